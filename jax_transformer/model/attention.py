@@ -1,0 +1,103 @@
+"""Multi-head attention (Vaswani et al. 2017, §3.2)."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jax_transformer.config import StackConfig, TransformerConfig
+from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
+from jax_transformer.model.dtypes import at_least_float32
+from jax_transformer.model.masks import Mask
+from jax_transformer.model.projections import Projection, project_together
+from jax_transformer.model.trace import Tap
+
+
+class Attention(nnx.Module):
+    """Attention of x over y; self-attention where they are the same."""
+
+    def __init__(self, config: TransformerConfig, stack: StackConfig, rngs: nnx.Rngs) -> None:
+        self.config = config
+        shape = (config.d_model, stack.num_heads, stack.head_dim)
+        into_heads = "BTD,DNH->BTNH"
+        self.query = Projection(config, into_heads, shape, config.attention_bias, rngs, "query_key_value")
+        self.key = Projection(config, into_heads, shape, config.attention_bias, rngs, "query_key_value")
+        self.value = Projection(config, into_heads, shape, config.attention_bias, rngs, "query_key_value")
+        if config.attention_output:
+            self.output = Projection(config, "BTNH,NHD->BTD", (*shape[1:], shape[0]), config.attention_output_bias, rngs)
+
+    def __call__(self, x: jax.Array, y: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        """x [B, Q, D], y [B, K, D] → [B, Q, D]."""
+        if x is y:
+            query, key, value = project_together([self.query, self.key, self.value], x)
+        else:
+            query, (key, value) = self.query(x), self.keys_and_values(y)
+        query, key, value = tap("query", query), tap("key", key), tap("value", value)
+        return self.attend(query, key, value, mask, tap, dropout_key)
+
+    def step(
+        self, x: jax.Array, keys: jax.Array, values: jax.Array, position: jax.Array, mask: Mask
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Self-attention of the token at `position`, x [B, 1, D], over itself and those before it in the cache [B, T, N, H].
+
+        Returns the output [B, 1, D] and the cache with this token's key and value written in.
+        """
+        key, value = self.keys_and_values(x)
+        keys = jax.lax.dynamic_update_slice_in_dim(keys, key.astype(keys.dtype), position, axis=1)
+        values = jax.lax.dynamic_update_slice_in_dim(values, value.astype(values.dtype), position, axis=1)
+        return self.attend(self.query(x), keys, values, mask, Tap(), None), keys, values
+
+    def keys_and_values(self, y: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Two arrays [B, K, N, H], which decoding keeps."""
+        key, value = project_together([self.key, self.value], y)
+        return key, value
+
+    def attend(self, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        """query [B, Q, N, H], key and value [B, K, N, H] → [B, Q, D]."""
+        if self.config.attention_path == "reference":
+            context = reference_attention(self.config, query, key, value, mask, tap, dropout_key)
+        else:
+            context = fused_attention(self.config, query, key, value, mask)
+        context = tap("context", context)  # [B, Q, N, H]
+        merged = self.output(context) if self.config.attention_output else context.reshape(*context.shape[:2], -1)
+        return tap("output", merged)
+
+
+def attention_scale(config: TransformerConfig, head_dim: int) -> float:
+    return 1.0 / math.sqrt(head_dim) if config.attention_scale is None else config.attention_scale
+
+
+def reference_attention(
+    config: TransformerConfig, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey
+) -> jax.Array:
+    """Softmax(query · key · scale) · value, written out; logits and softmax in at least float32. Returns [B, Q, N, H].
+
+    Masked logits are replaced by one finite value, so that a fully masked row attends to all keys alike.
+    """
+    wide = at_least_float32(query.dtype)
+    logits = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide) * attention_scale(config, query.shape[-1])
+    if mask is not None:
+        masked_value = jnp.finfo(wide).min if config.masked_value is None else config.masked_value
+        logits = jnp.where(mask, logits, jnp.asarray(masked_value, wide))
+    weights = tap("weights", jax.nn.softmax(tap("logits", logits), axis=-1))
+    weights = dropout(weights, attention_dropout_rate(config), fold(dropout_key, Site.WEIGHTS))
+    return jnp.einsum("BNQK,BKNH->BQNH", weights.astype(value.dtype), value)
+
+
+def fused_attention(config: TransformerConfig, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask) -> jax.Array:
+    """The same by `jax.nn.dot_product_attention`: no weights to look at, none dropped."""
+    return jax.nn.dot_product_attention(
+        query,
+        key,
+        value,
+        mask=mask,
+        scale=attention_scale(config, query.shape[-1]),
+        implementation="cudnn" if config.attention_path == "cudnn" else "xla",
+    )
+
+
+def attention_dropout_rate(config: TransformerConfig) -> float:
+    return config.dropout_rate if config.attention_dropout_rate is None else config.attention_dropout_rate

@@ -1,0 +1,150 @@
+"""The layers of the two stacks (Vaswani et al. 2017, §3.1 and §3.3): each sublayer with its norm, dropout and residual."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+from flax import nnx
+
+from jax_transformer.config import StackConfig, TransformerConfig
+from jax_transformer.model.attention import Attention
+from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
+from jax_transformer.model.masks import Mask
+from jax_transformer.model.norms import Norm
+from jax_transformer.model.projections import Projection
+from jax_transformer.model.trace import Tap
+
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": partial(jax.nn.gelu, approximate=False),
+    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
+    "silu": jax.nn.silu,
+    "none": lambda x: x,
+}
+
+
+class FeedForward(nnx.Module):
+    """Two linear maps with an activation between; gated: activation(gate(x)) ⊙ hidden(x) (Shazeer 2020)."""
+
+    def __init__(self, config: TransformerConfig, stack: StackConfig, rngs: nnx.Rngs) -> None:
+        self.config = config
+        shape, use_bias = (config.d_model, stack.d_ff), config.feed_forward_bias
+        self.hidden = Projection(config, "BTD,DF->BTF", shape, use_bias, rngs)
+        if config.feed_forward_gated:
+            self.gate = Projection(config, "BTD,DF->BTF", shape, use_bias, rngs)
+        self.output = Projection(config, "BTF,FD->BTD", shape[::-1], use_bias, rngs)
+
+    def __call__(self, x: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        """x [B, T, D] → [B, T, D]."""
+        activation = ACTIVATIONS[self.config.activation]
+        if self.config.feed_forward_gated:
+            hidden = activation(self.gate(x)) * self.hidden(x)
+        else:
+            hidden = activation(self.hidden(x))
+        rate = self.config.feed_forward_dropout_rate
+        rate = self.config.dropout_rate if rate is None else rate
+        hidden = dropout(tap("hidden", hidden), rate, fold(dropout_key, Site.HIDDEN))  # [B, T, F]
+        return tap("output", self.output(hidden))
+
+
+class Layer(nnx.Module):
+    """What the sublayers of both stacks share: x + sublayer(norm(x)), or norm(x + sublayer(x)) with the norm placed after."""
+
+    def __init__(self, config: TransformerConfig, stack: StackConfig, sites: list[Site], rngs: nnx.Rngs) -> None:
+        self.config = config
+        for site in sites:
+            name = site.name.lower()
+            is_attention = site is not Site.FEED_FORWARD
+            setattr(self, name, Attention(config, stack, rngs) if is_attention else FeedForward(config, stack, rngs))
+            if config.norm_kind != "none":
+                setattr(self, f"{name}_norm", Norm(config))
+
+    def before(self, site: Site, x: jax.Array, tap: Tap) -> jax.Array:
+        """What the sublayer reads."""
+        return self._norm(site, x, tap) if self.config.norm_placement == "pre" else x
+
+    def after(self, site: Site, x: jax.Array, y: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        """The residual stream x [B, T, D] with the sublayer's output y taken in."""
+        x = x + dropout(y, self.config.dropout_rate, fold(fold(dropout_key, site), Site.RESIDUAL))
+        x = self._norm(site, x, tap) if self.config.norm_placement == "post" else x
+        return x if site is Site.FEED_FORWARD else tap(f"{site.name.lower()}_residual", x)
+
+    def _norm(self, site: Site, x: jax.Array, tap: Tap) -> jax.Array:
+        if self.config.norm_kind == "none":
+            return x
+        name = f"{site.name.lower()}_norm"
+        return tap(name, getattr(self, name)(x))
+
+    def transform(self, x: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        """The feed-forward sublayer, where there is one; x is then the layer's output."""
+        if self.config.feed_forward:
+            site = Site.FEED_FORWARD
+            y = self.feed_forward(self.before(site, x, tap), tap.scope("feed_forward"), fold(dropout_key, site))
+            x = self.after(site, x, y, tap, dropout_key)
+        return tap("output", x)
+
+
+def _sites(config: TransformerConfig, *attentions: Site) -> list[Site]:
+    return [*attentions, Site.FEED_FORWARD] if config.feed_forward else [*attentions]
+
+
+class EncoderLayer(Layer):
+    """Self-attention, then feed-forward."""
+
+    def __init__(self, config: TransformerConfig, rngs: nnx.Rngs) -> None:
+        super().__init__(config, config.encoder, _sites(config, Site.SELF_ATTENTION), rngs)
+
+    def __call__(self, x: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        """x [B, S, D] → [B, S, D]."""
+        site = Site.SELF_ATTENTION
+        h = self.before(site, x, tap)
+        y = self.self_attention(h, h, mask, tap.scope("self_attention"), fold(dropout_key, site))
+        x = self.after(site, x, y, tap, dropout_key)
+        return self.transform(x, tap, dropout_key)
+
+
+class LayerCache(NamedTuple):
+    """What a decoder layer keeps while decoding, or, with a leading axis L, what all of them keep."""
+
+    self_keys: jax.Array  # [B, T, N, H]
+    self_values: jax.Array  # [B, T, N, H]
+    cross_keys: jax.Array  # [B, S, N, H]
+    cross_values: jax.Array  # [B, S, N, H]
+
+
+class DecoderLayer(Layer):
+    """Causal self-attention, attention over the encoder's output, then feed-forward."""
+
+    def __init__(self, config: TransformerConfig, rngs: nnx.Rngs) -> None:
+        super().__init__(config, config.decoder, _sites(config, Site.SELF_ATTENTION, Site.CROSS_ATTENTION), rngs)
+
+    def __call__(
+        self, x: jax.Array, encoder_output: jax.Array, self_mask: Mask, cross_mask: Mask, tap: Tap, dropout_key: DropoutKey
+    ) -> jax.Array:
+        """x [B, T, D], encoder_output [B, S, D] → [B, T, D]."""
+        site = Site.SELF_ATTENTION
+        h = self.before(site, x, tap)
+        y = self.self_attention(h, h, self_mask, tap.scope("self_attention"), fold(dropout_key, site))
+        x = self.after(site, x, y, tap, dropout_key)
+
+        site = Site.CROSS_ATTENTION
+        h = self.before(site, x, tap)
+        y = self.cross_attention(h, encoder_output, cross_mask, tap.scope("cross_attention"), fold(dropout_key, site))
+        x = self.after(site, x, y, tap, dropout_key)
+        return self.transform(x, tap, dropout_key)
+
+    def step(self, x: jax.Array, cache: LayerCache, position: jax.Array, self_mask: Mask, cross_mask: Mask) -> tuple[jax.Array, LayerCache]:
+        """The same for the one token x [B, 1, D] at `position`, the tokens before it being in the cache."""
+        tap = Tap()
+        h = self.before(Site.SELF_ATTENTION, x, tap)
+        y, keys, values = self.self_attention.step(h, cache.self_keys, cache.self_values, position, self_mask)
+        x = self.after(Site.SELF_ATTENTION, x, y, tap, None)
+
+        attention = self.cross_attention
+        query = attention.query(self.before(Site.CROSS_ATTENTION, x, tap))
+        y = attention.attend(query, cache.cross_keys, cache.cross_values, cross_mask, tap, None)
+        x = self.after(Site.CROSS_ATTENTION, x, y, tap, None)
+        return self.transform(x, tap, None), cache._replace(self_keys=keys, self_values=values)

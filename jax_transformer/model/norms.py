@@ -1,0 +1,42 @@
+"""Layer normalisation (Ba et al. 2016) as the config computes it, and RMSNorm (Zhang & Sennrich 2019)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model.dtypes import at_least_float32
+
+
+class Norm(nnx.Module):
+    """scale · (x − mean) / deviation + bias over the last axis, in at least float32; x [..., D] keeps its dtype."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.config = config
+        self.scale = nnx.Param(jnp.ones(config.d_model))
+        if config.norm_bias:
+            self.bias = nnx.Param(jnp.zeros(config.d_model))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        wide = x.astype(at_least_float32(x.dtype))
+        if self.config.norm_kind == "layer_norm":
+            # two passes: mean(x²) − mean(x)² would cancel where the mean is large
+            wide = wide - wide.mean(axis=-1, keepdims=True)
+        y = wide / self._deviation(wide) * self.scale[...].astype(wide.dtype)
+        if self.config.norm_bias:
+            y = y + self.bias[...].astype(wide.dtype)
+        return y.astype(x.dtype)
+
+    def _deviation(self, centred: jax.Array) -> jax.Array:
+        count = self.config.d_model - self.config.norm_unbiased
+        variance = jnp.square(centred).sum(axis=-1, keepdims=True) / count
+        eps = self.config.norm_eps
+        return _sqrt(variance) + eps if self.config.norm_eps_outside else jnp.sqrt(variance + eps)
+
+
+def _sqrt(x: jax.Array) -> jax.Array:
+    """Square root whose gradient at 0 is 0, as torch.std has it, and not infinite."""
+    positive = x > 0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)

@@ -1,0 +1,63 @@
+"""Position tables and the numbers that index them (Vaswani et al. 2017, §3.5, and the variants of other programs)."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.config import StackConfig, TransformerConfig
+
+
+def table_rows(config: TransformerConfig, stack: StackConfig) -> int:
+    """Rows of a stack's position table: one for every number that `position_numbers` can give."""
+    counts_from_one = config.position_index == "non_pad_count"
+    return stack.max_length + config.position_offset + counts_from_one
+
+
+def sinusoid_table(config: TransformerConfig, stack: StackConfig) -> np.ndarray:
+    """Sinusoids [rows, D] in float64; row r encodes position r, whatever the offset.
+
+    With a position that counts real tokens, the pads' row is zero (fairseq).
+    """
+    pairs = config.d_model // 2
+    pair = np.arange(pairs, dtype=np.float64)
+    sine_exponent, cosine_exponent = {
+        "standard": (pair / pairs, pair / pairs),
+        "inclusive": (pair / max(pairs - 1, 1), pair / max(pairs - 1, 1)),
+        # each column c = 2i or 2i + 1 uses 2c / D: the column number is doubled once more
+        "doubled": (2 * pair / pairs, (2 * pair + 1) / pairs),
+    }[config.position_frequency]
+    position = np.arange(table_rows(config, stack), dtype=np.float64)[:, None]
+    sine = np.sin(position / 10000.0**sine_exponent)
+    cosine = np.cos(position / 10000.0**cosine_exponent)
+    if config.position_layout == "halves":
+        table = np.concatenate([sine, cosine], axis=1)
+    else:
+        table = np.stack([sine, cosine], axis=2).reshape(len(position), config.d_model)
+    if config.position_index == "non_pad_count":
+        table[config.position_offset] = 0.0
+    return table
+
+
+def position_numbers(config: TransformerConfig, ids: jax.Array, pad_id: int) -> jax.Array:
+    """The table row of every token of ids [B, T]: an integer array [B, T], [1, T] or [B, 1]."""
+    batch, length = ids.shape
+    if config.position_index == "column":
+        numbers = jnp.arange(length)[None, :]
+    elif config.position_index == "batch_row":
+        numbers = jnp.arange(batch)[:, None]
+    else:
+        is_real = ids != pad_id
+        numbers = jnp.cumsum(is_real, axis=1) * is_real
+    return numbers + config.position_offset
+
+
+def check_fits(config: TransformerConfig, stack: StackConfig, name: str, shape: tuple[int, ...]) -> None:
+    """Raises ValueError if ids of this shape [B, T] need rows that the stack's table doesn't have."""
+    if config.position_kind not in ("sinusoidal", "learned"):
+        return
+    axis = 0 if config.position_index == "batch_row" else 1
+    if shape[axis] > stack.max_length:
+        what = "sentences in a batch (positions are indexed by batch row)" if axis == 0 else "tokens"
+        raise ValueError(f"{name} has {shape[axis]} {what}; the position table allows {stack.max_length} (max_length)")

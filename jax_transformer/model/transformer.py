@@ -1,0 +1,240 @@
+"""The two stacks and the whole model (Vaswani et al. 2017, figure 1).
+
+The parameters of a stack's layers are stacked: every leaf of `layers` has a leading layer axis, and the layers run under `lax.scan`, or one
+by one over slices of the same leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jax_transformer.config import StackConfig, TransformerConfig
+from jax_transformer.model import initializers, positions
+from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
+from jax_transformer.model.dtypes import compute_dtype
+from jax_transformer.model.layers import DecoderLayer, EncoderLayer, Layer, LayerCache
+from jax_transformer.model.masks import Mask, Masks
+from jax_transformer.model.norms import Norm
+from jax_transformer.model.projections import Projection
+from jax_transformer.model.trace import Tap, Trace
+
+
+class Constant(nnx.Variable[jax.Array]):
+    """A table that is carried and saved with the parameters, and never trained."""
+
+
+class Embedding(nnx.Module):
+    """A table [V, D], also the head's kernel where they are tied."""
+
+    def __init__(self, config: TransformerConfig, rows: int, pad_id: int | None, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.embedding = nnx.Param(initializers.embedding(config, rngs.params(), rows, pad_id))
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        """ids [B, T] → [B, T, D], scaled as the config says."""
+        table = self.embedding[...]
+        vectors = table[ids].astype(compute_dtype(self.config, table))
+        return vectors * math.sqrt(self.config.d_model) if self.config.scale_embedding else vectors
+
+    def unembed(self, x: jax.Array) -> jax.Array:
+        """x [B, T, D] → [B, T, V]."""
+        return jnp.einsum("BTD,VD->BTV", x, self.embedding[...].astype(x.dtype))
+
+
+class Constants(nnx.Module):
+    """Position tables [rows, D] and, where it is no parameter, the bias of the logits [V]."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        if config.position_kind == "sinusoidal":
+            self.encoder_positions = Constant(jnp.asarray(positions.sinusoid_table(config, config.encoder), jnp.float32))
+            self.decoder_positions = Constant(jnp.asarray(positions.sinusoid_table(config, config.decoder), jnp.float32))
+        if config.head_bias == "buffer":
+            self.head_bias = Constant(jnp.zeros(config.target_vocab_size))
+
+
+class Stack(nnx.Module):
+    """What encoder and decoder share: embedding the tokens, running the layers, and the final norm."""
+
+    def __init__(
+        self, config: TransformerConfig, stack: StackConfig, make_layer: Callable[[TransformerConfig, nnx.Rngs], Layer], rngs: nnx.Rngs
+    ) -> None:
+        self.config, self.stack = config, stack
+        self.layers = stack_layers(lambda rngs: make_layer(config, rngs), stack.num_layers, rngs)
+        if config.position_kind == "learned":
+            self.positions = Embedding(config, positions.table_rows(config, stack), None, rngs)
+        if stack.embedding_norm != "none":
+            self.embedding_norm = Norm(config)
+        if config.final_norm:
+            self.final_norm = Norm(config)
+
+    def embed(self, vectors: jax.Array, table: jax.Array | None, numbers: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        """Token vectors [B, T, D] plus the rows `numbers` of the position table, normed and dropped out."""
+        x = tap("token_embedding", vectors)
+        if self.stack.embedding_norm == "before_positions":
+            x = self.embedding_norm(x)
+        table = self.positions.embedding[...] if self.config.position_kind == "learned" else table
+        if table is not None:
+            x = x + tap("positions", table[numbers].astype(x.dtype))
+        if self.stack.embedding_norm == "after_positions":
+            x = self.embedding_norm(x)
+        rate = self.config.embedding_dropout_rate
+        rate = self.config.dropout_rate if rate is None else rate
+        return dropout(tap("embedding", x), rate, fold(dropout_key, Site.EMBEDDING))
+
+    def run(
+        self, x: jax.Array, call: Callable[[Any, jax.Array, Tap, DropoutKey], jax.Array], tap: Tap, dropout_key: DropoutKey
+    ) -> jax.Array:
+        """Runs `call(layer, x, tap, key)` for every layer, then the final norm."""
+        graph, parameters = nnx.split(self.layers)
+        keys_from = fold(dropout_key, Site.LAYERS)
+
+        def run_layer(x: jax.Array, layer_parameters: Any, index: jax.Array | int, layer_tap: Tap) -> jax.Array:
+            return call(nnx.merge(graph, layer_parameters), x, layer_tap, fold(keys_from, index))
+
+        if self.config.layer_loop == "scan" and not tap.intervenes:
+
+            def body(x: jax.Array, layer: tuple[Any, jax.Array]) -> tuple[jax.Array, Trace]:
+                layer_parameters, index = layer
+                layer_tap = Tap(tap.record)
+                return run_layer(x, layer_parameters, index, layer_tap), layer_tap.trace
+
+            body = jax.checkpoint(body, prevent_cse=False) if self.config.remat else body
+            x, traces = jax.lax.scan(body, x, (parameters, jnp.arange(self.stack.num_layers)))
+            tap.layers(traces, self.stack.num_layers)
+        else:
+            for i in range(self.stack.num_layers):
+                layer_parameters = layer_slice(parameters, i)
+                layer_tap = tap.scope(f"layers.{i}")
+                if self.config.remat and not tap.record and not tap.intervenes:
+                    x = jax.checkpoint(lambda x, p, i=i, t=layer_tap: run_layer(x, p, i, t))(x, layer_parameters)
+                else:
+                    x = run_layer(x, layer_parameters, i, layer_tap)
+        return self.finish(x, tap, dropout_key)
+
+    def finish(self, x: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        x = self.final_norm(x) if self.config.final_norm else x
+        return dropout(tap("output", x), self.config.output_dropout_rate, fold(dropout_key, Site.OUTPUT))
+
+
+def stack_layers(make_layer: Callable[[nnx.Rngs], Layer], count: int, rngs: nnx.Rngs) -> Layer:
+    """`count` layers as one module whose every parameter has a leading axis [count]."""
+    graph, _ = nnx.split(nnx.eval_shape(lambda: make_layer(nnx.Rngs(0))))
+    keys = jax.random.split(rngs.params(), count)
+    return nnx.merge(graph, jax.vmap(lambda key: nnx.state(make_layer(nnx.Rngs(key))))(keys))
+
+
+def layer_slice(stacked: Any, index: int) -> Any:
+    """Layer `index` of stacked leaves."""
+    return jax.tree.map(lambda leaf: leaf[index], stacked)
+
+
+class DecoderState(NamedTuple):
+    """Everything that decoding one more token needs; arrays only."""
+
+    layers: LayerCache  # each leaf with a leading axis L
+    cross_mask: Mask  # [B, 1, 1, S]
+    key_is_real: jax.Array  # [B, T] bool: which cached tokens may be attended
+    real_count: jax.Array  # [B] int32: real tokens so far
+    position: jax.Array  # [] int32: the column of the next token
+
+
+class Transformer(nnx.Module):
+    """Embeddings, the two stacks, and the head."""
+
+    def __init__(self, config: TransformerConfig, rngs: nnx.Rngs) -> None:
+        self.config = config
+        self.constants = Constants(config)
+        if config.share_embeddings:
+            self.shared_embedding = Embedding(config, config.target_vocab_size, config.target_pad_id, rngs)
+        else:
+            self.source_embedding = Embedding(config, config.source_vocab_size, config.source_pad_id, rngs)
+            self.target_embedding = Embedding(config, config.target_vocab_size, config.target_pad_id, rngs)
+        self.encoder = Stack(config, config.encoder, EncoderLayer, rngs)
+        self.decoder = Stack(config, config.decoder, DecoderLayer, rngs)
+        if not config.tie_head:
+            shape = (config.d_model, config.target_vocab_size)
+            self.head = Projection(config, "BTD,DV->BTV", shape, config.head_bias == "parameter", rngs, "head")
+        elif config.head_bias == "parameter":
+            self.head_bias = nnx.Param(initializers.bias(config, rngs.params(), (config.target_vocab_size,), config.d_model))
+
+    def encode(self, source_ids: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        """source_ids [B, S] → [B, S, D]."""
+        positions.check_fits(self.config, self.config.encoder, "source_ids", source_ids.shape)
+        tap, key = tap.scope("encoder"), fold(dropout_key, Site.ENCODER)
+        numbers = positions.position_numbers(self.config, source_ids, self.config.source_pad_id)
+        vectors = (self.shared_embedding if self.config.share_embeddings else self.source_embedding)(source_ids)
+        x = self.encoder.embed(vectors, self._table("encoder"), numbers, tap, key)
+        return self.encoder.run(x, lambda layer, x, tap, key: layer(x, mask, tap, key), tap, key)
+
+    def decode(self, encoder_output: jax.Array, decoder_input_ids: jax.Array, masks: Masks, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        """encoder_output [B, S, D], decoder_input_ids [B, T] → decoder output [B, T, D]."""
+        positions.check_fits(self.config, self.config.decoder, "decoder_input_ids", decoder_input_ids.shape)
+        stack_tap, key = tap.scope("decoder"), fold(dropout_key, Site.DECODER)
+        numbers = positions.position_numbers(self.config, decoder_input_ids, self.config.target_pad_id)
+        x = self.decoder.embed(self._target_embedding(decoder_input_ids), self._table("decoder"), numbers, stack_tap, key)
+        return self.decoder.run(
+            x, lambda layer, x, tap, key: layer(x, encoder_output, masks.decoder_self, masks.cross, tap, key), stack_tap, key
+        )
+
+    def unembed(self, x: jax.Array) -> jax.Array:
+        """x [B, T, D] → logits [B, T, V]."""
+        x = x / math.sqrt(self.config.d_model) if self.config.scale_head else x
+        logits = self._target_embedding.unembed(x) if self.config.tie_head else self.head(x)
+        if self.config.head_bias == "buffer":
+            return logits + self.constants.head_bias[...].astype(logits.dtype)
+        if self.config.tie_head and self.config.head_bias == "parameter":
+            return logits + self.head_bias[...].astype(logits.dtype)
+        return logits
+
+    def start_decoding(self, encoder_output: jax.Array, source_is_real: jax.Array, length: int) -> DecoderState:
+        """The state before the first of at most `length` tokens: encoder_output [B, S, D], source_is_real [B, S]."""
+        batch = encoder_output.shape[0]
+        graph, parameters = nnx.split(self.decoder.layers)
+        project = lambda p: nnx.merge(graph, p).cross_attention.keys_and_values(encoder_output)  # noqa: E731
+        cross_keys, cross_values = jax.lax.map(project, parameters)  # [L, B, S, N, H]
+        empty = jnp.zeros((*cross_keys.shape[:2], length, *cross_keys.shape[3:]), cross_keys.dtype)
+        covers_keys = self.config.while_decoding().cross_padding == "keys"
+        return DecoderState(
+            layers=LayerCache(empty, empty, cross_keys, cross_values),
+            cross_mask=source_is_real[:, None, None, :] if covers_keys else None,
+            key_is_real=jnp.zeros((batch, length), bool),
+            real_count=jnp.zeros(batch, jnp.int32),
+            position=jnp.zeros((), jnp.int32),
+        )
+
+    def decode_step(self, state: DecoderState, ids: jax.Array, is_real: jax.Array, attendable: jax.Array) -> tuple[jax.Array, DecoderState]:
+        """The next token's ids [B] → logits [B, V]; is_real and attendable [B] say which are no pads, for positions and as keys."""
+        batch, length = state.key_is_real.shape
+        position, real_count = state.position, state.real_count + is_real
+        key_is_real = jax.lax.dynamic_update_slice_in_dim(state.key_is_real, attendable[:, None], position, axis=1)
+        numbers = {
+            "column": position[None, None],
+            "batch_row": jnp.arange(batch)[:, None],
+            "non_pad_count": (real_count * is_real)[:, None],
+        }[self.config.position_index] + self.config.position_offset
+        x = self.decoder.embed(self._target_embedding(ids[:, None]), self._table("decoder"), numbers, Tap(), None)
+        self_mask = key_is_real[:, None, None, :] & (jnp.arange(length) <= position)
+
+        graph, parameters = nnx.split(self.decoder.layers)
+        keys, values = state.layers.self_keys, state.layers.self_values
+        for i in range(self.config.num_decoder_layers):  # unrolled: the stacked cache is then updated in place
+            layer = nnx.merge(graph, layer_slice(parameters, i))
+            cache = LayerCache(keys[i], values[i], state.layers.cross_keys[i], state.layers.cross_values[i])
+            x, cache = layer.step(x, cache, position, self_mask, state.cross_mask)
+            keys, values = keys.at[i].set(cache.self_keys), values.at[i].set(cache.self_values)
+        logits = self.unembed(self.decoder.finish(x, Tap(), None))[:, 0]
+        layers = state.layers._replace(self_keys=keys, self_values=values)
+        return logits, DecoderState(layers, state.cross_mask, key_is_real, real_count, position + 1)
+
+    @property
+    def _target_embedding(self) -> Embedding:
+        return self.shared_embedding if self.config.share_embeddings else self.target_embedding
+
+    def _table(self, stack: str) -> jax.Array | None:
+        return getattr(self.constants, f"{stack}_positions")[...] if self.config.position_kind == "sinusoidal" else None

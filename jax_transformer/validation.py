@@ -1,0 +1,58 @@
+"""Checking frozen dataclasses: every value of the type and among the choices that its annotation names."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from typing import Any
+
+
+class ConfigError(ValueError):
+    """A configuration that can't be used; the message lists every problem found."""
+
+
+def require(config: Any, problems: list[str]) -> None:
+    """Raises ConfigError with all `problems`, if there are any."""
+    if problems:
+        raise ConfigError(f"{type(config).__name__}: " + "; ".join(problems))
+
+
+def check_field_types(config: Any) -> None:
+    """Raises ConfigError unless each field of the dataclass holds a value that its annotation allows."""
+    hints = typing.get_type_hints(type(config))
+    problems = []
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if not _matches(value, hints[field.name]):
+            problems.append(f"{field.name} must be {describe(hints[field.name])}; received {value!r}")
+    require(config, problems)
+
+
+def describe(hint: Any) -> str:
+    """An annotation in words: 'one of pre, post', 'an integer or null'."""
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return "one of " + ", ".join(str(choice) for choice in typing.get_args(hint))
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(describe(option) for option in typing.get_args(hint))
+    if origin is tuple:
+        return "a list of " + describe(typing.get_args(hint)[0]) + " values"
+    words = {int: "an integer", float: "a number", bool: "true or false", str: "text", type(None): "null"}
+    return words.get(hint, getattr(hint, "__name__", str(hint)))
+
+
+def _matches(value: Any, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin is typing.Literal:
+        return any(value == choice and type(value) is type(choice) for choice in typing.get_args(hint))
+    if origin in (typing.Union, types.UnionType):
+        return any(_matches(value, option) for option in typing.get_args(hint))
+    if origin is tuple:
+        item = typing.get_args(hint)[0]
+        return isinstance(value, tuple) and all(_matches(element, item) for element in value)
+    if hint is float:  # 1 is a fine 1.0
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, hint)
