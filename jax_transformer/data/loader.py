@@ -1,0 +1,122 @@
+"""Work ahead: the next batches are made, and sent to the device, while the current one is trained on."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+CLOSE_SECONDS = 5.0
+"""How long closing waits for the item in the making. The thread is a daemon: it never keeps the interpreter alive."""
+
+
+def prefetch(iterable: Iterable[Any], depth: int = 2, transfer: Callable[[Any], Any] | None = None) -> Prefetcher[Any]:
+    """The items of `iterable`, in order, made in a background thread up to `depth` ahead of the one in use.
+
+    Args:
+      depth: most items made and not yet taken; each may hold device memory.
+      transfer: applied to each item in that thread, e.g. `jax.device_put`.
+
+    Returns:
+      An iterator that is also a context manager. An exception in `iterable` or `transfer` is raised where the item would have come, with
+      the traceback of where it happened. Leaving early: `close()`, the end of a `with` block, or dropping the iterator stops the thread
+      after the item it is making; a generator given as `iterable` is closed.
+
+    Raises:
+      ValueError: depth below 1.
+    """
+    if depth < 1:
+        raise ValueError(f"prefetch depth: expected 1 or more; received {depth}")
+    return Prefetcher(iterable, depth, transfer)
+
+
+class Prefetcher(Generic[Item], Iterator[Item]):
+    """See `prefetch`. For one consumer."""
+
+    def __init__(self, iterable: Iterable[Any], depth: int, transfer: Callable[[Any], Item] | None) -> None:
+        self._work = _Work(depth)
+        self._done = False
+        # The thread knows the work but not this object, so that dropping this object ends it.
+        self._thread = threading.Thread(target=_run, args=(iterable, transfer, self._work), name="prefetch", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Prefetcher[Item]:
+        return self
+
+    def __next__(self) -> Item:
+        if self._done:
+            raise StopIteration
+        item, error, is_last = self._work.results.get()
+        if not is_last:
+            self._work.slots.release()
+            return item
+        self._done = True
+        self._thread.join(CLOSE_SECONDS)
+        if error is None:
+            raise StopIteration
+        raise error
+
+    def close(self) -> None:
+        """Stops the thread; no more items come. May be called again."""
+        self._done = True
+        self._work.stop()
+        self._thread.join(CLOSE_SECONDS)
+        self._work.drop_results()
+
+    def __enter__(self) -> Prefetcher[Item]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self._work.stop()
+
+
+class _Work:
+    """What the thread and its consumer share."""
+
+    def __init__(self, depth: int) -> None:
+        self.slots = threading.Semaphore(depth)  # one per item that may yet be made
+        self.results: queue.SimpleQueue[tuple[Any, BaseException | None, bool]] = queue.SimpleQueue()
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+        self.slots.release()  # wakes the thread where it waits
+
+    def drop_results(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.results.get_nowait()
+
+
+def _run(iterable: Iterable[Any], transfer: Callable[[Any], Any] | None, work: _Work) -> None:
+    """Puts (item, None, False) for each item, and (None, the exception or None, True) at the end."""
+    failure: BaseException | None = None
+    try:
+        iterator = iter(iterable)
+        try:
+            while True:
+                work.slots.acquire()
+                if work.stopped:
+                    break
+                try:
+                    item = next(iterator)
+                except StopIteration:
+                    break
+                work.results.put((item if transfer is None else transfer(item), None, False))
+                del item  # the consumer alone decides how long it lives
+        finally:
+            if hasattr(iterator, "close"):
+                iterator.close()
+    except StopIteration as error:  # raised in the consumer's __next__ it would pass for the end
+        failure = RuntimeError("prefetch: transfer raised StopIteration")
+        failure.__cause__ = error
+    except BaseException as error:  # everything, KeyboardInterrupt too, belongs to the consumer
+        failure = error
+    work.results.put((None, failure, True))
