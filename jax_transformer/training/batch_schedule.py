@@ -1,0 +1,35 @@
+"""Which batch each training step gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from jax_transformer.data.batching import Batch, Shape, choose_shapes, padding_share, plan_epoch
+from jax_transformer.data.preparation import PreparedCorpus
+from jax_transformer.run_config import RunConfig
+from jax_transformer.training.evaluation import batches
+
+
+class BatchSchedule:
+    """Which batch each step gets: a function of the seed and the step alone."""
+
+    def __init__(self, config: RunConfig, corpus: PreparedCorpus) -> None:
+        self.corpus, self.seed = corpus, config.train.seed
+        self.pairs = corpus.splits["train"]
+        data = config.data
+        self.shapes: tuple[Shape, ...] = choose_shapes(
+            self.pairs.source_lengths, self.pairs.target_lengths, batch_tokens=data.batch_tokens, num_shapes=data.num_shapes
+        )
+        plan = plan_epoch(self.pairs, self.shapes, seed=self.seed, epoch=0)
+        self.batches_per_epoch = len(plan)  # the same in every epoch: shapes are filled by count
+        self.padding = padding_share(self.pairs, plan)
+        most = config.train.max_epochs * self.batches_per_epoch
+        self.last_step = min(config.train.max_steps, most) if most else config.train.max_steps
+
+    def batches_from(self, step: int) -> Iterator[Batch]:
+        """The batches after `step` steps, up to the last step."""
+        while step < self.last_step:
+            epoch, start = divmod(step, self.batches_per_epoch)
+            plan = plan_epoch(self.pairs, self.shapes, seed=self.seed, epoch=epoch)[start : start + self.last_step - step]
+            yield from batches(self.pairs, plan, self.corpus.source_tokenizer, self.corpus.target_tokenizer)
+            step += len(plan)

@@ -1,0 +1,71 @@
+"""What a run knows of its own speed: compiled programs, and the figures of the steps since the last line of metrics."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_transformer.data.batching import Batch
+from jax_transformer.training.step import TrainState, TrainStep
+
+
+class CompiledByShape:
+    """A jitted training step, compiled ahead for each batch shape it meets, with the time that took."""
+
+    def __init__(self, step: TrainStep) -> None:
+        self._step: Any = step
+        self.programs: dict[Any, Any] = {}
+        self.seconds = 0.0
+        self._taken = 0.0
+
+    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
+        shape = tuple(array.shape for array in batch)
+        if shape not in self.programs:
+            start = time.perf_counter()
+            self.programs[shape] = self._step.lower(state, batch).compile()
+            self.seconds += time.perf_counter() - start
+        return self.programs[shape](state, batch)
+
+    def take_seconds(self) -> float:
+        """Seconds of compilation since the last call."""
+        since, self._taken = self.seconds - self._taken, self.seconds
+        return since
+
+
+class Window:
+    """The steps since the last line of metrics; their figures stay on the device until they are asked for."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    @property
+    def steps(self) -> int:
+        return len(self._metrics)
+
+    def restart(self) -> None:
+        self._metrics: list[dict[str, jax.Array]] = []
+        self._start = time.perf_counter()
+
+    def add(self, metrics: dict[str, jax.Array]) -> None:
+        self._metrics.append(metrics)
+
+    def figures(self, compile_seconds: float) -> dict[str, float]:
+        """Means over the window, and target tokens (pads not counted) per second of it, compilation apart."""
+        metrics = {name: np.array([step[name] for step in self._metrics], np.float64) for name in self._metrics[0]}
+        seconds = max(time.perf_counter() - self._start - compile_seconds, 1e-9)
+        tokens = metrics["tokens"].sum()
+        loss = float((metrics["loss"] * metrics["tokens"]).sum() / max(tokens, 1.0))
+        return {
+            "loss": loss,
+            "perplexity": math.exp(min(loss, 700.0)),
+            "learning_rate": float(metrics["learning_rate"][-1]),
+            "gradient_norm": float(metrics["gradient_norm"].mean()),
+            "target_tokens": int(tokens),
+            "tokens_per_second": round(tokens / seconds, 1),
+            "seconds": round(seconds, 4),
+            "compile_seconds": round(compile_seconds, 4),
+        }

@@ -1,0 +1,75 @@
+"""How good a model is on a split: its loss, and its translations against the references."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from jax_transformer.data.batching import Batch, Shape, assemble, choose_shapes, plan_in_order
+from jax_transformer.data.preparation import TokenPairs
+from jax_transformer.data.tokenizers import Tokenizer
+from jax_transformer.decoding.translation import limit, translate
+from jax_transformer.model.functional import Params
+from jax_transformer.model_directory import Model
+from jax_transformer.training.metrics import TranslationScores, score_translations
+
+EvaluationStep = Callable[[Params, Batch], tuple[jax.Array, jax.Array]]
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split laid out for evaluation: batches of one fixed shape, so that one program serves."""
+
+    pairs: TokenPairs
+    plan: Sequence[tuple[Shape, np.ndarray]]
+
+    @classmethod
+    def lay_out(cls, pairs: TokenPairs, batch_tokens: int) -> Split:
+        usable = pairs.usable_indices
+        if not len(usable):
+            return cls(pairs, [])
+        shapes = choose_shapes(pairs.source_lengths[usable], pairs.target_lengths[usable], batch_tokens=batch_tokens, num_shapes=1)
+        return cls(pairs, plan_in_order(pairs, shapes))
+
+
+def batches(pairs: TokenPairs, plan: Sequence[tuple[Shape, np.ndarray]], source: Tokenizer, target: Tokenizer) -> Iterator[Batch]:
+    """The plan's batches as arrays."""
+    for shape, indices in plan:
+        yield assemble(
+            pairs, shape, indices,
+            source_pad_id=source.pad_id, target_pad_id=target.pad_id, bos_id=target.bos_id, eos_id=target.eos_id,
+        )  # fmt: skip
+
+
+def split_loss(split: Split, step: EvaluationStep, params: Params, source: Tokenizer, target: Tokenizer) -> float:
+    """Cross-entropy of the split in nats per target token, without dropout and label smoothing; NaN if no pair of it is usable."""
+    sums = [step(params, batch) for batch in batches(split.pairs, split.plan, source, target)]
+    total, tokens = (float(np.sum([np.asarray(pair[k], np.float64) for pair in sums])) for k in (0, 1))
+    return total / tokens if tokens else math.nan
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sentence translated."""
+
+    source: str
+    reference: str
+    translation: str
+
+
+def translate_split(model: Model, pairs: TokenPairs, most: int | None = None) -> tuple[TranslationScores, list[Sample]]:
+    """Greedy translations of the first `most` sentences (None: all), and their scores.
+
+    A sentence longer than the model's positions is scored with an empty translation, and counted.
+    """
+    indices = np.arange(len(pairs) if most is None else min(most, len(pairs)))
+    sources, references = pairs.source_texts(indices), pairs.target_texts(indices)
+    fits = pairs.source_lengths[indices] <= limit(model, "source")
+    translations = translate(model, [source if fit else "" for source, fit in zip(sources, fits, strict=True)])
+    samples = [Sample(*texts) for texts in zip(sources, references, translations, strict=True)]
+    return dataclasses.replace(score_translations(translations, references), too_long=int((~fits).sum())), samples

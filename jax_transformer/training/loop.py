@@ -1,0 +1,241 @@
+"""The training loop: from a RunConfig to a run directory with a model in it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import jax
+
+from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.data.loader import prefetch
+from jax_transformer.data.preparation import PreparedCorpus, prepare
+from jax_transformer.model_directory import Model, save_model
+from jax_transformer.run_config import RunConfig
+from jax_transformer.training.batch_schedule import BatchSchedule
+from jax_transformer.training.bookkeeping import CompiledByShape, Window
+from jax_transformer.training.checkpoints import Checkpoints
+from jax_transformer.training.evaluation import Sample, Split, split_loss, translate_split
+from jax_transformer.training.metrics import TranslationScores
+from jax_transformer.training.progress import TrainingProgress
+from jax_transformer.training.run_directory import RunDirectory, RunError, check_unused
+from jax_transformer.training.step import TrainState, all_params, init_state, make_evaluation_step, make_train_step
+
+
+class Interrupted(Exception):
+    """The run was stopped by Ctrl-C or SIGTERM, after its state was saved."""
+
+    def __init__(self, run: Path, step: int) -> None:
+        super().__init__(f"stopped and saved at step {step}; go on with: python train.py --resume {run}")
+        self.run, self.step = run, step
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a finished run has to show."""
+
+    run: Path
+    model: Path
+    step: int
+    scores: dict[str, TranslationScores]
+    """By split: "test", and of the phrasebook "combinations"; "valid" where there is no test."""
+    samples: list[Sample]
+    seconds: float
+    """From the start of this process's share of the run to the model directory, compilation included."""
+    compile_seconds: float
+    programs: int
+    """Training steps compiled: one per shape."""
+
+
+def train(config: RunConfig, *, name: str = "run", resume: bool = False) -> TrainingResult:
+    """Trains, evaluates, and writes the model directory.
+
+    Args:
+      name: the new run's directory is runs/NAME where the config names none.
+      resume: go on with the run at config.run_dir, exactly where its latest checkpoint stood; its own config.yaml is used.
+
+    Raises:
+      ValueError: a corpus, run directory or checkpoint that can't be used.
+      Interrupted: after Ctrl-C; the run can be resumed.
+    """
+    started = time.perf_counter()
+    if resume:
+        run, config = RunDirectory.open(config.run_dir)
+        corpus = _prepare(config)
+    else:
+        if config.run_dir:
+            check_unused(config.run_dir)
+        corpus = _prepare(config)  # before there is a run directory, so that a mistake in the data leaves none behind
+        run = RunDirectory.create(config.run_dir, config) if config.run_dir else RunDirectory.create_numbered(name, config)
+    try:
+        return _Training(run, config, corpus, started).run_to_the_end()
+    finally:
+        run.close()
+
+
+def _prepare(config: RunConfig) -> PreparedCorpus:
+    corpus = prepare(config.data, log=lambda line: print(line, flush=True))
+    for line in corpus.report.lines():
+        print(line, flush=True)
+    return corpus
+
+
+class _Training:
+    """One process's share of a run."""
+
+    def __init__(self, run: RunDirectory, config: RunConfig, corpus: PreparedCorpus, started: float) -> None:
+        self.run_dir, self.config, self.corpus, self.started = run, config, corpus, started
+        print(f"run directory: {run.path}", flush=True)
+        self.model_config = fitted(config.model, corpus)
+        self.schedule = BatchSchedule(config, corpus)
+        self.train_step = CompiledByShape(make_train_step(self.model_config, config.train))
+        self.evaluation_step = make_evaluation_step(self.model_config)
+        self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
+        self.window = Window()
+
+    def run_to_the_end(self) -> TrainingResult:
+        checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train.keep_checkpoints)
+        try:
+            state = self._first_state(checkpoints)
+            print(self._description(state), flush=True)
+            with stop_requests() as stop_requested, TrainingProgress(self.schedule.last_step, int(state.step)) as progress:
+                state = self._steps(state, checkpoints, progress, stop_requested)
+            best = checkpoints.best_step()
+            if best is not None and best != int(state.step):
+                state = checkpoints.restore(best, like=state)
+            return self._finish(state)
+        finally:
+            checkpoints.close()
+
+    def _first_state(self, checkpoints: Checkpoints) -> TrainState:
+        state = init_state(self.model_config, self.config.train)
+        latest = checkpoints.latest_step()
+        if latest is None:
+            self.run_dir.forget_after(0)
+            return state
+        state = checkpoints.restore(latest, like=state)
+        self.run_dir.forget_after(latest)
+        print(f"resumed at step {latest}", flush=True)
+        return state
+
+    def _description(self, state: TrainState) -> str:
+        count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+        shapes = ", ".join(f"{rows}×{source}→{target}" for rows, source, target in self.schedule.shapes)
+        return (
+            f"model: {count:,} parameters on {jax.devices()[0].device_kind}\n"
+            f"batches: {self.schedule.batches_per_epoch} an epoch, {self.schedule.padding:.1%} padding, "
+            f"shapes {shapes} (rows×source→target)"
+        )
+
+    def _steps(
+        self, state: TrainState, checkpoints: Checkpoints, progress: TrainingProgress, stop_requested: Callable[[], bool]
+    ) -> TrainState:
+        config, last = self.config.train, self.schedule.last_step
+        done = int(state.step)
+        with prefetch(self.schedule.batches_from(done), transfer=jax.device_put) as stream:
+            self.window.restart()
+            for step, batch in enumerate(stream, start=done + 1):
+                state, metrics = self.train_step(state, batch)
+                self.window.add(metrics)
+                if step % config.log_every == 0 or step == last:
+                    self._log_window(step, progress)
+                if step % config.evaluate_every == 0 or step == last:
+                    self._log_window(step, progress)
+                    checkpoints.save(state, self._evaluate(step, state, progress))
+                    self.window.restart()
+                elif stop_requested():
+                    checkpoints.save(state, None)
+                if stop_requested() and step < last:
+                    checkpoints.wait()
+                    raise Interrupted(self.run_dir.path, step)
+        return state
+
+    def _log_window(self, step: int, progress: TrainingProgress) -> None:
+        if not self.window.steps:
+            return
+        figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
+        if not math.isfinite(figures["loss"]):
+            raise RunError(
+                f"step {step}: expected a finite loss; received {figures['loss']}; lower train.learning_rate or set train.clip_norm"
+            )
+        self.run_dir.log({"step": step, "epoch": round(step / self.schedule.batches_per_epoch, 4), **figures})
+        progress.update(
+            step, f"loss {figures['loss']:.3f}  rate {figures['learning_rate']:.2e}  {figures['tokens_per_second']:,.0f} tokens/s"
+        )
+        self.window.restart()
+
+    def _evaluate(self, step: int, state: TrainState, progress: TrainingProgress) -> float:
+        """Logs the validation figures; returns the one that picks the best checkpoint, as a score."""
+        loss = split_loss(self.valid, self.evaluation_step, all_params(state), self.corpus.source_tokenizer, self.corpus.target_tokenizer)
+        record: dict[str, Any] = {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
+        text = f"step {step}  valid loss {loss:.4f}  perplexity {record['valid_perplexity']:.2f}"
+        if self.config.train.evaluate_sentences:
+            scores, _ = translate_split(self._model(state), self.corpus.splits["valid"], self.config.train.evaluate_sentences)
+            record |= {f"valid_{key}": value for key, value in dataclasses.asdict(scores).items()}
+            text += f"  {scores.summary()}"
+        self.run_dir.log(record)
+        progress.print(text)
+        return -loss if self.config.train.best_metric == "loss" else record["valid_bleu"]
+
+    def _finish(self, state: TrainState) -> TrainingResult:
+        model = self._model(state)
+        splits: list[str] = [name for name in ("test", "combinations") if name in self.corpus.splits] or ["valid"]
+        scores: dict[str, TranslationScores] = {}
+        samples: list[Sample] = []
+        for name in splits:
+            scores[name], some = translate_split(model, self.corpus.splits[name])
+            samples += some[:3]
+        step = int(state.step)
+        records = {name: dataclasses.asdict(score) for name, score in scores.items()}
+        save_model(dataclasses.replace(model, training={"step": step, "scores": records}), self.run_dir.model)
+        self.run_dir.log({"step": self.schedule.last_step, "model_step": step, **records})
+        return TrainingResult(
+            run=self.run_dir.path, model=self.run_dir.model, step=step, scores=scores, samples=samples,
+            seconds=time.perf_counter() - self.started, compile_seconds=self.train_step.seconds, programs=len(self.train_step.programs),
+        )  # fmt: skip
+
+    def _model(self, state: TrainState) -> Model:
+        target = self.corpus.target_tokenizer
+        generation = GenerationConfig(decoder_start_id=target.bos_id, eos_id=target.eos_id)
+        return Model(self.model_config, all_params(state), self.corpus.source_tokenizer, target, generation)
+
+
+def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
+    """The config with the vocabulary sizes and pad ids of the corpus's tokenizers."""
+    source, target = corpus.source_tokenizer, corpus.target_tokenizer
+    return dataclasses.replace(
+        model,
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
+        source_pad_id=source.pad_id,
+        target_pad_id=target.pad_id,
+    )
+
+
+class stop_requests:
+    """While open, Ctrl-C and SIGTERM only ask to stop, at the end of a step; a second Ctrl-C stops at once."""
+
+    def __enter__(self) -> Callable[[], bool]:
+        self._requested = False
+        self._previous: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._request)
+        return lambda: self._requested
+
+    def _request(self, number: int, frame: FrameType | None) -> None:
+        if self._requested:
+            raise KeyboardInterrupt
+        self._requested = True
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,48 @@
+"""How training shows itself: a progress bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class TrainingProgress:
+    """A bar with loss, learning rate, target tokens per second and the time left; call `update` as often as you like."""
+
+    def __init__(self, steps: int, done: int) -> None:
+        self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
+        self._steps = steps
+        self._start = time.perf_counter()
+        self._first = done
+        self._last_line = self._start
+        self._bar = Progress(
+            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn(),
+            console=self.console, disable=not self.console.is_terminal,
+        )  # fmt: skip
+        self._task = self._bar.add_task("training", total=steps, completed=done, figures="")
+
+    def update(self, step: int, figures: str) -> None:
+        """Shows `figures`, a text, beside the step."""
+        self._bar.update(self._task, completed=step, figures=figures)
+        now = time.perf_counter()
+        if not self.console.is_terminal and (now - self._last_line > SECONDS_BETWEEN_LINES or step == self._steps):
+            left = (now - self._start) / max(step - self._first, 1) * (self._steps - step)
+            self.console.print(f"step {step}/{self._steps}  {figures}  {left:.0f} s left")
+            self._last_line = now
+
+    def print(self, text: str) -> None:
+        """A line above the bar."""
+        self.console.print(text, markup=False)
+
+    def __enter__(self) -> TrainingProgress:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+        self._bar.stop()
