@@ -1,0 +1,226 @@
+"""The command: jax-transformer train | translate | evaluate.
+
+Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from jax_transformer.allocator import keep_freed_memory
+from jax_transformer.compilation_cache import use_compilation_cache
+from jax_transformer.presets import PRESETS, get_preset
+from jax_transformer.run_config import RunConfig
+
+DEFAULT_PRESET = "demo"
+TRAIN_HELP = f"""Train a model: jax-transformer train [PRESET] [--config FILE] [--resume RUN] [options]
+
+PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}. --config FILE.yaml changes what it names, the options change the rest.
+--resume RUN goes on with an interrupted run, exactly where its latest checkpoint stood, and takes no other option."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line (without the program's name); returns the exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if name not in COMMANDS:
+        return _fail(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}")
+    use_compilation_cache()
+    try:
+        return COMMANDS[name](arguments[1:])
+    except (ValueError, OSError, ImportError) as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _fail(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    return 2
+
+
+# --- train
+
+
+def _train(arguments: list[str]) -> int:
+    config_file, arguments = _take_option(arguments, "--config")
+    resumed, arguments = _take_option(arguments, "--resume")
+    preset = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
+    if resumed is not None:
+        if arguments or preset or config_file:
+            given = " ".join(filter(None, [preset, config_file and f"--config {config_file}", *arguments]))
+            raise ValueError(f"--resume takes no other option (a run goes on with its own config.yaml); received {given}")
+        return _run_training(RunConfig(run_dir=resumed), name="", resume=True)
+
+    config = get_preset(preset or DEFAULT_PRESET)
+    if config_file is not None:
+        from jax_transformer.config_files import load_config
+
+        config = load_config(config_file, config)
+    config = tyro.cli(RunConfig, default=config, args=arguments, prog="jax-transformer train", description=TRAIN_HELP)
+    return _run_training(config, name=preset or DEFAULT_PRESET, resume=False)
+
+
+def _run_training(config: RunConfig, *, name: str, resume: bool) -> int:
+    keep_freed_memory()
+    from jax_transformer.training.loop import Interrupted, train
+
+    try:
+        result = train(config, name=name, resume=resume)
+    except Interrupted as stopped:
+        print(stopped)
+        return 130
+    for sample in result.samples:
+        print(f"\n  source      {sample.source}\n  reference   {sample.reference}\n  translation {sample.translation}")
+    print()
+    for split, scores in result.scores.items():
+        print(f"{split}: {scores.summary()}")
+    print(f"  {scores.bleu_signature}\n  {scores.chrf_signature}")
+    print(f"{result.seconds:.0f} s, of which {result.compile_seconds:.0f} s compiled {result.programs} training programs")
+    print(f"run:   {result.run}\nmodel: {result.model} (step {result.step})")
+    print(f"translate with it: jax-transformer translate {result.model}")
+    return 0
+
+
+def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]]:
+    """The value of `--name VALUE` or `--name=VALUE`, and the arguments without it."""
+    for i, argument in enumerate(arguments):
+        if argument.startswith(name + "="):
+            return argument.removeprefix(name + "="), arguments[:i] + arguments[i + 1 :]
+        if argument == name:
+            if i + 1 == len(arguments):
+                raise ValueError(f"{name} expects a value; received none")
+            return arguments[i + 1], arguments[:i] + arguments[i + 2 :]
+    return None, arguments
+
+
+# --- translate and evaluate
+
+
+@dataclass(frozen=True)
+class TranslateOptions:
+    """Translate text, one sentence a line: from a file or standard input to standard output, in order."""
+
+    model: tyro.conf.Positional[str]
+    """A model directory, or a run directory with one in it."""
+    input: str | None = None
+    """A text file, gzipped or not. Without it: standard input; a prompt on a terminal."""
+    rows: int = 64
+    """Most sentences decoded at once."""
+
+
+@dataclass(frozen=True)
+class EvaluateOptions:
+    """Translate a text and score it against its reference."""
+
+    model: tyro.conf.Positional[str]
+    """A model directory, or a run directory with one in it."""
+    source: str
+    """A text file, one sentence a line, gzipped or not."""
+    target: str
+    """The reference translations, line by line."""
+    tokenize: Annotated[str, tyro.conf.arg(metavar="13a|none|intl|zh|…")] = "13a"
+    """sacreBLEU's tokenizer; none for text that is tokenized already."""
+    rows: int = 64
+    """Most sentences decoded at once."""
+
+
+def _translate(arguments: list[str]) -> int:
+    options = tyro.cli(TranslateOptions, args=arguments, prog="jax-transformer translate")
+    _check_rows(options.rows)
+    from jax_transformer.data.corpus import read_lines
+    from jax_transformer.decoding.translation import translate
+    from jax_transformer.model_directory import load_model
+
+    lines = None if options.input is None else read_lines(options.input)
+    model = load_model(options.model)
+    if lines is None and sys.stdin.isatty():
+        return _prompt(lambda line: translate(model, [line])[0])
+    lines = _stdin_lines() if lines is None else lines
+    with _output_may_close():
+        for translation in translate(model, lines, rows=options.rows):
+            print(translation)
+    return 0
+
+
+def _evaluate(arguments: list[str]) -> int:
+    options = tyro.cli(EvaluateOptions, args=arguments, prog="jax-transformer evaluate")
+    _check_rows(options.rows)
+    from sacrebleu.metrics import BLEU
+
+    if options.tokenize not in BLEU.TOKENIZERS:
+        raise ValueError(f"--tokenize expects one of {', '.join(sorted(BLEU.TOKENIZERS))}; received {options.tokenize!r}")
+    from jax_transformer.data.corpus import read_pairs
+    from jax_transformer.decoding.translation import translate
+    from jax_transformer.model_directory import load_model
+    from jax_transformer.training.metrics import score_translations
+
+    pairs = read_pairs((options.source, options.target))
+    model = load_model(options.model)
+    translations = translate(model, [source for source, _ in pairs], rows=options.rows)
+    scores = score_translations(translations, [target for _, target in pairs], tokenize=options.tokenize)
+    print(f"BLEU        {scores.bleu:.2f}   {scores.bleu_signature}")
+    print(f"chrF        {scores.chrf:.2f}   {scores.chrf_signature}")
+    print(f"exact match {scores.exact_match:.2f} %")
+    print(f"sentences   {scores.sentences}")
+    return 0
+
+
+def _check_rows(rows: int) -> None:
+    if rows < 1:
+        raise ValueError(f"--rows must be at least 1; received {rows}")
+
+
+def _stdin_lines() -> list[str]:
+    """Standard input as lines; the last one may lack its newline."""
+    from jax_transformer.data.corpus import split_lines
+
+    return split_lines(sys.stdin.buffer.read(), "standard input")
+
+
+def _prompt(translate_line: Callable[[str], str]) -> int:
+    """Translates line after line as they are typed."""
+    print("One sentence a line; Ctrl-D ends.", file=sys.stderr)
+    while True:
+        try:
+            line = input("> ")
+        except EOFError:
+            print(file=sys.stderr)
+            return 0
+        try:
+            print(translate_line(line))
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def _output_may_close() -> Iterator[None]:
+    """A reader that has seen enough (`| head`) ends the output without an error."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        sys.stderr.close()  # or Python reports the pipe once more on its way out
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "translate": _translate, "evaluate": _evaluate}
+USAGE = """jax-transformer COMMAND …
+
+  train       train a model; without arguments, the demo on the embedded phrasebook
+  translate   translate text with a model
+  evaluate    score a model on a text with its reference
+
+jax-transformer COMMAND --help tells the options."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
