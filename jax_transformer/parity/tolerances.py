@@ -1,0 +1,47 @@
+"""The gates: when two implementations count as the same. Each has its reason; none is ever loosened to pass.
+
+Measured on post-norm encoders (d_model 64–512, 2–12 layers), JAX against PyTorch on a CPU: float64 logits differ by 7e-16 … 3e-15 of
+their RMS, float32 logits by 4e-7 … 1.4e-6. The smallest of the usual mistakes, an ε of 1e-6 for 1e-5 in a norm, moves them by 3e-6.
+"""
+
+from __future__ import annotations
+
+FLOAT64_RELATIVE_RMS = 1e-12
+"""Activations, logits, loss, gradients and one optimizer step in float64. Hundreds of times above what orders of summation do, and a
+million times below the smallest mistake."""
+
+FACTOR_RMS = 3.0
+"""In lower precision: how much farther from the float64 truth, in RMS, the candidate may be than the reference is. Two programs that sum in
+other orders differ in their luck by less."""
+
+FACTOR_MAX = 8.0
+"""The same for the largest single error, which scatters more than the RMS."""
+
+FLOOR_ROUNDOFFS = 4.0
+"""The reference's error counts as at least this many unit roundoffs: a reference that happens to be exact asks for nothing exact."""
+
+UNIT_ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8}
+"""Half the distance from 1 to the next number of the dtype."""
+
+TRAJECTORY_STEPS = 50
+"""Optimizer steps of a trajectory. In float64 only: float32 trajectories part by themselves, by 7e-3 in the weights when a batch is
+permuted."""
+
+TRAJECTORY_LOSS_RELATIVE = 1e-10
+"""Each loss of a trajectory. Training amplifies rounding: 4e-15 was measured, the gate leaves room for less tame problems."""
+
+TRAJECTORY_PARAMETERS_RELATIVE_RMS = 1e-10
+"""Each parameter at the end of a trajectory, but for key biases."""
+
+DECODING_MARGIN_FLOORS = 2.0
+"""A token that differs is forgiven, and printed, only if the reference's two best logits are closer than this many times the logits' error
+floor: then both are rounding's choice."""
+
+ZERO_GRADIENTS = ("key/bias",)
+"""Ends of the paths of parameters whose gradient is analytically zero: a key bias adds the same to all logits of a query, which softmax
+ignores. What is computed there is rounding, and Adam makes steps of it."""
+
+
+def has_zero_gradient(path: str) -> bool:
+    """Whether the parameter's gradient is zero but for rounding, so that it is compared with nothing."""
+    return path.endswith(ZERO_GRADIENTS)

@@ -1,0 +1,179 @@
+"""Importing and exporting checkpoints: a dialect's table applied to files, state_dicts and models.
+
+model = import_checkpoint("model.pt", num_heads=8, norm_first=True, activation="relu", source_pad_id=0, target_pad_id=0, …)
+export_checkpoint(model, "back.pt")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Collection, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
+from jax_transformer.model.functional import abstract_params
+from jax_transformer.model_directory import Model
+from jax_transformer.porting.dialects import NAMES, Dialect, detect, get_dialect
+from jax_transformer.porting.files import as_arrays, read_tensors, write_tensors
+from jax_transformer.porting.rules import (
+    PortingError,
+    Shapes,
+    flatten,
+    leaves_from_tensors,
+    nearest,
+    tensors_from_leaves,
+    unflatten,
+)
+
+GENERATION_ASKS = {"decoder_start_id": "the id that the decoder starts with", "eos_id": "the id that ends a sentence"}
+
+
+def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None = None, **hints: Any) -> Model:
+    """A model from a PyTorch checkpoint.
+
+    Args:
+      source: a file (.safetensors, .pt, .pth, .bin), or a state_dict of torch tensors, NumPy or JAX arrays.
+      dialect: whose names these are; may be left out where the names leave one possibility.
+      **hints: fields of TransformerConfig and GenerationConfig that a state_dict doesn't tell. Which are needed depends on the dialect; a
+        message asks for those that are missing. Others (dropout_rate, norm_eps, …) keep their defaults unless given.
+
+    Returns:
+      A Model without tokenizers. Its parameters are NumPy arrays of the checkpoint's dtypes that share no memory with the source; its
+      `origin` has the dialect and the tensors' names, in order, with their dtypes.
+
+    Raises:
+      PortingError: the file can't be read; the dialect is unknown, or one of several; hints are missing, unknown or contradict the
+        checkpoint; tensors do not fit. All problems of one of these kinds are reported together.
+    """
+    tensors = as_arrays(source) if isinstance(source, Mapping) else read_tensors(source)
+    table = get_dialect(dialect) if dialect is not None else detect(tensors.keys())
+    hints = _in_our_words(table, hints)
+    generation_hints = {name: hints.pop(name) for name in _field_names(GenerationConfig) & hints.keys()}
+    told = table.read(tensors)
+
+    asked = {name: why for name, why in table.asks.items() if name not in told and name not in hints}
+    asked |= {name: why for name, why in GENERATION_ASKS.items() if name not in generation_hints}
+    problems = [f"{name}: {why}" for name, why in asked.items()]
+    if problems:
+        raise PortingError(f"a state_dict of dialect {table.name} doesn't say everything; give by name", problems)
+    try:
+        config = _config(table, told, hints)
+        generation = GenerationConfig(**generation_hints)
+    except ConfigError as error:
+        raise PortingError(f"{table.name}: {error}") from None
+    params = params_from_state_dict(config, tensors, table)
+    origin = {"dialect": table.name, "tensors": {name: str(tensors[name].dtype) for name in tensors}}
+    return Model(config, params, None, None, generation, origin)
+
+
+def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str | None = None) -> None:
+    """Writes the model's parameters as one file of PyTorch tensors, in the order and under the names they were imported with.
+
+    Args:
+      path: ends in .safetensors (which orders its tensors itself), .pt, .pth or .bin.
+      dialect: whose names to use; by default those of the checkpoint that the model was imported from.
+
+    Raises:
+      PortingError: no dialect is given and the model wasn't imported; the config or the parameters have no place in the dialect; the path
+        can't be written.
+    """
+    origin = model.origin or {}
+    name = dialect or origin.get("dialect")
+    if name is None:
+        raise PortingError(f"this model was not imported from a checkpoint, so a dialect must be given: one of {', '.join(NAMES)}")
+    names = list(origin.get("tensors", {})) if origin.get("dialect") == name else []
+    write_tensors(path, state_dict_from_params(model.config, model.params, name, names))
+
+
+def params_from_state_dict(config: TransformerConfig, state_dict: Mapping[str, Any], dialect: str | Dialect) -> dict[str, Any]:
+    """The parameters, a nested dict of new NumPy arrays in the tensors' dtypes, of a state_dict of torch tensors or arrays.
+
+    Raises:
+      PortingError: the dialect doesn't have such models, or tensors are missing, unexpected or do not fit; all problems together.
+    """
+    table, shapes = _table(config, dialect)
+    computed = table.computed(config)
+    held = {path: shape for path, shape in shapes.items() if path not in computed}
+    leaves = leaves_from_tensors(table.rules(config), as_arrays(state_dict), held, f"{table.name} checkpoint")
+    return unflatten({path: leaves[path] if path in leaves else computed[path] for path in shapes})
+
+
+def state_dict_from_params(
+    config: TransformerConfig, params: Mapping[str, Any], dialect: str | Dialect, names: Collection[str] = ()
+) -> dict[str, np.ndarray]:
+    """The state_dict, new NumPy arrays in the leaves' dtypes, of parameters; tied names have the same array.
+
+    Args:
+      names: tensors in the order in which they should come, as far as they are these; those of them that may be left out are then there.
+
+    Raises:
+      PortingError: the dialect can't express the config, or leaves are missing, unexpected or do not fit; all problems together.
+    """
+    table, shapes = _table(config, dialect)
+    computed = table.computed(config)
+    held = {path: shape for path, shape in shapes.items() if path not in computed}
+    leaves = {path: leaf for path, leaf in flatten(params).items() if path not in computed}
+    tensors = tensors_from_leaves(table.rules(config), leaves, held, names, f"parameters for dialect {table.name}")
+    order = [name for name in dict.fromkeys([*names, *tensors]) if name in tensors]
+    return {name: tensors[name] for name in order}
+
+
+@cache
+def param_shapes(config: TransformerConfig) -> Shapes:
+    """The shape of every leaf of the config's parameters, by path."""
+    return MappingProxyType({path: tuple(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()})
+
+
+def _table(config: TransformerConfig, dialect: str | Dialect) -> tuple[Dialect, Shapes]:
+    table = get_dialect(dialect) if isinstance(dialect, str) else dialect
+    problems = table.refusals(config)
+    if problems:
+        raise PortingError(f"dialect {table.name} has no models of this config", problems)
+    return table, param_shapes(config)
+
+
+def _in_our_words(table: Dialect, hints: dict[str, Any]) -> dict[str, Any]:
+    """The hints with the dialect's own words replaced. Raises PortingError for unknown ones and contradictions."""
+    ours: dict[str, Any] = {}
+    problems = []
+    aliases = table.aliases or {}
+    known = {*_field_names(TransformerConfig), *_field_names(GenerationConfig), *aliases}
+    for name, value in hints.items():
+        field = name
+        if name in aliases:
+            field, words = aliases[name]
+            if value not in words:
+                problems.append(f"{name} must be {' or '.join(map(repr, words))}; received {value!r}")
+                continue
+            value = words[value]
+        if name not in known:
+            problems.append(f"{name}: no such hint{nearest(name, known)}")
+        elif ours.get(field, value) != value:
+            problems.append(f"{name}={hints[name]!r} contradicts {field}={ours[field]!r}")
+        else:
+            ours[field] = value
+    if problems:
+        raise PortingError(f"hints for dialect {table.name}", problems)
+    return ours
+
+
+def _config(table: Dialect, told: dict[str, Any], hints: dict[str, Any]) -> TransformerConfig:
+    """The config of what is fixed, told and hinted. What the dialect asks for is checked against the tensors later, rule by rule."""
+    known = {**table.fixed, **{name: value for name, value in told.items() if name not in table.asks}}
+    problems = [
+        f"{name}: the {'dialect' if name in table.fixed else 'checkpoint'} says {known[name]!r}; received {value!r}"
+        for name, value in hints.items()
+        if name in known and known[name] != value
+    ]
+    if problems:
+        raise PortingError(f"hints that contradict the {table.name} checkpoint", problems)
+    return TransformerConfig(**{**table.fixed, **told, **hints})
+
+
+def _field_names(config_class: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(config_class)}

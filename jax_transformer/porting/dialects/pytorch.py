@@ -1,0 +1,164 @@
+"""torch.nn.Transformer with embeddings, one table of positions and a head, as `torch_reference.pytorch` lays it out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.porting.dialects import Dialect, Reader
+from jax_transformer.porting.rules import Rule, Tensors
+
+FIXED = {
+    "scale_embedding": True,
+    "encoder_embedding_norm": "none",
+    "decoder_embedding_norm": "none",
+    "scale_head": False,
+    "head_bias": "parameter",
+    "position_kind": "sinusoidal",
+    "position_layout": "interleaved",
+    "position_frequency": "standard",
+    "position_index": "column",
+    "position_offset": 0,
+    "norm_kind": "layer_norm",
+    "norm_eps_outside": False,
+    "norm_unbiased": False,
+    "norm_bias": True,
+    "final_norm": True,
+    "attention_scale": None,
+    "attention_bias": True,
+    "attention_output": True,
+    "attention_output_bias": True,
+    "masked_value": None,
+    "feed_forward": True,
+    "feed_forward_gated": False,
+    "feed_forward_bias": True,
+    "encoder_padding": "keys",
+    "decoder_padding": "keys",
+    "cross_padding": "keys",
+    "decoder_causal": True,
+}
+
+CHOICES = {
+    "norm_placement": ("pre", "post"),
+    "activation": ("relu", "gelu"),
+    "decoding_decoder_padding": (None, "keys"),
+    "decoding_cross_padding": (None, "keys"),
+}
+
+ASKS = {
+    "num_heads": "how many heads its attentions have (nhead)",
+    "norm_placement": "'pre' or 'post' (or norm_first: true or false)",
+    "activation": "'relu' or 'gelu'",
+    "source_pad_id": "the id that pads source sentences",
+    "target_pad_id": "the id that pads target sentences",
+    "share_embeddings": "its two embeddings are equal: true if they are one parameter",
+    "tie_head": "its head's weight equals the target embedding: true if they are one parameter",
+}
+
+ATTENTION = [
+    ("{torch}.in_proj_weight", "{jax}/{query,key,value}/kernel", "(3 N H) D -> D N H"),
+    ("{torch}.in_proj_bias", "{jax}/{query,key,value}/bias", "(3 N H) -> N H"),
+    ("{torch}.out_proj.weight", "{jax}/output/kernel", "D (N H) -> N H D"),
+    ("{torch}.out_proj.bias", "{jax}/output/bias", ""),
+]
+LINEAR = [("{torch}.weight", "{jax}/kernel", "O I -> I O"), ("{torch}.bias", "{jax}/bias", "")]
+NORM = [("{torch}.weight", "{jax}/scale", ""), ("{torch}.bias", "{jax}/bias", "")]
+
+ENCODER_LAYER = [
+    ("self_attn", "self_attention", ATTENTION),
+    ("norm1", "self_attention_norm", NORM),
+    ("linear1", "feed_forward/hidden", LINEAR),
+    ("linear2", "feed_forward/output", LINEAR),
+    ("norm2", "feed_forward_norm", NORM),
+]
+DECODER_LAYER = [
+    ("self_attn", "self_attention", ATTENTION),
+    ("norm1", "self_attention_norm", NORM),
+    ("multihead_attn", "cross_attention", ATTENTION),
+    ("norm2", "cross_attention_norm", NORM),
+    ("linear1", "feed_forward/hidden", LINEAR),
+    ("linear2", "feed_forward/output", LINEAR),
+    ("norm3", "feed_forward_norm", NORM),
+]
+
+
+def rules(config: TransformerConfig) -> list[Rule]:
+    """The correspondence, tied as the config says."""
+    table = [*_embeddings(config)]
+    table.append(Rule("positions", "constants/{encoder,decoder}_positions"))
+    for stack, layer in (("encoder", ENCODER_LAYER), ("decoder", DECODER_LAYER)):
+        for torch_name, jax_name, parts in layer:
+            table += _rules(f"transformer.{stack}.layers.{{i}}.{torch_name}", f"{stack}/layers/{jax_name}", parts)
+        table += _rules(f"transformer.{stack}.norm", f"{stack}/final_norm", NORM)
+    if config.tie_head:
+        table.append(Rule("head.bias", "head_bias"))
+    else:
+        table += _rules("head", "head", LINEAR)
+    return table
+
+
+def _embeddings(config: TransformerConfig) -> list[Rule]:
+    source, target = "source_embedding.weight", "target_embedding.weight"
+    tied = ("head.weight",) if config.tie_head else ()
+    if config.share_embeddings:
+        return [Rule((source, target, *tied), "shared_embedding/embedding")]
+    return [Rule(source, "source_embedding/embedding"), Rule((target, *tied), "target_embedding/embedding")]
+
+
+def _rules(torch_name: str, jax_name: str, parts: list[tuple[str, str, str]]) -> list[Rule]:
+    return [Rule(torch.replace("{torch}", torch_name), jax.replace("{jax}", jax_name), axes) for torch, jax, axes in parts]
+
+
+def recognises(names: Collection[str]) -> bool:
+    return "transformer.encoder.layers.0.self_attn.in_proj_weight" in names
+
+
+def read(tensors: Tensors) -> dict[str, Any]:
+    """Sizes by shapes, and what is not tied because it differs. Raises PortingError naming the tensors that are missing for it."""
+    reader = Reader(tensors)
+    fields: dict[str, Any] = {
+        "source_vocab_size": reader.size("source_embedding.weight", 0, 2),
+        "target_vocab_size": reader.size("target_embedding.weight", 0, 2),
+        "d_model": reader.size("source_embedding.weight", 1, 2),
+        "max_length": reader.size("positions", 0, 2),
+        "d_ff": reader.size("transformer.encoder.layers.0.linear1.weight", 0, 2),
+        "num_encoder_layers": reader.layers("transformer.encoder.layers.{i}."),
+        "num_decoder_layers": reader.layers("transformer.decoder.layers.{i}."),
+    }
+    reader.finish("pytorch")
+    if not reader.equal("source_embedding.weight", "target_embedding.weight"):
+        fields["share_embeddings"] = False
+    if not reader.equal("head.weight", "target_embedding.weight"):
+        fields["tie_head"] = False
+    return fields
+
+
+def refuses(config: TransformerConfig) -> list[str]:
+    """nn.Transformer has one nhead and one dim_feedforward, heads that divide d_model, and here one table of positions."""
+    encoder, decoder = config.encoder, config.decoder
+    problems = [
+        f"decoder_{field} must be the encoder's {getattr(encoder, field)}; received {getattr(decoder, field)}"
+        for field in ("num_heads", "d_ff", "max_length")
+        if getattr(decoder, field) != getattr(encoder, field)
+    ]
+    for field, stack in (("head_dim", encoder), ("decoder_head_dim", decoder)):
+        if stack.num_heads * stack.head_dim != config.d_model:
+            problems.append(f"{field} must be d_model / num_heads = {config.d_model / stack.num_heads:g}; received {stack.head_dim}")
+    if config.decoder_padding_id not in (None, config.target_pad_id):
+        problems.append(f"decoder_padding_id must be None or target_pad_id={config.target_pad_id}; received {config.decoder_padding_id}")
+    return problems
+
+
+DIALECT = Dialect(
+    name="pytorch",
+    title="torch.nn.Transformer with scaled embeddings, standard positions and a head (torch_reference.pytorch)",
+    recognises=recognises,
+    fixed=FIXED,
+    choices=CHOICES,
+    read=read,
+    asks=ASKS,
+    rules=rules,
+    refuses=refuses,
+    aliases={"norm_first": ("norm_placement", {True: "pre", False: "post"})},
+)

@@ -1,0 +1,183 @@
+"""Reading and writing files of named tensors: `.safetensors`, and PyTorch's `.pt`, `.pth`, `.bin`.
+
+Everything the project saves in these formats is saved here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.porting.rules import PortingError, Tensors
+
+TORCH_SUFFIXES = (".pt", ".pth", ".bin")
+SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
+
+
+def read_tensors(path: str | os.PathLike[str]) -> Tensors:
+    """A file's tensors by name, each read from the disk when it is asked for.
+
+    Torch files are read with weights_only=True and no other way: what they hold besides tensors is never executed.
+
+    Raises:
+      PortingError: no such file, an unknown suffix, a truncated or foreign file, a torch file that is no flat state_dict.
+    """
+    path = Path(path)
+    _check_suffix(path)
+    if not path.is_file():
+        raise PortingError(f"{path}: {'is no file' if path.exists() else 'no such file'}; expected one of {', '.join(SUFFIXES)}")
+    return SafetensorsFile(path) if path.suffix == ".safetensors" else as_arrays(_load_torch(path), str(path))
+
+
+def write_tensors(path: str | os.PathLike[str], tensors: Tensors) -> None:
+    """Writes named arrays: under another name first, which then replaces `path`, so that no half-written file ever has that name.
+
+    Raises:
+      PortingError: an unknown suffix, or no such directory.
+    """
+    path = Path(path)
+    _check_suffix(path)
+    if not path.parent.is_dir():
+        raise PortingError(f"{path}: there is no directory {path.parent}")
+    # safetensors takes the memory as it lies, whatever the strides say; np.ascontiguousarray would give a scalar an axis
+    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
+    write = _save_safetensors if path.suffix == ".safetensors" else _save_torch
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        write(arrays, temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class SafetensorsFile(Mapping[str, np.ndarray]):
+    """The tensors of one `.safetensors` file; each access reads one, as a new array."""
+
+    def __init__(self, path: Path) -> None:
+        """Reads the header only. Raises PortingError if it doesn't describe the file."""
+        from safetensors import SafetensorError, safe_open
+
+        self.path = path
+        try:
+            self._file = safe_open(path, framework="np")
+        except (SafetensorError, OSError) as error:
+            raise PortingError(f"{path}: truncated, or no safetensors file ({_first_line(error)})") from None
+        self._names: list[str] = list(self._file.offset_keys())
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        try:
+            return self._file.get_tensor(name)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise PortingError(f"{self.path}: tensor {name} has a dtype that NumPy doesn't have ({_first_line(error)})") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+class StateDict(Mapping[str, np.ndarray]):
+    """A state_dict whose values become NumPy arrays when they are asked for."""
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self._tensors = tensors
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        try:
+            return _as_array(self._tensors[name])
+        except TypeError as error:
+            raise PortingError(f"tensor {name} has a dtype that NumPy doesn't have ({_first_line(error)})") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+
+def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensors:
+    """A state_dict of torch tensors, NumPy or JAX arrays, seen as NumPy arrays; nothing is copied that lies in main memory.
+
+    Raises:
+      PortingError: the mapping is no flat one from names to arrays.
+    """
+    if isinstance(state_dict, SafetensorsFile | StateDict):
+        return state_dict
+    odd = [
+        name for name, value in state_dict.items() if not (isinstance(name, str) and hasattr(value, "shape") and hasattr(value, "dtype"))
+    ]
+    if odd:
+        kinds = ", ".join(f"{name!r} ({type(state_dict[name]).__name__})" for name in odd[:5]) + (", …" if len(odd) > 5 else "")
+        raise PortingError(f"{what}: expected a state_dict, names with tensors (save model.state_dict() alone); received also {kinds}")
+    return StateDict(state_dict)
+
+
+def _as_array(value: Any) -> np.ndarray:
+    if not hasattr(value, "detach"):
+        return np.asarray(value)
+    import torch
+
+    tensor = value.detach().cpu()
+    if tensor.dtype != torch.bfloat16:
+        return tensor.numpy()
+    import ml_dtypes
+
+    return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)  # NumPy has no bfloat16 of its own
+
+
+def _check_suffix(path: Path) -> None:
+    if path.suffix not in SUFFIXES:
+        raise PortingError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}; received {path.suffix or 'no suffix'}")
+
+
+def _load_torch(path: Path) -> Mapping[str, Any]:
+    import torch
+
+    try:
+        # only the zip format, torch's own since 1.6, can be mapped into memory
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    except Exception as error:  # foreign bytes, unpickled, end in any exception
+        unsupported = re.search(r"Unsupported (?:global|class|operand)\S* *(?:GLOBAL )?(\S*)", str(error))
+        if unsupported and zipfile.is_zipfile(path):
+            raise PortingError(
+                f"{path}: holds Python objects beside tensors ({unsupported[1]}), which are not loaded; save model.state_dict() alone"
+            ) from None
+        raise PortingError(f"{path}: truncated, or no torch file ({type(error).__name__}: {_first_line(error)})") from None
+    if not isinstance(content, Mapping):
+        raise PortingError(f"{path}: expected a state_dict, names with tensors; received {type(content).__name__}")
+    return content
+
+
+def _save_safetensors(arrays: dict[str, np.ndarray], path: Path) -> None:
+    from safetensors.numpy import save_file
+
+    save_file(arrays, path, metadata={"format": "pt"})  # transformers refuses files that don't say which framework's they are
+
+
+def _save_torch(arrays: dict[str, np.ndarray], path: Path) -> None:
+    import torch
+
+    converted: dict[int, torch.Tensor] = {}  # the same array under two names becomes one tensor: tied in the file too
+    for array in arrays.values():
+        if id(array) in converted:
+            continue
+        own = array if array.flags.writeable else array.copy()  # torch has no read-only tensors
+        if array.dtype.name == "bfloat16":
+            converted[id(array)] = torch.from_numpy(own.view(np.uint16)).view(torch.bfloat16)
+        else:
+            converted[id(array)] = torch.from_numpy(own)
+    torch.save({name: converted[id(array)] for name, array in arrays.items()}, path)
+
+
+def _first_line(error: BaseException) -> str:
+    """An exception's message up to the end of its first sentence."""
+    return (str(error).splitlines() or ["no message"])[0].split(". ")[0]

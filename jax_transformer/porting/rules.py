@@ -1,0 +1,346 @@
+"""One table, two directions: rules `torch names ↔ JAX paths, axes`, run over NumPy arrays.
+
+Both directions are strict. Every tensor and every leaf is consumed exactly once, values and dtypes are moved and never computed with, and
+whatever does not fit is collected and refused together.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Tensors = Mapping[str, np.ndarray]
+"""The torch side: tensors by name. Values may be read from a file on access, and are then read twice: checked, then moved."""
+Leaves = Mapping[str, np.ndarray]
+"""The JAX side, flat: leaves by path, such as "encoder/layers/self_attention/query/kernel"."""
+Shapes = Mapping[str, tuple[int, ...]]
+
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+class PortingError(ValueError):
+    """A checkpoint that can't be carried over; the message lists every problem, and `problems` has them one by one."""
+
+    def __init__(self, what: str, problems: Iterable[str] = ()) -> None:
+        self.problems = list(problems)
+        super().__init__("\n  - ".join([what + ":" if self.problems else what, *self.problems]))
+
+
+@dataclass(frozen=True)
+class Axes:
+    """How a tensor's axes become a leaf's, such as "(N H) D -> D N H".
+
+    Left of the arrow stand the tensor's axes, parentheses around those that are merged into one; right of it the leaf's. The number 1 is an
+    axis of the tensor that the leaf doesn't have; a larger number is an axis along which that many leaves are fused in one tensor.
+    """
+
+    torch: tuple[tuple[str, ...], ...]
+    jax: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Axes:
+        """Raises ValueError for what is no such equation."""
+        left, arrow, right = text.partition("->")
+        groups = [tuple(group.strip("()").split()) for group in re.findall(r"\([^()]*\)|[^\s()]+", left)]
+        axes = cls(tuple(groups), tuple(right.split()))
+        named = [axis for axis in axes.flat if not axis.isdigit()]
+        fused = [axis for axis in axes.flat if axis.isdigit()]
+        if not arrow or sorted(named) != sorted(axes.jax) or len(set(named)) != len(named) or len(fused) > 1:
+            raise ValueError(f"axes: expected an equation such as '(N H) D -> D N H', each axis once on either side; received {text!r}")
+        return axes
+
+    @property
+    def flat(self) -> tuple[str, ...]:
+        """The tensor's axes, split, without those of size 1."""
+        return tuple(axis for group in self.torch for axis in group if axis != "1")
+
+    @property
+    def fused(self) -> str | None:
+        """The axis along which several leaves are fused."""
+        return next((axis for axis in self.flat if axis.isdigit()), None)
+
+    def sizes(self, leaf_shape: tuple[int, ...]) -> dict[str, int]:
+        numbers = {axis: int(axis) for group in self.torch for axis in group if axis.isdigit()}
+        return dict(zip(self.jax, leaf_shape, strict=True)) | numbers
+
+    def torch_shape(self, leaf_shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the tensor whose leaves have this shape."""
+        sizes = self.sizes(leaf_shape)
+        return tuple(int(np.prod([sizes[axis] for axis in group])) for group in self.torch)
+
+    def split(self, tensor: np.ndarray, leaf_shape: tuple[int, ...]) -> np.ndarray:
+        """A tensor as its leaves [P, *leaf_shape], a view where NumPy can give one; P is 1 unless they are fused."""
+        sizes = self.sizes(leaf_shape)
+        order = [self.flat.index(axis) for axis in self._leaf_order]
+        leaves = tensor.reshape([sizes[axis] for axis in self.flat]).transpose(order)
+        return leaves if self.fused else leaves[None]
+
+    def merge(self, leaves: np.ndarray) -> np.ndarray:
+        """The inverse of split: leaves [P, *leaf_shape] → the tensor."""
+        order = [self._leaf_order.index(axis) for axis in self.flat]
+        tensor = (leaves if self.fused else leaves[0]).transpose(order)
+        return tensor.reshape(self.torch_shape(leaves.shape[1:]))
+
+    @property
+    def _leaf_order(self) -> list[str]:
+        return [*([self.fused] if self.fused else []), *self.jax]
+
+
+class Rule:
+    """One line of a table.
+
+    Args:
+      torch: a tensor's name, or several whose tensors are equal (tied); a copy that checkpoints may leave out ends in "?". {i} stands for a
+        layer's number: the leaf then has a leading layer axis.
+      jax: a leaf's path. Several, as in "attention/{query,key,value}/kernel", are the parts of one fused tensor where `axes` says so, and
+        otherwise equal copies of it.
+      axes: how the axes correspond (see Axes), without the layer axis. Empty: they are the same.
+
+    Raises:
+      ValueError: a malformed equation, or one that fuses another number of leaves than there are paths. (A mistake in the table.)
+    """
+
+    def __init__(self, torch: str | tuple[str, ...], jax: str, axes: str = "") -> None:
+        names = (torch,) if isinstance(torch, str) else torch
+        self.names = tuple(name.removesuffix("?") for name in names)
+        self.optional = tuple(name.endswith("?") for name in names)
+        self.paths = _alternatives(jax)
+        self.axes = Axes.parse(axes) if axes else None
+        self.stacked = "{i}" in self.names[0]
+        fused = self.axes.fused if self.axes else None
+        if fused and int(fused) != len(self.paths):
+            raise ValueError(f"{self}: {axes!r} fuses {fused} leaves, and {len(self.paths)} paths are given")
+        self.are_copies = not fused
+
+    def __str__(self) -> str:
+        return f"{' = '.join(self.names)} ↔ {', '.join(self.paths)}"
+
+    def leaf_shape(self, shapes: Shapes) -> tuple[int, ...]:
+        """One layer's shape."""
+        shape = shapes[self.paths[0]]
+        return shape[1:] if self.stacked else shape
+
+    def torch_shape(self, shapes: Shapes) -> tuple[int, ...]:
+        leaf_shape = self.leaf_shape(shapes)
+        return self.axes.torch_shape(leaf_shape) if self.axes else leaf_shape
+
+    def places(self, shapes: Shapes) -> list[Place]:
+        """Where in the leaves each tensor (with its tied copies) belongs."""
+        if not self.stacked:
+            return [Place(self.names, self.optional, ...)]
+        layers = range(shapes[self.paths[0]][0])
+        return [Place(tuple(name.replace("{i}", str(i)) for name in self.names), self.optional, i) for i in layers]
+
+
+class Place(NamedTuple):
+    """One tensor, under all its names, and the index of its layer in the stacked leaf (or the whole of it, ...)."""
+
+    names: tuple[str, ...]
+    optional: tuple[bool, ...]
+    index: Any
+
+    def required(self) -> list[str]:
+        return [name for name, optional in zip(self.names, self.optional, strict=True) if not optional]
+
+
+def leaves_from_tensors(rules: list[Rule], tensors: Tensors, shapes: Shapes, what: str = "checkpoint") -> dict[str, np.ndarray]:
+    """torch → JAX: the leaves of these shapes, as new arrays with the tensors' own dtypes.
+
+    Raises:
+      PortingError: tensors missing, unexpected, of the wrong shape or dtype, not finite, or tied and unequal; a rule that no tensor
+        matches; a leaf without a rule.
+    """
+    problems = _table_problems(rules, shapes)
+    if not problems:
+        problems = [*_name_problems(rules, tensors, shapes)]
+        for rule in rules:
+            problems += _tensor_problems(rule, tensors, shapes)
+    if problems:
+        raise PortingError(f"{what} does not fit, {_count(problems)}", problems)
+    leaves: dict[str, np.ndarray] = {}
+    for rule in rules:
+        for place in rule.places(shapes):
+            tensor = np.asarray(tensors[next(name for name in place.names if name in tensors)])
+            parts = rule.axes.split(tensor, rule.leaf_shape(shapes)) if rule.axes else tensor[None]
+            for number, path in enumerate(rule.paths):
+                if path not in leaves:
+                    leaves[path] = np.empty(shapes[path], tensor.dtype)
+                leaves[path][place.index] = parts[0 if rule.are_copies else number]
+    return {path: leaves[path] for path in shapes}
+
+
+def tensors_from_leaves(
+    rules: list[Rule], leaves: Leaves, shapes: Shapes, optional: Collection[str] = (), what: str = "parameters"
+) -> dict[str, np.ndarray]:
+    """JAX → torch: new contiguous arrays in the leaves' own dtypes; tied names have the same array.
+
+    Args:
+      optional: which of the copies that may be left out are wanted.
+
+    Raises:
+      PortingError: leaves missing, unexpected, of the wrong shape or dtype, not finite, or copies of one tensor and unequal; a leaf without
+        a rule.
+    """
+    problems = _table_problems(rules, shapes)
+    if not problems:
+        problems += _difference(shapes, leaves, "leaf", lambda path: f"expected shape {shapes[path]}")
+        for rule in rules:
+            problems += _leaf_problems(rule, leaves, shapes)
+    if problems:
+        raise PortingError(f"{what} do not fit, {_count(problems)}", problems)
+    tensors: dict[str, np.ndarray] = {}
+    for rule in rules:
+        sources = [np.asarray(leaves[path]) for path in rule.paths[: 1 if rule.are_copies else None]]
+        for place in rule.places(shapes):
+            parts = np.stack([leaf[place.index] for leaf in sources])
+            tensor = np.asarray(rule.axes.merge(parts) if rule.axes else parts[0], order="C")
+            wanted = [name for name in place.names if name in place.required() or name in optional]
+            tensors |= dict.fromkeys(wanted, tensor)
+    return tensors
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested dict as {"a/b/c": leaf}."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        flat |= flatten(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of flatten."""
+    tree: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, last = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree
+
+
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """ " (nearest: …)" with the candidate most like `name`, or nothing. Names are compared without their numbers, which then decide."""
+    numbers = re.findall(r"\d+", name)
+
+    def equal_numbers(candidate: str) -> int:
+        return sum(a == b for a, b in zip(re.findall(r"\d+", candidate), numbers, strict=False))
+
+    by_pattern: dict[str, list[str]] = {}
+    for candidate in candidates:
+        by_pattern.setdefault(re.sub(r"\d+", "#", candidate), []).append(candidate)
+    close = difflib.get_close_matches(re.sub(r"\d+", "#", name), by_pattern, n=1)
+    return f" (nearest: {max(by_pattern[close[0]], key=equal_numbers)})" if close else ""
+
+
+# --- what does not fit
+
+
+def _alternatives(path: str) -> tuple[str, ...]:
+    """ "a/{b,c}/d" → ("a/b/d", "a/c/d")."""
+    match = re.search(r"\{([^{}]*)\}", path)
+    if not match:
+        return (path,)
+    return tuple(path[: match.start()] + option + path[match.end() :] for option in match[1].split(","))
+
+
+def _count(problems: list[str]) -> str:
+    return "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+
+
+def _table_problems(rules: list[Rule], shapes: Shapes) -> list[str]:
+    """Each leaf must have one rule, and each rule its leaves. (These are mistakes in the table, or a config that it can't serve.)"""
+    paths = [path for rule in rules for path in rule.paths]
+    problems = [f"unused rule: the model has no {path} ({rule})" for rule in rules for path in rule.paths if path not in shapes]
+    problems += [f"leaf {path} {shapes[path]}: no rule leads to it" for path in shapes if path not in paths]
+    problems += [f"leaf {path}: several rules lead to it" for path in _repeated(paths)]
+    if problems:
+        return problems
+    for rule in rules:
+        if rule.axes and len(rule.axes.jax) != len(rule.leaf_shape(shapes)):
+            problems.append(f"rule {rule}: {' '.join(rule.axes.jax)} are not the axes of a leaf {rule.leaf_shape(shapes)}")
+    names = (name for rule in rules for place in rule.places(shapes) for name in place.names)
+    return problems + [f"tensor {name}: several rules use it" for name in _repeated(names)]
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _name_problems(rules: list[Rule], tensors: Tensors, shapes: Shapes) -> Iterator[str]:
+    """Tensors missing and unexpected; a rule none of whose tensors is there is reported once."""
+    expected = {name: rule for rule in rules for place in rule.places(shapes) for name in place.names}
+    unexpected = [name for name in tensors if name not in expected]
+    absent = [name for name in expected if name not in tensors]
+    for rule in rules:
+        names = [name for place in rule.places(shapes) for name in place.required()]
+        shape = rule.torch_shape(shapes)
+        if len(names) > 1 and not any(name in tensors for name in names):
+            yield f"unused rule: no tensor matches {rule}, {len(names)} of shape {shape} expected{nearest(names[0], unexpected)}"
+        else:
+            missing = [name for name in names if name not in tensors]
+            yield from (f"missing tensor {name}: expected shape {shape}{nearest(name, unexpected)}" for name in missing)
+    yield from (f"unexpected tensor {name} {tuple(tensors[name].shape)}{nearest(name, absent or expected)}" for name in unexpected)
+
+
+def _tensor_problems(rule: Rule, tensors: Tensors, shapes: Shapes) -> Iterator[str]:
+    """What is wrong with the values of the tensors that are there."""
+    shape, first = rule.torch_shape(shapes), None
+    for place in rule.places(shapes):
+        copies = {name: np.asarray(tensors[name]) for name in place.names if name in tensors}
+        for name, tensor in copies.items():
+            yield from _value_problems(f"tensor {name}", tensor, shape)
+            first = first or (name, tensor.dtype)
+            if tensor.dtype != first[1]:
+                yield f"tensor {name}: expected dtype {first[1]}, as {first[0]} has; received {tensor.dtype}"
+        if copies:
+            yield from _unequal("tied tensors", copies)
+
+
+def _leaf_problems(rule: Rule, leaves: Leaves, shapes: Shapes) -> Iterator[str]:
+    group = {path: np.asarray(leaves[path]) for path in rule.paths if path in leaves}
+    for path, leaf in group.items():
+        yield from _value_problems(f"leaf {path}", leaf, shapes[path])
+    if len({leaf.dtype for leaf in group.values()}) > 1:
+        yield f"leaves {', '.join(group)}: expected one dtype; received {', '.join(str(leaf.dtype) for leaf in group.values())}"
+    elif group and rule.are_copies:
+        yield from _unequal(f"leaves that {rule.names[0]} holds once", group)
+
+
+def _value_problems(what: str, array: np.ndarray, shape: tuple[int, ...]) -> Iterator[str]:
+    if tuple(array.shape) != shape:
+        yield f"{what}: expected shape {shape}; received {tuple(array.shape)}"
+    if array.dtype.name not in DTYPES:
+        yield f"{what}: expected a dtype of {', '.join(DTYPES)}; received {array.dtype}"
+    elif not np.isfinite(array).all():
+        yield f"{what} {tuple(array.shape)}: {int((~np.isfinite(array)).sum())} values are not finite"
+
+
+def _unequal(what: str, copies: Mapping[str, np.ndarray]) -> Iterator[str]:
+    """Copies that differ from the first in shape, dtype or any bit."""
+    (first_name, first), *others = copies.items()
+    for name, other in others:
+        if (other.shape, other.dtype) != (first.shape, first.dtype):
+            yield f"{what} {first_name} and {name} differ: {first.dtype} {first.shape} and {other.dtype} {other.shape}"
+        elif not np.array_equal(_bits(first), _bits(other)):
+            count = int((_bits(first) != _bits(other)).sum())
+            yield f"{what} {first_name} and {name} {first.shape} differ in {count} of {first.size} values"
+
+
+def _bits(array: np.ndarray) -> np.ndarray:
+    return array.view(f"u{array.dtype.itemsize}")
+
+
+def _difference(expected: Iterable[str], received: Iterable[str], what: str, describe: Callable[[str], str]) -> list[str]:
+    """Names that are only on one side."""
+    expected, received = dict.fromkeys(expected), dict.fromkeys(received)
+    unexpected = [name for name in received if name not in expected]
+    missing = [name for name in expected if name not in received]
+    problems = [f"missing {what} {name}: {describe(name)}{nearest(name, unexpected)}" for name in missing]
+    return problems + [f"unexpected {what} {name}{nearest(name, missing or expected)}" for name in unexpected]
