@@ -1,0 +1,220 @@
+"""Batches: few shapes, each pair once an epoch, nothing cut off, and as little padding as the shapes allow."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jax_transformer.data.batching import Shape, assemble, choose_shapes, cover_shapes, padding_share, plan_epoch, plan_in_order
+from jax_transformer.data.preparation import Sentences, TokenPairs, prepare
+from jax_transformer.run_config import DataConfig
+
+Lengths = tuple[np.ndarray, np.ndarray]
+
+
+def as_arrays(pairs: list[tuple[int, int]]) -> Lengths:
+    table = np.array(pairs).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
+
+
+def token_pairs(lengths: Lengths, max_length: int = 100) -> TokenPairs:
+    """Pairs of these lengths; no token is below 10."""
+    generator = np.random.default_rng(0)
+    sides = [Sentences.pack([generator.integers(10, 99, n).tolist() for n in side], [""] * len(side)) for side in lengths]
+    return TokenPairs(sides[0], sides[1], max_length)
+
+
+many_lengths = st.lists(st.tuples(st.integers(1, 24), st.integers(0, 23)), min_size=1, max_size=80).map(as_arrays)
+SPECIALS: dict[str, Any] = {"source_pad_id": 0, "target_pad_id": 1, "bos_id": 2, "eos_id": 3}
+
+
+# --- shapes
+
+
+@given(many_lengths, st.integers(1, 6), st.integers(24, 400))
+def test_shapes_hold_every_pair_within_the_limits(lengths: Lengths, num_shapes: int, batch_tokens: int) -> None:
+    shapes = choose_shapes(*lengths, batch_tokens=batch_tokens, num_shapes=num_shapes)
+    assert 1 <= len(shapes) <= num_shapes
+    for rows, source_length, target_length in shapes:
+        fitting = batch_tokens // max(source_length, target_length)
+        assert rows == (fitting if fitting < 8 else fitting // 8 * 8)
+        assert all(isinstance(size, int) and size >= 1 for size in (rows, source_length, target_length))
+    planned = np.concatenate([indices for _, indices in plan_in_order(lengths, shapes)])
+    assert sorted(planned) == list(range(len(lengths[0])))
+
+
+def least_by_trying_all_cuts(lengths: Lengths, num_shapes: int) -> int:
+    """Positions of an epoch with a row per batch, over all cuts of the pairs sorted by the longer side."""
+    source, target = lengths[0], lengths[1] + 1
+    longer = np.maximum(source, target)
+    limits = np.unique(longer)
+    costs = []
+    for count in range(1, min(num_shapes, len(limits)) + 1):
+        for uppers in itertools.combinations(limits[:-1], count - 1):
+            runs = np.searchsorted([*uppers, limits[-1]], longer)
+            costs.append(sum((runs == k).sum() * (source[runs == k].max() + target[runs == k].max()) for k in np.unique(runs)))
+    return min(costs)
+
+
+@given(st.lists(st.tuples(st.integers(5, 9), st.integers(4, 8)), min_size=1, max_size=30).map(as_arrays), st.integers(1, 4))
+def test_no_cut_of_the_sorted_pairs_has_less_padding(lengths: Lengths, num_shapes: int) -> None:
+    shapes = choose_shapes(*lengths, batch_tokens=9, num_shapes=num_shapes)  # one row a batch: partial batches play no part
+    positions = sum(shape.rows * (shape.source_length + shape.target_length) for shape, _ in plan_in_order(lengths, shapes))
+    assert positions <= least_by_trying_all_cuts(lengths, num_shapes)
+
+
+def test_sides_of_different_lengths_get_shapes_of_their_own() -> None:
+    lengths = as_arrays([(20, 1)] * 64 + [(2, 19)] * 64 + [(20, 19)])
+    shapes = choose_shapes(*lengths, batch_tokens=160, num_shapes=3)
+    assert [(shape.source_length, shape.target_length) for shape in shapes] == [(2, 20), (20, 2), (20, 20)]
+
+
+def test_rows_of_partial_batches_count_as_padding() -> None:
+    few = as_arrays([(4, 3), (8, 7)])
+    assert len(choose_shapes(*few, batch_tokens=128, num_shapes=2)) == 1, "two nearly empty batches would be worse than one"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "options", "message"),
+    [
+        (as_arrays([]), {}, "received 0 and 0"),
+        (as_arrays([(3, 9)]), {"batch_tokens": 9}, "expected at least the longest side of a pair, 10 positions; received 9"),
+        (as_arrays([(3, 9)]), {"num_shapes": 0}, "num_shapes: expected 1 or more; received 0"),
+    ],
+)
+def test_impossible_shapes_are_refused(lengths: Lengths, options: dict[str, int], message: str) -> None:
+    settings = {"batch_tokens": 64, "num_shapes": 2} | options
+    with pytest.raises(ValueError, match=message):
+        choose_shapes(lengths[0], lengths[1], **settings)
+
+
+def test_cover_shapes_adds_one_shape_where_it_is_needed() -> None:
+    shapes = (Shape(8, 4, 4), Shape(8, 8, 8))
+    assert cover_shapes(shapes, as_arrays([(8, 7), (1, 1)]), batch_tokens=64) == shapes
+    assert cover_shapes(shapes, as_arrays([(9, 2), (3, 8), (2, 2)]), batch_tokens=64) == (*shapes, Shape(7, 9, 9))
+
+
+# --- plans
+
+
+@given(many_lengths, st.integers(1, 5), st.integers(0, 3), st.integers(0, 3))
+def test_an_epoch_has_each_pair_once_in_the_cheapest_shape(lengths: Lengths, num_shapes: int, seed: int, epoch: int) -> None:
+    shapes = choose_shapes(*lengths, batch_tokens=64, num_shapes=num_shapes)
+    plan = plan_epoch(lengths, shapes, seed=seed, epoch=epoch)
+    assert sorted(np.concatenate([indices for _, indices in plan])) == list(range(len(lengths[0])))
+    for shape, indices in plan:
+        assert 1 <= len(indices) <= shape.rows
+        for index in indices:
+            source, target = lengths[0][index], lengths[1][index] + 1
+            holding = [s for s in shapes if source <= s.source_length and target <= s.target_length]
+            assert shape in holding
+            assert shape.source_length + shape.target_length == min(s.source_length + s.target_length for s in holding)
+    for shape in shapes:
+        assert sum(len(indices) < shape.rows for planned, indices in plan if planned == shape) <= 1, "one partial batch a shape"
+
+
+def flat(plan: list[tuple[Shape, np.ndarray]]) -> list[tuple[Shape, list[int]]]:
+    return [(shape, indices.tolist()) for shape, indices in plan]
+
+
+def test_the_order_is_a_function_of_seed_and_epoch() -> None:
+    lengths = as_arrays([(k % 9 + 1, k % 7) for k in range(300)])
+    shapes = choose_shapes(*lengths, batch_tokens=64, num_shapes=3)
+
+    def order(seed: int, epoch: int) -> list[tuple[Shape, list[int]]]:
+        return flat(plan_epoch(lengths, shapes, seed=seed, epoch=epoch))
+
+    assert order(0, 1) == order(0, 1)
+    assert len({str(order(seed, epoch)) for seed in range(3) for epoch in range(3)}) == 9
+    batches = order(0, 0)
+    changes = sum(batch[0] != following[0] for batch, following in itertools.pairwise(batches))
+    assert changes > 2 * len(shapes), "batches of one shape don't follow each other"
+    assert any(indices != sorted(indices) for _, indices in batches)
+
+
+@given(many_lengths, st.integers(1, 4))
+def test_evaluation_keeps_the_order(lengths: Lengths, num_shapes: int) -> None:
+    shapes = choose_shapes(*lengths, batch_tokens=64, num_shapes=num_shapes)
+    plan = plan_in_order(lengths, shapes)
+    assert sorted(np.concatenate([indices for _, indices in plan])) == list(range(len(lengths[0])))
+    firsts = [indices[0] for _, indices in plan]
+    assert firsts == sorted(firsts)
+    for shape in shapes:
+        members = [index for planned, indices in plan if planned == shape for index in indices]
+        assert members == sorted(members)
+
+
+def test_pairs_over_max_length_are_planned_nowhere() -> None:
+    pairs = token_pairs(as_arrays([(3, 3), (6, 3), (5, 5), (5, 4)]), max_length=5)
+    for plan in (plan_in_order(pairs, (Shape(8, 5, 5),)), plan_epoch(pairs, (Shape(8, 5, 5),), seed=0, epoch=0)):
+        assert [sorted(indices) for _, indices in plan] == [[0, 3]]
+
+
+def test_a_pair_that_fits_no_shape_is_refused() -> None:
+    lengths = as_arrays([(3, 3), (3, 9)])
+    for plan in (lambda: plan_epoch(lengths, (Shape(8, 9, 9),), seed=0, epoch=0), lambda: plan_in_order(lengths, (Shape(8, 9, 9),))):
+        with pytest.raises(ValueError, match="received 9x9 for pair 1 with 3 source and 10 target positions"):
+            plan()
+
+
+# --- batches
+
+
+@given(many_lengths, st.data())
+def test_batches_are_what_a_loop_would_fill(lengths: Lengths, data: st.DataObject) -> None:
+    pairs = token_pairs(lengths)
+    indices = np.array(data.draw(st.lists(st.integers(0, len(pairs) - 1), max_size=6)), np.int64)
+    shape = Shape(data.draw(st.integers(max(1, len(indices)), 8)), 24, 24)
+    source_ids, decoder_input_ids, labels = assemble(pairs, shape, indices, **SPECIALS)
+    for row in range(shape.rows):
+        source = pairs.source(indices[row]).tolist() if row < len(indices) else []
+        target = pairs.target(indices[row]).tolist() if row < len(indices) else []
+        start, end = ([2], [3]) if row < len(indices) else ([], [])
+        assert source_ids[row].tolist() == source + [0] * (24 - len(source))
+        assert decoder_input_ids[row].tolist() == start + target + [1] * (24 - len(start + target))
+        assert labels[row].tolist() == target + end + [1] * (24 - len(target + end))
+    assert source_ids.shape == decoder_input_ids.shape == labels.shape == (shape.rows, 24)
+    assert {array.dtype for array in (source_ids, decoder_input_ids, labels)} == {np.dtype(np.int32)}
+
+
+@given(many_lengths, st.integers(1, 4))
+def test_the_padding_share_is_the_padding_in_the_batches(lengths: Lengths, num_shapes: int) -> None:
+    pairs = token_pairs(lengths)
+    plan = plan_epoch(pairs, choose_shapes(*lengths, batch_tokens=64, num_shapes=num_shapes), seed=0, epoch=0)
+    batches = [assemble(pairs, shape, indices, **SPECIALS) for shape, indices in plan]
+    padding = sum((batch.source_ids == 0).sum() + (batch.labels == 1).sum() for batch in batches)
+    assert padding_share(pairs, plan) == pytest.approx(padding / sum(batch.source_ids.size + batch.labels.size for batch in batches))
+
+
+def test_nothing_is_cut_off() -> None:
+    pairs = token_pairs(as_arrays([(3, 3), (5, 2), (2, 5)]))
+    assemble(pairs, Shape(2, 5, 6), np.array([1, 2]), **SPECIALS)
+    for shape, indices, message in (
+        (Shape(2, 4, 6), [0, 1], "at most 4 tokens; received pair 1 with 5"),
+        (Shape(2, 5, 5), [0, 2], "at most 4 tokens; received pair 2 with 5"),
+        (Shape(1, 9, 9), [0, 1], "at most 1 pairs; received 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            assemble(pairs, shape, np.array(indices), **SPECIALS)
+
+
+# --- real text
+
+
+def test_padding_of_multi30k(tmp_path: Path) -> None:
+    shared = os.environ.get("JAX_TRANSFORMER_SHARED")
+    if not shared:
+        pytest.skip("JAX_TRANSFORMER_SHARED is not set")
+    files = f"{shared}/data/multi30k/train.lc.norm.tok.en.gz", f"{shared}/data/multi30k/train.lc.norm.tok.de.gz"
+    config = DataConfig(train=files, valid_pairs=1, tokenizer="words", cache_dir=str(tmp_path))
+    pairs = prepare(config).splits["train"]
+    for num_shapes, most in ((4, 0.21), (6, 0.15), (8, 0.13)):
+        shapes = choose_shapes(pairs.source_lengths, pairs.target_lengths, batch_tokens=4096, num_shapes=num_shapes)
+        assert padding_share(pairs, plan_epoch(pairs, shapes, seed=0, epoch=0)) <= most

@@ -1,0 +1,145 @@
+"""Greedy decoding: the most probable next token of the whole prefix, again and again, for every sentence by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.decoding.greedy import greedy
+from jax_transformer.model import functional
+
+pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
+
+START, EOS, LENGTH = 4, 3, 10
+
+
+@pytest.fixture(scope="module")
+def params(x64: None, config: TransformerConfig, random_params: Callable[..., Any]) -> Any:
+    """Random weights, the end token's column of the head scaled until some sentences end early and some don't."""
+    params = random_params(config, seed=3)
+    params["head"]["kernel"][:, EOS] *= 4.0
+    params["head"]["bias"][EOS] = -1.0
+    return params
+
+
+@pytest.fixture(scope="module")
+def decode(config: TransformerConfig, params: Any) -> Callable[..., np.ndarray]:
+    def decode(source_ids: np.ndarray, eos_id: int = EOS) -> np.ndarray:
+        return np.asarray(
+            greedy(config, params, source_ids, decoder_start_id=START, eos_id=eos_id, max_decode_length=LENGTH)
+        )  # fmt: skip
+
+    return decode
+
+
+@pytest.fixture(scope="module")
+def sources(config: TransformerConfig) -> np.ndarray:
+    """Sixteen sentences of 1 to 6 tokens, [16, 6]."""
+    rng = np.random.default_rng(0)
+    real = [i for i in range(config.source_vocab_size) if i != config.source_pad_id]
+    source = rng.choice(real, (16, 6)).astype(np.int32)
+    for row in source:
+        row[rng.integers(1, 7) :] = config.source_pad_id
+    return source
+
+
+@pytest.fixture(scope="module")
+def expected(config: TransformerConfig, params: Any, sources: np.ndarray) -> list[list[int]]:
+    """Each sentence's tokens, end token included, by the argmax after the whole prefix at every step, decoded anew."""
+    encoder_output = functional.encode(config, params, sources)
+    prefix = np.full((len(sources), LENGTH + 1), config.target_pad_id, np.int32)
+    prefix[:, 0] = START
+    for step in range(LENGTH):  # columns to come are pads, which nothing attends to
+        logits = functional.decode(config, params, encoder_output, sources, prefix[:, :LENGTH])
+        prefix[:, step + 1] = np.asarray(logits)[:, step].argmax(axis=-1)
+    rows = [row[1:].tolist() for row in prefix]
+    return [row[: row.index(EOS) + 1] if EOS in row else row for row in rows]
+
+
+def test_the_end_token_fires(expected: list[list[int]]) -> None:
+    """At several places, and not everywhere: else the tests below would show little."""
+    ended = {len(row) for row in expected if row[-1] == EOS}
+    assert len(ended) >= 3
+    assert any(EOS not in row for row in expected)
+    assert len({token for row in expected for token in row}) >= 4
+
+
+def test_tokens_are_the_argmax_of_the_whole_prefix(
+    config: TransformerConfig, sources: np.ndarray, expected: list[list[int]], decode: Callable[..., np.ndarray]
+) -> None:
+    """Up to and with the end token, and pads after it."""
+    tokens = decode(sources)
+    assert tokens.shape == (16, LENGTH)
+    assert tokens.dtype == np.int32
+    for row, wanted in zip(tokens.tolist(), expected, strict=True):
+        assert row == wanted + [config.target_pad_id] * (LENGTH - len(wanted))
+
+
+def test_another_end_token_ends_elsewhere(sources: np.ndarray, decode: Callable[..., np.ndarray]) -> None:
+    endless = decode(sources, eos_id=-1)
+    assert (endless[:, -1] != 2).any()
+    other = int(endless[0, 2])
+    first = endless[0].tolist().index(other)
+    received = decode(sources, eos_id=other)[0].tolist()
+    assert received[: first + 1] == endless[0, : first + 1].tolist()
+    assert received[first + 1 :] == [2] * (LENGTH - first - 1)
+
+
+def test_a_row_of_pads_ends_at_once(config: TransformerConfig, sources: np.ndarray, decode: Callable[..., np.ndarray]) -> None:
+    alone = decode(sources)
+    with_empty = sources.copy()
+    with_empty[[2, 5]] = config.source_pad_id
+    tokens = decode(with_empty)
+    assert (tokens[[2, 5]] == config.target_pad_id).all()
+    others = [row for row in range(16) if row not in (2, 5)]
+    np.testing.assert_array_equal(tokens[others], alone[others])
+
+
+def test_a_batch_of_nothing_but_pads_decodes_nothing(config: TransformerConfig, sources: np.ndarray, decode: Any) -> None:
+    assert (decode(np.full_like(sources, config.source_pad_id)) == config.target_pad_id).all()
+
+
+def test_a_sentences_translation_does_not_depend_on_its_batch(
+    config: TransformerConfig, sources: np.ndarray, decode: Callable[..., np.ndarray]
+) -> None:
+    """In any order, among others, and alone in a batch otherwise empty."""
+    together = decode(sources)
+    order = np.random.default_rng(1).permutation(16)
+    np.testing.assert_array_equal(decode(sources[order]), together[order])
+    for row in (0, 7):
+        alone = np.full_like(sources, config.source_pad_id)
+        alone[3] = sources[row]
+        np.testing.assert_array_equal(decode(alone)[3], together[row])
+
+
+def test_room_does_not_change_what_is_decoded(config: TransformerConfig, params: Any, sources: np.ndarray, decode: Any) -> None:
+    shorter = greedy(config, params, sources, decoder_start_id=START, eos_id=EOS, max_decode_length=4)
+    np.testing.assert_array_equal(shorter, decode(sources)[:, :4])
+
+
+def test_the_loop_stops_when_every_row_has_ended(config: TransformerConfig, params: Any, sources: np.ndarray, decode: Any) -> None:
+    """Where all end in the first step, decoding goes no further: on NaNs from the second step on it would show."""
+    certain = {**params, "head": {"kernel": params["head"]["kernel"], "bias": params["head"]["bias"].copy()}}
+    certain["head"]["bias"][EOS] = 1e6
+    tokens = np.asarray(greedy(config, certain, sources, decoder_start_id=START, eos_id=EOS, max_decode_length=LENGTH))
+    assert (tokens[:, 0] == EOS).all()
+    assert (tokens[:, 1:] == config.target_pad_id).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"decoder_padding": "queries"}, "decoding with a cache needs"), ({"decoder_max_length": 9}, "position table's 9; received 10")],
+)
+def test_what_cannot_be_decoded_exactly_is_refused(
+    config: TransformerConfig, sources: np.ndarray, random_params: Any, options: Any, message: str
+) -> None:
+    config = dataclasses.replace(config, **options)
+    params = random_params(config)
+    with pytest.raises(ValueError, match=message):
+        jax.eval_shape(lambda: greedy(config, params, sources, decoder_start_id=START, eos_id=EOS, max_decode_length=LENGTH))

@@ -1,0 +1,348 @@
+"""The functional door: what parameters there are, how the parts make the whole, and in which dtypes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model import functional
+from jax_transformer.model.masks import Masks
+from jax_transformer.parity.compare import compare
+from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.porting.rules import flatten
+
+pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
+
+
+def shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    return {path: leaf.shape for path, leaf in flatten(functional.abstract_params(config)).items()}
+
+
+# --- which parameters there are
+
+
+def attention_shapes(prefix: str, layers: int, heads: int, head_dim: int) -> dict[str, tuple[int, ...]]:
+    into_heads = {f"{prefix}/{name}/kernel": (layers, 12, heads, head_dim) for name in ("query", "key", "value")}
+    biases = {f"{prefix}/{name}/bias": (layers, heads, head_dim) for name in ("query", "key", "value")}
+    return {**into_heads, **biases, f"{prefix}/output/kernel": (layers, heads, head_dim, 12), f"{prefix}/output/bias": (layers, 12)}
+
+
+def norm_shapes(path: str, *shape: int) -> dict[str, tuple[int, ...]]:
+    return {f"{path}/scale": shape, f"{path}/bias": shape}
+
+
+@pytest.fixture(scope="module")
+def base(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    """The shapes of the shared config, by hand: encoder 1 layer, 3 heads of 5, 7 wide; decoder 2 layers, 2 heads of 4, 14 wide."""
+    expected: dict[str, tuple[int, ...]] = {
+        "source_embedding/embedding": (13, 12), "target_embedding/embedding": (11, 12), "head/kernel": (12, 11), "head/bias": (11,),
+        "constants/encoder_positions": (9, 12), "constants/decoder_positions": (10, 12),
+    }  # fmt: skip
+    for stack, layers, heads, head_dim, width in (("encoder", 1, 3, 5, 7), ("decoder", 2, 2, 4, 14)):
+        prefix = f"{stack}/layers"
+        for attention in ("self_attention", "cross_attention")[: 1 if stack == "encoder" else 2]:
+            expected |= attention_shapes(f"{prefix}/{attention}", layers, heads, head_dim)
+            expected |= norm_shapes(f"{prefix}/{attention}_norm", layers, 12)
+        expected |= {f"{prefix}/feed_forward/hidden/kernel": (layers, 12, width), f"{prefix}/feed_forward/hidden/bias": (layers, width)}
+        expected |= {f"{prefix}/feed_forward/output/kernel": (layers, width, 12), f"{prefix}/feed_forward/output/bias": (layers, 12)}
+        expected |= norm_shapes(f"{prefix}/feed_forward_norm", layers, 12)
+    return expected
+
+
+def test_the_parameters_of_the_shared_config(config: TransformerConfig, base: dict[str, tuple[int, ...]]) -> None:
+    assert shapes(config) == base
+
+
+def changed(base: dict[str, Any], config: TransformerConfig, **options: Any) -> tuple[set[str], dict[str, tuple[int, ...]]]:
+    """What an option takes away from the parameters, and what it adds or changes."""
+    received = shapes(dataclasses.replace(config, **options))
+    return base.keys() - received.keys(), {path: shape for path, shape in received.items() if base.get(path) != shape}
+
+
+def test_gated(config: TransformerConfig, base: Any) -> None:
+    gates = {
+        "encoder/layers/feed_forward/gate/kernel": (1, 12, 7), "encoder/layers/feed_forward/gate/bias": (1, 7),
+        "decoder/layers/feed_forward/gate/kernel": (2, 12, 14), "decoder/layers/feed_forward/gate/bias": (2, 14),
+    }  # fmt: skip
+    assert changed(base, config, feed_forward_gated=True) == (set(), gates)
+
+
+@pytest.mark.parametrize(
+    ("options", "gone"),
+    [
+        ({"norm_kind": "rms_norm", "norm_bias": False}, lambda path: "_norm/bias" in path),
+        ({"norm_bias": False}, lambda path: "_norm/bias" in path),
+        ({"norm_kind": "none"}, lambda path: "_norm/" in path),
+        ({"feed_forward": False}, lambda path: "feed_forward" in path),
+        ({"feed_forward_bias": False}, lambda path: "feed_forward/" in path and path.endswith("bias")),
+        ({"attention_bias": False}, lambda path: path.endswith(("query/bias", "key/bias", "value/bias"))),
+        ({"attention_output_bias": False}, lambda path: path.endswith("attention/output/bias")),
+        ({"position_kind": "none"}, lambda path: path.startswith("constants/")),
+        ({"head_bias": "none"}, lambda path: path == "head/bias"),
+        ({"tie_head": True, "head_bias": "none"}, lambda path: path.startswith("head/")),
+    ],
+    ids=str,
+)
+def test_what_is_absent_is_absent(config: TransformerConfig, base: Any, options: Any, gone: Callable[[str], bool]) -> None:
+    removed, added = changed(base, config, **options)
+    assert removed == {path for path in base if gone(path)}
+    assert removed
+    assert added == {}
+
+
+def test_no_output_projection(config: TransformerConfig) -> None:
+    config = dataclasses.replace(config, head_dim=4, decoder_num_heads=3)
+    received = shapes(dataclasses.replace(config, attention_output=False))
+    assert shapes(config).keys() - received.keys() == {path for path in shapes(config) if "attention/output/" in path}
+
+
+def test_norms_may_be_added(config: TransformerConfig, base: Any) -> None:
+    assert changed(base, config, final_norm=True) == (
+        set(),
+        norm_shapes("encoder/final_norm", 12) | norm_shapes("decoder/final_norm", 12),
+    )
+    assert changed(base, config, decoder_embedding_norm="after_positions") == (set(), norm_shapes("decoder/embedding_norm", 12))
+
+
+def test_learned_positions_are_parameters(config: TransformerConfig, base: Any) -> None:
+    removed, added = changed(base, config, position_kind="learned", position_offset=2)
+    assert removed == {"constants/encoder_positions", "constants/decoder_positions"}
+    assert added == {"encoder/positions/embedding": (11, 12), "decoder/positions/embedding": (12, 12)}
+
+
+def test_what_is_tied_is_one_leaf(config: TransformerConfig) -> None:
+    config = dataclasses.replace(config, source_vocab_size=11, share_embeddings=True, tie_head=True)
+    vocabulary = {path: shape for path, shape in shapes(config).items() if 11 in shape and not path.startswith("constants")}
+    assert vocabulary == {"shared_embedding/embedding": (11, 12), "head_bias": (11,)}
+    untied = shapes(dataclasses.replace(config, tie_head=False))
+    assert {path for path in untied if path.startswith(("head", "shared", "source", "target"))} == {
+        "shared_embedding/embedding", "head/kernel", "head/bias",
+    }  # fmt: skip
+
+
+def test_a_bias_that_is_a_buffer_is_a_constant(config: TransformerConfig) -> None:
+    for tie_head in (True, False):
+        received = shapes(dataclasses.replace(config, head_bias="buffer", tie_head=tie_head))
+        assert received["constants/head_bias"] == (11,)
+        assert not {"head_bias", "head/bias"} & received.keys()
+
+
+@pytest.mark.parametrize("field", ["source_vocab_size", "target_vocab_size"])
+def test_parameters_need_vocabulary_sizes(config: TransformerConfig, field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be set before parameters are made; received 0"):
+        functional.init_params(dataclasses.replace(config, **{field: 0}), jax.random.key(0))
+
+
+def test_params_are_plain_dicts(config: TransformerConfig) -> None:
+    def check(node: Any) -> None:
+        assert type(node) in (dict, jax.ShapeDtypeStruct)
+        if type(node) is dict:
+            assert all(type(key) is str for key in node)
+            for child in node.values():
+                check(child)
+
+    check(functional.abstract_params(config))
+
+
+# --- parts and whole
+
+
+def run(config: TransformerConfig, params: Any, ids: Any, **options: Any) -> Any:
+    return functional.apply(config, params, ids.source, ids.target, **options)
+
+
+def test_the_parts_make_the_whole(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+    params = random_params(config)
+    logits = np.asarray(run(config, params, ids))
+    assert logits.shape == (5, 8, 11)
+    encoder_output = functional.encode(config, params, ids.source)
+    in_two = functional.decode(config, params, encoder_output, ids.source, ids.target)
+    before_head = functional.unembed(config, params, functional.hidden_states(config, params, ids.source, ids.target))
+    for received in (in_two, before_head):
+        assert compare(np.asarray(received), logits).within(FLOAT64_RELATIVE_RMS)
+
+
+def test_functions_can_be_transformed(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+    """vmap over two sets of parameters is each of them alone."""
+    each = [random_params(config, seed=seed) for seed in (0, 1)]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *each)
+    together = jax.vmap(lambda params: functional.encode(config, params, ids.source))(stacked)
+    for params, received in zip(each, together, strict=True):
+        assert compare(np.asarray(received), np.asarray(functional.encode(config, params, ids.source))).within(FLOAT64_RELATIVE_RMS)
+
+
+def test_masks_may_be_given(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+    """None is everything: then padding is text like any other, as in a config that masks nothing."""
+    params = random_params(config)
+    open_config = dataclasses.replace(config, encoder_padding="none", decoder_padding="none", cross_padding="none", decoder_causal=False)
+    given = run(config, params, ids, masks=Masks(None, None, None))
+    assert compare(np.asarray(given), np.asarray(run(open_config, params, ids))).within(FLOAT64_RELATIVE_RMS)
+    assert not compare(np.asarray(given), np.asarray(run(config, params, ids))).within(1e-3)
+
+
+# --- embedding and head
+
+
+def traced(config: TransformerConfig, params: Any, ids: Any, *names: str) -> list[np.ndarray]:
+    """The activations of these names; what they don't need is not compiled."""
+
+    def of(params: Any) -> list[Any]:
+        trace = functional.apply(config, params, ids.source, ids.target, return_trace=True)[1]
+        return [trace[name] for name in names]
+
+    return [np.asarray(value) for value in jax.jit(of)(params)]
+
+
+def test_embeddings_are_rows_of_the_table_scaled_or_not(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+    for scale_embedding, factor in ((True, np.sqrt(12)), (False, 1.0)):
+        params = random_params(config)
+        options = dataclasses.replace(config, scale_embedding=scale_embedding)
+        received = traced(options, params, ids, "encoder.token_embedding", "decoder.token_embedding")
+        for side, tokens, vectors in zip(("source", "target"), ids, received, strict=True):
+            np.testing.assert_allclose(vectors, params[f"{side}_embedding"]["embedding"][tokens] * factor, rtol=1e-14)
+
+
+@pytest.mark.parametrize("tie_head", [True, False])
+@pytest.mark.parametrize("head_bias", ["parameter", "buffer", "none"])
+def test_the_head(config: TransformerConfig, random_params: Callable[..., Any], head_bias: str, tie_head: bool) -> None:
+    """Logits are the decoder's output times the kernel (scaled before, where asked), plus the bias, wherever that is kept."""
+    for scale_head, factor in ((False, 1.0), (True, 12**-0.5)):
+        options = dataclasses.replace(config, head_bias=head_bias, tie_head=tie_head, scale_head=scale_head)  # type: ignore[arg-type]
+        params = random_params(options)
+        hidden = np.random.default_rng(0).standard_normal((2, 3, 12))
+        kernel = params["target_embedding"]["embedding"].T if tie_head else params["head"]["kernel"]
+        bias = {
+            "parameter": lambda params=params: params["head_bias"] if tie_head else params["head"]["bias"],
+            "buffer": lambda params=params: params["constants"]["head_bias"],
+            "none": lambda: np.zeros(11),
+        }[head_bias]()
+        received = functional.unembed(options, params, hidden)
+        np.testing.assert_allclose(received, hidden @ kernel * factor + bias, rtol=1e-12)
+
+
+def test_a_shared_embedding_serves_both_sides(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+    config = dataclasses.replace(config, source_vocab_size=11, source_pad_id=2, share_embeddings=True, tie_head=True)
+    params = random_params(config)
+    ids = ids._replace(source=np.where(ids.source < 11, ids.source, 4))
+    table = params["shared_embedding"]["embedding"]
+    for tokens, vectors in zip(ids, traced(config, params, ids, "encoder.token_embedding", "decoder.token_embedding"), strict=True):
+        np.testing.assert_allclose(vectors, table[tokens] * np.sqrt(12), rtol=1e-14)
+    hidden = np.random.default_rng(0).standard_normal((2, 3, 12))
+    np.testing.assert_allclose(functional.unembed(config, params, hidden), hidden @ table.T + params["head_bias"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("placement", ["before_positions", "after_positions"])
+def test_embeddings_may_be_normed(config: TransformerConfig, ids: Any, random_params: Callable[..., Any], placement: str) -> None:
+    config = dataclasses.replace(config, encoder_embedding_norm=placement)  # type: ignore[arg-type]
+    params = random_params(config)
+    names = [f"{stack}.{name}" for stack in ("encoder", "decoder") for name in ("token_embedding", "positions", "embedding")]
+    tokens, positions, received, *decoder = traced(config, params, ids, *names)
+
+    def norm(x: np.ndarray) -> np.ndarray:
+        parameters = params["encoder"]["embedding_norm"]
+        centred = x - x.mean(axis=-1, keepdims=True)
+        return centred / np.sqrt(x.var(axis=-1, keepdims=True) + config.norm_eps) * parameters["scale"] + parameters["bias"]
+
+    expected = norm(tokens) + positions if placement == "before_positions" else norm(tokens + positions)
+    np.testing.assert_allclose(received, expected, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(decoder[2], decoder[0] + decoder[1], rtol=1e-12)  # the decoder has its own option
+
+
+# --- feed-forward
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "none"])
+def test_activations(config: TransformerConfig, ids: Any, random_params: Callable[..., Any], activation: str) -> None:
+    """Gated and not, on the encoder's only layer, by the formula."""
+    from math import erf
+
+    formulas: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+        "relu": lambda x: np.maximum(x, 0),
+        "gelu": lambda x: x * 0.5 * (1 + np.vectorize(erf)(x / np.sqrt(2))),
+        "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+        "silu": lambda x: x / (1 + np.exp(-x)),
+        "none": lambda x: x,
+    }
+    gated = activation in ("silu", "gelu")
+    config = dataclasses.replace(config, activation=activation, feed_forward_gated=gated)  # type: ignore[arg-type]
+    params = random_params(config)
+    layer = jax.tree.map(lambda leaf: leaf[0], params["encoder"]["layers"]["feed_forward"])
+    x = np.random.default_rng(0).standard_normal((2, 3, 12))
+    received = feed_forward(config, layer, x)
+    inner = x @ layer["hidden"]["kernel"] + layer["hidden"]["bias"]
+    if gated:
+        expected = formulas[activation](x @ layer["gate"]["kernel"] + layer["gate"]["bias"]) * inner
+    else:
+        expected = formulas[activation](inner)
+    np.testing.assert_allclose(received, expected @ layer["output"]["kernel"] + layer["output"]["bias"], rtol=1e-10, atol=1e-12)
+
+
+def feed_forward(config: TransformerConfig, parameters: Any, x: np.ndarray) -> np.ndarray:
+    from flax import nnx
+
+    from jax_transformer.model.layers import FeedForward
+    from jax_transformer.model.trace import Tap
+
+    graph, _ = nnx.split(nnx.eval_shape(lambda: FeedForward(config, config.encoder, nnx.Rngs(0))))
+    return np.asarray(nnx.merge(graph, nnx.State(parameters))(x, Tap(), None))
+
+
+# --- dtypes
+
+
+def trace_dtypes(config: TransformerConfig, params: Any, ids: Any) -> dict[str, set[str]]:
+    """Names of each dtype, masks aside."""
+    _, trace = jax.eval_shape(lambda: run(config, params, ids, return_trace=True))
+    found: dict[str, set[str]] = {}
+    for name, value in trace.items():
+        if not name.startswith("mask."):
+            found.setdefault(str(value.dtype), set()).add(name)
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_compute_dtype_follows_the_parameters(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any], dtype: str
+) -> None:
+    """Every activation and every gradient: no float32 constant or intermediate comes between."""
+    params = random_params(config, dtype)
+    assert trace_dtypes(config, params, ids).keys() == {dtype}
+    gradients = jax.eval_shape(jax.grad(lambda params: run(config, params, ids).sum()), params)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(gradients)} == {dtype}
+    program = str(jax.make_jaxpr(lambda params: run(config, params, ids))(params))
+    assert ("f32[" in program) == (dtype == "float32")
+
+
+def test_float64_is_computed_and_not_only_called_so(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+    """A change of one part in 10¹² in a parameter moves the logits by about as much."""
+    params = random_params(config)
+    nudged = jax.tree.map(lambda leaf: leaf * (1 + 1e-12), params)
+    expected, received = (np.asarray(run(config, p, ids)) for p in (params, nudged))
+    assert 1e-13 < compare(received, expected).relative_rms < 1e-10
+
+
+def test_bfloat16_leaves_what_must_be_wide(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+    """Products and the residual stream in bfloat16, attention logits and weights in float32; parameters keep their dtype."""
+    config = dataclasses.replace(config, compute_dtype="bfloat16")
+    params = random_params(config, "float32")
+    found = trace_dtypes(config, params, ids)
+    assert found.keys() == {"bfloat16", "float32"}
+    wide = {f"{layer}.{name}" for layer in attention_layers() for name in ("logits", "weights")}
+    assert found["float32"] == wide
+    assert "logits" in found["bfloat16"]
+    gradients = jax.eval_shape(jax.grad(lambda params: run(config, params, ids).astype(jnp.float32).sum()), params)
+    assert {str(leaf.dtype) for leaf in jax.tree.leaves(gradients)} == {"float32"}
+    narrow, exact = (np.asarray(run(c, params, ids), np.float64) for c in (config, dataclasses.replace(config, compute_dtype=None)))
+    assert 1e-4 < compare(narrow, exact).relative_rms < 0.05
+
+
+def attention_layers() -> list[str]:
+    decoder = [f"decoder.layers.{i}.{kind}_attention" for i in range(2) for kind in ("self", "cross")]
+    return ["encoder.layers.0.self_attention", *decoder]

@@ -1,0 +1,126 @@
+"""The systems of SYSTEMS.md, as combinations of values: each is a config, runs forward, and has the properties that its masks allow."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model import functional
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+SIZES: dict[str, Any] = {
+    "source_vocab_size": 13, "target_vocab_size": 11, "d_model": 12, "num_heads": 3, "d_ff": 7, "num_encoder_layers": 2,
+    "num_decoder_layers": 2, "max_length": 20, "source_pad_id": 1, "target_pad_id": 1,
+}  # fmt: skip
+
+STD_PLUS_EPS = {"norm_eps_outside": True, "norm_unbiased": True, "norm_eps": 1e-6}
+PRE = {"norm_placement": "pre", "final_norm": True}
+OPEN_DECODING = {"decoding_decoder_padding": "none"}
+NO_DROPOUT = {"dropout_rate": 0.0}
+
+FLOYDHUB = {
+    **PRE, **STD_PLUS_EPS, **OPEN_DECODING, "position_frequency": "doubled", "masked_value": -1e9, "attention_dropout_rate": 0.1,
+    "embedding_dropout_rate": 0.1,
+}  # fmt: skip
+ANNOTATED_ZH = {
+    **PRE, **OPEN_DECODING, "norm_unbiased": True, "norm_eps": 1e-6, "activation": "none", "masked_value": -1e9, "source_pad_id": 0,
+    "target_pad_id": 0, "attention_dropout_rate": 0.1,
+}  # fmt: skip
+CODERSARTS = {
+    **STD_PLUS_EPS, "norm_placement": "pre", "scale_embedding": False, "position_index": "batch_row", "masked_value": -1e9,
+    "initializer": "torch",
+}  # fmt: skip
+SAYHELLO_BIAS = {
+    "norm_eps_outside": True, "norm_unbiased": True, "norm_eps": 1e-12, "scale_embedding": False, "masked_value": -1e12,
+    "encoder_padding": "both", "decoder_padding": "both", "cross_padding": "both", "decoder_padding_id": 1, "attention_dropout_rate": 0.0,
+    "initializer": "kaiming_uniform",
+}  # fmt: skip
+HYUNWOONGKO = {
+    "norm_eps": 1e-12, "scale_embedding": False, "masked_value": -10000, "decoder_padding": "queries", "attention_dropout_rate": 0.0,
+    "initializer": "kaiming_uniform",
+}  # fmt: skip
+STEPWISE = {
+    **NO_DROPOUT, "scale_embedding": False, "masked_value": -1e9, "encoder_padding": "queries", "decoder_padding": "queries",
+    "cross_padding": "none", "initializer": "torch",
+}  # fmt: skip
+CORE = {
+    **NO_DROPOUT, "num_heads": 1, "num_encoder_layers": 1, "num_decoder_layers": 1, "norm_kind": "none", "feed_forward": False,
+    "position_kind": "none", "attention_output": False, "attention_scale": 1.0, "scale_embedding": False, "encoder_padding": "none",
+    "decoder_padding": "none", "cross_padding": "none", "decoder_causal": False,
+}  # fmt: skip
+MASKS = {**CORE, "encoder_padding": "keys", "decoder_padding": "keys", "decoder_causal": True, "masked_value": -1e9}
+POSITIONS = {**MASKS, "position_kind": "sinusoidal"}
+LAYERS = {**POSITIONS, "num_encoder_layers": 2, "num_decoder_layers": 2}
+NORMS = {**LAYERS, "norm_kind": "layer_norm", "feed_forward": True, "attention_output": True}
+
+
+class System(NamedTuple):
+    """A config's options, and which properties hold of it: independent rows, invisible padding, causality, an exact cache."""
+
+    options: dict[str, Any]
+    rows: bool = True
+    padding: bool = True
+    causal: bool = True
+    cache: bool = True
+
+
+SYSTEMS = {
+    "floydhub": System(FLOYDHUB),
+    "annotated_zh": System(ANNOTATED_ZH),
+    "harvard": System({**ANNOTATED_ZH, "norm_eps_outside": True, "activation": "relu"}),
+    "codersarts": System(CODERSARTS, rows=False),
+    "codersarts_intended": System({**CODERSARTS, "position_index": "column"}),
+    "sayhello_bias": System(SAYHELLO_BIAS, cache=False),
+    "sayhello": System({**SAYHELLO_BIAS, "attention_bias": False, "attention_output_bias": False}, cache=False),
+    "hyunwoongko": System(HYUNWOONGKO, padding=False, causal=False, cache=False),
+    "stepwise": System(STEPWISE, padding=False, causal=False, cache=False),
+    "stepwise_core": System(CORE, padding=False, causal=False, cache=False),
+    "stepwise_masks": System(MASKS, padding=False),
+    "stepwise_positions": System(POSITIONS, padding=False),
+    "stepwise_layers": System(LAYERS, padding=False),
+    "stepwise_norms": System(NORMS, padding=False),
+    "pytorch_post": System({"final_norm": True}),
+    "pytorch_pre_gelu": System({**PRE, "activation": "gelu"}),
+}
+
+
+def make_config(name: str) -> TransformerConfig:
+    return TransformerConfig(**SIZES | SYSTEMS[name].options)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_is_a_config_with_its_properties(name: str) -> None:
+    config = make_config(name)
+    properties = (config.batch_rows_are_independent, config.padding_is_invisible, config.is_causal, config.cache_is_exact)
+    assert properties == SYSTEMS[name][1:]
+
+
+def test_no_two_systems_are_the_same() -> None:
+    assert len({make_config(name) for name in SYSTEMS}) == len(SYSTEMS)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_system_runs_forward(name: str, random_params: Any) -> None:
+    """With padding right, left and inside, a single token, and rows that are fully masked: finite, and each weight a share of one."""
+    config = make_config(name)
+    rng = np.random.default_rng(0)
+    source, target = rng.integers(2, 13, (4, 6)), rng.integers(2, 11, (4, 5))
+    source[0, 4:], source[1, :2], source[2, 1:] = (config.source_pad_id,) * 3
+    target[0, 3:], target[1, :2], target[2, 1:] = (config.target_pad_id,) * 3
+    logits, trace = functional.apply(config, random_params(config, "float32"), source, target, return_trace=True)
+    assert logits.shape == (4, 5, 11)
+    assert logits.dtype == np.float32
+    assert np.isfinite(logits).all()
+    assert np.asarray(logits).std() > 0.01
+    last = config.num_decoder_layers - 1
+    for weights in ("encoder.layers.0.self_attention", f"decoder.layers.{last}.self_attention", f"decoder.layers.{last}.cross_attention"):
+        np.testing.assert_allclose(np.asarray(trace[f"{weights}.weights"]).sum(axis=-1), 1.0, rtol=1e-5)
+    decoder_weights = np.asarray(trace["decoder.layers.0.self_attention.weights"])
+    sees_the_future = (np.triu(decoder_weights, k=1) > 0).any(axis=(1, 2, 3))
+    fully_masked = config.decoder_causal and config.decoder_padding != "none"
+    assert sees_the_future[1] == (fully_masked or not config.decoder_causal)  # the row that begins with pads
+    assert sees_the_future[3] == (not config.decoder_causal)  # the row without pads

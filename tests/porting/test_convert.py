@@ -1,0 +1,267 @@
+"""Importing and exporting through the `pytorch` table, without PyTorch: state_dicts are made of NumPy arrays."""
+
+import dataclasses
+
+import jax
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.model.functional import abstract_params
+from jax_transformer.model_directory import Model, load_model, save_model
+from jax_transformer.porting import dialects
+from jax_transformer.porting.convert import export_checkpoint, import_checkpoint, params_from_state_dict, state_dict_from_params
+from jax_transformer.porting.dialects import detect, get_dialect, pytorch
+from jax_transformer.porting.files import read_tensors
+from jax_transformer.porting.rules import PortingError, Rule, flatten
+
+CONFIG = TransformerConfig(
+    source_vocab_size=13, target_vocab_size=11, d_model=12, num_heads=3, d_ff=7, num_encoder_layers=2, num_decoder_layers=3, max_length=9,
+    source_pad_id=1, target_pad_id=2, norm_placement="pre", activation="gelu", final_norm=True,
+)  # fmt: skip
+HINTS = {
+    "num_heads": 3,
+    "norm_placement": "pre",
+    "activation": "gelu",
+    "source_pad_id": 1,
+    "target_pad_id": 2,
+    "decoder_start_id": 3,
+    "eos_id": 4,
+}
+
+
+def make_params(config=CONFIG, dtype="float32"):
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype(dtype), abstract_params(config))
+    params["constants"]["decoder_positions"] = params["constants"]["encoder_positions"].copy()
+    return params
+
+
+def make_state_dict(config=CONFIG):
+    return state_dict_from_params(config, make_params(config), "pytorch")
+
+
+def assert_same_params(received, expected):
+    received, expected = flatten(received), flatten(expected)
+    assert list(received) == list(expected)
+    for path, leaf in expected.items():
+        assert received[path].dtype == leaf.dtype
+        assert received[path].tobytes() == leaf.tobytes(), path
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", ml_dtypes.bfloat16])
+def test_export_then_import(suffix, dtype, tmp_path):
+    if suffix == ".pt":
+        pytest.importorskip("torch")
+    model = Model(CONFIG, make_params(dtype=dtype), None, None, GenerationConfig(decoder_start_id=3, eos_id=4))
+    export_checkpoint(model, tmp_path / f"model{suffix}", "pytorch")
+    received = import_checkpoint(tmp_path / f"model{suffix}", **HINTS)
+    assert received.config == CONFIG
+    assert received.generation == model.generation
+    assert_same_params(received.params, model.params)
+    assert set(received.origin["tensors"].values()) == {np.dtype(dtype).name}
+
+
+def test_origin_keeps_dialect_and_order_through_a_model_directory(tmp_path):
+    state_dict = make_state_dict()
+    shuffled = {name: state_dict[name] for name in np.random.default_rng(0).permutation(list(state_dict))}
+    save_model(import_checkpoint(shuffled, **HINTS), tmp_path / "model")
+    export_checkpoint(load_model(tmp_path / "model"), tmp_path / "back.safetensors")  # needs no dialect
+    back = state_dict_from_params(CONFIG, load_model(tmp_path / "model").params, "pytorch", list(shuffled))
+    assert list(back) == list(shuffled)
+    received = read_tensors(tmp_path / "back.safetensors")
+    assert all(received[name].tobytes() == shuffled[name].tobytes() for name in shuffled)
+
+
+def test_what_a_state_dict_does_not_tell_is_asked_for_together():
+    with pytest.raises(PortingError) as error:
+        import_checkpoint(make_state_dict())
+    assert [problem.split(":")[0] for problem in error.value.problems] == [
+        "num_heads", "norm_placement", "activation", "source_pad_id", "target_pad_id", "decoder_start_id", "eos_id",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("share", [False, True])
+@pytest.mark.parametrize("tie", [False, True])
+def test_ties(share, tie):
+    """Equal tensors may be one parameter: it is asked for. Unequal ones can't be."""
+    config = dataclasses.replace(CONFIG, source_vocab_size=11, share_embeddings=share, tie_head=tie)
+    state_dict = make_state_dict(config)
+    told = {"share_embeddings": share, "tie_head": tie}
+    model = import_checkpoint(state_dict, **HINTS, **told)
+    assert model.config == config
+    assert_same_params(model.params, make_params(config))
+    if share or tie:
+        with pytest.raises(PortingError) as error:
+            import_checkpoint(state_dict, **HINTS)
+        assert [problem.split(":")[0] for problem in error.value.problems] == [name for name, value in told.items() if value]
+    else:
+        assert import_checkpoint(state_dict, **HINTS).config == config
+    with pytest.raises(PortingError, match="tied tensors") if not (share and tie) else pytest.raises(PortingError):
+        import_checkpoint(state_dict | {"head.weight": np.ones((11, 12), "float32")}, **HINTS, share_embeddings=True, tie_head=True)
+
+
+def test_norm_first_is_the_same_as_norm_placement():
+    hints = {name: value for name, value in HINTS.items() if name != "norm_placement"}
+    assert import_checkpoint(make_state_dict(), norm_first=True, **hints).config == CONFIG
+    assert import_checkpoint(make_state_dict(), norm_first=False, **hints).config.norm_placement == "post"
+
+
+@pytest.mark.parametrize(
+    ("hints", "expected"),
+    [
+        ({"num_head": 3}, "num_head: no such hint (nearest: num_heads)"),
+        ({"norm_first": False}, "norm_first=False contradicts norm_placement='pre'"),
+        ({"norm_first": "yes"}, "norm_first must be True or False; received 'yes'"),
+        ({"d_model": 16}, "d_model: the checkpoint says 12; received 16"),
+        ({"final_norm": False}, "final_norm: the dialect says True; received False"),
+        ({"num_heads": 5}, "num_heads must be a divisor of d_model=12 unless head_dim is set; received 5"),
+        ({"activation": "silu"}, "activation must be 'relu' or 'gelu'; received 'silu'"),
+        ({"activation": "swish"}, "activation must be one of relu, gelu"),
+        ({"source_pad_id": 13}, "source_pad_id must be below source_vocab_size=13; received 13"),
+        ({"eos_id": -1}, "eos_id must be at least 0; received -1"),
+    ],
+)
+def test_hints_that_are_wrong(hints, expected):
+    with pytest.raises(PortingError) as error:
+        import_checkpoint(make_state_dict(), **{**HINTS, **hints})
+    assert expected in str(error.value)
+
+
+def test_other_hints_reach_the_config():
+    config = import_checkpoint(make_state_dict(), **HINTS, norm_eps=1e-6, dropout_rate=0.3, compute_dtype="bfloat16").config
+    assert (config.norm_eps, config.dropout_rate, config.compute_dtype) == (1e-6, 0.3, "bfloat16")
+
+
+def test_a_broken_checkpoint_is_refused_with_everything_that_is_wrong():
+    state_dict = make_state_dict()
+    name = "transformer.decoder.layers.1.multihead_attn.in_proj_weight"
+    state_dict["transformer.decoder.layers.1.multihead_attn.q_proj_weight"] = state_dict.pop(name)[:12]
+    state_dict["head.bias"][3] = np.nan
+    with pytest.raises(PortingError) as error:
+        import_checkpoint(state_dict, **HINTS)
+    assert len(error.value.problems) == 3
+    assert f"missing tensor {name}: expected shape (36, 12)" in str(error.value)
+
+
+def test_a_missing_layer_is_found():
+    state_dict = {name: tensor for name, tensor in make_state_dict().items() if "encoder.layers.0." not in name}
+    with pytest.raises(PortingError, match=r"transformer\.encoder\.layers\.0\.linear1\.weight, which tells the model's size"):
+        import_checkpoint(state_dict, dialect="pytorch", **HINTS)
+
+
+def test_sizes_that_cannot_be_told_are_named_together():
+    with pytest.raises(PortingError) as error:
+        import_checkpoint({"positions": np.zeros(3), "head.weight": np.zeros((2, 2))}, dialect="pytorch", **HINTS)
+    message = str(error.value)
+    assert message.count("source_embedding.weight") == 1
+    assert "tensor positions: expected 2 axes; received shape (3,)" in message
+    assert "no tensor starts with transformer.decoder.layers.0." in message
+
+
+# --- recognising
+
+
+def test_detection_never_guesses(monkeypatch):
+    assert detect(make_state_dict()).name == "pytorch"
+    with pytest.raises(PortingError, match="no known dialect has tensors of these names"):
+        import_checkpoint({"encoder.weight": np.ones(2)}, **HINTS)
+    with pytest.raises(PortingError, match=r"dialect must be one of pytorch; received 'torch' \(nearest: pytorch\)"):
+        get_dialect("torch")
+
+    twin = dataclasses.replace(pytorch.DIALECT, name="twin", title="the same keys, other numbers")
+    monkeypatch.setattr(dialects, "NAMES", ("pytorch", "twin"))
+    monkeypatch.setattr(dialects, "get_dialect", {"pytorch": pytorch.DIALECT, "twin": twin}.get)
+    with pytest.raises(PortingError, match="say which") as error:
+        detect(make_state_dict())
+    assert [problem.split(":")[0] for problem in error.value.problems] == ["dialect='pytorch'", "dialect='twin'"]
+
+
+def test_every_dialect_is_named_like_its_module():
+    for name in dialects.NAMES:
+        assert get_dialect(name).name == name
+
+
+# --- what the dialect has no place for
+
+
+REFUSED = [
+    ("scale_embedding", False),
+    ("final_norm", False),
+    ("activation", "silu"),
+    ("head_bias", "buffer"),
+    ("position_layout", "halves"),
+    ("norm_eps_outside", True),
+    ("decoder_padding", "both"),
+    ("decoder_num_heads", 4),
+    ("decoder_d_ff", 8),
+    ("decoder_max_length", 10),
+    ("head_dim", 5),
+    ("decoder_padding_id", 7),
+    ("masked_value", -1e9),
+    ("attention_scale", 1.0),
+    ("feed_forward_gated", True),
+    ("decoding_cross_padding", "none"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), REFUSED)
+def test_a_config_that_it_cannot_express_is_refused_by_field(field, value):
+    config = dataclasses.replace(CONFIG, **{field: value})
+    with pytest.raises(PortingError) as error:
+        state_dict_from_params(config, {}, "pytorch")
+    assert any(problem.startswith(f"{field} must be") and f"received {value!r}" in problem for problem in error.value.problems)
+
+
+@pytest.mark.parametrize(("field", "value"), [("decoder_num_heads", 3), ("decoder_d_ff", 7), ("head_dim", 4), ("decoder_padding_id", 2)])
+def test_the_same_said_otherwise_is_expressed(field, value):
+    config = dataclasses.replace(CONFIG, **{field: value})
+    assert list(state_dict_from_params(config, make_params(config), "pytorch")) == list(make_state_dict())
+
+
+def test_every_config_field_is_accounted_for():
+    """A field that is new in TransformerConfig must be placed: fixed, chosen, read, or without a part in the function."""
+    tensors = make_state_dict()
+    checked_further = {
+        "head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length", "decoder_padding_id",
+    }  # fmt: skip
+    of_training = {
+        "dropout_rate", "embedding_dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate", "output_dropout_rate",
+        "initializer",
+    }  # fmt: skip
+    how_it_is_computed = {"compute_dtype", "attention_path", "layer_loop", "remat", "norm_eps"}
+    of_other_positions = {"relative_buckets", "relative_max_distance", "relative_bias_per_layer"}
+    placed = {*pytorch.FIXED, *pytorch.CHOICES, *pytorch.ASKS, *pytorch.read(tensors)}
+    placed |= checked_further | of_training | how_it_is_computed | of_other_positions
+    assert placed == {field.name for field in dataclasses.fields(TransformerConfig)}
+
+
+def test_unequal_position_tables_are_refused():
+    params = make_params()
+    params["constants"]["decoder_positions"][2, 3] += 1
+    with pytest.raises(PortingError, match="leaves that positions holds once"):
+        state_dict_from_params(CONFIG, params, "pytorch")
+
+
+def test_export_needs_a_dialect_for_a_model_that_was_not_imported(tmp_path):
+    model = Model(CONFIG, make_params(), None, None, GenerationConfig(decoder_start_id=3, eos_id=4))
+    with pytest.raises(PortingError, match="a dialect must be given: one of pytorch"):
+        export_checkpoint(model, tmp_path / "a.safetensors")
+
+
+def test_a_dialect_may_compute_what_its_checkpoints_do_not_hold():
+    """Another program's table, whose positions are no part of its state_dict."""
+    table = dataclasses.replace(
+        pytorch.DIALECT,
+        name="toy",
+        rules=lambda config: [rule for rule in pytorch.rules(config) if rule.names != ("positions",)],
+        computed=lambda config: {f"constants/{stack}_positions": np.ones((9, 12), "float32") for stack in ("encoder", "decoder")},
+    )
+    state_dict = make_state_dict()
+    del state_dict["positions"]
+    params = params_from_state_dict(CONFIG, state_dict, table)
+    assert (params["constants"]["encoder_positions"] == 1).all()
+    assert list(state_dict_from_params(CONFIG, params, table)) == list(state_dict)
+    assert isinstance(table.rules(CONFIG)[0], Rule)

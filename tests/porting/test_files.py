@@ -1,0 +1,146 @@
+"""Files of tensors: what is written is what is read, and what can't be read says why in one line."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jax_transformer.porting import files
+from jax_transformer.porting.files import as_arrays, read_tensors, write_tensors
+from jax_transformer.porting.rules import PortingError
+
+
+def make_arrays():
+    rng = np.random.default_rng(0)
+    return {
+        "z.strided": rng.standard_normal((6, 8)).astype("float32")[::2, ::3],
+        "y.transposed": rng.standard_normal((3, 5)).T,
+        "x.bfloat16": rng.standard_normal((4, 2)).astype(ml_dtypes.bfloat16).T,
+        "w.scalar": np.float32(3.5).reshape(()),
+        "v.half": rng.standard_normal(7).astype("float16"),
+        "u.reversed": np.arange(9.0)[::-1],
+    }
+
+
+@pytest.mark.parametrize("suffix", files.SUFFIXES)
+def test_round_trip(suffix, tmp_path):
+    if suffix != ".safetensors":
+        pytest.importorskip("torch")
+    arrays = make_arrays()
+    write_tensors(tmp_path / f"a{suffix}", arrays)
+    received = read_tensors(tmp_path / f"a{suffix}")
+    assert set(received) == set(arrays)
+    assert len(received) == len(arrays)
+    for name, array in arrays.items():
+        assert (received[name].shape, received[name].dtype) == (array.shape, array.dtype), name
+        assert received[name].tobytes() == array.tobytes(), name
+    assert [file.name for file in tmp_path.iterdir()] == [f"a{suffix}"]
+    if suffix != ".safetensors":
+        assert list(received) == list(arrays)
+
+
+def test_tied_names_stay_tied_in_torch_files(tmp_path):
+    torch = pytest.importorskip("torch")
+    shared = np.ones((2, 3))
+    shared.flags.writeable = False
+    write_tensors(tmp_path / "a.pt", {"a": shared, "b": shared, "c": np.ones((2, 3))})
+    content = torch.load(tmp_path / "a.pt", weights_only=True)
+    assert content["a"].data_ptr() == content["b"].data_ptr() != content["c"].data_ptr()
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "a.safetensors"
+    write_tensors(path, {"a": np.ones(3)})
+
+    def fail(arrays, temporary):
+        temporary.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(files, "_save_safetensors", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_tensors(path, {"a": np.zeros(3)})
+    np.testing.assert_array_equal(read_tensors(path)["a"], np.ones(3))
+    assert [file.name for file in tmp_path.iterdir()] == ["a.safetensors"]
+
+
+def refusal(path):
+    with pytest.raises(PortingError) as error:
+        read_tensors(path)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+    return str(error.value)
+
+
+def test_missing_and_unknown_files(tmp_path):
+    assert "no such file" in refusal(tmp_path / "a.safetensors")
+    assert "expected a name that ends in .safetensors, .pt, .pth, .bin; received .npz" in refusal(tmp_path / "a.npz")
+    (tmp_path / "a.pt").mkdir()
+    assert "is no file" in refusal(tmp_path / "a.pt")
+    with pytest.raises(PortingError, match="received no suffix"):
+        write_tensors(tmp_path / "a", {})
+    with pytest.raises(PortingError, match="there is no directory"):
+        write_tensors(tmp_path / "b" / "a.safetensors", {})
+
+
+@pytest.mark.parametrize("suffix", files.SUFFIXES)
+@pytest.mark.parametrize("kept", [0, 5, 100, -7])
+def test_truncated_files(suffix, kept, tmp_path):
+    if suffix != ".safetensors":
+        pytest.importorskip("torch")
+    path = tmp_path / f"a{suffix}"
+    write_tensors(path, make_arrays())
+    path.write_bytes(path.read_bytes()[:kept])
+    assert "truncated, or no" in refusal(path)
+
+
+@pytest.mark.parametrize("suffix", files.SUFFIXES)
+def test_foreign_files(suffix, tmp_path):
+    if suffix != ".safetensors":
+        pytest.importorskip("torch")
+    path = tmp_path / f"a{suffix}"
+    path.write_text("Once upon a time, there was no checkpoint at all in this file, but a fairy tale.")
+    assert "truncated, or no" in refusal(path)
+
+
+class Attack:
+    """A pickle that does something when it is loaded."""
+
+    def __reduce__(self):
+        return print, ("executed",)
+
+
+def test_torch_files_are_never_executed(tmp_path, capsys):
+    torch = pytest.importorskip("torch")
+    torch.save({"a": Attack()}, tmp_path / "a.pt")
+    assert "holds Python objects beside tensors (print)" in refusal(tmp_path / "a.pt")
+    torch.save({"a": Attack()}, tmp_path / "b.pt", _use_new_zipfile_serialization=False)
+    refusal(tmp_path / "b.pt")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "c.pt")
+    assert "torch.nn.modules.linear.Linear" in refusal(tmp_path / "c.pt")
+    assert "executed" not in capsys.readouterr().out
+
+
+def test_torch_files_that_are_no_state_dict(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save({"model": {"a": torch.ones(2)}, "epoch": 3}, tmp_path / "a.pt")
+    assert "received also 'model' (dict), 'epoch' (int)" in refusal(tmp_path / "a.pt")
+    torch.save([torch.ones(2)], tmp_path / "b.pt")
+    assert "received list" in refusal(tmp_path / "b.pt")
+
+
+def test_the_old_torch_format(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save({"a": torch.arange(3.0)}, tmp_path / "a.pt", _use_new_zipfile_serialization=False)
+    np.testing.assert_array_equal(read_tensors(tmp_path / "a.pt")["a"], np.arange(3.0))
+
+
+def test_tensors_become_arrays_without_a_copy():
+    torch = pytest.importorskip("torch")
+    state = {"a": torch.randn(3, 4).T, "b": torch.randn(3, 4).to(torch.bfloat16).T, "c": torch.nn.Parameter(torch.ones(2))}
+    arrays = as_arrays(state)
+    for name, tensor in state.items():
+        assert arrays[name].shape == tensor.shape
+        assert arrays[name].ctypes.data == tensor.data_ptr()
+        np.testing.assert_array_equal(arrays[name].astype("float32"), tensor.detach().float().numpy())
+    assert arrays["b"].dtype == ml_dtypes.bfloat16
+    with pytest.raises(PortingError, match="tensor q has a dtype that NumPy doesn't have"):
+        as_arrays({"q": torch.ones(2).to(torch.float8_e4m3fn)})["q"]

@@ -1,0 +1,266 @@
+"""TransformerConfig and GenerationConfig: what they refuse, in which words, and what they derive."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
+
+RATES = ("dropout_rate", "embedding_dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate", "output_dropout_rate")
+
+
+def refusal(**options: Any) -> str:
+    with pytest.raises(ConfigError) as error:
+        TransformerConfig(**options)
+    assert isinstance(error.value, ValueError)
+    return str(error.value)
+
+
+def test_the_defaults_are_the_base_model_of_the_paper() -> None:
+    config = TransformerConfig()
+    assert (config.d_model, config.num_heads, config.d_ff, config.num_encoder_layers, config.num_decoder_layers) == (512, 8, 2048, 6, 6)
+    assert (config.encoder.head_dim, config.decoder.head_dim, config.norm_placement, config.activation) == (64, 64, "post", "relu")
+    assert (config.dropout_rate, config.scale_embedding, config.position_kind) == (0.1, True, "sinusoidal")
+
+
+def test_a_config_is_never_changed() -> None:
+    config = TransformerConfig()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.d_model = 8  # type: ignore[misc]
+    assert dataclasses.replace(config, d_model=8).d_model == 8
+    assert config.d_model == 512
+    assert hash(config) == hash(TransformerConfig())
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "choices"),
+    [
+        ("norm_placement", "before", "pre, post"),
+        ("norm_kind", "LayerNorm", "layer_norm, rms_norm, none"),
+        ("position_kind", "rotary", "sinusoidal, learned, relative_bias, none"),
+        ("position_layout", "", "interleaved, halves"),
+        ("position_frequency", "double", "standard, inclusive, doubled"),
+        ("position_index", "row", "column, batch_row, non_pad_count"),
+        ("activation", "RELU", "relu, gelu, gelu_tanh, silu, none"),
+        ("encoder_padding", "key", "keys, queries, both, none"),
+        ("head_bias", True, "parameter, buffer, none"),
+        ("initializer", "xavier", "xavier_uniform, torch, kaiming_uniform, fairseq"),
+        ("attention_path", "flash", "reference, xla, cudnn"),
+        ("layer_loop", "loop", "scan, unrolled"),
+        ("encoder_embedding_norm", None, "none, before_positions, after_positions"),
+    ],
+)
+def test_an_unknown_choice_is_refused_with_the_choices(field: str, value: object, choices: str) -> None:
+    assert refusal(**{field: value}) == f"TransformerConfig: {field} must be one of {choices}; received {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        ("d_model", "512", "an integer"),
+        ("d_model", 512.0, "an integer"),
+        ("num_heads", True, "an integer"),
+        ("head_dim", 2.5, "an integer or null"),
+        ("dropout_rate", "0.1", "a number"),
+        ("dropout_rate", False, "a number"),
+        ("norm_eps", None, "a number"),
+        ("attention_scale", "auto", "a number or null"),
+        ("tie_head", 1, "true or false"),
+        ("final_norm", "yes", "true or false"),
+        ("compute_dtype", "float16", "one of float32, bfloat16, float64 or null"),
+        ("decoding_cross_padding", "all", "one of keys, queries, both, none or null"),
+    ],
+)
+def test_a_wrong_type_is_refused_with_the_right_one(field: str, value: object, expected: str) -> None:
+    assert refusal(**{field: value}) == f"TransformerConfig: {field} must be {expected}; received {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "expected"),
+    [
+        *((field, 0, "at least 1") for field in ("d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers", "max_length")),
+        *((field, 0, "at least 1, or null") for field in ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff")),
+        ("decoder_max_length", -1, "at least 1, or null"),
+        *((field, -1, "at least 0") for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id")),
+        ("position_offset", -1, "at least 0"),
+        ("norm_eps", -1e-9, "at least 0"),
+        ("norm_eps", math.nan, "at least 0"),
+        *((field, 1.0, "in [0, 1)") for field in RATES),
+        ("dropout_rate", -0.1, "in [0, 1)"),
+        ("dropout_rate", math.nan, "in [0, 1)"),
+    ],
+)
+def test_a_value_out_of_range_is_refused_with_the_range(field: str, value: float, expected: str) -> None:
+    assert refusal(**{field: value}) == f"TransformerConfig: {field} must be {expected}; received {value!r}"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("norm_eps", math.inf),
+        ("attention_scale", math.nan),
+        ("attention_scale", math.inf),
+        ("masked_value", math.nan),
+        ("masked_value", -math.inf),
+        ("decoder_padding_id", -1),
+    ],
+)
+def test_a_value_no_computation_can_use_is_refused(field: str, value: float) -> None:
+    assert f"{field} must be" in refusal(**{field: value})
+
+
+@settings(deadline=None, max_examples=50)
+@given(rate=st.floats(allow_nan=True), field=st.sampled_from(RATES))
+def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str) -> None:
+    if 0.0 <= rate < 1.0:
+        assert getattr(TransformerConfig(**{field: rate}), field) == rate
+    else:
+        assert field in refusal(**{field: rate})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"d_model": 10, "num_heads": 3}, "num_heads must be a divisor of d_model=10 unless head_dim is set; received 3"),
+        ({"d_model": 8, "num_heads": 2, "decoder_num_heads": 3}, "decoder_num_heads must be a divisor of d_model=8 unless head_dim is set"),
+        ({"d_model": 9, "num_heads": 3}, "d_model must be even with position_kind='sinusoidal'; received 9"),
+        (
+            {"source_vocab_size": 5, "target_vocab_size": 6, "source_pad_id": 5},
+            "source_pad_id must be below source_vocab_size=5; received 5",
+        ),
+        (
+            {"source_vocab_size": 5, "target_vocab_size": 6, "target_pad_id": 7},
+            "target_pad_id must be below target_vocab_size=6; received 7",
+        ),
+        (
+            {"source_vocab_size": 5, "target_vocab_size": 6, "share_embeddings": True},
+            "share_embeddings needs source_vocab_size equal to target_vocab_size; received 5 and 6",
+        ),
+        (
+            {"d_model": 8, "num_heads": 2, "head_dim": 5, "attention_output": False},
+            "attention_output=False needs num_heads * head_dim equal to d_model=8; received 10",
+        ),
+        (
+            {"d_model": 8, "num_heads": 2, "decoder_head_dim": 5, "attention_output": False},
+            "attention_output=False needs num_heads * head_dim equal to d_model=8; received 10",
+        ),
+        ({"norm_kind": "rms_norm"}, "norm_bias must be false with norm_kind='rms_norm'; received True"),
+        ({"norm_kind": "none", "final_norm": True}, "final_norm must be false with norm_kind='none'; received True"),
+        (
+            {"attention_path": "xla"},
+            "attention_path='xla' has no dropout on attention weights: set attention_dropout_rate=0 or attention_path='reference'; "
+            "received a rate of 0.1",
+        ),
+        ({"attention_path": "cudnn", "dropout_rate": 0.0, "attention_dropout_rate": 0.2}, "received a rate of 0.2"),
+        ({"norm_kind": "none", "encoder_embedding_norm": "before_positions"}, "encoder_embedding_norm"),
+        ({"norm_kind": "none", "decoder_embedding_norm": "after_positions"}, "decoder_embedding_norm"),
+        ({"d_model": 1, "num_heads": 1, "position_kind": "none", "norm_unbiased": True}, "norm_unbiased"),
+    ],
+)
+def test_a_contradiction_is_refused(options: dict[str, Any], message: str) -> None:
+    assert message in refusal(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"norm_eps": 1, "dropout_rate": 0},  # whole numbers are numbers
+        {"d_model": 9, "num_heads": 3, "position_kind": "learned"},
+        {"d_model": 10, "num_heads": 3, "head_dim": 4},
+        {"d_model": 8, "num_heads": 2, "decoder_num_heads": 3, "decoder_head_dim": 2},
+        {"norm_kind": "rms_norm", "norm_bias": False, "final_norm": True},
+        {"attention_path": "xla", "attention_dropout_rate": 0.0},
+        {"source_vocab_size": 6, "target_vocab_size": 6, "share_embeddings": True, "tie_head": True},
+        {"source_vocab_size": 5, "source_pad_id": 7},  # the target's size, and with it the tokenizers, aren't known yet
+    ],
+)
+def test_what_contradicts_nothing_is_accepted(options: dict[str, Any]) -> None:
+    TransformerConfig(**options)
+
+
+def test_several_problems_are_told_at_once() -> None:
+    types = refusal(d_model="512", norm_placement="before", tie_head=0)
+    assert all(field in types for field in ("d_model must", "norm_placement must", "tie_head must"))
+    ranges = refusal(d_model=0, dropout_rate=1.5, source_pad_id=-2)
+    assert all(text in ranges for text in ("d_model must", "received 0;", "dropout_rate must", "received 1.5", "source_pad_id must"))
+    contradictions = refusal(d_model=9, num_heads=2, norm_kind="none", final_norm=True, attention_path="xla")
+    assert all(text in contradictions for text in ("num_heads must", "d_model must be even", "final_norm must", "attention_path='xla'"))
+
+
+def test_an_unknown_field_is_refused() -> None:
+    with pytest.raises(TypeError, match="n_heads"):
+        TransformerConfig(n_heads=8)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"decoder_start_id": -1, "eos_id": -2},
+            "decoder_start_id must be at least 0; received -1; eos_id must be at least 0; received -2",
+        ),
+        ({"decoder_start_id": 1, "eos_id": 2, "max_decode_length": 0}, "max_decode_length must be at least 1; received 0"),
+        ({"decoder_start_id": 1, "eos_id": "</s>"}, "eos_id must be an integer; received '</s>'"),
+    ],
+)
+def test_generation_config_refuses(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        GenerationConfig(**options)
+    assert str(error.value) == f"GenerationConfig: {message}"
+
+
+# --- derived values
+
+
+def test_a_stack_takes_what_is_not_overridden_from_the_other() -> None:
+    both = TransformerConfig(d_model=8, num_heads=2, d_ff=5, max_length=6)
+    assert dataclasses.replace(both.decoder, embedding_norm="none") == dataclasses.replace(both.encoder, embedding_norm="none")
+    config = dataclasses.replace(both, decoder_num_heads=4, decoder_d_ff=7, decoder_max_length=9, num_decoder_layers=3)
+    config = dataclasses.replace(config, decoder_embedding_norm="after_positions")
+    assert dataclasses.astuple(config.encoder) == (6, 2, 4, 5, 6, "none")
+    assert dataclasses.astuple(config.decoder) == (3, 4, 2, 7, 9, "after_positions")
+    assert dataclasses.replace(config, head_dim=3).decoder.head_dim == 3
+    assert dataclasses.replace(config, head_dim=3, decoder_head_dim=6).decoder.head_dim == 6
+
+
+def test_masks_while_decoding_may_be_others() -> None:
+    config = TransformerConfig(
+        decoder_padding="both", cross_padding="queries", decoding_decoder_padding="none", decoding_cross_padding="keys"
+    )
+    decoding = config.while_decoding()
+    assert (decoding.decoder_padding, decoding.cross_padding, decoding.encoder_padding) == ("none", "keys", "keys")
+    same = TransformerConfig(decoder_padding="both", cross_padding="queries").while_decoding()
+    assert (same.decoder_padding, same.cross_padding) == ("both", "queries")
+
+
+@pytest.mark.parametrize(
+    ("options", "rows", "padding", "causal", "cache"),
+    [
+        ({}, True, True, True, True),
+        ({"position_index": "batch_row"}, False, True, True, True),
+        ({"position_index": "non_pad_count"}, True, True, True, True),
+        ({"encoder_padding": "queries"}, True, False, True, True),
+        ({"encoder_padding": "both"}, True, True, True, True),
+        ({"cross_padding": "none"}, True, False, True, True),
+        ({"cross_padding": "queries"}, True, False, True, False),
+        ({"decoder_padding": "queries"}, True, False, False, False),
+        ({"decoder_padding": "queries", "decoding_decoder_padding": "keys"}, True, False, False, True),
+        ({"decoder_padding": "keys", "decoding_decoder_padding": "queries"}, True, True, True, False),
+        ({"decoder_padding": "none"}, True, True, True, True),
+        ({"decoder_causal": False, "decoder_padding": "none"}, True, False, False, False),
+    ],
+)
+def test_the_properties_that_follow(options: dict[str, Any], rows: bool, padding: bool, causal: bool, cache: bool) -> None:
+    """What these words promise is tested in model/test_properties.py."""
+    config = TransformerConfig(**options)
+    received = (config.batch_rows_are_independent, config.padding_is_invisible, config.is_causal, config.cache_is_exact)
+    assert received == (rows, padding, causal, cache)

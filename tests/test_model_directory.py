@@ -1,0 +1,320 @@
+"""Model directories: nothing is lost, nothing altered goes unnoticed, nothing of the user's is overwritten."""
+
+import dataclasses
+import hashlib
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+
+from jax_transformer import model_directory
+from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.model.functional import abstract_params
+from jax_transformer.model_directory import Model, ModelError, is_model_directory, load_model, save_model
+from jax_transformer.porting.files import write_tensors
+from jax_transformer.porting.rules import flatten
+
+CONFIG = TransformerConfig(
+    source_vocab_size=13, target_vocab_size=11, d_model=12, num_heads=3, d_ff=7, num_encoder_layers=2, num_decoder_layers=1, max_length=9
+)  # fmt: skip
+GENERATION = GenerationConfig(decoder_start_id=2, eos_id=3, max_decode_length=8)
+
+
+def make_model(dtype="float32", **changes):
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(lambda leaf: rng.standard_normal(leaf.shape).astype(dtype), abstract_params(CONFIG))
+    return dataclasses.replace(Model(CONFIG, params, None, None, GENERATION), **changes)
+
+
+def make_tokenizer():
+    from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
+
+    return train_tokenizer(["a dog sees a cat", "the cat"], kind="words", specials=SpecialIds(pad=0, unk=1, bos=2, eos=3))
+
+
+def sign(directory):
+    """Makes the manifest agree with the files as they are."""
+    manifest = json.loads((directory / "manifest.json").read_text())
+    for name in manifest["sha256"]:
+        manifest["sha256"][name] = hashlib.sha256((directory / name).read_bytes()).hexdigest()
+    (directory / "manifest.json").write_text(json.dumps(manifest))
+
+
+def edit(path, **changes):
+    content = json.loads(path.read_text())
+    content.update(changes)
+    path.write_text(json.dumps(content))
+
+
+def problems_of(path):
+    with pytest.raises(ModelError) as error:
+        load_model(path)
+    assert all("\n" not in problem for problem in error.value.problems)
+    return error.value.problems or [str(error.value)]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "model"
+    save_model(make_model(), path)
+    return path
+
+
+# --- round trips
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", ml_dtypes.bfloat16])
+def test_round_trip(dtype, tmp_path):
+    model = make_model(
+        dtype,
+        source_tokenizer=make_tokenizer(),
+        target_tokenizer=make_tokenizer(),
+        origin={"dialect": "pytorch", "tensors": {"b": "float32", "a": "bfloat16"}},
+        training={"step": 300, "metrics": {"loss": 1.5}},
+    )
+    save_model(model, tmp_path / "model")
+    received = load_model(tmp_path / "model")
+    assert (received.config, received.generation) == (model.config, model.generation)
+    assert (received.origin, received.training) == (model.origin, model.training)
+    assert list(received.origin["tensors"]) == ["b", "a"]
+    assert received.source_tokenizer.to_json() == model.source_tokenizer.to_json()
+    assert received.target_tokenizer.encode(["the dog"]) == model.target_tokenizer.encode(["the dog"])
+    assert jax.tree.structure(received.params) == jax.tree.structure(model.params)
+    for path, leaf in flatten(model.params).items():
+        leaf_received = flatten(received.params)[path]
+        assert isinstance(leaf_received, np.ndarray)
+        assert (leaf_received.dtype, leaf_received.tobytes()) == (leaf.dtype, leaf.tobytes())
+
+
+def test_jax_arrays_are_saved_too(tmp_path):
+    params = jax.tree.map(jnp.asarray, make_model().params)
+    save_model(make_model(params=params), tmp_path / "model")
+    received = flatten(load_model(tmp_path / "model").params)
+    assert all(np.array_equal(received[path], leaf) for path, leaf in flatten(params).items())
+
+
+def test_the_files(saved):
+    assert sorted(file.name for file in saved.iterdir()) == ["config.json", "generation.json", "manifest.json", "params.safetensors"]
+    manifest = json.loads((saved / "manifest.json").read_text())
+    assert manifest["format_version"] == 1
+    assert sorted(manifest["sha256"]) == ["config.json", "generation.json", "params.safetensors"]
+    assert [file.name for file in saved.parent.iterdir()] == ["model"]
+
+
+def test_a_run_directory_with_a_model_in_it_is_accepted(saved):
+    assert not is_model_directory(saved.parent)
+    assert load_model(saved.parent).config == CONFIG
+
+
+def test_loading_imports_neither_torch_nor_transformers_nor_datasets(tmp_path):
+    save_model(make_model(source_tokenizer=make_tokenizer()), tmp_path / "model")
+    program = (
+        "import sys, jax_transformer.porting.convert; from jax_transformer.model_directory import load_model; "
+        "load_model(sys.argv[1]);"
+        "print(sorted({'torch', 'transformers', 'datasets', 'pandas'} & sys.modules.keys()))"
+    )
+    result = subprocess.run([sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+# --- replacing
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_a_model_directory_is_replaced(saved, can_exchange, monkeypatch):
+    if not can_exchange:
+        monkeypatch.setattr(model_directory, "_exchange", lambda first, second: False)
+    save_model(make_model(training={"step": 2}, source_tokenizer=make_tokenizer()), saved)
+    assert load_model(saved).training == {"step": 2}
+    save_model(make_model(training={"step": 3}), saved)
+    assert load_model(saved).source_tokenizer is None
+    assert [file.name for file in saved.parent.iterdir()] == ["model"]
+
+
+def test_the_link_to_a_model_directory_stays_a_link(saved):
+    link = saved.parent / "best"
+    link.symlink_to(saved, target_is_directory=True)
+    save_model(make_model(training={"step": 2}), link)
+    assert link.is_symlink()
+    assert load_model(saved).training == {"step": 2}
+
+
+def test_an_empty_directory_is_used(tmp_path):
+    (tmp_path / "model").mkdir()
+    save_model(make_model(), tmp_path / "model")
+    assert load_model(tmp_path / "model").config == CONFIG
+
+
+def test_a_failed_save_leaves_the_old_model(saved, monkeypatch):
+    def fail(path, content):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(model_directory, "_write_json", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save_model(make_model(training={"step": 2}), saved)
+    assert load_model(saved).training is None
+    assert [file.name for file in saved.parent.iterdir()] == ["model"]
+
+
+def test_a_failed_rename_puts_the_old_model_back(saved, monkeypatch):
+    path_class = type(saved)
+    rename = path_class.rename
+
+    def fail_for_new(self, target):
+        if self.name.endswith(".tmp"):
+            raise OSError("no")
+        return rename(self, target)
+
+    monkeypatch.setattr(model_directory, "_exchange", lambda first, second: False)
+    monkeypatch.setattr(path_class, "rename", fail_for_new)
+    with pytest.raises(OSError, match="no"):
+        save_model(make_model(training={"step": 2}), saved)
+    assert load_model(saved).training is None
+    assert [file.name for file in saved.parent.iterdir()] == ["model"]
+
+
+def test_what_is_no_model_is_never_replaced(saved):
+    file = saved.parent / "notes.txt"
+    file.write_text("notes")
+    with pytest.raises(ModelError, match="is a file"):
+        save_model(make_model(), file)
+    with pytest.raises(ModelError, match="is a directory but no model's"):
+        save_model(make_model(), saved.parent)
+    (saved / "README.md").write_text("mine")
+    with pytest.raises(ModelError, match=r"no part of a model and would be lost: README\.md"):
+        save_model(make_model(), saved)
+    with pytest.raises(ModelError, match="there is no directory"):
+        save_model(make_model(), saved.parent / "a" / "b")
+    assert file.read_text() == "notes"
+    assert load_model(saved).config == CONFIG
+
+
+def test_a_model_that_could_not_be_loaded_is_not_saved(tmp_path):
+    params = make_model().params
+    params["head"]["kernel"] = params["head"]["kernel"].T
+    del params["decoder"]["layers"]["feed_forward_norm"]["scale"]
+    generation = GenerationConfig(decoder_start_id=2, eos_id=11)
+    with pytest.raises(ModelError) as error:
+        save_model(make_model(params=params, generation=generation), tmp_path / "model")
+    assert error.value.problems == [
+        "missing parameter decoder/layers/feed_forward_norm/scale (1, 12)",
+        "parameter head/kernel: expected shape (12, 11); received (11, 12)",
+        "generation: eos_id must be below target_vocab_size=11; received 11",
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+# --- what is refused
+
+
+def test_places_without_a_model(tmp_path):
+    assert "no such directory" in problems_of(tmp_path / "none")[0]
+    assert "it has no manifest.json and no config.json" in problems_of(tmp_path)[0]
+    (tmp_path / "file").write_text("")
+    assert "is a file; expected a model directory" in problems_of(tmp_path / "file")[0]
+
+
+def test_a_newer_version(saved):
+    edit(saved / "manifest.json", format_version=2)
+    assert "written by a newer version: its format_version is 2, and this one reads up to 1; upgrade" in problems_of(saved)[0]
+
+
+@pytest.mark.parametrize("version", [0, "1", None, True])
+def test_a_manifest_without_a_version(saved, version):
+    edit(saved / "manifest.json", format_version=version)
+    assert "format_version must be a positive integer" in problems_of(saved)[0]
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"format_version": 1, "sha256": [1]}', '{"format_version": 1}'])
+def test_a_broken_manifest(saved, text):
+    (saved / "manifest.json").write_text(text)
+    assert "manifest.json" in problems_of(saved)[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [(name, "altered") for name in model_directory.FILES if name != "target_tokenizer.json"]
+    + [(name, "missing") for name in ("params.safetensors", "generation.json", "source_tokenizer.json")],
+)
+def test_an_altered_or_missing_file_is_named(tmp_path, name, how):
+    save_model(make_model(source_tokenizer=make_tokenizer()), tmp_path / "model")
+    path = tmp_path / "model" / name
+    content = path.read_bytes()
+    if how == "altered":
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    else:
+        path.unlink()
+    assert [problem[: len(name) + 2 + len(how)] for problem in problems_of(tmp_path / "model")] == [f"{name}: {how}"]
+
+
+def test_a_file_that_was_smuggled_in(saved):
+    (saved / "target_tokenizer.json").write_text(make_tokenizer().to_json())
+    assert problems_of(saved) == ["target_tokenizer.json: not listed in manifest.json"]
+    (saved / "notes.txt").write_text("other files are nobody's business")
+    (saved / "target_tokenizer.json").unlink()
+    assert load_model(saved).config == CONFIG
+
+
+def test_config_fields(saved):
+    edit(saved / "config.json", d_modle=3, activation="swish")
+    sign(saved)
+    assert problems_of(saved) == ["config.json: unknown field d_modle (nearest: d_model)"]
+    content = json.loads((saved / "config.json").read_text())
+    del content["d_modle"]
+    (saved / "config.json").write_text(json.dumps(content))
+    sign(saved)
+    assert "activation must be one of relu, gelu, gelu_tanh, silu, none; received 'swish'" in problems_of(saved)[0]
+
+
+def test_a_config_field_that_is_not_there_has_its_default(saved):
+    """Models saved before a field was added keep loading."""
+    content = json.loads((saved / "config.json").read_text())
+    del content["remat"]
+    (saved / "config.json").write_text(json.dumps(content))
+    sign(saved)
+    assert load_model(saved).config == CONFIG
+
+
+def test_generation_fields(saved):
+    (saved / "generation.json").write_text('{"eos_id": 3}')
+    sign(saved)
+    assert problems_of(saved) == ["generation.json: missing field decoder_start_id"]
+    (saved / "generation.json").write_text('{"eos_id": 30, "decoder_start_id": 2}')
+    sign(saved)
+    assert problems_of(saved) == ["generation: eos_id must be below target_vocab_size=11; received 30"]
+
+
+def test_parameters_that_are_not_the_configs(saved):
+    leaves = flatten(make_model().params)
+    leaves["head/biass"] = leaves.pop("head/bias")
+    leaves["head/kernel"] = leaves["head/kernel"].T
+    leaves["encoder/layers/feed_forward_norm/scale"] = np.ones((2, 12), int)
+    leaves["target_embedding"] = np.ones(2)
+    write_tensors(saved / "params.safetensors", leaves)
+    sign(saved)
+    assert sorted(problems_of(saved)) == [
+        "params.safetensors: missing parameter head/bias (11,) (nearest: head/biass)",
+        "params.safetensors: parameter encoder/layers/feed_forward_norm/scale: expected a dtype of float16, bfloat16, float32, float64; "
+        "received int64",
+        "params.safetensors: parameter head/kernel: expected shape (12, 11); received (11, 12)",
+        "params.safetensors: unexpected parameter head/biass (11,) (nearest: head/bias)",
+        "params.safetensors: unexpected parameter target_embedding (2,)",
+    ]
+
+
+def test_all_problems_are_reported_together(tmp_path):
+    path = tmp_path / "model"
+    save_model(make_model(source_tokenizer=make_tokenizer()), path)
+    (path / "source_tokenizer.json").write_text("{}")
+    (path / "config.json").write_text("[1]")
+    (path / "params.safetensors").write_bytes(b"x")
+    sign(path)
+    (path / "generation.json").unlink()
+    assert [problem.split(":")[0] for problem in problems_of(path)] == [
+        "generation.json", "config.json", "params.safetensors", "source_tokenizer.json",
+    ]  # fmt: skip

@@ -1,0 +1,201 @@
+"""Whole runs: what they write, and that an interrupted one goes on as if it had never stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.config_files import dump_config
+from jax_transformer.model_directory import load_model
+from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
+from jax_transformer.training.loop import TrainingResult, train
+from jax_transformer.training.run_directory import RunError
+
+TIMINGS = {"seconds", "tokens_per_second", "compile_seconds"}
+
+
+def small_run(folder: Path, **options: int) -> RunConfig:
+    """24 steps over 3 epochs, dropout in every place, a checkpoint every 5 steps."""
+    return RunConfig(
+        model=TransformerConfig(
+            d_model=32, num_heads=2, d_ff=48, num_encoder_layers=2, num_decoder_layers=1, max_length=40, dropout_rate=0.2
+        ),
+        data=DataConfig(
+            phrasebook_pairs=300, valid_pairs=20, test_pairs=20, max_length=32, batch_tokens=640, num_shapes=2,
+            cache_dir=str(folder / "cache"),
+        ),
+        train=TrainConfig(
+            schedule="constant", learning_rate=3e-3, warmup_steps=5, log_every=1, evaluate_sentences=4,
+            **{"max_steps": 24, "evaluate_every": 5, **options},
+        ),
+        run_dir=str(folder / "run"),
+    )  # fmt: skip
+
+
+def metrics(run: Path) -> list[dict[str, object]]:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [{key: value for key, value in json.loads(line).items() if key not in TIMINGS} for line in lines]
+
+
+def parameters(run: Path) -> bytes:
+    return (run / "model" / "params.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> TrainingResult:
+    return train(small_run(tmp_path_factory.mktemp("unbroken")))
+
+
+def start(config: RunConfig, folder: Path) -> subprocess.Popen[str]:
+    file = folder / "run.yaml"
+    file.write_text(dump_config(config))
+    return subprocess.Popen(
+        [sys.executable, "-m", "jax_transformer.cli", "train", "--config", str(file)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )  # fmt: skip
+
+
+def wait_for_step(run: Path, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        if (run / "metrics.jsonl").exists() and len(metrics(run)) and metrics(run)[-1]["step"] >= step:  # type: ignore[operator]
+            return
+        time.sleep(0.02)
+    raise AssertionError("the run made no progress")
+
+
+def test_a_run_writes_what_it_promises(unbroken: TrainingResult) -> None:
+    run = unbroken.run
+    assert {"config.yaml", "metrics.jsonl", "checkpoints", "model"} <= {path.name for path in run.iterdir()}
+    steps = [line["step"] for line in metrics(run) if "loss" in line]
+    assert steps == list(range(1, 25))
+    validations = [line for line in metrics(run) if "valid_loss" in line]
+    assert [line["step"] for line in validations] == [5, 10, 15, 20, 24]
+    assert str(validations[0]["valid_bleu_signature"]).startswith("nrefs:1|case:mixed")
+    assert validations[-1]["valid_loss"] < validations[0]["valid_loss"]  # type: ignore[operator]
+    model = load_model(run)
+    assert model.training is not None
+    assert model.training["step"] == unbroken.step
+    assert {"test", "combinations"} <= model.training["scores"].keys()
+    assert not any(path.name.startswith(".run") or path.name.endswith(".tmp") for path in run.rglob("*"))
+
+
+def test_the_same_seed_gives_the_same_run(unbroken: TrainingResult, tmp_path: Path) -> None:
+    again = train(small_run(tmp_path))
+    assert metrics(again.run) == metrics(unbroken.run)
+    assert parameters(again.run) == parameters(unbroken.run)
+
+
+def test_another_seed_gives_another_run(unbroken: TrainingResult, tmp_path: Path) -> None:
+    config = small_run(tmp_path, max_steps=2)
+    other = train(dataclasses.replace(config, train=dataclasses.replace(config.train, seed=1)))
+    assert metrics(other.run)[0]["loss"] != metrics(unbroken.run)[0]["loss"]
+
+
+def test_a_killed_run_goes_on_where_its_checkpoint_stood(unbroken: TrainingResult, tmp_path: Path) -> None:
+    config = small_run(tmp_path)
+    with start(config, tmp_path) as process:
+        wait_for_step(Path(config.run_dir), 12)
+        process.kill()
+    resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
+    assert metrics(resumed.run) == metrics(unbroken.run)
+    assert parameters(resumed.run) == parameters(unbroken.run)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(unbroken: TrainingResult, tmp_path: Path) -> None:
+    config = small_run(tmp_path)
+    with start(config, tmp_path) as process:
+        wait_for_step(Path(config.run_dir), 7)
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    stopped_at = int(output.split("saved at step ")[1].split(";")[0])
+    assert f"--resume {config.run_dir}" in output
+    assert (Path(config.run_dir) / "checkpoints" / str(stopped_at)).is_dir()
+    resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
+    assert parameters(resumed.run) == parameters(unbroken.run)
+    assert metrics(resumed.run) == metrics(unbroken.run)
+
+
+def test_a_run_that_another_process_trains_is_refused(tmp_path: Path) -> None:
+    config = small_run(tmp_path, max_steps=2000, evaluate_every=1000)
+    with start(config, tmp_path) as process:
+        try:
+            wait_for_step(Path(config.run_dir), 1)
+            with pytest.raises(RunError, match="another process is training"):
+                train(RunConfig(run_dir=config.run_dir), resume=True)
+        finally:
+            process.kill()
+
+
+def test_epochs_bound_a_run(tmp_path: Path) -> None:
+    result = train(small_run(tmp_path, max_epochs=1, max_steps=1000, evaluate_every=1000))
+    epochs = [line["epoch"] for line in metrics(result.run) if "epoch" in line]
+    assert epochs[-1] == 1.0
+    assert len(epochs) < 20
+
+
+def test_the_best_checkpoint_becomes_the_model(tmp_path: Path) -> None:
+    """With a learning rate that ruins the model after a while, the best validation loss is not the last."""
+    config = small_run(tmp_path, evaluate_every=4)
+    config = dataclasses.replace(config, train=dataclasses.replace(config.train, learning_rate=0.3, warmup_steps=20))
+    result = train(config)
+    losses = {line["step"]: line["valid_loss"] for line in metrics(result.run) if "valid_loss" in line}
+    best = min(losses, key=lambda step: (losses[step], step))
+    assert best != max(losses)
+    assert result.step == best
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
+    config = small_run(tmp_path)
+    model = dataclasses.replace(config.model, dropout_rate=0.0)
+    hot = dataclasses.replace(config.train, learning_rate=1e30, warmup_steps=0)
+    with pytest.raises(RunError, match=r"step \d+: expected a finite loss; received nan"):
+        train(dataclasses.replace(config, train=hot, model=model))
+
+
+def test_bfloat16_trains(tmp_path: Path) -> None:
+    config = small_run(tmp_path, max_steps=6, evaluate_every=6)
+    result = train(dataclasses.replace(config, model=dataclasses.replace(config.model, compute_dtype="bfloat16")))
+    losses = [line["loss"] for line in metrics(result.run) if "loss" in line]
+    assert losses[-1] < losses[0]  # type: ignore[operator]
+    embedding = load_model(result.run).params["target_embedding"]["embedding"]
+    assert embedding.dtype == np.float32  # parameters stay wide
+
+
+MULTI30K = Path(os.environ.get("JAX_TRANSFORMER_SHARED", "/nowhere")) / "data" / "multi30k"
+
+
+@pytest.mark.skipif(not MULTI30K.is_dir(), reason="JAX_TRANSFORMER_SHARED names no folder with data/multi30k")
+def test_real_text_trains(tmp_path: Path) -> None:
+    """Multi30k with joint BPE: at most 8 programs, at most 15 % padding, and a falling loss."""
+    from jax_transformer.presets import get_preset
+
+    tiny = get_preset("tiny")
+    files = {split: tuple(str(MULTI30K / f"{split}.lc.norm.tok.{side}.gz") for side in ("en", "de")) for split in ("train", "valid")}
+    files["valid"] = tuple(name.replace("valid.", "val.") for name in files["valid"])
+    config = dataclasses.replace(
+        tiny,
+        model=dataclasses.replace(tiny.model, num_encoder_layers=1, num_decoder_layers=1),
+        data=dataclasses.replace(tiny.data, train=files["train"], valid=files["valid"], cache_dir=str(tmp_path / "cache")),
+        train=dataclasses.replace(tiny.train, max_steps=30, evaluate_every=30, evaluate_sentences=0, warmup_steps=10, log_every=5),
+        run_dir=str(tmp_path / "run"),
+    )
+    from jax_transformer.data.preparation import prepare
+    from jax_transformer.training.batch_schedule import BatchSchedule
+
+    schedule = BatchSchedule(config, prepare(config.data))
+    assert len(schedule.shapes) + 1 <= 8  # and one for the validation loss
+    assert schedule.padding <= 0.15
+    losses = [line["loss"] for line in metrics(train(config).run) if "loss" in line]
+    assert losses[-1] < losses[0] - 1.0  # type: ignore[operator]
