@@ -10,6 +10,7 @@ H head_dim, V vocabulary, L layers.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -199,16 +200,28 @@ class TransformerConfig:
 
     @property
     def padding_is_invisible(self) -> bool:
-        """Appending pads to a batch leaves the logits at real positions as they are."""
-        return self.encoder_padding in ("keys", "both") and self.cross_padding in ("keys", "both") and self.is_causal
+        """Appending pads to a batch leaves the logits at real positions as they are (of a source with at least one real token).
+
+        Where the decoder doesn't hide its pads, real positions see those that stand before them, and these must then not see how many pads
+        follow: a pad whose own row is masked attends to everything alike.
+        """
+        hides_source_pads = self.encoder_padding in ("keys", "both") and self.cross_padding in ("keys", "both")
+        sees_no_more = self.decoder_causal and self.decoder_padding == "none" and self.cross_padding == "keys"
+        return hides_source_pads and (self._decoder_hides_pads or sees_no_more)
 
     @property
     def is_causal(self) -> bool:
         """No logit at a real position depends on a later decoder input.
 
-        Pads masked on the query axis alone attend uniformly to the future, and real positions may then attend to those pads.
+        A row with nothing left to attend to attends to everything alike, the future too: that of a pad masked on the query axis, which real
+        positions may attend to, or that of a real token, standing first, which the decoder takes for padding.
         """
-        return self.decoder_causal and self.decoder_padding != "queries"
+        return self.decoder_causal and (self.decoder_padding == "none" or self._decoder_hides_pads)
+
+    @property
+    def _decoder_hides_pads(self) -> bool:
+        """No real position of the decoder attends to a pad, and every one attends at least to itself."""
+        return self.decoder_padding in ("keys", "both") and self.decoder_padding_id in (None, self.target_pad_id)
 
     @property
     def cache_is_exact(self) -> bool:
@@ -239,7 +252,11 @@ class TransformerConfig:
         for field in (name for name in self.__dataclass_fields__ if name.endswith("dropout_rate")):
             rate = getattr(self, field)
             check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
-        check(self.norm_eps >= 0.0, "norm_eps", "at least 0")
+        check(0.0 <= self.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
+        for field in ("attention_scale", "masked_value"):
+            value = getattr(self, field)
+            check(value is None or math.isfinite(value), field, "finite, or null")
+        check(self.decoder_padding_id is None or self.decoder_padding_id >= 0, "decoder_padding_id", "at least 0, or null")
         if problems:
             return problems  # the checks below divide by these
 
@@ -266,6 +283,9 @@ class TransformerConfig:
             check(not self.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
         if self.norm_kind == "none":
             check(not self.final_norm, "final_norm", "false with norm_kind='none'")
+            for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
+                check(getattr(self, field) == "none", field, "'none' with norm_kind='none'")
+        check(not (self.norm_unbiased and self.d_model == 1), "norm_unbiased", "false with d_model=1")
         if self.attention_path != "reference":
             needs_weights = self.attention_dropout_rate if self.attention_dropout_rate is not None else self.dropout_rate
             if needs_weights:

@@ -48,7 +48,9 @@ class Attention(nnx.Module):
         key, value = self.keys_and_values(x)
         keys = jax.lax.dynamic_update_slice_in_dim(keys, key.astype(keys.dtype), position, axis=1)
         values = jax.lax.dynamic_update_slice_in_dim(values, value.astype(values.dtype), position, axis=1)
-        return self.attend(self.query(x), keys, values, mask, Tap(), None), keys, values
+        exists = jnp.arange(keys.shape[1]) <= position
+        context = reference_attention(self.config, self.query(x), keys, values, mask, Tap(), None, exists)  # one query: nothing to fuse
+        return self.merge_heads(context), keys, values
 
     def keys_and_values(self, y: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Two arrays [B, K, N, H], which decoding keeps."""
@@ -61,9 +63,11 @@ class Attention(nnx.Module):
             context = reference_attention(self.config, query, key, value, mask, tap, dropout_key)
         else:
             context = fused_attention(self.config, query, key, value, mask)
-        context = tap("context", context)  # [B, Q, N, H]
-        merged = self.output(context) if self.config.attention_output else context.reshape(*context.shape[:2], -1)
-        return tap("output", merged)
+        return tap("output", self.merge_heads(tap("context", context)))
+
+    def merge_heads(self, context: jax.Array) -> jax.Array:
+        """context [B, Q, N, H] → [B, Q, D]."""
+        return self.output(context) if self.config.attention_output else context.reshape(*context.shape[:2], -1)
 
 
 def attention_scale(config: TransformerConfig, head_dim: int) -> float:
@@ -71,24 +75,40 @@ def attention_scale(config: TransformerConfig, head_dim: int) -> float:
 
 
 def reference_attention(
-    config: TransformerConfig, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey
+    config: TransformerConfig,
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array,
+    mask: Mask,
+    tap: Tap,
+    dropout_key: DropoutKey,
+    exists: Mask = None,
 ) -> jax.Array:
     """Softmax(query · key · scale) · value, written out; logits and softmax in at least float32. Returns [B, Q, N, H].
 
-    Masked logits are replaced by one finite value, so that a fully masked row attends to all keys alike.
+    Masked logits are replaced by one finite value, so that a fully masked row attends to all keys alike: to all that exist, where `exists`
+    (as a mask) says that the others are room for keys to come.
     """
     wide = at_least_float32(query.dtype)
     logits = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide) * attention_scale(config, query.shape[-1])
     if mask is not None:
         masked_value = jnp.finfo(wide).min if config.masked_value is None else config.masked_value
         logits = jnp.where(mask, logits, jnp.asarray(masked_value, wide))
+    if exists is not None:
+        logits = jnp.where(exists, logits, -jnp.inf)
     weights = tap("weights", jax.nn.softmax(tap("logits", logits), axis=-1))
     weights = dropout(weights, attention_dropout_rate(config), fold(dropout_key, Site.WEIGHTS))
     return jnp.einsum("BNQK,BKNH->BQNH", weights.astype(value.dtype), value)
 
 
 def fused_attention(config: TransformerConfig, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask) -> jax.Array:
-    """The same by `jax.nn.dot_product_attention`: no weights to look at, none dropped."""
+    """The same by `jax.nn.dot_product_attention`: no weights to look at, none dropped.
+
+    Raises:
+      ValueError: float64, which it would compute in float32.
+    """
+    if query.dtype == jnp.float64:
+        raise ValueError(f"attention_path={config.attention_path!r} computes in float32; float64 needs attention_path='reference'")
     return jax.nn.dot_product_attention(
         query,
         key,

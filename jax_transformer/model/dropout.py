@@ -37,7 +37,8 @@ def dropout(x: jax.Array, rate: float, key: DropoutKey) -> jax.Array:
     """Zeroes a share `rate` of x and divides the rest by 1 - rate; x itself without a key."""
     if key is None or rate == 0.0:
         return x
-    keep = _random_words(key, x.shape) < jnp.uint32(round((1.0 - rate) * 2**32))
+    threshold = min(round((1.0 - rate) * 2**32), 2**32 - 1)
+    keep = _random_words(key, x.shape) < jnp.uint32(threshold)
     return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 

@@ -17,6 +17,7 @@ from flax import nnx
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.model.masks import Mask, Masks, decoder_padding_id, make_masks
+from jax_transformer.model.positions import check_fits
 from jax_transformer.model.trace import Tap, Trace
 from jax_transformer.model.transformer import DecoderState, Transformer
 
@@ -144,7 +145,7 @@ def start_decoding(
     """The state from which at most `length` tokens are decoded one by one: every layer's cross-attention keys and values, and empty caches.
 
     Raises:
-      ValueError: the config's masks make decoding with a cache another function than decoding without; `length` beyond the position table.
+      ValueError: the config's masks make decoding with a cache another function than decoding without; more than the position table allows.
     """
     if not config.cache_is_exact:
         raise ValueError(
@@ -152,8 +153,7 @@ def start_decoding(
             f"decoder_causal={config.decoder_causal}, decoder_padding={config.while_decoding().decoder_padding!r}, "
             f"cross_padding={config.while_decoding().cross_padding!r}"
         )
-    if config.position_kind in ("sinusoidal", "learned") and length > config.decoder.max_length:
-        raise ValueError(f"length must be at most the position table's {config.decoder.max_length}; received {length}")
+    check_fits(config, config.decoder, "the decoder's input", (len(source_ids), length))
     return _model(config, params).start_decoding(encoder_output, source_ids != config.source_pad_id, length)
 
 

@@ -19,7 +19,7 @@ from jax_transformer.config import TransformerConfig
 def kernel(config: TransformerConfig, key: jax.Array, shape: tuple[int, ...], fan_in: int, fan_out: int, role: str = "") -> jax.Array:
     """A projection's weights; role is "query_key_value", "head" or nothing."""
     if config.initializer == "fairseq" and role == "head":
-        return jax.random.normal(key, shape) / math.sqrt(fan_in)
+        return jax.random.normal(key, shape, jnp.float32) / math.sqrt(fan_in)
     xavier = math.sqrt(6.0 / (fan_in + fan_out))
     bound = {
         "xavier_uniform": xavier,
@@ -27,24 +27,24 @@ def kernel(config: TransformerConfig, key: jax.Array, shape: tuple[int, ...], fa
         "kaiming_uniform": math.sqrt(6.0 / fan_in),
         "fairseq": xavier / math.sqrt(2.0) if role == "query_key_value" else xavier,
     }[config.initializer]
-    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+    return jax.random.uniform(key, shape, jnp.float32, minval=-bound, maxval=bound)
 
 
 def bias(config: TransformerConfig, key: jax.Array, shape: tuple[int, ...], fan_in: int) -> jax.Array:
     """A projection's bias."""
     if config.initializer == "fairseq":
-        return jnp.zeros(shape)
+        return jnp.zeros(shape, jnp.float32)
     bound = 1.0 / math.sqrt(fan_in)
-    return jax.random.uniform(key, shape, minval=-bound, maxval=bound)
+    return jax.random.uniform(key, shape, jnp.float32, minval=-bound, maxval=bound)
 
 
 def embedding(config: TransformerConfig, key: jax.Array, rows: int, pad_id: int | None) -> jax.Array:
     """An embedding [rows, D]; the pad row, where the policy zeroes it, is pad_id."""
     width = config.d_model
     if config.initializer == "torch":
-        return jax.random.normal(key, (rows, width))
+        return jax.random.normal(key, (rows, width), jnp.float32)
     if config.initializer == "fairseq":
-        table = jax.random.normal(key, (rows, width)) / math.sqrt(width)
+        table = jax.random.normal(key, (rows, width), jnp.float32) / math.sqrt(width)
         return table if pad_id is None else table.at[pad_id].set(0.0)
     # as torch computes fans for a matrix [rows, D]: in = D, out = rows
     return kernel(config, key, (rows, width), fan_in=width, fan_out=rows)

@@ -15,9 +15,9 @@ class Norm(nnx.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         self.config = config
-        self.scale = nnx.Param(jnp.ones(config.d_model))
+        self.scale = nnx.Param(jnp.ones(config.d_model, jnp.float32))
         if config.norm_bias:
-            self.bias = nnx.Param(jnp.zeros(config.d_model))
+            self.bias = nnx.Param(jnp.zeros(config.d_model, jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(at_least_float32(x.dtype))

@@ -55,7 +55,7 @@ class Tap:
             if name in self.replace:
                 value = _same_shape(name, self.replace[name], value).astype(value.dtype)
             if name in self.add:
-                value = value + _same_shape(name, self.add[name], value)
+                value = value + _same_shape(name, self.add[name], value).astype(value.dtype)
         if self.record:
             self.trace[name] = value
         return value

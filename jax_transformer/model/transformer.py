@@ -55,7 +55,7 @@ class Constants(nnx.Module):
             self.encoder_positions = Constant(jnp.asarray(positions.sinusoid_table(config, config.encoder), jnp.float32))
             self.decoder_positions = Constant(jnp.asarray(positions.sinusoid_table(config, config.decoder), jnp.float32))
         if config.head_bias == "buffer":
-            self.head_bias = Constant(jnp.zeros(config.target_vocab_size))
+            self.head_bias = Constant(jnp.zeros(config.target_vocab_size, jnp.float32))
 
 
 class Stack(nnx.Module):
@@ -210,16 +210,15 @@ class Transformer(nnx.Module):
 
     def decode_step(self, state: DecoderState, ids: jax.Array, is_real: jax.Array, attendable: jax.Array) -> tuple[jax.Array, DecoderState]:
         """The next token's ids [B] → logits [B, V]; is_real and attendable [B] say which are no pads, for positions and as keys."""
-        batch, length = state.key_is_real.shape
         position, real_count = state.position, state.real_count + is_real
         key_is_real = jax.lax.dynamic_update_slice_in_dim(state.key_is_real, attendable[:, None], position, axis=1)
         numbers = {
             "column": position[None, None],
-            "batch_row": jnp.arange(batch)[:, None],
+            "batch_row": jnp.arange(len(ids))[:, None],
             "non_pad_count": (real_count * is_real)[:, None],
         }[self.config.position_index] + self.config.position_offset
         x = self.decoder.embed(self._target_embedding(ids[:, None]), self._table("decoder"), numbers, Tap(), None)
-        self_mask = key_is_real[:, None, None, :] & (jnp.arange(length) <= position)
+        self_mask = key_is_real[:, None, None, :]
 
         graph, parameters = nnx.split(self.decoder.layers)
         keys, values = state.layers.self_keys, state.layers.self_values

@@ -21,10 +21,13 @@ START, EOS, LENGTH = 4, 3, 10
 
 @pytest.fixture(scope="module")
 def params(x64: None, config: TransformerConfig, random_params: Callable[..., Any]) -> Any:
-    """Random weights, the end token's column of the head scaled until some sentences end early and some don't."""
-    params = random_params(config, seed=3)
-    params["head"]["kernel"][:, EOS] *= 4.0
-    params["head"]["bias"][EOS] = -1.0
+    """Random weights whose attention is sharp and whose source matters, so that some sentences end early and some don't."""
+    params = random_params(config, seed=11)
+    layers = params["decoder"]["layers"]
+    for attention in ("self_attention", "cross_attention"):
+        layers[attention]["query"]["kernel"] *= 4.0
+    layers["cross_attention"]["output"]["kernel"] *= 4.0
+    params["head"]["bias"][EOS] = 0.0
     return params
 
 
@@ -134,7 +137,10 @@ def test_the_loop_stops_when_every_row_has_ended(config: TransformerConfig, para
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"decoder_padding": "queries"}, "decoding with a cache needs"), ({"decoder_max_length": 9}, "position table's 9; received 10")],
+    [
+        ({"decoder_padding": "queries"}, "decoding with a cache needs"),
+        ({"decoder_max_length": 9}, "10 tokens; the position table allows 9"),
+    ],
 )
 def test_what_cannot_be_decoded_exactly_is_refused(
     config: TransformerConfig, sources: np.ndarray, random_params: Any, options: Any, message: str

@@ -156,7 +156,7 @@ def test_a_sentence_longer_than_the_table_is_refused(config: TransformerConfig, 
         functional.apply(config, params, fits, target)
     with pytest.raises(ValueError, match="source_ids has 10 tokens"):
         functional.encode(config, params, source)
-    with pytest.raises(ValueError, match="length must be at most the position table's 10; received 11"):
+    with pytest.raises(ValueError, match="the decoder's input has 11 tokens; the position table allows 10"):
         functional.start_decoding(config, params, np.zeros((2, 3, 12)), fits, 11)
 
 
