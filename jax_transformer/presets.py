@@ -14,13 +14,13 @@ def demo() -> RunConfig:
     """English to German on the embedded phrasebook: a small pre-norm model, minutes on a laptop's CPU."""
     return RunConfig(
         model=TransformerConfig(
-            d_model=128, num_heads=4, d_ff=512, num_encoder_layers=3, num_decoder_layers=3, max_length=64,
+            d_model=128, num_heads=4, d_ff=512, num_encoder_layers=2, num_decoder_layers=2, max_length=64,
             norm_placement="pre", final_norm=True, dropout_rate=0.0,
         ),
         data=DataConfig(phrasebook_pairs=100_000, tokenizer="words", max_length=32, batch_tokens=2048, num_shapes=2),
         train=TrainConfig(
-            max_steps=1000, schedule="cosine", learning_rate=2e-3, warmup_steps=200, label_smoothing=0.0, clip_norm=1.0,
-            evaluate_every=250, evaluate_sentences=200,
+            max_steps=600, schedule="cosine", learning_rate=2e-3, warmup_steps=120, label_smoothing=0.0, clip_norm=1.0,
+            evaluate_every=300, evaluate_sentences=200,
         ),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -121,15 +122,18 @@ class TrainConfig:
         problems = []
         for name, least in (
             ("max_steps", 1), ("max_epochs", 0), ("warmup_steps", 0), ("evaluate_every", 1), ("evaluate_sentences", 0), ("log_every", 1),
-            ("keep_checkpoints", 1), ("clip_norm", 0.0), ("adam_eps", 0.0), ("seed", 0),
+            ("keep_checkpoints", 1), ("seed", 0),
         ):  # fmt: skip
             if getattr(self, name) < least:
                 problems.append(f"{name} must be at least {least}; received {getattr(self, name)}")
         for name in ("label_smoothing", "adam_b1", "adam_b2"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 problems.append(f"{name} must be in [0, 1); received {getattr(self, name)}")
-        if self.learning_rate <= 0.0:
-            problems.append(f"learning_rate must be above 0; received {self.learning_rate}")
+        if not 0.0 < self.learning_rate < math.inf:
+            problems.append(f"learning_rate must be above 0, and finite; received {self.learning_rate}")
+        for name in ("clip_norm", "adam_eps"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                problems.append(f"{name} must be at least 0, and finite; received {getattr(self, name)}")
         if self.schedule == "paper" and self.warmup_steps < 1:
             problems.append(f"warmup_steps must be at least 1 with schedule='paper'; received {self.warmup_steps}")
         if self.best_metric == "bleu" and not self.evaluate_sentences:

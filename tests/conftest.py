@@ -25,6 +25,20 @@ class Ids(NamedTuple):
     target: np.ndarray
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs are compiled once for all tests and the processes that they start, and none is left at home."""
+    options = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")), "jax_persistent_cache_min_compile_time_secs": 0.3}
+    before = {name: getattr(jax.config, name) for name in options}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in options.items():
+            patch.setenv(name.upper(), str(value))
+            jax.config.update(name, value)
+        yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
 @pytest.fixture(scope="session")
 def config() -> TransformerConfig:
     """Post-norm, sinusoids, masks on keys, no dropout; one encoder layer of 3 heads and two decoder layers of 2."""

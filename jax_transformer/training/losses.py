@@ -27,7 +27,7 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, *, pad_id: int, label_sm
     if label_smoothing:
         expected_logit = expected_logit + label_smoothing * logits.mean(axis=-1)
     losses = jnp.where(is_real, log_normalizer - expected_logit, 0.0)
-    return losses.sum(), is_real.sum()
+    return losses.sum(), is_real.sum(dtype=jnp.int32)
 
 
 CHUNK_BYTES = 16 * 2**20

@@ -88,7 +88,7 @@ def test_gated(config: TransformerConfig, base: Any) -> None:
         ({"head_bias": "none"}, lambda path: path == "head/bias"),
         ({"tie_head": True, "head_bias": "none"}, lambda path: path.startswith("head/")),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
 def test_what_is_absent_is_absent(config: TransformerConfig, base: Any, options: Any, gone: Callable[[str], bool]) -> None:
     removed, added = changed(base, config, **options)

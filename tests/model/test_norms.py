@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.model.norms import Norm
@@ -46,9 +47,9 @@ def make_norm(name: str, eps: float = 1e-5) -> Norm:
     """The variant with a random scale and bias, float64."""
     norm = Norm(TransformerConfig(d_model=WIDTH, num_heads=2, norm_eps=eps, **VARIANTS[name]))
     rng = np.random.default_rng(1)
-    norm.scale[...] = jnp.asarray(1.0 + 0.5 * rng.standard_normal(WIDTH))
+    norm.scale = nnx.Param(jnp.asarray(1.0 + 0.5 * rng.standard_normal(WIDTH)))
     if norm.config.norm_bias:
-        norm.bias[...] = jnp.asarray(rng.standard_normal(WIDTH))
+        norm.bias = nnx.Param(jnp.asarray(rng.standard_normal(WIDTH)))
     return norm
 
 

@@ -16,22 +16,25 @@ import pytest
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.config_files import dump_config
+from jax_transformer.data.preparation import prepare
 from jax_transformer.model_directory import load_model
+from jax_transformer.presets import get_preset
 from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
+from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.loop import TrainingResult, train
 from jax_transformer.training.run_directory import RunError
 
 TIMINGS = {"seconds", "tokens_per_second", "compile_seconds"}
 
 
-def small_run(folder: Path, **options: int) -> RunConfig:
+def small_run(folder: Path, num_shapes: int = 2, **options: int) -> RunConfig:
     """24 steps over 3 epochs, dropout in every place, a checkpoint every 5 steps."""
     return RunConfig(
         model=TransformerConfig(
-            d_model=32, num_heads=2, d_ff=48, num_encoder_layers=2, num_decoder_layers=1, max_length=40, dropout_rate=0.2
+            d_model=32, num_heads=2, d_ff=48, num_encoder_layers=1, num_decoder_layers=1, max_length=32, dropout_rate=0.2
         ),
         data=DataConfig(
-            phrasebook_pairs=300, valid_pairs=20, test_pairs=20, max_length=32, batch_tokens=640, num_shapes=2,
+            phrasebook_pairs=300, valid_pairs=8, test_pairs=8, max_length=32, batch_tokens=640, num_shapes=num_shapes,
             cache_dir=str(folder / "cache"),
         ),
         train=TrainConfig(
@@ -97,7 +100,7 @@ def test_the_same_seed_gives_the_same_run(unbroken: TrainingResult, tmp_path: Pa
 
 
 def test_another_seed_gives_another_run(unbroken: TrainingResult, tmp_path: Path) -> None:
-    config = small_run(tmp_path, max_steps=2)
+    config = small_run(tmp_path, max_steps=1)
     other = train(dataclasses.replace(config, train=dataclasses.replace(config.train, seed=1)))
     assert metrics(other.run)[0]["loss"] != metrics(unbroken.run)[0]["loss"]
 
@@ -147,7 +150,7 @@ def test_epochs_bound_a_run(tmp_path: Path) -> None:
 
 def test_the_best_checkpoint_becomes_the_model(tmp_path: Path) -> None:
     """With a learning rate that ruins the model after a while, the best validation loss is not the last."""
-    config = small_run(tmp_path, evaluate_every=4)
+    config = small_run(tmp_path, num_shapes=1, max_steps=12, evaluate_every=4)
     config = dataclasses.replace(config, train=dataclasses.replace(config.train, learning_rate=0.3, warmup_steps=20))
     result = train(config)
     losses = {line["step"]: line["valid_loss"] for line in metrics(result.run) if "valid_loss" in line}
@@ -157,7 +160,7 @@ def test_the_best_checkpoint_becomes_the_model(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
-    config = small_run(tmp_path)
+    config = small_run(tmp_path, num_shapes=1)
     model = dataclasses.replace(config.model, dropout_rate=0.0)
     hot = dataclasses.replace(config.train, learning_rate=1e30, warmup_steps=0)
     with pytest.raises(RunError, match=r"step \d+: expected a finite loss; received nan"):
@@ -165,7 +168,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(tmp_path: Path) -> None:
 
 
 def test_bfloat16_trains(tmp_path: Path) -> None:
-    config = small_run(tmp_path, max_steps=6, evaluate_every=6)
+    config = small_run(tmp_path, num_shapes=1, max_steps=6, evaluate_every=6)
     result = train(dataclasses.replace(config, model=dataclasses.replace(config.model, compute_dtype="bfloat16")))
     losses = [line["loss"] for line in metrics(result.run) if "loss" in line]
     assert losses[-1] < losses[0]  # type: ignore[operator]
@@ -173,29 +176,26 @@ def test_bfloat16_trains(tmp_path: Path) -> None:
     assert embedding.dtype == np.float32  # parameters stay wide
 
 
+SPLITS = {"train": "train", "valid": "val"}
 MULTI30K = Path(os.environ.get("JAX_TRANSFORMER_SHARED", "/nowhere")) / "data" / "multi30k"
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="JAX_TRANSFORMER_SHARED names no folder with data/multi30k")
 def test_real_text_trains(tmp_path: Path) -> None:
-    """Multi30k with joint BPE: at most 8 programs, at most 15 % padding, and a falling loss."""
-    from jax_transformer.presets import get_preset
-
-    tiny = get_preset("tiny")
-    files = {split: tuple(str(MULTI30K / f"{split}.lc.norm.tok.{side}.gz") for side in ("en", "de")) for split in ("train", "valid")}
-    files["valid"] = tuple(name.replace("valid.", "val.") for name in files["valid"])
-    config = dataclasses.replace(
-        tiny,
-        model=dataclasses.replace(tiny.model, num_encoder_layers=1, num_decoder_layers=1),
-        data=dataclasses.replace(tiny.data, train=files["train"], valid=files["valid"], cache_dir=str(tmp_path / "cache")),
-        train=dataclasses.replace(tiny.train, max_steps=30, evaluate_every=30, evaluate_sentences=0, warmup_steps=10, log_every=5),
-        run_dir=str(tmp_path / "run"),
-    )
-    from jax_transformer.data.preparation import prepare
-    from jax_transformer.training.batch_schedule import BatchSchedule
-
-    schedule = BatchSchedule(config, prepare(config.data))
+    """Multi30k with joint BPE, as the preset cuts it: at most 8 programs, at most 15 % padding. And a falling loss, of a smaller model."""
+    preset = get_preset("tiny")
+    files = {split: tuple(str(MULTI30K / f"{name}.lc.norm.tok.{side}.gz") for side in ("en", "de")) for split, name in SPLITS.items()}
+    data = dataclasses.replace(preset.data, **files, cache_dir=str(tmp_path / "cache"))
+    schedule = BatchSchedule(dataclasses.replace(preset, data=data), prepare(data))
     assert len(schedule.shapes) + 1 <= 8  # and one for the validation loss
     assert schedule.padding <= 0.15
+
+    config = dataclasses.replace(
+        preset,
+        model=dataclasses.replace(preset.model, num_encoder_layers=1, num_decoder_layers=1),
+        data=dataclasses.replace(data, num_shapes=1),
+        train=dataclasses.replace(preset.train, max_steps=30, evaluate_every=30, evaluate_sentences=0, warmup_steps=10, log_every=5),
+        run_dir=str(tmp_path / "run"),
+    )
     losses = [line["loss"] for line in metrics(train(config).run) if "loss" in line]
     assert losses[-1] < losses[0] - 1.0  # type: ignore[operator]

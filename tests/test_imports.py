@@ -1,0 +1,170 @@
+"""Who imports whom: the rules of the house, read from the source, and what really gets loaded, seen in processes of their own."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "jax_transformer"
+
+CONFIG = {"config", "validation"}
+RUN = {"config", "run_config", "validation"}
+MODEL = {"model", *CONFIG}
+DIRECTORY = {"model_directory", *MODEL}
+ALLOWED: dict[str, set[str]] = {
+    "config": {"validation"},
+    "run_config": CONFIG,
+    "model": CONFIG,
+    "data": RUN,
+    "parity": set(),
+    "porting": DIRECTORY,
+    "model_directory": {"data.tokenizers", "porting.files", "porting.rules", *MODEL},  # its files are tensors and tokenizers
+    "decoding": DIRECTORY,
+    "training": {"data", "decoding", "config_files", *DIRECTORY, *RUN},
+    "presets": RUN,
+    "config_files": RUN,
+}
+"""Part of the package → the parts it may import, anywhere in its source; a part is also free to import itself."""
+
+FOREIGN: dict[str, set[str]] = {
+    "model": {"flax", "jax", "numpy"},
+    "parity": {"numpy"},
+    "config": set(),
+    "run_config": set(),
+    "validation": set(),
+    "decoding": {"jax", "numpy"},
+    "porting": {"ml_dtypes", "numpy", "safetensors", "torch"},
+    "data": {"numpy", "tokenizers"},
+}
+"""Part → the libraries it may import beside the standard one."""
+
+
+def imports(file: Path) -> Iterator[str]:
+    """Every module that a file imports, wherever in it, but for type checkers."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    skipped = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in skipped:
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: a relative import"
+            submodules = [name.name for name in node.names if is_module(f"{node.module}.{name.name}")]
+            yield from [f"{node.module}.{name}" for name in submodules] or [str(node.module)]
+
+
+def is_module(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+def files_of(part: str) -> list[Path]:
+    path = PACKAGE / part
+    files = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
+    assert files
+    return files
+
+
+@pytest.mark.parametrize("part", ALLOWED)
+def test_a_part_imports_only_what_it_may(part: str) -> None:
+    allowed = {f"jax_transformer.{name}" for name in (part, *ALLOWED[part])}
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {module}"
+        for file in files_of(part)
+        for module in imports(file)
+        if module.startswith("jax_transformer") and not any(module == name or module.startswith(f"{name}.") for name in allowed)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("part", FOREIGN)
+def test_a_part_uses_only_the_libraries_it_may(part: str) -> None:
+    for file in files_of(part):
+        libraries = {module.split(".")[0] for module in imports(file)} - sys.stdlib_module_names - {"jax_transformer"}
+        assert libraries <= FOREIGN[part], file
+
+
+def test_flax_is_seen_in_the_model_alone() -> None:
+    """And there, only as notation: no transforms, no optimizer, no state in modules."""
+    for file in sorted(PACKAGE.rglob("*.py")):
+        uses_flax = any(module.split(".")[0] == "flax" for module in imports(file))
+        assert not uses_flax or file.parent.name == "model", file
+        for name in ("nnx.jit", "nnx.grad", "nnx.scan", "nnx.Optimizer", "nnx.Cache", ".sow("):
+            assert name not in file.read_text(encoding="utf-8"), file
+
+
+def test_the_references_use_torch_and_numpy_alone() -> None:
+    for file in sorted((ROOT / "torch_reference").rglob("*.py")):
+        libraries = {module.split(".")[0] for module in imports(file)} - sys.stdlib_module_names
+        assert libraries <= {"torch", "numpy", "torch_reference"}, file
+
+
+def test_torch_is_imported_inside_functions_only() -> None:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+            assert not {name.split(".")[0] for name in names} & {"torch", "transformers", "pandas", "datasets"}, file
+
+
+# --- in a process
+
+
+def modules_after(code: str) -> set[str]:
+    """The modules loaded once `code` has run in a fresh interpreter."""
+    code += "\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return set(json.loads(result.stdout.splitlines()[-1]))
+
+
+HEAVY = {"torch", "transformers", "datasets", "pandas", "tensorflow"}
+
+
+def test_importing_the_package_costs_little() -> None:
+    """Itself, and a few modules of the standard library."""
+    loaded = modules_after("import jax_transformer") - modules_after("")
+    assert {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names} == {"jax_transformer"}
+    assert len(loaded) < 20
+    assert {"jax", "jax_transformer.model.functional"} <= modules_after("from jax_transformer import apply")
+
+
+def test_asking_for_help_loads_no_xla() -> None:
+    code = (
+        "import sys; sys.argv = ['jax-transformer', '--help']\nfrom jax_transformer.cli import main\ntry: main()\nexcept SystemExit: pass"
+    )
+    loaded = modules_after(code)
+    assert not loaded & {*HEAVY, "jax", "flax", "orbax"}
+
+
+TRAIN = """
+from jax_transformer import DataConfig, RunConfig, TrainConfig, TransformerConfig, train
+train(RunConfig(
+    model=TransformerConfig(d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1, max_length=40),
+    data=DataConfig(phrasebook_pairs=40, valid_pairs=4, test_pairs=4, max_length=32, batch_tokens=640, num_shapes=1, cache_dir={cache!r}),
+    train=TrainConfig(schedule="constant", learning_rate=1e-3, warmup_steps=0, max_steps=1, evaluate_sentences=0),
+    run_dir={run!r},
+))
+"""
+
+
+def test_neither_training_nor_translating_imports_what_it_does_not_need(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    loaded = modules_after(TRAIN.format(cache=str(tmp_path / "cache"), run=run))
+    assert "optax" in loaded
+    assert not loaded & HEAVY
+    loaded = modules_after(f"from jax_transformer import load_model, translate\ntranslate(load_model({run!r}), ['The dog sleeps.'])")
+    assert "jax" in loaded
+    assert not loaded & {*HEAVY, "jax_transformer.training", "sacrebleu", "matplotlib", "tyro"}

@@ -1,0 +1,124 @@
+"""Losses against their formulas in NumPy, and the chunked one against the whole one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_transformer.training import losses
+from jax_transformer.training.losses import chunked_cross_entropy, cross_entropy
+
+pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
+
+B, T, V, D, PAD = 3, 5, 7, 4, 2
+
+
+def make_batch(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Logits [B, T, V] of some size, and labels [B, T] with pads at the end, inside, and a row of nothing else."""
+    rng = np.random.default_rng(seed)
+    labels = rng.choice([i for i in range(V) if i != PAD], (B, T))
+    labels[0, 3:] = labels[1, 1] = labels[2] = PAD
+    return 3.0 * rng.standard_normal((B, T, V)), labels
+
+
+def expected_loss(logits: np.ndarray, labels: np.ndarray, smoothing: float) -> float:
+    """−Σ target · log softmax, one token after the other."""
+    total = 0.0
+    for b, t in np.ndindex(labels.shape):
+        if labels[b, t] != PAD:
+            log_probabilities = logits[b, t] - np.log(np.exp(logits[b, t]).sum())
+            target = np.full(V, smoothing / V)
+            target[labels[b, t]] += 1 - smoothing
+            total -= target @ log_probabilities
+    return total
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
+def test_cross_entropy_is_its_formula(smoothing: float) -> None:
+    logits, labels = make_batch()
+    total, count = cross_entropy(jnp.asarray(logits), jnp.asarray(labels), pad_id=PAD, label_smoothing=smoothing)
+    np.testing.assert_allclose(total, expected_loss(logits, labels, smoothing), rtol=1e-13)
+    assert int(count) == 7
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_its_gradient_is_softmax_minus_target(smoothing: float) -> None:
+    logits, labels = make_batch()
+    gradient = jax.grad(lambda x: cross_entropy(x, jnp.asarray(labels), pad_id=PAD, label_smoothing=smoothing)[0])(jnp.asarray(logits))
+    softmax = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
+    target = (1 - smoothing) * np.eye(V)[labels] + smoothing / V
+    np.testing.assert_allclose(gradient, np.where((labels != PAD)[..., None], softmax - target, 0.0), rtol=1e-12, atol=1e-15)
+
+
+def test_what_stands_at_pads_does_not_matter() -> None:
+    logits, labels = make_batch()
+    other = np.where((labels == PAD)[..., None], 1e30, logits)
+    expected = cross_entropy(jnp.asarray(logits), jnp.asarray(labels), pad_id=PAD, label_smoothing=0.1)
+    np.testing.assert_array_equal(cross_entropy(jnp.asarray(other), jnp.asarray(labels), pad_id=PAD, label_smoothing=0.1), expected)
+
+
+def test_large_logits_stay_finite() -> None:
+    logits = jnp.asarray([[[1e4, 0.0, -1e4]]], jnp.float32)
+    for label, expected in ((0, 0.0), (1, 1e4)):
+        assert float(cross_entropy(logits, jnp.asarray([[label]]), pad_id=9)[0]) == expected
+
+
+def test_bfloat16_logits_are_summed_in_float32() -> None:
+    logits, labels = make_batch()
+    narrow = jnp.asarray(logits, jnp.bfloat16)
+    total, _ = cross_entropy(narrow, jnp.asarray(labels), pad_id=PAD, label_smoothing=0.1)
+    assert total.dtype == jnp.float32
+    np.testing.assert_allclose(total, expected_loss(np.asarray(narrow, np.float64), labels, 0.1), rtol=1e-6)
+
+
+# --- in chunks
+
+
+def chunked(kernel: Any, hidden: Any, labels: Any, smoothing: float) -> tuple[jax.Array, jax.Array]:
+    return chunked_cross_entropy(
+        lambda hidden: hidden @ kernel, hidden, labels, vocab_size=V, pad_id=PAD, label_smoothing=smoothing
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("tokens_at_once", [1, 4, 7, 15])
+def test_chunks_give_the_same_loss_and_gradients(monkeypatch: pytest.MonkeyPatch, tokens_at_once: int, smoothing: float) -> None:
+    """Of fifteen tokens: one by one, with the last chunk filled up by one or by six, and all at once."""
+    rng = np.random.default_rng(0)
+    kernel, hidden = jnp.asarray(rng.standard_normal((D, V))), jnp.asarray(rng.standard_normal((B, T, D)))
+    labels = jnp.asarray(make_batch()[1])
+
+    def whole(kernel: Any, hidden: Any) -> Any:
+        return cross_entropy(hidden @ kernel, labels, pad_id=PAD, label_smoothing=smoothing)
+
+    monkeypatch.setattr(losses, "CHUNK_BYTES", tokens_at_once * 4 * V)
+    received = jax.value_and_grad(lambda *x: chunked(*x, labels, smoothing), argnums=(0, 1), has_aux=True)(kernel, hidden)
+    expected = jax.value_and_grad(whole, argnums=(0, 1), has_aux=True)(kernel, hidden)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13), received, expected)
+
+
+def test_all_logits_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither forward nor backward: no array of the program has as many elements as the logits of three chunks."""
+    monkeypatch.setattr(losses, "CHUNK_BYTES", 2 * 4 * V)  # two tokens of fifteen
+    kernel, hidden, labels = jnp.ones((D, V)), jnp.ones((B, T, D)), jnp.asarray(make_batch()[1])
+    program = jax.make_jaxpr(jax.grad(lambda *x: chunked(*x, labels, 0.1)[0], argnums=(0, 1)))(kernel, hidden)
+    assert largest_array(program.jaxpr) < 6 * V + hidden.size
+    monkeypatch.setattr(losses, "CHUNK_BYTES", 2**20)
+    program = jax.make_jaxpr(jax.grad(lambda *x: chunked(*x, labels, 0.1)[0], argnums=(0, 1)))(kernel, hidden)
+    assert largest_array(program.jaxpr) == B * T * V  # which the measure would show
+
+
+def largest_array(jaxpr: Any) -> int:
+    """Elements of the largest array that a program computes, its loops' bodies included."""
+    sizes = [0]
+    for equation in jaxpr.eqns:
+        sizes += [variable.aval.size for variable in equation.outvars]
+        for parameter in equation.params.values():
+            inner = getattr(parameter, "jaxpr", parameter)
+            if hasattr(inner, "eqns"):
+                sizes.append(largest_array(inner))
+    return max(sizes)
