@@ -11,6 +11,7 @@ from flax import nnx
 from jax_transformer.config import StackConfig, TransformerConfig
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.dtypes import at_least_float32
+from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask
 from jax_transformer.model.projections import Projection, project_together
 from jax_transformer.model.trace import Tap
@@ -19,15 +20,15 @@ from jax_transformer.model.trace import Tap
 class Attention(nnx.Module):
     """Attention of x over y; self-attention where they are the same."""
 
-    def __init__(self, config: TransformerConfig, stack: StackConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
         self.config = config
         shape = (config.d_model, stack.num_heads, stack.head_dim)
         into_heads = "BTD,DNH->BTNH"
-        self.query = Projection(config, into_heads, shape, config.attention_bias, rngs, "query_key_value")
-        self.key = Projection(config, into_heads, shape, config.attention_bias, rngs, "query_key_value")
-        self.value = Projection(config, into_heads, shape, config.attention_bias, rngs, "query_key_value")
+        self.query = Projection(config, into_heads, shape, config.attention_bias, keys, "query_key_value")
+        self.key = Projection(config, into_heads, shape, config.attention_bias, keys, "query_key_value")
+        self.value = Projection(config, into_heads, shape, config.attention_bias, keys, "query_key_value")
         if config.attention_output:
-            self.output = Projection(config, "BTNH,NHD->BTD", (*shape[1:], shape[0]), config.attention_output_bias, rngs)
+            self.output = Projection(config, "BTNH,NHD->BTD", (*shape[1:], shape[0]), config.attention_output_bias, keys)
 
     def __call__(self, x: jax.Array, y: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
         """x [B, Q, D], y [B, K, D] → [B, Q, D]."""

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config import TransformerConfig
+from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask, Masks, decoder_padding_id, make_masks
 from jax_transformer.model.positions import check_fits
 from jax_transformer.model.trace import Tap, Trace
@@ -47,11 +48,16 @@ def _compiled_init(backend: str) -> Callable[[TransformerConfig, jax.Array], Par
 
 
 def _init(config: TransformerConfig, key: jax.Array) -> Params:
-    return nnx.to_pure_dict(nnx.state(Transformer(config, nnx.Rngs(key))))
+    return nnx.to_pure_dict(nnx.state(Transformer(config, KeyStream(key))))
 
 
 def abstract_params(config: TransformerConfig) -> Params:
     """The shapes and dtypes of `init_params(config, …)`, without computing anything."""
+    return jax.tree.map(lambda leaf: leaf, _abstract_params(config))  # a tree of the caller's own
+
+
+@cache
+def _abstract_params(config: TransformerConfig) -> Params:
     return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
 
 
@@ -172,5 +178,5 @@ def _model(config: TransformerConfig, params: Params) -> Transformer:
 
 @cache
 def _graph(config: TransformerConfig) -> nnx.GraphDef[Transformer]:
-    graph, _ = nnx.split(nnx.eval_shape(lambda: Transformer(config, nnx.Rngs(0))))
+    graph, _ = nnx.split(nnx.eval_shape(lambda: Transformer(config, KeyStream(jax.random.key(0)))))
     return graph

@@ -16,6 +16,19 @@ import jax.numpy as jnp
 from jax_transformer.config import TransformerConfig
 
 
+class KeyStream:
+    """One key after the other, each a function of the first and of how many came before it. (nnx.Rngs counts in traced arrays, which took
+    half the time of tracing a model.)
+    """
+
+    def __init__(self, key: jax.Array) -> None:
+        self._key, self._count = key, 0
+
+    def __next__(self) -> jax.Array:
+        self._count += 1
+        return jax.random.fold_in(self._key, self._count)
+
+
 def kernel(config: TransformerConfig, key: jax.Array, shape: tuple[int, ...], fan_in: int, fan_out: int, role: str = "") -> jax.Array:
     """A projection's weights; role is "query_key_value", "head" or nothing."""
     if config.initializer == "fairseq" and role == "head":

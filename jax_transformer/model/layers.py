@@ -12,6 +12,7 @@ from flax import nnx
 from jax_transformer.config import StackConfig, TransformerConfig
 from jax_transformer.model.attention import Attention
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
+from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask
 from jax_transformer.model.norms import Norm
 from jax_transformer.model.projections import Projection
@@ -29,13 +30,13 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 class FeedForward(nnx.Module):
     """Two linear maps with an activation between; gated: activation(gate(x)) ⊙ hidden(x) (Shazeer 2020)."""
 
-    def __init__(self, config: TransformerConfig, stack: StackConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
         self.config = config
         shape, use_bias = (config.d_model, stack.d_ff), config.feed_forward_bias
-        self.hidden = Projection(config, "BTD,DF->BTF", shape, use_bias, rngs)
+        self.hidden = Projection(config, "BTD,DF->BTF", shape, use_bias, keys)
         if config.feed_forward_gated:
-            self.gate = Projection(config, "BTD,DF->BTF", shape, use_bias, rngs)
-        self.output = Projection(config, "BTF,FD->BTD", shape[::-1], use_bias, rngs)
+            self.gate = Projection(config, "BTD,DF->BTF", shape, use_bias, keys)
+        self.output = Projection(config, "BTF,FD->BTD", shape[::-1], use_bias, keys)
 
     def __call__(self, x: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
         """x [B, T, D] → [B, T, D]."""
@@ -53,12 +54,12 @@ class FeedForward(nnx.Module):
 class Layer(nnx.Module):
     """What the sublayers of both stacks share: x + sublayer(norm(x)), or norm(x + sublayer(x)) with the norm placed after."""
 
-    def __init__(self, config: TransformerConfig, stack: StackConfig, sites: list[Site], rngs: nnx.Rngs) -> None:
+    def __init__(self, config: TransformerConfig, stack: StackConfig, sites: list[Site], keys: KeyStream) -> None:
         self.config = config
         for site in sites:
             name = site.name.lower()
             is_attention = site is not Site.FEED_FORWARD
-            setattr(self, name, Attention(config, stack, rngs) if is_attention else FeedForward(config, stack, rngs))
+            setattr(self, name, Attention(config, stack, keys) if is_attention else FeedForward(config, stack, keys))
             if config.norm_kind != "none":
                 setattr(self, f"{name}_norm", Norm(config))
 
@@ -94,8 +95,8 @@ def _sites(config: TransformerConfig, *attentions: Site) -> list[Site]:
 class EncoderLayer(Layer):
     """Self-attention, then feed-forward."""
 
-    def __init__(self, config: TransformerConfig, rngs: nnx.Rngs) -> None:
-        super().__init__(config, config.encoder, _sites(config, Site.SELF_ATTENTION), rngs)
+    def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
+        super().__init__(config, config.encoder, _sites(config, Site.SELF_ATTENTION), keys)
 
     def __call__(self, x: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
         """x [B, S, D] → [B, S, D]."""
@@ -118,8 +119,8 @@ class LayerCache(NamedTuple):
 class DecoderLayer(Layer):
     """Causal self-attention, attention over the encoder's output, then feed-forward."""
 
-    def __init__(self, config: TransformerConfig, rngs: nnx.Rngs) -> None:
-        super().__init__(config, config.decoder, _sites(config, Site.SELF_ATTENTION, Site.CROSS_ATTENTION), rngs)
+    def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
+        super().__init__(config, config.decoder, _sites(config, Site.SELF_ATTENTION, Site.CROSS_ATTENTION), keys)
 
     def __call__(
         self, x: jax.Array, encoder_output: jax.Array, self_mask: Mask, cross_mask: Mask, tap: Tap, dropout_key: DropoutKey

@@ -12,6 +12,7 @@ from flax import nnx
 from jax_transformer.config import TransformerConfig
 from jax_transformer.model import initializers
 from jax_transformer.model.dtypes import compute_dtype
+from jax_transformer.model.initializers import KeyStream
 
 
 class Projection(nnx.Module):
@@ -24,15 +25,15 @@ class Projection(nnx.Module):
     """
 
     def __init__(
-        self, config: TransformerConfig, equation: str, shape: tuple[int, ...], use_bias: bool, rngs: nnx.Rngs, role: str = ""
+        self, config: TransformerConfig, equation: str, shape: tuple[int, ...], use_bias: bool, keys: KeyStream, role: str = ""
     ) -> None:
         self.config, self.equation, self.use_bias = config, equation, use_bias
         x_axes, kernel_axes = equation.split("->")[0].split(",")
         outputs = tuple(size for axis, size in zip(kernel_axes, shape, strict=True) if axis not in x_axes)
         fan_in, fan_out = math.prod(shape) // math.prod(outputs), math.prod(outputs)
-        self.kernel = nnx.Param(initializers.kernel(config, rngs.params(), shape, fan_in, fan_out, role))
+        self.kernel = nnx.Param(initializers.kernel(config, next(keys), shape, fan_in, fan_out, role))
         if use_bias:
-            self.bias = nnx.Param(initializers.bias(config, rngs.params(), outputs, fan_in))
+            self.bias = nnx.Param(initializers.bias(config, next(keys), outputs, fan_in))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.kernel[...]

@@ -18,6 +18,7 @@ from jax_transformer.config import StackConfig, TransformerConfig
 from jax_transformer.model import initializers, positions
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.dtypes import compute_dtype
+from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import DecoderLayer, EncoderLayer, Layer, LayerCache
 from jax_transformer.model.masks import Mask, Masks
 from jax_transformer.model.norms import Norm
@@ -32,9 +33,9 @@ class Constant(nnx.Variable[jax.Array]):
 class Embedding(nnx.Module):
     """A table [V, D], also the head's kernel where they are tied."""
 
-    def __init__(self, config: TransformerConfig, rows: int, pad_id: int | None, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: TransformerConfig, rows: int, pad_id: int | None, keys: KeyStream) -> None:
         self.config = config
-        self.embedding = nnx.Param(initializers.embedding(config, rngs.params(), rows, pad_id))
+        self.embedding = nnx.Param(initializers.embedding(config, next(keys), rows, pad_id))
 
     def __call__(self, ids: jax.Array) -> jax.Array:
         """ids [B, T] → [B, T, D], scaled as the config says."""
@@ -62,12 +63,12 @@ class Stack(nnx.Module):
     """What encoder and decoder share: embedding the tokens, running the layers, and the final norm."""
 
     def __init__(
-        self, config: TransformerConfig, stack: StackConfig, make_layer: Callable[[TransformerConfig, nnx.Rngs], Layer], rngs: nnx.Rngs
+        self, config: TransformerConfig, stack: StackConfig, make_layer: Callable[[TransformerConfig, KeyStream], Layer], keys: KeyStream
     ) -> None:
         self.config, self.stack = config, stack
-        self.layers = stack_layers(lambda rngs: make_layer(config, rngs), stack.num_layers, rngs)
+        self.layers = stack_layers(lambda keys: make_layer(config, keys), stack.num_layers, keys)
         if config.position_kind == "learned":
-            self.positions = Embedding(config, positions.table_rows(config, stack), None, rngs)
+            self.positions = Embedding(config, positions.table_rows(config, stack), None, keys)
         if stack.embedding_norm != "none":
             self.embedding_norm = Norm(config)
         if config.final_norm:
@@ -122,11 +123,11 @@ class Stack(nnx.Module):
         return dropout(tap("output", x), self.config.output_dropout_rate, fold(dropout_key, Site.OUTPUT))
 
 
-def stack_layers(make_layer: Callable[[nnx.Rngs], Layer], count: int, rngs: nnx.Rngs) -> Layer:
+def stack_layers(make_layer: Callable[[KeyStream], Layer], count: int, keys: KeyStream) -> Layer:
     """`count` layers as one module whose every parameter has a leading axis [count]."""
-    graph, _ = nnx.split(nnx.eval_shape(lambda: make_layer(nnx.Rngs(0))))
-    keys = jax.random.split(rngs.params(), count)
-    return nnx.merge(graph, jax.vmap(lambda key: nnx.state(make_layer(nnx.Rngs(key))))(keys))
+    graph, _ = nnx.split(nnx.eval_shape(lambda: make_layer(KeyStream(jax.random.key(0)))))
+    layer_keys = jax.random.split(next(keys), count)
+    return nnx.merge(graph, jax.vmap(lambda key: nnx.state(make_layer(KeyStream(key))))(layer_keys))
 
 
 def layer_slice(stacked: Any, index: int) -> Any:
@@ -147,21 +148,21 @@ class DecoderState(NamedTuple):
 class Transformer(nnx.Module):
     """Embeddings, the two stacks, and the head."""
 
-    def __init__(self, config: TransformerConfig, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
         self.config = config
         self.constants = Constants(config)
         if config.share_embeddings:
-            self.shared_embedding = Embedding(config, config.target_vocab_size, config.target_pad_id, rngs)
+            self.shared_embedding = Embedding(config, config.target_vocab_size, config.target_pad_id, keys)
         else:
-            self.source_embedding = Embedding(config, config.source_vocab_size, config.source_pad_id, rngs)
-            self.target_embedding = Embedding(config, config.target_vocab_size, config.target_pad_id, rngs)
-        self.encoder = Stack(config, config.encoder, EncoderLayer, rngs)
-        self.decoder = Stack(config, config.decoder, DecoderLayer, rngs)
+            self.source_embedding = Embedding(config, config.source_vocab_size, config.source_pad_id, keys)
+            self.target_embedding = Embedding(config, config.target_vocab_size, config.target_pad_id, keys)
+        self.encoder = Stack(config, config.encoder, EncoderLayer, keys)
+        self.decoder = Stack(config, config.decoder, DecoderLayer, keys)
         if not config.tie_head:
             shape = (config.d_model, config.target_vocab_size)
-            self.head = Projection(config, "BTD,DV->BTV", shape, config.head_bias == "parameter", rngs, "head")
+            self.head = Projection(config, "BTD,DV->BTV", shape, config.head_bias == "parameter", keys, "head")
         elif config.head_bias == "parameter":
-            self.head_bias = nnx.Param(initializers.bias(config, rngs.params(), (config.target_vocab_size,), config.d_model))
+            self.head_bias = nnx.Param(initializers.bias(config, next(keys), (config.target_vocab_size,), config.d_model))
 
     def encode(self, source_ids: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
         """source_ids [B, S] → [B, S, D]."""

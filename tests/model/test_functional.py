@@ -13,6 +13,7 @@ import pytest
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.model import functional
+from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Masks
 from jax_transformer.parity.compare import compare
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
@@ -290,7 +291,7 @@ def feed_forward(config: TransformerConfig, parameters: Any, x: np.ndarray) -> n
     from jax_transformer.model.layers import FeedForward
     from jax_transformer.model.trace import Tap
 
-    graph, _ = nnx.split(nnx.eval_shape(lambda: FeedForward(config, config.encoder, nnx.Rngs(0))))
+    graph, _ = nnx.split(nnx.eval_shape(lambda: FeedForward(config, config.encoder, KeyStream(jax.random.key(0)))))
     return np.asarray(nnx.merge(graph, nnx.State(parameters))(x, Tap(), None))
 
 

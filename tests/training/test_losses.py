@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -25,6 +26,11 @@ def make_batch(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return 3.0 * rng.standard_normal((B, T, V)), labels
 
 
+@partial(jax.jit, static_argnames="smoothing")
+def loss_of(logits: Any, labels: Any, smoothing: float = 0.1) -> tuple[jax.Array, jax.Array]:
+    return cross_entropy(logits, labels, pad_id=PAD, label_smoothing=smoothing)
+
+
 def expected_loss(logits: np.ndarray, labels: np.ndarray, smoothing: float) -> float:
     """−Σ target · log softmax, one token after the other."""
     total = 0.0
@@ -40,7 +46,7 @@ def expected_loss(logits: np.ndarray, labels: np.ndarray, smoothing: float) -> f
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 def test_cross_entropy_is_its_formula(smoothing: float) -> None:
     logits, labels = make_batch()
-    total, count = cross_entropy(jnp.asarray(logits), jnp.asarray(labels), pad_id=PAD, label_smoothing=smoothing)
+    total, count = loss_of(logits, labels, smoothing=smoothing)
     np.testing.assert_allclose(total, expected_loss(logits, labels, smoothing), rtol=1e-13)
     assert int(count) == 7
 
@@ -48,7 +54,7 @@ def test_cross_entropy_is_its_formula(smoothing: float) -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_its_gradient_is_softmax_minus_target(smoothing: float) -> None:
     logits, labels = make_batch()
-    gradient = jax.grad(lambda x: cross_entropy(x, jnp.asarray(labels), pad_id=PAD, label_smoothing=smoothing)[0])(jnp.asarray(logits))
+    gradient = jax.jit(jax.grad(lambda x: cross_entropy(x, jnp.asarray(labels), pad_id=PAD, label_smoothing=smoothing)[0]))(logits)
     softmax = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     target = (1 - smoothing) * np.eye(V)[labels] + smoothing / V
     np.testing.assert_allclose(gradient, np.where((labels != PAD)[..., None], softmax - target, 0.0), rtol=1e-12, atol=1e-15)
@@ -57,20 +63,19 @@ def test_its_gradient_is_softmax_minus_target(smoothing: float) -> None:
 def test_what_stands_at_pads_does_not_matter() -> None:
     logits, labels = make_batch()
     other = np.where((labels == PAD)[..., None], 1e30, logits)
-    expected = cross_entropy(jnp.asarray(logits), jnp.asarray(labels), pad_id=PAD, label_smoothing=0.1)
-    np.testing.assert_array_equal(cross_entropy(jnp.asarray(other), jnp.asarray(labels), pad_id=PAD, label_smoothing=0.1), expected)
+    np.testing.assert_array_equal(loss_of(other, labels), loss_of(logits, labels))
 
 
 def test_large_logits_stay_finite() -> None:
     logits = jnp.asarray([[[1e4, 0.0, -1e4]]], jnp.float32)
     for label, expected in ((0, 0.0), (1, 1e4)):
-        assert float(cross_entropy(logits, jnp.asarray([[label]]), pad_id=9)[0]) == expected
+        assert float(loss_of(logits, np.array([[label]]), smoothing=0.0)[0]) == expected
 
 
 def test_bfloat16_logits_are_summed_in_float32() -> None:
     logits, labels = make_batch()
     narrow = jnp.asarray(logits, jnp.bfloat16)
-    total, _ = cross_entropy(narrow, jnp.asarray(labels), pad_id=PAD, label_smoothing=0.1)
+    total, _ = loss_of(narrow, labels)
     assert total.dtype == jnp.float32
     np.testing.assert_allclose(total, expected_loss(np.asarray(narrow, np.float64), labels, 0.1), rtol=1e-6)
 
@@ -96,8 +101,9 @@ def test_chunks_give_the_same_loss_and_gradients(monkeypatch: pytest.MonkeyPatch
         return cross_entropy(hidden @ kernel, labels, pad_id=PAD, label_smoothing=smoothing)
 
     monkeypatch.setattr(losses, "CHUNK_BYTES", tokens_at_once * 4 * V)
-    received = jax.value_and_grad(lambda *x: chunked(*x, labels, smoothing), argnums=(0, 1), has_aux=True)(kernel, hidden)
-    expected = jax.value_and_grad(whole, argnums=(0, 1), has_aux=True)(kernel, hidden)
+    in_chunks = jax.jit(jax.value_and_grad(lambda *x: chunked(*x, labels, smoothing), argnums=(0, 1), has_aux=True))
+    received = in_chunks(kernel, hidden)
+    expected = jax.jit(jax.value_and_grad(whole, argnums=(0, 1), has_aux=True))(kernel, hidden)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13), received, expected)
 
 
