@@ -96,8 +96,10 @@ def x64() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def quick_compilation() -> Iterator[None]:
-    """Programs of this module run once or twice on small arrays: the time goes into compiling them."""
+    """Programs of this module, and of the processes it starts, run a few times on small arrays: the time goes into compiling them."""
     before = jax.config.values["jax_disable_most_optimizations"]
     jax.config.update("jax_disable_most_optimizations", True)
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        yield
     jax.config.update("jax_disable_most_optimizations", before)

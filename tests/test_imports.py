@@ -160,6 +160,7 @@ train(RunConfig(
 """
 
 
+@pytest.mark.usefixtures("quick_compilation")
 def test_neither_training_nor_translating_imports_what_it_does_not_need(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     loaded = modules_after(TRAIN.format(cache=str(tmp_path / "cache"), run=run))
