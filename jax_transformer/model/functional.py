@@ -139,6 +139,12 @@ def hidden_states(
 
 
 @partial(jax.jit, static_argnames="config")
+def head(config: TransformerConfig, params: Params) -> tuple[jax.Array, jax.Array | None]:
+    """Kernel [D, V] and bias ([V] or None) of which the logits are `hidden @ kernel + bias`."""
+    return _model(config, params).head_arrays()
+
+
+@partial(jax.jit, static_argnames="config")
 def unembed(config: TransformerConfig, params: Params, hidden: jax.Array) -> jax.Array:
     """The head: hidden [B, T, D] → logits [B, T, V]."""
     return _model(config, params).unembed(hidden)

@@ -43,10 +43,6 @@ class Embedding(nnx.Module):
         vectors = table[ids].astype(compute_dtype(self.config, table))
         return vectors * math.sqrt(self.config.d_model) if self.config.scale_embedding else vectors
 
-    def unembed(self, x: jax.Array) -> jax.Array:
-        """x [B, T, D] → [B, T, V]."""
-        return jnp.einsum("BTD,VD->BTV", x, self.embedding[...].astype(x.dtype))
-
 
 class Constants(nnx.Module):
     """Position tables [rows, D] and, where it is no parameter, the bias of the logits [V]."""
@@ -185,13 +181,19 @@ class Transformer(nnx.Module):
 
     def unembed(self, x: jax.Array) -> jax.Array:
         """x [B, T, D] → logits [B, T, V]."""
-        x = x / math.sqrt(self.config.d_model) if self.config.scale_head else x
-        logits = self._target_embedding.unembed(x) if self.config.tie_head else self.head(x)
+        kernel, bias = self.head_arrays()
+        logits = jnp.einsum("BTD,DV->BTV", x, kernel.astype(x.dtype))
+        return logits if bias is None else logits + bias.astype(x.dtype)
+
+    def head_arrays(self) -> tuple[jax.Array, jax.Array | None]:
+        """Kernel [D, V] and bias [V] of the head, in the parameters' dtype; the kernel is scaled where the config asks for it."""
+        kernel = self._target_embedding.embedding[...].T if self.config.tie_head else self.head.kernel[...]
+        kernel = kernel / math.sqrt(self.config.d_model) if self.config.scale_head else kernel
+        if self.config.head_bias == "none":
+            return kernel, None
         if self.config.head_bias == "buffer":
-            return logits + self.constants.head_bias[...].astype(logits.dtype)
-        if self.config.tie_head and self.config.head_bias == "parameter":
-            return logits + self.head_bias[...].astype(logits.dtype)
-        return logits
+            return kernel, self.constants.head_bias[...]
+        return kernel, (self.head_bias if self.config.tie_head else self.head.bias)[...]
 
     def start_decoding(self, encoder_output: jax.Array, source_is_real: jax.Array, length: int) -> DecoderState:
         """The state before the first of at most `length` tokens: encoder_output [B, S, D], source_is_real [B, S]."""

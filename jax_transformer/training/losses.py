@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -35,40 +36,85 @@ CHUNK_BYTES = 16 * 2**20
 
 
 def chunked_cross_entropy(
-    unembed: Callable[[jax.Array], jax.Array],
     hidden: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None,
     labels: jax.Array,
     *,
-    vocab_size: int,
     pad_id: int,
     label_smoothing: float = 0.0,
 ) -> tuple[jax.Array, jax.Array]:
-    """`cross_entropy(unembed(hidden), labels)` without ever holding all the logits: they are made, and in the backward pass made again,
-    for some tokens at a time. Of large vocabularies the logits are the largest array by far.
+    """`cross_entropy(hidden @ kernel + bias, labels)` without ever holding all the logits, which are the largest array by far.
+
+    They are made for some tokens at a time, and their gradient is taken to hidden, kernel and bias before the next ones are made, so that
+    nothing is computed again in the backward pass.
 
     Args:
-      unembed: the head, [1, C, D] → logits [1, C, V].
-      hidden: [B, T, D].
+      hidden: [B, T, D], in the compute dtype.
+      kernel: [D, V].
+      bias: [V], or None.
       labels: [B, T].
     """
     tokens = labels.size
-    most = max(CHUNK_BYTES // (4 * vocab_size), 1)
+    most = max(CHUNK_BYTES // (4 * kernel.shape[1]), 1)
     chunks = -(-tokens // most)
     length = -(-tokens // chunks)
     filling = chunks * length - tokens  # pads, which cost nothing but their place
-    hidden = jnp.pad(hidden.reshape(tokens, -1), ((0, filling), (0, 0))).reshape(chunks, 1, length, -1)
-    labels = jnp.pad(labels.reshape(tokens), (0, filling), constant_values=pad_id).reshape(chunks, 1, length)
+    hidden = jnp.pad(hidden.reshape(tokens, -1), ((0, filling), (0, 0))).reshape(chunks, length, -1)
+    in_chunks = jnp.pad(labels.reshape(tokens), (0, filling), constant_values=pad_id).reshape(chunks, length)
+    total = _loss_of_chunks(pad_id, label_smoothing, hidden, kernel, bias, in_chunks)
+    return total, (labels != pad_id).sum(dtype=jnp.int32)
 
-    @jax.checkpoint
-    def chunk_loss(hidden: jax.Array, labels: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return cross_entropy(unembed(hidden), labels, pad_id=pad_id, label_smoothing=label_smoothing)
 
-    if chunks == 1:
-        return cross_entropy(unembed(hidden[0]), labels[0], pad_id=pad_id, label_smoothing=label_smoothing)
+Gradients = tuple[jax.Array, jax.Array, jax.Array | None]
+"""To hidden, kernel and bias."""
 
-    def add_chunk(sums: tuple[jax.Array, jax.Array], chunk: tuple[jax.Array, jax.Array]) -> tuple[tuple[jax.Array, jax.Array], None]:
-        total, count = chunk_loss(*chunk)
-        return (sums[0] + total, sums[1] + count), None
 
-    zero = (jnp.zeros((), jnp.promote_types(hidden.dtype, jnp.float32)), jnp.zeros((), jnp.int32))
-    return jax.lax.scan(add_chunk, zero, (hidden, labels))[0]
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _loss_of_chunks(
+    pad_id: int, label_smoothing: float, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
+) -> jax.Array:
+    """The summed loss of hidden [C, L, D] and labels [C, L]."""
+
+    def chunk_loss(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
+        logits = _logits(chunk[0], kernel, bias)
+        return cross_entropy(logits, chunk[1], pad_id=pad_id, label_smoothing=label_smoothing)[0]
+
+    return jax.lax.map(chunk_loss, (hidden, labels)).sum()
+
+
+def _loss_and_gradients(
+    pad_id: int, label_smoothing: float, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
+) -> tuple[jax.Array, Gradients]:
+    """The same, and its gradients."""
+
+    def loss_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
+        return cross_entropy(logits, labels, pad_id=pad_id, label_smoothing=label_smoothing)[0]
+
+    def add_chunk(sums: tuple[Any, Any, Any], chunk: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any, Any], jax.Array]:
+        total, to_kernel, to_bias = sums
+        hidden, labels = chunk
+        loss, to_logits = jax.value_and_grad(loss_of)(_logits(hidden, kernel, bias), labels)
+        # the barrier keeps XLA from transposing the logits' gradient, which is many times larger
+        to_kernel = to_kernel + jax.lax.optimization_barrier(hidden.T) @ to_logits
+        to_bias = None if bias is None else to_bias + to_logits.sum(axis=0, dtype=bias.dtype)
+        return (total + loss, to_kernel, to_bias), to_logits @ kernel.astype(hidden.dtype).T
+
+    zero = jnp.zeros((), jnp.promote_types(hidden.dtype, jnp.float32))
+    nothing = (zero, jnp.zeros_like(kernel), None if bias is None else jnp.zeros_like(bias))
+    (total, to_kernel, to_bias), to_hidden = jax.lax.scan(add_chunk, nothing, (hidden, labels))
+    return total, (to_hidden, to_kernel, to_bias)
+
+
+def _scale_gradients(pad_id: int, label_smoothing: float, gradients: Gradients, cotangent: jax.Array) -> tuple[Any, ...]:
+    scaled = jax.tree.map(lambda gradient: (gradient * cotangent).astype(gradient.dtype), gradients)
+    return (*scaled, None)  # labels have none
+
+
+_loss_of_chunks.defvjp(_loss_and_gradients, _scale_gradients)
+
+
+def _logits(hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> jax.Array:
+    """hidden [L, D] → [L, V], in its dtype."""
+    logits = hidden @ kernel.astype(hidden.dtype)
+    return logits if bias is None else logits + bias.astype(hidden.dtype)

@@ -84,11 +84,7 @@ def summed_loss(
 ) -> tuple[jax.Array, jax.Array]:
     """The batch's cross-entropy in nats, summed over target tokens, and how many those are."""
     hidden = functional.hidden_states(model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key)
+    kernel, bias = functional.head(model, params)
     return chunked_cross_entropy(
-        lambda hidden: functional.unembed(model, params, hidden),
-        hidden,
-        jnp.asarray(batch.labels),
-        vocab_size=model.target_vocab_size,
-        pad_id=model.target_pad_id,
-        label_smoothing=label_smoothing,
-    )
+        hidden, kernel, bias, jnp.asarray(batch.labels), pad_id=model.target_pad_id, label_smoothing=label_smoothing
+    )  # fmt: skip

@@ -83,39 +83,67 @@ def test_bfloat16_logits_are_summed_in_float32() -> None:
 # --- in chunks
 
 
-def chunked(kernel: Any, hidden: Any, labels: Any, smoothing: float) -> tuple[jax.Array, jax.Array]:
-    return chunked_cross_entropy(
-        lambda hidden: hidden @ kernel, hidden, labels, vocab_size=V, pad_id=PAD, label_smoothing=smoothing
-    )  # fmt: skip
+@pytest.fixture
+def head() -> tuple[jax.Array, jax.Array, jax.Array]:
+    """hidden [B, T, D], kernel [D, V], bias [V]."""
+    rng = np.random.default_rng(0)
+    return tuple(jnp.asarray(rng.standard_normal(shape)) for shape in ((B, T, D), (D, V), (V,)))  # type: ignore[return-value]
+
+
+def labels() -> jax.Array:
+    return jnp.asarray(make_batch()[1])
+
+
+def in_chunks(*head: Any, smoothing: float = 0.1) -> tuple[jax.Array, jax.Array]:
+    hidden, kernel, bias = head if len(head) == 3 else (*head, None)
+    return chunked_cross_entropy(hidden, kernel, bias, labels(), pad_id=PAD, label_smoothing=smoothing)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("tokens_at_once", [1, 4, 7, 15])
-def test_chunks_give_the_same_loss_and_gradients(monkeypatch: pytest.MonkeyPatch, tokens_at_once: int, smoothing: float) -> None:
-    """Of fifteen tokens: one by one, with the last chunk filled up by one or by six, and all at once."""
-    rng = np.random.default_rng(0)
-    kernel, hidden = jnp.asarray(rng.standard_normal((D, V))), jnp.asarray(rng.standard_normal((B, T, D)))
-    labels = jnp.asarray(make_batch()[1])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_chunks_give_the_same_loss_and_gradients(
+    monkeypatch: pytest.MonkeyPatch, head: Any, tokens_at_once: int, smoothing: float, has_bias: bool
+) -> None:
+    """Of fifteen tokens: one by one, with the last chunk filled up by one or by six, and all at once; of the loss times three."""
+    head = head[: 2 + has_bias]
 
-    def whole(kernel: Any, hidden: Any) -> Any:
-        return cross_entropy(hidden @ kernel, labels, pad_id=PAD, label_smoothing=smoothing)
+    def tripled(loss: Any) -> Any:
+        return jax.jit(jax.value_and_grad(lambda *head: (3.0 * loss(*head)[0], loss(*head)), argnums=range(len(head)), has_aux=True))
+
+    def whole(hidden: Any, kernel: Any, bias: Any = 0.0) -> Any:
+        return cross_entropy(hidden @ kernel + bias, labels(), pad_id=PAD, label_smoothing=smoothing)
 
     monkeypatch.setattr(losses, "CHUNK_BYTES", tokens_at_once * 4 * V)
-    in_chunks = jax.jit(jax.value_and_grad(lambda *x: chunked(*x, labels, smoothing), argnums=(0, 1), has_aux=True))
-    received = in_chunks(kernel, hidden)
-    expected = jax.jit(jax.value_and_grad(whole, argnums=(0, 1), has_aux=True))(kernel, hidden)
+    received, expected = tripled(partial(in_chunks, smoothing=smoothing))(*head), tripled(whole)(*head)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13), received, expected)
 
 
-def test_all_logits_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_gradient_none_is_computed(head: Any) -> None:
+    """The program of the loss alone has one matrix product."""
+    program = str(jax.make_jaxpr(lambda *head: in_chunks(*head)[0])(*head))
+    assert program.count("dot_general") == 1
+
+
+def test_in_bfloat16_sums_are_wide(head: Any) -> None:
+    hidden, kernel, bias = (x.astype(jnp.float32) for x in head)
+    narrow = hidden.astype(jnp.bfloat16)
+    total, gradients = jax.jit(jax.value_and_grad(lambda *head: in_chunks(*head)[0], argnums=(0, 1, 2)))(narrow, kernel, bias)
+    assert (total.dtype, *(x.dtype for x in gradients)) == (jnp.float32, jnp.bfloat16, jnp.float32, jnp.float32)
+    exact = jax.jit(jax.grad(lambda *head: in_chunks(*head)[0], argnums=(0, 1, 2)))(narrow.astype(jnp.float32), kernel, bias)
+    for received, expected in zip(gradients, exact, strict=True):
+        np.testing.assert_allclose(np.asarray(received, np.float32), expected, rtol=0.05, atol=0.05)
+
+
+def test_all_logits_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch, head: Any) -> None:
     """Neither forward nor backward: no array of the program has as many elements as the logits of three chunks."""
-    monkeypatch.setattr(losses, "CHUNK_BYTES", 2 * 4 * V)  # two tokens of fifteen
-    kernel, hidden, labels = jnp.ones((D, V)), jnp.ones((B, T, D)), jnp.asarray(make_batch()[1])
-    program = jax.make_jaxpr(jax.grad(lambda *x: chunked(*x, labels, 0.1)[0], argnums=(0, 1)))(kernel, hidden)
-    assert largest_array(program.jaxpr) < 6 * V + hidden.size
-    monkeypatch.setattr(losses, "CHUNK_BYTES", 2**20)
-    program = jax.make_jaxpr(jax.grad(lambda *x: chunked(*x, labels, 0.1)[0], argnums=(0, 1)))(kernel, hidden)
-    assert largest_array(program.jaxpr) == B * T * V  # which the measure would show
+
+    def largest(chunk_bytes: int) -> int:
+        monkeypatch.setattr(losses, "CHUNK_BYTES", chunk_bytes)
+        return largest_array(jax.make_jaxpr(jax.grad(lambda *head: in_chunks(*head)[0], argnums=(0, 1, 2)))(*head).jaxpr)
+
+    assert largest(2 * 4 * V) < 6 * V + B * T * D  # two tokens of fifteen
+    assert largest(2**20) == B * T * V  # which the measure would show
 
 
 def largest_array(jaxpr: Any) -> int:
