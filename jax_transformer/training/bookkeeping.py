@@ -25,6 +25,7 @@ class CompiledByShape:
     def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
         shape = tuple(array.shape for array in batch)
         if shape not in self.programs:
+            jax.block_until_ready(state)  # steps before this one still run: their time is not compilation's
             start = time.perf_counter()
             self.programs[shape] = self._step.lower(state, batch).compile()
             self.seconds += time.perf_counter() - start
