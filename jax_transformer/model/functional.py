@@ -144,12 +144,6 @@ def head(config: TransformerConfig, params: Params) -> tuple[jax.Array, jax.Arra
     return _model(config, params).head_arrays()
 
 
-@partial(jax.jit, static_argnames="config")
-def unembed(config: TransformerConfig, params: Params, hidden: jax.Array) -> jax.Array:
-    """The head: hidden [B, T, D] → logits [B, T, V]."""
-    return _model(config, params).unembed(hidden)
-
-
 @partial(jax.jit, static_argnames=("config", "length"))
 def start_decoding(
     config: TransformerConfig, params: Params, encoder_output: jax.Array, source_ids: jax.Array, length: int
