@@ -22,13 +22,12 @@ class Attention(nnx.Module):
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
         self.config = config
-        shape = (config.d_model, stack.num_heads, stack.head_dim)
-        into_heads = "BTD,DNH->BTNH"
-        self.query = Projection(config, into_heads, shape, config.attention_bias, keys, "query_key_value")
-        self.key = Projection(config, into_heads, shape, config.attention_bias, keys, "query_key_value")
-        self.value = Projection(config, into_heads, shape, config.attention_bias, keys, "query_key_value")
+        features, heads = (config.d_model,), (stack.num_heads, stack.head_dim)
+        self.query = Projection(config, features, heads, config.attention_bias, keys, "query_key_value")
+        self.key = Projection(config, features, heads, config.attention_bias, keys, "query_key_value")
+        self.value = Projection(config, features, heads, config.attention_bias, keys, "query_key_value")
         if config.attention_output:
-            self.output = Projection(config, "BTNH,NHD->BTD", (*shape[1:], shape[0]), config.attention_output_bias, keys)
+            self.output = Projection(config, heads, features, config.attention_output_bias, keys)
 
     def __call__(self, x: jax.Array, y: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
         """x [B, Q, D], y [B, K, D] → [B, Q, D]."""

@@ -32,11 +32,11 @@ class FeedForward(nnx.Module):
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
         self.config = config
-        shape, use_bias = (config.d_model, stack.d_ff), config.feed_forward_bias
-        self.hidden = Projection(config, "BTD,DF->BTF", shape, use_bias, keys)
+        features, hidden, use_bias = (config.d_model,), (stack.d_ff,), config.feed_forward_bias
+        self.hidden = Projection(config, features, hidden, use_bias, keys)
         if config.feed_forward_gated:
-            self.gate = Projection(config, "BTD,DF->BTF", shape, use_bias, keys)
-        self.output = Projection(config, "BTF,FD->BTD", shape[::-1], use_bias, keys)
+            self.gate = Projection(config, features, hidden, use_bias, keys)
+        self.output = Projection(config, hidden, features, use_bias, keys)
 
     def __call__(self, x: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
         """x [B, T, D] → [B, T, D]."""

@@ -155,8 +155,8 @@ class Transformer(nnx.Module):
         self.encoder = Stack(config, config.encoder, EncoderLayer, keys)
         self.decoder = Stack(config, config.decoder, DecoderLayer, keys)
         if not config.tie_head:
-            shape = (config.d_model, config.target_vocab_size)
-            self.head = Projection(config, "BTD,DV->BTV", shape, config.head_bias == "parameter", keys, "head")
+            features, vocabulary = (config.d_model,), (config.target_vocab_size,)
+            self.head = Projection(config, features, vocabulary, config.head_bias == "parameter", keys, "head")
         elif config.head_bias == "parameter":
             self.head_bias = nnx.Param(initializers.bias(config, next(keys), (config.target_vocab_size,), config.d_model))
 
