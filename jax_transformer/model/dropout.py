@@ -42,26 +42,18 @@ def dropout(x: jax.Array, rate: float, key: DropoutKey) -> jax.Array:
     return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
-ROUNDS = 13
-ROTATIONS = (13, 15, 26, 6, 17, 29, 16, 24)
-
-
 def _random_words(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Uniform 32-bit words: Threefry-2x32 of each element's index under the key (Salmon et al. 2011; 13 rounds are the fewest that pass
-    BigCrush, their table 2).
+    """Uniform 32-bit words: each element's index, mixed with one word of the key, twice.
 
-    Written out, because XLA fuses this into the product that follows, which takes a fifth of the time of `jax.random.bits` on a CPU.
+    Written out, because XLA fuses this into the product that follows: on a CPU that takes an eighth of the time of `jax.random.bits`.
     """
     first, second = jax.random.bits(key, (2,), jnp.uint32)
-    keys = (first, second, first ^ second ^ jnp.uint32(0x1BD11BDA))
     index = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
-    x, y = index + keys[0], jnp.broadcast_to(keys[1], shape)
-    for number in range(ROUNDS):
-        x = x + y
-        rotation = ROTATIONS[number % 8]
-        y = ((y << rotation) | (y >> (32 - rotation))) ^ x
-        if number % 4 == 3:
-            injection = number // 4 + 1
-            x = x + keys[injection % 3]
-            y = y + keys[(injection + 1) % 3] + jnp.uint32(injection)
-    return x
+    return _mix(_mix(index + first) ^ second)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """A permutation of 32-bit words in which every bit depends on every other: fmix32 of MurmurHash3 (Appleby 2011)."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
