@@ -157,8 +157,9 @@ class TransformerConfig:
     attention_path: Literal["reference", "xla", "cudnn"] = "reference"
     """reference: written out, gives weights and their dropout; xla, cudnn: jax.nn.dot_product_attention."""
     layer_loop: Literal["scan", "unrolled"] = "scan"
-    remat: bool = False
-    """Recompute each layer's activations in the backward pass instead of keeping them."""
+    remat: Literal["none", "all_but_products", "all"] = "all_but_products"
+    """What the backward pass computes again instead of keeping it. all_but_products: all of a layer but its products with weights, which
+    costs next to nothing; all: each layer from its input, for a third more arithmetic. (On a CPU, XLA undoes it in unrolled layers.)"""
 
     def __post_init__(self) -> None:
         check_field_types(self)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -101,22 +102,30 @@ class Stack(nnx.Module):
                 layer_tap = Tap(tap.record)
                 return run_layer(x, layer_parameters, index, layer_tap), layer_tap.trace
 
-            body = jax.checkpoint(body, prevent_cse=False) if self.config.remat else body
+            body = rematerialise(self.config, body, prevent_cse=False)  # in a loop, nothing could be merged
             x, traces = jax.lax.scan(body, x, (parameters, jnp.arange(self.stack.num_layers)))
             tap.layers(traces, self.stack.num_layers)
         else:
             for i in range(self.stack.num_layers):
                 layer_parameters = layer_slice(parameters, i)
                 layer_tap = tap.scope(f"layers.{i}")
-                if self.config.remat and not tap.record and not tap.intervenes:
-                    x = jax.checkpoint(lambda x, p, i=i, t=layer_tap: run_layer(x, p, i, t))(x, layer_parameters)
-                else:
+                if tap.record or tap.intervenes:
                     x = run_layer(x, layer_parameters, i, layer_tap)
+                else:
+                    x = rematerialise(self.config, partial(run_layer, index=i, layer_tap=layer_tap))(x, layer_parameters)
         return self.finish(x, tap, dropout_key)
 
     def finish(self, x: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
         x = self.final_norm(x) if self.config.final_norm else x
         return dropout(tap("output", x), self.config.output_dropout_rate, fold(dropout_key, Site.OUTPUT))
+
+
+def rematerialise(config: TransformerConfig, run_layer: Callable[..., Any], prevent_cse: bool = True) -> Callable[..., Any]:
+    """`run_layer`, of which the backward pass computes again what the config says (Chen et al. 2016)."""
+    if config.remat == "none":
+        return run_layer
+    policy = None if config.remat == "all" else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return jax.checkpoint(run_layer, prevent_cse=prevent_cse, policy=policy)
 
 
 def stack_layers(make_layer: Callable[[KeyStream], Layer], count: int, keys: KeyStream) -> Layer:

@@ -21,16 +21,18 @@ from jax_transformer.porting.rules import flatten
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation", "cheap_random_words")
 
 LOOPS: dict[str, dict[str, Any]] = {
-    "scan": {"layer_loop": "scan"},
-    "unrolled": {"layer_loop": "unrolled"},
-    "scan_remat": {"layer_loop": "scan", "remat": True},
-    "unrolled_remat": {"layer_loop": "unrolled", "remat": True},
+    "scan": {"layer_loop": "scan", "remat": "none"},
+    "unrolled": {"layer_loop": "unrolled", "remat": "none"},
+    "scan_but_products": {"layer_loop": "scan", "remat": "all_but_products"},
+    "unrolled_but_products": {"layer_loop": "unrolled", "remat": "all_but_products"},
+    "scan_remat": {"layer_loop": "scan", "remat": "all"},
+    "unrolled_remat": {"layer_loop": "unrolled", "remat": "all"},
 }
 
 
 @pytest.fixture(scope="module")
 def cheap_random_words() -> Iterator[None]:
-    """Random words made of key and index with less to compile than Threefry; what counts here is which key is where."""
+    """Random words made of key and index with less to compile; what counts here is which key is where."""
 
     def words(key: Any, shape: tuple[int, ...]) -> Any:
         first, second = jax.random.key_data(key)
@@ -84,8 +86,22 @@ def test_every_loop_gives_the_gradients_of_scan(encoder_results: dict[str, Any],
 def test_remat_and_scan_are_there_where_they_are_asked_for(dropping: TransformerConfig, ids: Any, random_params: Any, loop: str) -> None:
     config = dataclasses.replace(dropping, **LOOPS[loop])
     program = str(jax.make_jaxpr(lambda params: functional.encode(config, params, ids.source))(random_params(config)))
-    assert ("remat" in program or "checkpoint[" in program) == config.remat
+    assert ("remat" in program or "checkpoint[" in program) == (config.remat != "none")
     assert ("scan[" in program) == (config.layer_loop == "scan")
+
+
+def test_what_is_computed_again_is_not_kept(config: TransformerConfig) -> None:
+    """The memory of a backward pass, on long sequences: the attention weights are far larger than the products with weights."""
+    source_ids = jnp.ones((4, 128), jnp.int32)
+
+    def memory(remat: str) -> int:
+        deep = dataclasses.replace(config, num_encoder_layers=6, max_length=128, remat=remat)
+        loss = lambda params: jnp.square(functional.encode(deep, params, source_ids)).mean()  # noqa: E731
+        compiled = jax.jit(jax.grad(loss)).lower(functional.abstract_params(deep)).compile()
+        return int(compiled.memory_analysis().temp_size_in_bytes)
+
+    everything, products, inputs = memory("none"), memory("all_but_products"), memory("all")
+    assert everything > 2 * products > 2.2 * inputs
 
 
 def test_the_whole_model_is_the_same_scanned_and_unrolled(dropping: TransformerConfig, ids: Any, random_params: Any) -> None:
