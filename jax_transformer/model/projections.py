@@ -38,7 +38,7 @@ class Projection(nnx.Module):
 
 
 def project_together(projections: Sequence[Projection], x: jax.Array) -> list[jax.Array]:
-    """What each of the projections, which take the same inputs and agree about bias, gives for x; computed as one product.
+    """x [..., *inputs] → [..., *outputs] of each projection, computed as one product; all take the same inputs and agree about bias.
 
     The product is of two matrices, tokens by features, whatever the shapes: on a CPU, XLA computes the gradients of an einsum over three
     and more axes through transposed copies of the activations, which takes a fifth of a training step.
