@@ -59,12 +59,28 @@ def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Co
             raise ConfigError(f"{path}:{line}: field {prefix + name!r} is given twice")
         if dataclasses.is_dataclass(hints[name]):
             values[name] = _merged(getattr(default, name), value, path, f"{prefix}{name}.")
+        elif (item := _item_class(hints[name])) is not None:
+            values[name] = _merged_list(item, value, path, f"{prefix}{name}")
         else:
             values[name] = _value(value, hints[name])
     try:
         return dataclasses.replace(default, **values)  # type: ignore[type-var]
     except ConfigError as error:
         raise ConfigError(f"{path}:{node.start_mark.line + 1}: {error}") from None
+
+
+def _item_class(hint: Any) -> type | None:
+    """The dataclass of which a field of type tuple[…, ...] is a list, or None."""
+    if typing.get_origin(hint) is not tuple:
+        return None
+    item: type = typing.get_args(hint)[0]
+    return item if dataclasses.is_dataclass(item) else None
+
+
+def _merged_list(item: type, node: yaml.Node, path: str, name: str) -> tuple[Any, ...]:
+    if not isinstance(node, yaml.SequenceNode):
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: expected a list under {name!r}")
+    return tuple(_merged(item(), entry, path, f"{name}[{number}].") for number, entry in enumerate(node.value))
 
 
 def _value(node: yaml.Node, hint: Any) -> Any:

@@ -15,12 +15,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jax_transformer"
 
 CONFIG = {"config", "validation"}
-RUN = {"config", "run_config", "validation"}
+RUN = {"config", "data_config", "run_config", "validation"}
 MODEL = {"model", *CONFIG}
 DIRECTORY = {"model_directory", *MODEL}
 ALLOWED: dict[str, set[str]] = {
     "config": {"validation"},
-    "run_config": CONFIG,
+    "data_config": {"validation"},
+    "run_config": {"data_config", *CONFIG},
     "model": CONFIG,
     "data": RUN,
     "parity": set(),
@@ -37,6 +38,7 @@ FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
     "parity": {"numpy"},
     "config": set(),
+    "data_config": set(),
     "run_config": set(),
     "validation": set(),
     "decoding": {"jax", "numpy"},

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import tokenizers  # elsewhere imported where it is used, so that importing this module costs little
 
 Ids = Sequence[int] | npt.NDArray[np.integer]
-Kind = Literal["words", "whitespace", "characters", "bpe"]
+Kind = Literal["words", "whitespace", "characters", "bpe", "unigram", "spacy"]
 
 PAD, UNK, BOS, EOS = "<pad>", "<unk>", "<bos>", "<eos>"
 NO_LIMIT = 2**48
