@@ -1,4 +1,4 @@
-"""The command: jax-transformer train | translate | evaluate.
+"""The command: jax-transformer train | translate | evaluate | report.
 
 Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C.
 """
@@ -86,7 +86,7 @@ def _run_training(config: RunConfig, *, name: str, resume: bool) -> int:
         print(f"{split}: {scores.summary()}")
     print(f"  {scores.bleu_signature}\n  {scores.chrf_signature}")
     print(f"{result.seconds:.0f} s, of which {result.compile_seconds:.0f} s compiled {result.programs} training programs")
-    print(f"run:   {result.run}\nmodel: {result.model} (step {result.step})")
+    print(f"run:    {result.run}\nmodel:  {result.model} (step {result.step})\nreport: {result.report}")
     print(f"translate with it: jax-transformer translate {result.model}")
     return 0
 
@@ -212,12 +212,32 @@ def _output_may_close() -> Iterator[None]:
         sys.stderr.close()  # or Python reports the pipe once more on its way out
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "translate": _translate, "evaluate": _evaluate}
+# --- report
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Write RUN/report.html anew from the other files of the run."""
+
+    run: tyro.conf.Positional[str]
+    """A run directory."""
+
+
+def _report(arguments: list[str]) -> int:
+    options = tyro.cli(ReportOptions, args=arguments, prog="jax-transformer report")
+    from jax_transformer.training.report import write_report
+
+    print(write_report(options.run))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "translate": _translate, "evaluate": _evaluate, "report": _report}
 USAGE = """jax-transformer COMMAND …
 
   train       train a model; without arguments, the demo on the embedded phrasebook
   translate   translate text with a model
   evaluate    score a model on a text with its reference
+  report      write a run's report.html anew
 
 jax-transformer COMMAND --help tells the options."""
 

@@ -24,6 +24,8 @@ from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.bookkeeping import CompiledByShape, Window
 from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.evaluation import Sample, Split, split_loss, translate_split
+from jax_transformer.training.events import require_tensorboard
+from jax_transformer.training.journal import Journal
 from jax_transformer.training.metrics import TranslationScores
 from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import RunDirectory, RunError, check_unused
@@ -44,6 +46,7 @@ class TrainingResult:
 
     run: Path
     model: Path
+    report: Path
     step: int
     scores: dict[str, TranslationScores]
     """By split: "test", and of the phrasebook "combinations"; "valid" where there is no test."""
@@ -75,13 +78,16 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False) -> Trai
             check_unused(config.run_dir)
         corpus = _prepare(config)  # before there is a run directory, so that a mistake in the data leaves none behind
         run = RunDirectory.create(config.run_dir, config) if config.run_dir else RunDirectory.create_numbered(name, config)
+    journal = Journal(run, config.train)
     try:
-        return _Training(run, config, corpus, started).run_to_the_end()
+        return _Training(run, config, corpus, journal, started).run_to_the_end()
     finally:
-        run.close()
+        journal.close()
 
 
 def _prepare(config: RunConfig) -> PreparedCorpus:
+    if config.train.tensorboard:
+        require_tensorboard()
     corpus = prepare(config.data, log=lambda line: print(line, flush=True))
     for line in corpus.report.lines():
         print(line, flush=True)
@@ -91,8 +97,8 @@ def _prepare(config: RunConfig) -> PreparedCorpus:
 class _Training:
     """One process's share of a run."""
 
-    def __init__(self, run: RunDirectory, config: RunConfig, corpus: PreparedCorpus, started: float) -> None:
-        self.run_dir, self.config, self.corpus, self.started = run, config, corpus, started
+    def __init__(self, run: RunDirectory, config: RunConfig, corpus: PreparedCorpus, journal: Journal, started: float) -> None:
+        self.run_dir, self.config, self.corpus, self.journal, self.started = run, config, corpus, journal, started
         print(f"run directory: {run.path}", flush=True)
         self.model_config = fitted(config.model, corpus)
         self.schedule = BatchSchedule(config, corpus)
@@ -105,6 +111,7 @@ class _Training:
         checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train.keep_checkpoints)
         try:
             state = self._first_state(checkpoints)
+            self.journal.begin(int(state.step), self.corpus.report, all_params(state))
             print(self._description(state), flush=True)
             with stop_requests() as stop_requested, TrainingProgress(self.schedule.last_step, int(state.step)) as progress:
                 state = self._steps(state, checkpoints, progress, stop_requested)
@@ -150,6 +157,7 @@ class _Training:
                 if step % config.evaluate_every == 0 or step == last:
                     self._log_window(step, progress)
                     checkpoints.save(state, self._evaluate(step, state, progress))
+                    self.journal.evaluated()
                     self.window.restart()
                 elif stop_requested():
                     checkpoints.save(state, None)
@@ -166,7 +174,8 @@ class _Training:
             raise RunError(
                 f"step {step}: expected a finite loss; received {figures['loss']}; lower train.learning_rate or set train.clip_norm"
             )
-        self.run_dir.log({"step": step, "epoch": round(step / self.schedule.batches_per_epoch, 4), **figures})
+        epoch = round(step / self.schedule.batches_per_epoch, 4)
+        self.journal.record({"step": step, "epoch": epoch, **figures, "programs": len(self.train_step.programs)})
         progress.update(
             step, f"loss {figures['loss']:.3f}  rate {figures['learning_rate']:.2e}  {figures['tokens_per_second']:,.0f} tokens/s"
         )
@@ -178,10 +187,11 @@ class _Training:
         record: dict[str, Any] = {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
         text = f"step {step}  valid loss {loss:.4f}  perplexity {record['valid_perplexity']:.2f}"
         if self.config.train.evaluate_sentences:
-            scores, _ = translate_split(self._model(state), self.corpus.splits["valid"], self.config.train.evaluate_sentences)
+            scores, samples = translate_split(self._model(state), self.corpus.splits["valid"], self.config.train.evaluate_sentences)
             record |= {f"valid_{key}": value for key, value in dataclasses.asdict(scores).items()}
             text += f"  {scores.summary()}"
-        self.run_dir.log(record)
+            self.journal.samples(step, samples)
+        self.journal.record(record)
         progress.print(text)
         return -loss if self.config.train.best_metric == "loss" else record["valid_bleu"]
 
@@ -196,9 +206,9 @@ class _Training:
         step = int(state.step)
         records = {name: dataclasses.asdict(score) for name, score in scores.items()}
         save_model(dataclasses.replace(model, training={"step": step, "scores": records}), self.run_dir.model)
-        self.run_dir.log({"step": self.schedule.last_step, "model_step": step, **records})
+        self.journal.record({"step": self.schedule.last_step, "model_step": step, **records})
         return TrainingResult(
-            run=self.run_dir.path, model=self.run_dir.model, step=step, scores=scores, samples=samples,
+            run=self.run_dir.path, model=self.run_dir.model, report=self.run_dir.report, step=step, scores=scores, samples=samples,
             seconds=time.perf_counter() - self.started, compile_seconds=self.train_step.seconds, programs=len(self.train_step.programs),
         )  # fmt: skip
 

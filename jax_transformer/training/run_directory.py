@@ -1,10 +1,11 @@
-"""The directory that one training run owns: config.yaml, metrics.jsonl, checkpoints/, model/."""
+"""The directory that one training run owns: config.yaml, metrics.jsonl, samples.jsonl, data.json, parameters.json, checkpoints/, model/."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
+import time
 from pathlib import Path
 from typing import IO, Any
 
@@ -13,6 +14,11 @@ from jax_transformer.run_config import RunConfig
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
+SAMPLES = "samples.jsonl"
+DATA = "data.json"
+PARAMETERS = "parameters.json"
+REPORT = "report.html"
+LOCK = ".lock"
 
 
 class RunError(ValueError):
@@ -70,18 +76,27 @@ class RunDirectory:
     def model(self) -> Path:
         return self.path / "model"
 
-    def log(self, record: dict[str, Any]) -> None:
-        """Adds a line to metrics.jsonl."""
-        with open(self.path / METRICS, "a", encoding="utf-8") as file:
+    @property
+    def report(self) -> Path:
+        return self.path / REPORT
+
+    def log(self, record: dict[str, Any], name: str = METRICS) -> dict[str, Any]:
+        """Adds a line to metrics.jsonl or the file `name`: the record and the time (seconds since 1970), which it returns."""
+        record = {**record, "time": round(time.time(), 2)}
+        with open(self.path / name, "a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        return record
+
+    def write(self, name: str, value: Any) -> None:
+        """The file `name` anew: `value` as JSON."""
+        _write(self.path / name, json.dumps(value, ensure_ascii=False) + "\n")
 
     def forget_after(self, step: int) -> None:
-        """Drops the metrics of later steps, which a resumed run makes anew."""
-        file = self.path / METRICS
-        if not file.exists():
-            return
-        kept = [line for line in file.read_text(encoding="utf-8").splitlines(keepends=True) if _step_of(line) <= step]
-        _write(file, "".join(kept))
+        """Drops the metrics and samples of later steps, which a resumed run makes anew."""
+        for file in (self.path / METRICS, self.path / SAMPLES):
+            if file.exists():
+                lines = file.read_text(encoding="utf-8").split("\n")  # splitlines would also split at characters inside of a sentence
+                _write(file, "".join(f"{line}\n" for line in lines if line and _step_of(line) <= step))
 
     def close(self) -> None:
         self._lock.close()
@@ -99,8 +114,20 @@ def check_unused(path: str | Path) -> None:
         raise RunError(f"{path}: expected a new run directory; received one already in use; {advice}")
 
 
+def is_training(path: str | Path) -> bool:
+    """Whether a process, this one or another, holds the run."""
+    try:
+        with open(Path(path) / LOCK, encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 def _lock(path: Path) -> IO[str]:
-    file = open(path / ".lock", "w", encoding="utf-8")  # noqa: SIM115 - held open on purpose
+    file = open(path / LOCK, "w", encoding="utf-8")  # noqa: SIM115 - held open on purpose
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

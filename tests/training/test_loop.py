@@ -29,7 +29,7 @@ from jax_transformer.training.run_directory import RunError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-TIMINGS = {"seconds", "tokens_per_second", "compile_seconds"}
+TIMINGS = {"seconds", "tokens_per_second", "compile_seconds", "programs", "time"}
 
 
 def small_run(folder: Path, num_shapes: int = 2, **options: int) -> RunConfig:

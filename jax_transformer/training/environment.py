@@ -1,0 +1,45 @@
+"""What a run is made of, beside its config: every parameter, and the machine and libraries that train it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import jax
+
+import jax_transformer
+from jax_transformer.model.functional import Params
+
+LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "sentencepiece", "sacrebleu")
+
+
+def parameter_table(params: Params) -> list[dict[str, Any]]:
+    """Path, shape, dtype and count of every parameter, in the order of their paths."""
+    return [
+        {"path": "/".join(key.key for key in path), "shape": list(leaf.shape), "dtype": str(leaf.dtype), "count": int(leaf.size)}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    ]
+
+
+def environment() -> dict[str, str]:
+    """Device, machine and versions, by the names that people read."""
+    devices = jax.devices()
+    return {
+        "device": f"{len(devices)} × {devices[0].device_kind}" if len(devices) > 1 else devices[0].device_kind,
+        "platform": devices[0].platform,
+        "processes": str(jax.process_count()),
+        "system": f"{platform.system()} {platform.machine()}",
+        "CPU cores": str(os.cpu_count()),
+        "Python": platform.python_version(),
+        "jax-transformer": jax_transformer.__version__,
+        **{name: found for name in LIBRARIES if (found := _version(name))},
+    }
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,206 @@
+"""What the report shows, gathered from the files of a run directory as plain JSON values. Missing files leave their part empty."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+import jax_transformer
+from jax_transformer.run_config import RunConfig
+from jax_transformer.training.run_directory import CONFIG, DATA, METRICS, PARAMETERS, SAMPLES, RunError, is_training
+
+Record = dict[str, Any]
+
+CURVES = (
+    "loss", "perplexity", "learning_rate", "gradient_norm", "tokens_per_second",
+    "valid_loss", "valid_perplexity", "valid_bleu", "valid_chrf", "valid_exact_match",
+)  # fmt: skip
+"""Keys of metrics.jsonl that are drawn against steps."""
+MOST_POINTS = 1600
+"""Points of one curve, at most: about three for each pixel of its width."""
+MOST_EVALUATIONS = 60
+"""Evaluations whose samples are shown, at most: the first, the last, and some between."""
+
+
+def read_run(run: Path) -> dict[str, Any]:
+    """Everything in the report of `run`.
+
+    Raises:
+      RunError: it is no run directory.
+    """
+    if not (run / CONFIG).is_file():
+        raise RunError(f"{run}: expected a run directory; received {'one without ' + CONFIG if run.is_dir() else 'no directory'}")
+    config = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8")) or {}
+    records, unread = _read_lines(run / METRICS)
+    samples, unread_samples = _read_lines(run / SAMPLES)
+    made_of = _read_json(run / PARAMETERS) or {}
+    final = next((record for record in reversed(records) if "model_step" in record), None)
+    limit = _value_at(config, "train", "max_steps")
+    return {
+        "name": run.resolve().name,
+        "version": jax_transformer.__version__,
+        "state": "finished" if final else "running" if is_training(run) else "interrupted",
+        "step": max((record["step"] for record in records), default=0),
+        "last_step": final["step"] if final else limit,
+        "model_step": final["model_step"] if final else None,
+        "changed": max((record["time"] for record in records if "time" in record), default=None),
+        "unread_lines": unread + unread_samples,
+        "best": best_evaluation(records, _value_at(config, "train", "best_metric")),
+        "scores": final_scores(final),
+        "speed": speed(records),
+        "curves": {key: curve(records, key) for key in CURVES},
+        "samples": sample_history(samples),
+        "data": _read_json(run / DATA),
+        "config": flat_config(config),
+        "environment": made_of.get("environment", {}),
+        "parameters": made_of.get("parameters", []),
+    }
+
+
+# --- metrics
+
+
+def best_evaluation(records: Sequence[Record], metric: str | None) -> Record | None:
+    """The validation record that the best checkpoint was saved with: the later of equals."""
+    key, sign = ("valid_bleu", 1.0) if metric == "bleu" else ("valid_loss", -1.0)
+    scored = [record for record in records if _is_finite(record.get(key))]
+    return {**max(reversed(scored), key=lambda record: sign * record[key]), "metric": key} if scored else None
+
+
+def final_scores(final: Record | None) -> dict[str, Record]:
+    """Split → scores of the finished model."""
+    return {name: scores for name, scores in (final or {}).items() if isinstance(scores, dict) and "bleu" in scores}
+
+
+def speed(records: Sequence[Record]) -> dict[str, Any]:
+    """Where the time went, in seconds, and target tokens per second of training."""
+    windows = [record for record in records if "target_tokens" in record and "seconds" in record]
+    seconds, tokens = (sum(window[key] for window in windows) for key in ("seconds", "target_tokens"))
+    evaluating = [
+        record["time"] - previous["time"]
+        for previous, record in itertools.pairwise(records)
+        if "valid_loss" in record and "time" in record and "time" in previous and previous["step"] == record["step"]
+    ]
+    return {
+        "training": seconds,
+        "compiling": sum(window.get("compile_seconds", 0.0) for window in windows),
+        "evaluating": sum(evaluating),
+        "target_tokens": tokens,
+        "tokens_per_second": tokens / seconds if seconds else None,
+        "programs": max((window["programs"] for window in windows if "programs" in window), default=None),
+    }
+
+
+def curve(records: Sequence[Record], key: str) -> dict[str, Any]:
+    """The finite values of `key` against steps, thinned out, and how many there were."""
+    points = [(record["step"], record[key]) for record in records if _is_finite(record.get(key))]
+    steps, values = np.array(points, np.float64).reshape(-1, 2).T
+    kept = thinned(values, MOST_POINTS)
+    return {
+        "steps": [int(step) for step in steps[kept]],
+        "values": [float(f"{value:.6g}") for value in values[kept]],
+        "count": len(points),
+    }
+
+
+def thinned(values: np.ndarray, most: int) -> np.ndarray:
+    """Indices of at most `most` of the values, in order: the first, the last, and the extremes of each of equal stretches between."""
+    if len(values) <= most:
+        return np.arange(len(values))
+    kept = {0, len(values) - 1}
+    for stretch in np.array_split(np.arange(1, len(values) - 1), (most - 2) // 2):
+        kept |= {int(stretch[values[stretch].argmin()]), int(stretch[values[stretch].argmax()])}
+    return np.array(sorted(kept))
+
+
+# --- samples
+
+
+def sample_history(lines: Sequence[Record]) -> dict[str, Any]:
+    """The sentences of the last evaluation, and of each evaluation that translated the same ones, step and translations."""
+    if not lines:
+        return {"sentences": [], "evaluations": [], "count": 0}
+    sentences = _sentences(lines[-1])
+    same = [line for line in lines if _sentences(line) == sentences]
+    shown = [same[i] for i in np.unique(np.linspace(0, len(same) - 1, MOST_EVALUATIONS).round().astype(int))]
+    return {
+        "sentences": [{"source": source, "reference": reference} for source, reference in sentences],
+        "evaluations": [
+            {"step": line["step"], "translations": [str(sample.get("translation", "")) for sample in line["samples"]]} for line in shown
+        ],
+        "count": len(same),
+    }
+
+
+def _sentences(line: Record) -> list[tuple[str, str]]:
+    return [(str(sample.get("source", "")), str(sample.get("reference", ""))) for sample in line.get("samples", [])]
+
+
+# --- config
+
+
+def flat_config(config: Record) -> list[Record]:
+    """Each field by its path, its value as text, and whether it differs from the default."""
+    defaults = dict(_leaves(json.loads(json.dumps(dataclasses.asdict(RunConfig())))))
+    return [
+        {"path": path, "value": _text(value), "changed": path not in defaults or defaults[path] != value} for path, value in _leaves(config)
+    ]
+
+
+def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        return [leaf for key, inner in value.items() for leaf in _leaves(inner, f"{path}.{key}" if path else str(key))]
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return [leaf for number, inner in enumerate(value) for leaf in _leaves(inner, f"{path}[{number}]")]
+    return [(path, value)]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _value_at(config: Any, *keys: str) -> Any:
+    for key in keys:
+        config = config.get(key) if isinstance(config, dict) else None
+    return config
+
+
+# --- files
+
+
+def _read_lines(file: Path) -> tuple[list[Record], int]:
+    """The records of a JSON-lines file, and how many lines are none: one that is being written, or was cut off by a crash."""
+    if not file.exists():
+        return [], 0
+    records, unread = [], 0
+    for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            record = None
+        if isinstance(record, dict) and _is_finite(record.get("step")):
+            records.append(record)
+        else:
+            unread += 1
+    return records, unread
+
+
+def _read_json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

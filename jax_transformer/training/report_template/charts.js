@@ -1,0 +1,187 @@
+// Curves against steps, as small multiples: one step axis, one cursor for all of them.
+
+const MARGIN = { top: 16, right: 14, bottom: 26, left: 58 };
+const CHART_HEIGHT = 218;
+const MOST_DOTS = 60;
+
+/** What the charts share: the last step, the best one, and the step under the cursor. */
+function makeCursor(lastStep, bestStep) {
+  const listeners = [];
+  return {
+    lastStep,
+    bestStep,
+    listen: (listener) => listeners.push(listener),
+    move: (step) => listeners.forEach((listener) => listener(step)),
+  };
+}
+
+/**
+ * A figure of one or more curves.
+ * spec: {title, unit, log: "never" | "possible" | "first", series: [{key, label, dots}]}; curves: key → {steps, values, count}.
+ */
+function chart(spec, curves, cursor) {
+  const series = spec.series
+    .map((item, index) => ({ ...item, ...curves[item.key], slot: item.slot ?? index }))
+    .filter((item) => item.values && item.values.length);
+  const state = { log: spec.log === 'first', width: 0, plot: null };
+  const canvas = element('div', { class: 'canvas' });
+  const readout = legend(spec, series);
+  const figure = element('figure', { class: 'chart', 'data-chart': spec.series[0].key }, caption(), readout.node, canvas);
+
+  function caption() {
+    const title = element('span', { class: 'title' }, spec.title, spec.unit ? element('span', { class: 'unit' }, ` ${spec.unit}`) : null);
+    const isPositive = series.some((item) => item.values.some((value) => value > 0));
+    if (spec.log === 'never' || !isPositive) return element('figcaption', {}, title);
+    const toggle = element('button', { type: 'button', class: 'small', 'aria-pressed': state.log, click: () => {
+      state.log = !state.log;
+      toggle.setAttribute('aria-pressed', state.log);
+      draw(state.width);
+    } }, 'log', element('span', { class: 'unseen' }, ` scale of ${spec.title}`));
+    return element('figcaption', {}, title, toggle);
+  }
+
+  function draw(width) {
+    state.width = width;
+    if (!series.length) return canvas.replaceChildren(element('p', { class: 'empty' }, 'No values yet.'));
+    state.plot = drawPlot(width);
+    canvas.replaceChildren(state.plot.node);
+    return undefined;
+  }
+
+  function drawPlot(width) {
+    const shown = state.log ? series.map(positive).filter((item) => item.values.length) : series;
+    const axis = valueAxis(shown.flatMap((item) => item.values), state.log, 4);
+    const x = makeScale([0, Math.max(1, cursor.lastStep)], [MARGIN.left, width - MARGIN.right], false);
+    const y = makeScale(axis.domain, [CHART_HEIGHT - MARGIN.bottom, MARGIN.top], state.log);
+    const node = svg('svg', {
+      viewBox: `0 0 ${width} ${CHART_HEIGHT}`, role: 'img', tabindex: '0', 'aria-label': description(spec, series, cursor),
+      pointermove: follow, pointerdown: follow, pointerleave: () => cursor.move(null), keydown: step, blur: () => cursor.move(null),
+    }, axes(x, y, axis.ticks, width), bestMark(x, shown, y), shown.map((item) => curvePath(item, x, y)));
+    const pointer = svg('g', { class: 'pointer', visibility: 'hidden' });
+    node.append(pointer);
+    return { node, pointer, x, y, shown };
+  }
+
+  function axes(x, y, ticks, width) {
+    const group = svg('g', { class: 'axes', 'aria-hidden': 'true' });
+    const bottom = CHART_HEIGHT - MARGIN.bottom;
+    for (const [tick, label] of ticks) {
+      group.append(
+        svg('line', { class: 'grid', x1: MARGIN.left, x2: width - MARGIN.right, y1: y(tick), y2: y(tick) }),
+        svg('text', { x: MARGIN.left - 8, y: y(tick), dy: '0.32em', 'text-anchor': 'end' }, label),
+      );
+    }
+    const { ticks: steps } = linearTicks(0, Math.max(1, cursor.lastStep), width < 420 ? 3 : 5);
+    for (const tick of steps.filter(Number.isInteger)) {
+      const isLast = x(tick) > width - MARGIN.right - 24;
+      group.append(
+        svg('line', { class: 'tick', x1: x(tick), x2: x(tick), y1: bottom, y2: bottom + 4 }),
+        svg('text', { x: isLast ? width - MARGIN.right : x(tick), y: bottom + 17, 'text-anchor': isLast ? 'end' : 'middle' }, formatCount(tick)),
+      );
+    }
+    group.append(svg('line', { class: 'base', x1: MARGIN.left, x2: width - MARGIN.right, y1: bottom, y2: bottom }));
+    return group;
+  }
+
+  function bestMark(x, shown, y) {
+    const step = cursor.bestStep;
+    if (step === null) return null;
+    const at = x(step);
+    const isRight = at > (x(0) + x(cursor.lastStep)) / 2;
+    const group = svg('g', { class: 'best' },
+      svg('line', { x1: at, x2: at, y1: MARGIN.top - 2, y2: CHART_HEIGHT - MARGIN.bottom }),
+      svg('text', { x: at + (isRight ? -5 : 5), y: MARGIN.top - 5, 'text-anchor': isRight ? 'end' : 'start' }, 'best checkpoint'));
+    for (const item of shown.filter((one) => one.dots)) {
+      const index = item.steps.indexOf(step);
+      if (index >= 0) group.append(svg('circle', { class: `slot-${item.slot}`, cx: at, cy: y(item.values[index]), r: 7 }));
+    }
+    return group;
+  }
+
+  function curvePath(item, x, y) {
+    const points = item.steps.map((at, i) => [x(at).toFixed(1), y(item.values[i]).toFixed(1)]);
+    const path = svg('path', { class: `curve slot-${item.slot}`, d: `M${points.map((point) => point.join(',')).join('L')}` });
+    const isDotted = points.length === 1 || (item.dots && points.length <= MOST_DOTS);
+    const dots = isDotted ? points.map(([cx, cy]) => svg('circle', { class: `dot slot-${item.slot}`, cx, cy, r: 3 })) : [];
+    return svg('g', {}, path, dots);
+  }
+
+  function follow(event) {
+    const box = state.plot.node.getBoundingClientRect();
+    const step = state.plot.x.invert(((event.clientX - box.left) / box.width) * state.width);
+    cursor.move(snapped(step));
+  }
+
+  /** The step of this chart that is nearest; with several curves, of the one with most points. */
+  function snapped(step) {
+    const densest = series.reduce((best, item) => (item.steps.length > best.steps.length ? item : best));
+    return densest.steps[nearest(densest.steps, step)];
+  }
+
+  function step(event) {
+    const steps = series.reduce((best, item) => (item.steps.length > best.steps.length ? item : best)).steps;
+    const now = state.step === null || state.step === undefined ? steps.length - 1 : nearest(steps, state.step);
+    const to = { ArrowLeft: now - 1, ArrowRight: now + 1, PageUp: now - 10, PageDown: now + 10, Home: 0, End: steps.length - 1 }[event.key];
+    if (event.key === 'Escape') cursor.move(null);
+    if (to === undefined) return;
+    event.preventDefault();
+    cursor.move(steps[Math.max(0, Math.min(steps.length - 1, to))]);
+    announce(readout.node.textContent);
+  }
+
+  cursor.listen((at) => {
+    state.step = at;
+    readout.show(at);
+    if (!state.plot) return;
+    const { pointer, x, y, shown } = state.plot;
+    if (at === null) return pointer.setAttribute('visibility', 'hidden');
+    const dots = shown.map((item) => {
+      const i = nearest(item.steps, at);
+      return svg('circle', { class: `dot slot-${item.slot}`, cx: x(item.steps[i]), cy: y(item.values[i]), r: 4 });
+    });
+    pointer.replaceChildren(svg('line', { x1: x(at), x2: x(at), y1: MARGIN.top, y2: CHART_HEIGHT - MARGIN.bottom }), ...dots);
+    pointer.setAttribute('visibility', 'visible');
+    return undefined;
+  });
+  readout.show(null);
+  atEachWidth(canvas, draw);
+  return figure;
+}
+
+/** The curves' names with their values at the cursor, or their last ones. */
+function legend(spec, series) {
+  const step = element('span', { class: 'step' });
+  const values = series.map(() => element('b'));
+  const entries = series.map((item, i) => element('li', {}, swatch(item), element('span', { class: 'label' }, `${item.label} `), values[i]));
+  const node = element('ul', { class: 'legend' }, entries, element('li', { class: 'at' }, step));
+  function show(at) {
+    series.forEach((item, i) => {
+      const index = at === null ? item.values.length - 1 : nearest(item.steps, at);
+      const isElsewhere = at !== null && item.steps[index] !== at;
+      values[i].textContent = formatNumber(item.values[index]) + (isElsewhere ? ` (at ${formatCount(item.steps[index])})` : '');
+    });
+    const last = Math.max(0, ...series.map((item) => item.steps[item.steps.length - 1]));
+    step.textContent = series.length ? ` step ${formatCount(at === null ? last : at)}` : '';
+  }
+  return { node, show };
+}
+
+function swatch(item) {
+  const mark = svg('svg', { class: 'swatch', viewBox: '0 0 22 10', 'aria-hidden': 'true' }, svg('path', { class: `curve slot-${item.slot}`, d: 'M1,5L21,5' }));
+  if (item.dots) mark.append(svg('circle', { class: `dot slot-${item.slot}`, cx: 11, cy: 5, r: 3 }));
+  return mark;
+}
+
+function positive(item) {
+  const kept = item.values.map((value, i) => [item.steps[i], value]).filter(([, value]) => value > 0);
+  return { ...item, steps: kept.map(([step]) => step), values: kept.map(([, value]) => value) };
+}
+
+function description(spec, series, cursor) {
+  const parts = series.map((item) => {
+    const last = item.values.length - 1;
+    return `${item.label} from ${formatNumber(item.values[0])} at step ${item.steps[0]} to ${formatNumber(item.values[last])} at step ${item.steps[last]}`;
+  });
+  const best = cursor.bestStep === null ? '' : `; best checkpoint at step ${cursor.bestStep}`;
+  return `${spec.title} against steps: ${parts.join('; ')}${best}. Arrow keys move along the steps.`;
+}

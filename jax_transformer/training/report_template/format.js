@@ -1,0 +1,82 @@
+// Numbers, durations and moments as people read them.
+
+const MINUS = '\u2212';
+const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+
+/** 12345 → 12,345; nothing → an en dash. */
+function formatCount(value) {
+  return Number.isFinite(value) ? grouped.format(value).replace('-', MINUS) : '–';
+}
+
+/** Four significant digits; very large and very small numbers with a power of ten. */
+function formatNumber(value, digits = 4) {
+  if (!Number.isFinite(value)) return '–';
+  if (value === 0) return '0';
+  const size = Math.abs(value);
+  if (size >= 1e6 || size < 1e-3) return formatPower(value, digits - 1);
+  if (size >= 1000) return formatCount(Math.round(value));
+  const text = value.toPrecision(digits);
+  return (text.includes('.') ? text.replace(/\.?0+$/, '') : text).replace('-', MINUS);
+}
+
+/** 0.00133 → 1.33×10⁻³; 1000 → 10³. */
+function formatPower(value, digits) {
+  let exponent = Math.floor(Math.log10(Math.abs(value)) + 1e-9);
+  let factor = Number((value / 10 ** exponent).toPrecision(Math.max(1, digits)));
+  if (Math.abs(factor) >= 10) { factor /= 10; exponent += 1; }
+  const power = `10${superscript(exponent)}`;
+  if (factor === 1) return power;
+  return `${String(factor).replace('-', MINUS)}×${power}`;
+}
+
+function superscript(integer) {
+  return String(integer).replace(/[-\d]/g, (character) => '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'['-0123456789'.indexOf(character)]);
+}
+
+/** A tick of an axis: as many decimals as the distance between ticks asks for. */
+function formatTick(value, distance) {
+  if (value === 0) return '0';
+  const size = Math.max(Math.abs(value), distance);
+  if (size >= 1e7 || distance < 0.9e-3) return formatPower(value, 3);
+  const decimals = Math.max(0, -Math.floor(Math.log10(distance) + 1e-9));
+  return value.toLocaleString('en', { minimumFractionDigits: decimals, maximumFractionDigits: decimals }).replace('-', MINUS);
+}
+
+/** 2094592 → 2.09 M. */
+function formatShort(value) {
+  if (!Number.isFinite(value)) return '–';
+  for (const [size, unit] of [[1e12, 'T'], [1e9, 'G'], [1e6, 'M']]) {
+    if (value >= size) return `${Number((value / size).toPrecision(3))}\u202f${unit}`;
+  }
+  return formatCount(value);
+}
+
+/** Seconds → 42 s, 3 min 20 s, 5 h 12 min, 2 d 3 h. */
+function formatDuration(seconds) {
+  if (!Number.isFinite(seconds)) return '–';
+  if (seconds < 10) return `${Number(seconds.toFixed(1))}\u202fs`;
+  const whole = Math.round(seconds);
+  const units = [[86400, 'd'], [3600, 'h'], [60, 'min'], [1, 's']];
+  const first = units.findIndex(([size]) => whole >= size);
+  const [size, unit] = units[first];
+  const text = `${Math.floor(whole / size)}\u202f${unit}`;
+  if (first === 3) return text;
+  const [smaller, name] = units[first + 1];
+  const rest = Math.floor((whole % size) / smaller);
+  return rest ? `${text} ${rest}\u202f${name}` : text;
+}
+
+/** Seconds since 1970 → 2026-03-01 14:05, where the reader is. */
+function formatMoment(time) {
+  if (!Number.isFinite(time)) return '';
+  const date = new Date(time * 1000);
+  const two = (number) => String(number).padStart(2, '0');
+  return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}`;
+}
+
+function formatShare(part, whole) {
+  if (!whole) return '–';
+  const percent = (100 * part) / whole;
+  if (percent > 0 && percent < 0.01) return '<\u202f0.01\u202f%';
+  return `${Number(percent.toPrecision(percent >= 10 ? 3 : 2))}\u202f%`;
+}

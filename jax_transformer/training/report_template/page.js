@@ -1,0 +1,111 @@
+// The page from top to bottom.
+
+const CHARTS = [
+  { title: 'Loss', unit: 'nats per target token', log: 'possible', series: [{ key: 'loss', label: 'training' }, { key: 'valid_loss', label: 'validation', dots: true }] },
+  { title: 'Translation scores', unit: 'validation, %', log: 'never', series: [
+    { key: 'valid_bleu', label: 'BLEU', dots: true }, { key: 'valid_chrf', label: 'chrF', dots: true }, { key: 'valid_exact_match', label: 'exact match', dots: true }] },
+  { title: 'Perplexity', log: 'first', series: [{ key: 'perplexity', label: 'training' }, { key: 'valid_perplexity', label: 'validation', dots: true }] },
+  { title: 'Gradient norm', unit: 'before clipping', log: 'possible', series: [{ key: 'gradient_norm', label: 'mean' }] },
+  { title: 'Learning rate', log: 'possible', series: [{ key: 'learning_rate', label: 'rate' }] },
+  { title: 'Speed', unit: 'target tokens per second', log: 'never', series: [{ key: 'tokens_per_second', label: 'training' }] },
+];
+
+function masthead(data) {
+  const moment = formatMoment(data.changed);
+  const links = [['curves', 'Curves'], ['samples', 'Samples'], ['data', 'Data'], ['parameters', 'Parameters'], ['config', 'Config'], ['environment', 'Environment']]
+    .map(([id, title]) => element('a', { href: `#${id}` }, title));
+  return [
+    element('div', { class: 'top' }, element('nav', { 'aria-label': 'Sections' }, links), themeButton()),
+    element('p', { class: 'over' }, 'Training report'),
+    element('h1', {}, data.name, ' ', element('span', { class: `state ${data.state}` }, data.state)),
+    element('p', { class: 'lead' }, [
+      `Step ${formatCount(data.step)}${data.last_step && data.last_step !== data.step ? ` of ${formatCount(data.last_step)}` : ''}`,
+      data.environment.device ? `on ${data.environment.device}` : '', moment ? `as of ${moment}` : ''].filter(Boolean).join(' · ')),
+  ];
+}
+
+function headline(data) {
+  const { best, scores, speed } = data;
+  const [split, score] = Object.entries(scores)[0] || ['validation', best && Number.isFinite(best.valid_bleu)
+    ? { bleu: best.valid_bleu, chrf: best.valid_chrf, exact_match: best.valid_exact_match, sentences: best.valid_sentences } : null];
+  const time = speed.training + speed.compiling + speed.evaluating;
+  const count = data.parameters.reduce((sum, row) => sum + row.count, 0);
+  const sentences = score ? `${split}, ${formatCount(score.sentences)} sentences` : 'not translated yet';
+  const figures = [
+    ['Best validation loss', best ? formatNumber(best.valid_loss) : '–', best ? `perplexity ${formatNumber(best.valid_perplexity)}, step ${formatCount(best.step)}` : 'no evaluation yet'],
+    ['BLEU', score ? score.bleu.toFixed(2) : '–', sentences],
+    ['chrF', score ? score.chrf.toFixed(2) : '–', score && Number.isFinite(score.exact_match) ? `exact match ${score.exact_match.toFixed(1)}\u202f%` : sentences],
+    ['Target tokens per second', formatCount(speed.tokens_per_second), `${formatShort(speed.target_tokens)} seen`],
+    ['Time', formatDuration(time), `${formatDuration(speed.training)} training`],
+    ['Compilation', formatDuration(speed.compiling), speed.programs === null ? '' : `${speed.programs} training program${speed.programs === 1 ? '' : 's'}`],
+    ['Evaluation', formatDuration(speed.evaluating), 'on validation'],
+    ['Parameters', formatShort(count), `${formatCount(data.parameters.length)} arrays`],
+  ];
+  return element('dl', { class: 'figures' }, figures.map(([name, value, more]) => element('div', {}, element('dt', {}, name), element('dd', {}, value), element('dd', { class: 'more' }, more))));
+}
+
+function curvesSection(data) {
+  const cursor = makeCursor(data.step, data.best ? data.best.step : null);
+  const all = Object.values(data.curves);
+  const isThinned = all.some((curve) => curve.count > curve.values.length);
+  const longest = Math.max(0, ...all.map((curve) => curve.count));
+  const lead = `Against steps; the values beside the names are those at the cursor, or the last.${isThinned ? ` Of ${formatCount(longest)} values a curve, the extremes of each stretch are drawn.` : ''}`;
+  return section('curves', 'Curves', lead, element('div', { class: 'multiples' }, CHARTS.map((spec) => chart(spec, data.curves, cursor))));
+}
+
+function environmentSection(environment) {
+  const entries = Object.entries(environment);
+  const list = element('dl', { class: 'environment' }, entries.map(([name, value]) => element('div', {}, element('dt', {}, name), element('dd', {}, String(value)))));
+  return section('environment', 'Environment', entries.length ? null : 'No parameters.json in this run.', list);
+}
+
+function colophon(data) {
+  const unread = data.unread_lines ? ` ${formatCount(data.unread_lines)} unreadable line${data.unread_lines === 1 ? ' was' : 's were'} left out.` : '';
+  return element('p', {}, `Written by jax-transformer ${data.version} from the files of the run; made again by `, element('code', {}, 'jax-transformer report RUN'), `.${unread}`);
+}
+
+// --- light and dark
+
+function storedTheme() {
+  try { return localStorage.getItem('theme'); } catch { return null; } // a page from a file may have no storage
+}
+
+function applyTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+}
+
+const systemIsDark = matchMedia('(prefers-color-scheme: dark)');
+
+function themeButton() {
+  const name = () => (document.documentElement.dataset.theme === 'dark' ? 'Light' : 'Dark');
+  const label = element('span', {}, name());
+  const button = element('button', { type: 'button', class: 'small', id: 'theme', click: () => {
+    const theme = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
+    applyTheme(theme);
+    label.textContent = name();
+    try { localStorage.setItem('theme', theme); } catch { /* not kept */ }
+  } }, label, element('span', { class: 'unseen' }, ' colours'));
+  systemIsDark.addEventListener('change', () => {
+    if (!storedTheme()) applyTheme(systemIsDark.matches ? 'dark' : 'light');
+    label.textContent = name();
+  });
+  return button;
+}
+
+// --- now
+
+const data = JSON.parse(document.getElementById('data').textContent);
+applyTheme(storedTheme() || (systemIsDark.matches ? 'dark' : 'light'));
+document.getElementById('masthead').replaceChildren(...masthead(data));
+document.getElementById('report').replaceChildren(
+  headline(data),
+  ...[scoresTable(data.best, data.scores)].filter(Boolean),
+  curvesSection(data),
+  samplesSection(data.samples, data.best ? data.best.step : null),
+  dataSection(data.data),
+  parametersSection(data.parameters),
+  configSection(data.config),
+  environmentSection(data.environment),
+);
+document.getElementById('colophon').replaceChildren(colophon(data));
+document.documentElement.dataset.ready = 'true';

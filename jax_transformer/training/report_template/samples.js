@@ -1,0 +1,98 @@
+// How the translations of a few sentences changed while the model learned.
+
+/** Words; of scripts that write none apart, characters. Spaces separate and are dropped. */
+function words(text) {
+  return text.match(/[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}]|[\p{L}\p{M}\p{N}]+|[^\s]/gu) || [];
+}
+
+/** Which of the words of `text` are part of a longest common subsequence with `reference`: [[matched in text], [matched in reference]]. */
+function matched(text, reference) {
+  const rows = text.length;
+  const columns = reference.length;
+  const longest = Array.from({ length: rows + 1 }, () => new Uint16Array(columns + 1));
+  for (let i = rows - 1; i >= 0; i -= 1) {
+    for (let j = columns - 1; j >= 0; j -= 1) {
+      longest[i][j] = text[i] === reference[j] ? longest[i + 1][j + 1] + 1 : Math.max(longest[i + 1][j], longest[i][j + 1]);
+    }
+  }
+  const pairs = [];
+  for (let i = 0, j = 0; i < rows && j < columns;) {
+    if (text[i] === reference[j]) { pairs.push([i, j]); i += 1; j += 1; }
+    else if (longest[i + 1][j] >= longest[i][j + 1]) i += 1;
+    else j += 1;
+  }
+  return pairs;
+}
+
+/** The translation with its differences to the reference marked, and how many words of the reference it has in their order. */
+function compared(translation, reference) {
+  const said = words(translation);
+  const wanted = words(reference);
+  const pairs = matched(said, wanted);
+  const nodes = [];
+  let from = 0;
+  let at = 0;
+  let wantedFrom = 0;
+  for (const [i, j] of [...pairs, [said.length, wanted.length]]) {
+    const missing = wanted.slice(wantedFrom, j);
+    const startOf = (index) => (index < said.length ? translation.indexOf(said[index], at) : translation.length);
+    const start = startOf(from);
+    const gap = translation.slice(at, start);
+    let end = start;
+    for (let k = from; k < i; k += 1) end = translation.indexOf(said[k], end) + said[k].length;
+    nodes.push(gap);
+    if (end > start) nodes.push(element('mark', { title: missing.length ? `in place of: ${missing.join(' ')}` : 'not in the reference' }, translation.slice(start, end)));
+    else if (missing.length) nodes.push(element('span', { class: 'missing', title: `missing: ${missing.join(' ')}` }, element('span', { class: 'unseen' }, ` (missing: ${missing.join(' ')}) `)));
+    at = end;
+    if (i < said.length) {
+      const here = translation.indexOf(said[i], at);
+      nodes.push(translation.slice(at, here + said[i].length));
+      at = here + said[i].length;
+    }
+    from = i + 1;
+    wantedFrom = j + 1;
+  }
+  nodes.push(translation.slice(at));
+  return { nodes, matches: pairs.length, wanted: wanted.length };
+}
+
+/** One sentence: source, reference, and its translation by step; equal ones in a row stand together. */
+function history(samples, index, bestStep) {
+  const { source, reference } = samples.sentences[index];
+  const rows = [];
+  for (const { step, translations } of samples.evaluations) {
+    const translation = translations[index] ?? '';
+    const last = rows[rows.length - 1];
+    if (last && last.translation === translation) last.steps.push(step);
+    else rows.push({ steps: [step], translation });
+  }
+  const body = rows.map(({ steps, translation }) => {
+    const { nodes, matches, wanted } = compared(translation, reference);
+    const range = steps.length > 1 ? `${formatCount(steps[0])}–${formatCount(steps[steps.length - 1])}` : formatCount(steps[0]);
+    const isBest = steps.includes(bestStep);
+    return element('tr', {},
+      element('th', { scope: 'row', class: 'number' }, range, isBest ? element('span', { class: 'tag' }, 'best') : null),
+      element('td', { dir: 'auto', class: 'text' }, translation ? nodes : element('i', {}, 'empty')),
+      element('td', { class: `number${matches === wanted && translation === reference ? ' whole' : ''}` }, `${matches}\u202f/\u202f${wanted}`));
+  });
+  return element('div', {},
+    element('dl', { class: 'pair' }, element('dt', {}, 'Source'), element('dd', { dir: 'auto' }, source), element('dt', {}, 'Reference'), element('dd', { dir: 'auto' }, reference)),
+    element('table', { class: 'history' }, element('thead', {}, element('tr', {},
+      element('th', { scope: 'col', class: 'number' }, 'Step'), element('th', { scope: 'col' }, 'Translation'),
+      element('th', { scope: 'col', class: 'number' }, 'Words'))), element('tbody', {}, body)));
+}
+
+function samplesSection(samples, bestStep) {
+  if (!samples.sentences.length) return section('samples', 'Samples', 'No evaluation has translated sentences yet.');
+  const panel = element('div', { class: 'panel', 'aria-live': 'polite' });
+  const choose = (index) => panel.replaceChildren(history(samples, index, bestStep));
+  const choices = samples.sentences.map(({ source }, index) => element('label', {},
+    element('input', { type: 'radio', name: 'sentence', checked: index === 0, change: () => choose(index) }),
+    element('span', { dir: 'auto' }, source || 'empty')));
+  choose(0);
+  const shown = samples.evaluations.length < samples.count ? ` ${samples.evaluations.length} of ${formatCount(samples.count)} evaluations are shown.` : '';
+  const lead = `The same sentences at each evaluation.${shown} `;
+  const key = [element('mark', {}, 'Marked'), ' words differ from the reference; ', element('span', { class: 'missing' }), ' stands where words of it are missing.'];
+  return section('samples', 'Samples', [lead, ...key],
+    element('div', { class: 'samples' }, element('fieldset', {}, element('legend', { class: 'unseen' }, 'Sentence'), choices), panel));
+}
