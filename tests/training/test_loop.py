@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -25,6 +26,7 @@ from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
 from jax_transformer.training import loop
 from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.loop import TrainingResult, train
+from jax_transformer.training.report_data import read_run
 from jax_transformer.training.run_directory import RunError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -84,7 +86,8 @@ def wait_for_step(run: Path, step: int) -> None:
 
 def test_a_run_writes_what_it_promises(unbroken: TrainingResult) -> None:
     run = unbroken.run
-    assert {"config.yaml", "metrics.jsonl", "checkpoints", "model"} <= {path.name for path in run.iterdir()}
+    files = {"config.yaml", "metrics.jsonl", "samples.jsonl", "data.json", "parameters.json", "report.html", "checkpoints", "model"}
+    assert files <= {path.name for path in run.iterdir()}
     steps = [line["step"] for line in metrics(run) if "loss" in line]
     assert steps == list(range(1, 25))
     validations = [line for line in metrics(run) if "valid_loss" in line]
@@ -96,6 +99,12 @@ def test_a_run_writes_what_it_promises(unbroken: TrainingResult) -> None:
     assert model.training["step"] == unbroken.step
     assert {"test", "combinations"} <= model.training["scores"].keys()
     assert not any(path.name.startswith(".run") or path.name.endswith(".tmp") for path in run.rglob("*"))
+    report = read_run(run)
+    assert (report["state"], report["step"], report["best"]["step"]) == ("finished", 24, unbroken.step)
+    assert report["speed"]["programs"] == unbroken.programs
+    assert [evaluation["step"] for evaluation in report["samples"]["evaluations"]] == [5, 10, 15, 20, 24]
+    assert sum(row["count"] for row in report["parameters"]) == sum(leaf.size for leaf in jax.tree.leaves(model.params))
+    assert report["data"]["splits"]["train"]["kept"] == 300
 
 
 def test_the_same_seed_gives_the_same_run(unbroken: TrainingResult, tmp_path: Path) -> None:
@@ -130,6 +139,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(unbroken: TrainingResult, tmp_path: 
     stopped_at = int(output.split("saved at step ")[1].split(";")[0])
     assert f"--resume {config.run_dir}" in output
     assert (Path(config.run_dir) / "checkpoints" / str(stopped_at)).is_dir()
+    assert '"state":"interrupted"' in (Path(config.run_dir) / "report.html").read_text(encoding="utf-8")
     resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
     assert parameters(resumed.run) == parameters(unbroken.run)
     assert metrics(resumed.run) == metrics(unbroken.run)

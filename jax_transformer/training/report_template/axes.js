@@ -15,9 +15,9 @@ function makeScale(domain, range, log) {
 function linearTicks(low, high, count) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
-  const distance = power * [1, 2, 5, 10].find((factor) => factor * power >= rough * 0.999);
+  const distance = [1, 2, 5, 10].map((factor) => factor * power).find((one) => one * 1.42 >= rough); // 1.42: to the nearer by ratio
   const ticks = [];
-  for (let i = Math.ceil(low / distance - 1e-9); i * distance <= high + distance * 1e-9; i += 1) ticks.push(i * distance);
+  for (let i = Math.ceil(low / distance - 1e-9); i * distance <= high + distance * 1e-9; i += 1) ticks.push(i * distance + 0); // + 0: no negative zero
   return { ticks, distance };
 }
 

@@ -87,10 +87,11 @@ function chart(spec, curves, cursor) {
     const step = cursor.bestStep;
     if (step === null) return null;
     const at = x(step);
+    const hasDots = shown.some((item) => item.dots);
     const isRight = at > (x(0) + x(cursor.lastStep)) / 2;
     const group = svg('g', { class: 'best' },
       svg('line', { x1: at, x2: at, y1: MARGIN.top - 2, y2: CHART_HEIGHT - MARGIN.bottom }),
-      svg('text', { x: at + (isRight ? -5 : 5), y: MARGIN.top - 5, 'text-anchor': isRight ? 'end' : 'start' }, 'best checkpoint'));
+      hasDots ? svg('text', { x: at + (isRight ? -5 : 5), y: MARGIN.top - 5, 'text-anchor': isRight ? 'end' : 'start' }, 'best checkpoint') : null);
     for (const item of shown.filter((one) => one.dots)) {
       const index = item.steps.indexOf(step);
       if (index >= 0) group.append(svg('circle', { class: `slot-${item.slot}`, cx: at, cy: y(item.values[index]), r: 7 }));
@@ -109,17 +110,11 @@ function chart(spec, curves, cursor) {
   function follow(event) {
     const box = state.plot.node.getBoundingClientRect();
     const step = state.plot.x.invert(((event.clientX - box.left) / box.width) * state.width);
-    cursor.move(snapped(step));
-  }
-
-  /** The step of this chart that is nearest; with several curves, of the one with most points. */
-  function snapped(step) {
-    const densest = series.reduce((best, item) => (item.steps.length > best.steps.length ? item : best));
-    return densest.steps[nearest(densest.steps, step)];
+    cursor.move(snapped(stepsOf(series), step));
   }
 
   function step(event) {
-    const steps = series.reduce((best, item) => (item.steps.length > best.steps.length ? item : best)).steps;
+    const steps = stepsOf(series);
     const now = state.step === null || state.step === undefined ? steps.length - 1 : nearest(steps, state.step);
     const to = { ArrowLeft: now - 1, ArrowRight: now + 1, PageUp: now - 10, PageDown: now + 10, Home: 0, End: steps.length - 1 }[event.key];
     if (event.key === 'Escape') cursor.move(null);
@@ -148,20 +143,31 @@ function chart(spec, curves, cursor) {
   return figure;
 }
 
+/** The steps at which a chart can be read: those of its curve with most points. */
+function stepsOf(series) {
+  return series.reduce((most, item) => (item.steps.length > most.length ? item.steps : most), []);
+}
+
+function snapped(steps, step) {
+  return steps[nearest(steps, step)];
+}
+
 /** The curves' names with their values at the cursor, or their last ones. */
 function legend(spec, series) {
   const step = element('span', { class: 'step' });
   const values = series.map(() => element('b'));
   const entries = series.map((item, i) => element('li', {}, swatch(item), element('span', { class: 'label' }, `${item.label} `), values[i]));
   const node = element('ul', { class: 'legend' }, entries, element('li', { class: 'at' }, step));
-  function show(at) {
+  const steps = stepsOf(series);
+  function show(cursorStep) {
+    if (!series.length) return;
+    const at = cursorStep === null ? steps[steps.length - 1] : snapped(steps, cursorStep);
     series.forEach((item, i) => {
-      const index = at === null ? item.values.length - 1 : nearest(item.steps, at);
-      const isElsewhere = at !== null && item.steps[index] !== at;
+      const index = nearest(item.steps, at);
+      const isElsewhere = item.steps[index] !== at;
       values[i].textContent = formatNumber(item.values[index]) + (isElsewhere ? ` (at ${formatCount(item.steps[index])})` : '');
     });
-    const last = Math.max(0, ...series.map((item) => item.steps[item.steps.length - 1]));
-    step.textContent = series.length ? ` step ${formatCount(at === null ? last : at)}` : '';
+    step.textContent = ` step ${formatCount(at)}`;
   }
   return { node, show };
 }

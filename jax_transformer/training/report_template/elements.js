@@ -2,7 +2,7 @@
 
 const SVG = 'http://www.w3.org/2000/svg';
 
-/** element('p', {class: 'note'}, 'text', child, …); a function as attribute is a listener; null children are left out. */
+/** element('p', {class: 'note'}, 'text', child, …); a function is a listener; what is null is left out. */
 function element(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
@@ -14,8 +14,7 @@ function svg(tag, attributes = {}, ...children) {
 function filled(node, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === 'function') node.addEventListener(name, value);
-    else if (value === true) node.setAttribute(name, '');
-    else if (value !== false && value !== null && value !== undefined) node.setAttribute(name, value);
+    else if (value !== null && value !== undefined) node.setAttribute(name, value);
   }
   node.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return node;

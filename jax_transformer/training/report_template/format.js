@@ -15,8 +15,7 @@ function formatNumber(value, digits = 4) {
   const size = Math.abs(value);
   if (size >= 1e6 || size < 1e-3) return formatPower(value, digits - 1);
   if (size >= 1000) return formatCount(Math.round(value));
-  const text = value.toPrecision(digits);
-  return (text.includes('.') ? text.replace(/\.?0+$/, '') : text).replace('-', MINUS);
+  return String(Number(value.toPrecision(digits))).replace('-', MINUS);
 }
 
 /** 0.00133 → 1.33×10⁻³; 1000 → 10³. */
@@ -78,5 +77,5 @@ function formatShare(part, whole) {
   if (!whole) return '–';
   const percent = (100 * part) / whole;
   if (percent > 0 && percent < 0.01) return '<\u202f0.01\u202f%';
-  return `${Number(percent.toPrecision(percent >= 10 ? 3 : 2))}\u202f%`;
+  return `${percent.toFixed(percent === 0 ? 0 : percent < 1 ? 2 : 1)}\u202f%`;
 }

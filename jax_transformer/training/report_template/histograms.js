@@ -11,22 +11,33 @@ function lengthHistograms(data) {
   const sides = ['source', 'target'];
   const ends = splits.flatMap(([, split]) => sides.map((side) => lastUsed(split[`${side}_length_counts`] || [])));
   const end = Math.max(...ends);
-  const figures = splits.flatMap(([name, split]) => sides.map((side) => histogram(name, side, split[`${side}_length_counts`] || [], end, data.max_length)));
+  const wide = Math.max(1, Math.ceil((end + 1) / MOST_BARS));
+  const figures = splits.flatMap(([name, split]) => {
+    const bars = sides.map((side) => barsOf(split[`${side}_length_counts`] || [], end, wide));
+    const highest = Math.max(1, ...bars.flat().map((bar) => bar.count)); // of both sides, so that they compare
+    return sides.map((side, i) => histogram(name, side, split[`${side}_length_counts`] || [], bars[i], { end, highest, limit: data.max_length }));
+  });
   return element('div', { class: 'multiples' }, figures);
 }
 
-function histogram(split, side, counts, end, limit) {
+/** Counts by length, in bars of `wide` lengths each. */
+function barsOf(counts, end, wide) {
+  const bars = [];
+  for (let start = 0; start <= end; start += wide) {
+    bars.push({ start, stop: Math.min(start + wide, end + 1) - 1, count: total(counts.slice(start, start + wide)) });
+  }
+  return bars;
+}
+
+function histogram(split, side, counts, bars, { end, highest, limit }) {
   const all = total(counts);
   const canvas = element('div', { class: 'canvas' });
   const rest = all ? `median ${quantile(counts, 0.5)}, 99\u202f% at most ${quantile(counts, 0.99)} tokens` : 'no pairs';
   const readout = element('span', { class: 'unit' }, rest);
   const caption = element('figcaption', {}, element('span', { class: 'title' }, `${split}, ${side}`), readout);
-  const wide = Math.max(1, Math.ceil((end + 1) / MOST_BARS));
-  const bars = [];
-  for (let start = 0; start <= end; start += wide) bars.push({ start, stop: Math.min(start + wide, end + 1) - 1, count: total(counts.slice(start, start + wide)) });
 
   function draw(width) {
-    const axis = valueAxis(bars.map((bar) => bar.count), false, 2);
+    const axis = valueAxis([0, highest], false, 3);
     const x = makeScale([-0.5, end + 0.5], [BARS_MARGIN.left, width - BARS_MARGIN.right], false);
     const y = makeScale(axis.domain, [BARS_HEIGHT - BARS_MARGIN.bottom, BARS_MARGIN.top], false);
     const bottom = BARS_HEIGHT - BARS_MARGIN.bottom;

@@ -87,7 +87,7 @@ function samplesSection(samples, bestStep) {
   const panel = element('div', { class: 'panel', 'aria-live': 'polite' });
   const choose = (index) => panel.replaceChildren(history(samples, index, bestStep));
   const choices = samples.sentences.map(({ source }, index) => element('label', {},
-    element('input', { type: 'radio', name: 'sentence', checked: index === 0, change: () => choose(index) }),
+    element('input', { type: 'radio', name: 'sentence', checked: index === 0 ? '' : null, change: () => choose(index) }),
     element('span', { dir: 'auto' }, source || 'empty')));
   choose(0);
   const shown = samples.evaluations.length < samples.count ? ` ${samples.evaluations.length} of ${formatCount(samples.count)} evaluations are shown.` : '';

@@ -139,12 +139,12 @@ function shapeText(row) {
   return row.shape.length ? row.shape.map(String).join(' × ') : 'scalar';
 }
 
-/** The totals of the first two levels of paths, each a button that filters the table. */
+/** The totals of the first three levels of paths, each a button that filters the table. */
 function subtrees(parameters, all, pick) {
   const totals = new Map();
   for (const { path, count } of parameters) {
     const names = path.split('/');
-    for (let depth = 1; depth <= Math.min(2, names.length - 1); depth += 1) {
+    for (let depth = 1; depth <= Math.min(3, names.length - 1); depth += 1) {
       const prefix = `${names.slice(0, depth).join('/')}/`;
       totals.set(prefix, (totals.get(prefix) || 0) + count);
     }
@@ -153,8 +153,8 @@ function subtrees(parameters, all, pick) {
     const depth = prefix.split('/').length - 2;
     const bar = element('span', { class: 'share', 'aria-hidden': 'true' }, element('span'));
     bar.firstChild.style.width = `${(100 * count) / all}%`;
-    return element('tr', { class: depth ? 'inner' : null },
-      element('th', { scope: 'row' }, element('button', { type: 'button', class: 'plain', click: () => pick(prefix) }, depth ? prefix.split('/')[1] : prefix.slice(0, -1))),
+    return element('tr', { class: depth ? `inner depth-${depth}` : null },
+      element('th', { scope: 'row' }, element('button', { type: 'button', class: 'plain', click: () => pick(prefix) }, prefix.split('/')[depth])),
       element('td', { class: 'bars' }, bar), element('td', { class: 'number' }, formatCount(count)), element('td', { class: 'number' }, formatShare(count, all)));
   });
   const head = element('thead', { class: 'unseen' }, element('tr', {}, ['Subtree', 'Share', 'Parameters', 'Percent'].map((title) => element('th', { scope: 'col' }, title))));

@@ -1,0 +1,79 @@
+"""TensorBoard's events, read back by TensorBoard's own reader; and what is said where it isn't installed."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jax_transformer.cli import main
+from jax_transformer.training.evaluation import Sample
+from jax_transformer.training.events import EventLog, MissingTensorBoard, require_tensorboard, scalars
+
+needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="the package tensorboard is not installed")
+
+
+def read(run: Path) -> Any:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    return EventAccumulator(str(run / "tensorboard")).Reload()
+
+
+def steps_and_values(reader: Any, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, round(event.value, 4)) for event in reader.Scalars(tag)]
+
+
+def test_figures_are_grouped_by_split() -> None:
+    record = {
+        "step": 5, "time": 1.0, "loss": 2.0, "valid_loss": 3.0, "valid_bleu_signature": "x", "model_step": 5,
+        "test": {"bleu": 4.0, "bleu_signature": "y"}, "flag": True,
+    }  # fmt: skip
+    assert scalars(record) == {"train/loss": 2.0, "valid/loss": 3.0, "test/bleu": 4.0}
+
+
+@needs_tensorboard
+def test_metrics_and_samples_are_read_back(tmp_path: Path) -> None:
+    log = EventLog(tmp_path, 0)
+    for step in (1, 2):
+        log.record({"step": step, "time": 1000.0 + step, "loss": 4.0 / step, "tokens_per_second": 100})
+    log.record({"step": 2, "time": 1003.0, "valid_loss": 2.5, "valid_bleu_signature": "nrefs:1"})
+    log.samples(2, [Sample("a house", "ein <b>Haus</b>", "ein Hund")])
+    log.close()
+    reader = read(tmp_path)
+    assert sorted(reader.Tags()["scalars"]) == ["train/loss", "train/tokens_per_second", "valid/loss"]
+    assert steps_and_values(reader, "train/loss") == [(1, 4.0), (2, 2.0)]
+    assert reader.Scalars("valid/loss")[0].wall_time == 1003.0
+    assert reader.PluginTagToContent("text") == {"samples/1": b""}
+    [text] = reader.Tensors("samples/1")
+    assert (text.step, text.tensor_proto.string_val[0].decode()) == (
+        2, "    source      a house\n    reference   ein <b>Haus</b>\n    translation ein Hund"
+    )  # fmt: skip
+
+
+@needs_tensorboard
+def test_a_resumed_run_hides_the_steps_it_makes_anew(tmp_path: Path) -> None:
+    for resumed_at, steps, loss in ((0, range(1, 9), 5.0), (4, range(5, 7), 1.0)):
+        log = EventLog(tmp_path, resumed_at)
+        for step in steps:
+            log.record({"step": step, "time": 1000.0 * loss + step, "loss": loss})
+        log.close()
+        written = sorted((tmp_path / "tensorboard").iterdir())[-1]
+        written.rename(written.with_name(f"events.out.tfevents.{resumed_at}"))  # names are by the second: read in this order
+    assert steps_and_values(read(tmp_path), "train/loss") == [*((step, 5.0) for step in range(1, 5)), (5, 1.0), (6, 1.0)]
+
+
+def test_a_missing_package_is_told_before_anything_is_prepared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "tensorboard" else find(name, *rest))
+    with pytest.raises(MissingTensorBoard, match="expected the package tensorboard"):
+        require_tensorboard()
+    run, cache = tmp_path / "run", tmp_path / "cache"
+    code = main(["train", "demo", "--train.tensorboard", "--run-dir", str(run), "--data.cache-dir", str(cache)])
+    assert code == 2
+    assert "pip install 'jax-transformer[tensorboard]'" in capsys.readouterr().err
+    assert not run.exists()
+    assert not cache.exists()

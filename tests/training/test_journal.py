@@ -1,0 +1,85 @@
+"""What a run writes about itself, without training one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jax_transformer.data.preparation import Report, SplitReport
+from jax_transformer.run_config import RunConfig, TrainConfig
+from jax_transformer.training.evaluation import Sample
+from jax_transformer.training.journal import SAMPLES_KEPT, Journal
+from jax_transformer.training.report_data import read_run
+from jax_transformer.training.run_directory import RunDirectory
+
+SPLIT = SplitReport(read=3, empty=1, too_long=0, kept=2, source_tokens=9, target_tokens=8, source_unknown=0, target_unknown=1)
+REPORT = Report(max_length=9, source_vocab_size=5, target_vocab_size=6, splits={"train": SPLIT})
+PARAMS = {"encoder": {"kernel": np.zeros((2, 3), np.float32)}, "constants": {"table": np.zeros(4, np.float64)}}
+
+
+def journal(path: Path, **options: int | bool) -> Journal:
+    config = RunConfig(train=TrainConfig(**options))  # type: ignore[arg-type]
+    return Journal(RunDirectory.create(path, config), config.train)
+
+
+def test_what_is_known_before_the_first_step(tmp_path: Path) -> None:
+    written = journal(tmp_path / "run")
+    written.begin(0, REPORT, PARAMS)
+    written.close()
+    data = read_run(tmp_path / "run")
+    assert data["data"]["splits"]["train"]["kept"] == 2
+    assert data["parameters"] == [
+        {"path": "constants/table", "shape": [4], "dtype": "float64", "count": 4},
+        {"path": "encoder/kernel", "shape": [2, 3], "dtype": "float32", "count": 6},
+    ]
+    assert {"device", "Python", "jax", "numpy", "sacrebleu"} <= data["environment"].keys()
+
+
+def test_samples_are_the_same_few_sentences_each_time(tmp_path: Path) -> None:
+    written = journal(tmp_path / "run")
+    for step in (5, 10):
+        written.samples(step, [Sample(f"s{i}", f"r{i}", f"t{i} {step}") for i in range(100)])
+    written.samples(15, [Sample("s", "r", "t")])
+    written.close()
+    lines = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    kept = [[sample["source"] for sample in line["samples"]] for line in lines]
+    assert kept[0] == kept[1]
+    assert len(kept[0]) == len(set(kept[0])) == SAMPLES_KEPT
+    assert kept[0][-1] > "s7"  # from all over
+    assert lines[1]["samples"][0]["translation"] == "t0 10"
+    assert kept[2] == ["s"]
+
+
+@pytest.mark.parametrize(("every", "written_after"), [(0, []), (1, [1, 2, 3, 4]), (2, [2, 4])])
+def test_the_report_comes_after_every_so_many_evaluations_and_at_the_end(tmp_path: Path, every: int, written_after: list[int]) -> None:
+    run = tmp_path / "run"
+    written = journal(run, report_every=every)
+    found = []
+    for evaluation in range(1, 5):
+        (run / "report.html").unlink(missing_ok=True)
+        written.record({"step": evaluation, "valid_loss": 1.0})
+        written.evaluated()
+        if (run / "report.html").exists():
+            found.append(evaluation)
+            assert '"state":"running"' in (run / "report.html").read_text(encoding="utf-8")
+    assert found == written_after
+    written.close()
+    assert '"state":"interrupted"' in (run / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="the package tensorboard is not installed")
+def test_tensorboard_has_what_the_files_have(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    written = journal(tmp_path / "run", tensorboard=True)
+    written.begin(0, REPORT, PARAMS)
+    written.record({"step": 1, "loss": 2.0})
+    written.samples(1, [Sample("s", "r", "t")])
+    written.close()
+    reader = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
+    assert reader.Scalars("train/loss")[0].value == 2.0
+    assert reader.Tags()["tensors"] == ["samples/1"]

@@ -1,0 +1,267 @@
+"""report.html as text: what is read from the run's files, what becomes of broken ones, and that nothing in them becomes markup."""
+
+from __future__ import annotations
+
+import dataclasses
+import fcntl
+import html.parser
+import json
+import math
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jax_transformer.cli import main
+from jax_transformer.config_files import dump_config
+from jax_transformer.run_config import RunConfig, TrainConfig
+from jax_transformer.training import report, report_data
+from jax_transformer.training.report import embedded_json, render, write_report
+from jax_transformer.training.report_data import MOST_EVALUATIONS, MOST_POINTS, read_run, thinned
+from jax_transformer.training.run_directory import RunDirectory, RunError
+
+
+def window(step: int, **figures: Any) -> dict[str, Any]:
+    return {
+        "step": step, "loss": 5.0 / step, "learning_rate": 1e-3, "gradient_norm": 1.0, "target_tokens": 100, "seconds": 2.0,
+        "compile_seconds": 1.0, "programs": 2, "tokens_per_second": 50.0, "time": 1000.0 + step, **figures,
+    }  # fmt: skip
+
+
+def validation(step: int, loss: float, **figures: Any) -> dict[str, Any]:
+    return {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(loss), "time": 1000.5 + step, **figures}
+
+
+def write_run(run: Path, records: list[dict[str, Any]], samples: list[dict[str, Any]] | None = None, **options: Any) -> Path:
+    run.mkdir()
+    (run / "config.yaml").write_text(dump_config(RunConfig(train=TrainConfig(**options))))
+    for name, lines in (("metrics", records), ("samples", samples or [])):
+        (run / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return run
+
+
+def embedded(page: str) -> Any:
+    """The data of a page, as a browser's HTML parser finds it."""
+
+    class Reader(html.parser.HTMLParser):
+        found = ""
+        inside = False
+
+        def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+            self.inside = tag == "script" and dict(attributes).get("type") == "application/json"
+
+        def handle_endtag(self, tag: str) -> None:
+            self.inside = False
+
+        def handle_data(self, data: str) -> None:
+            self.found += data if self.inside else ""
+
+    reader = Reader()
+    reader.feed(page)
+    return json.loads(reader.found)
+
+
+def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [window(1), validation(1, 2.0), window(2), validation(2, 1.0), window(3), validation(3, 1.5)])
+    path = write_report(run)
+    assert path == run / "report.html"
+    data = embedded(path.read_text(encoding="utf-8"))
+    assert data == json.loads(json.dumps(read_run(run)))
+    assert data["best"]["step"] == 2
+    assert data["curves"]["valid_loss"] == {"steps": [1, 2, 3], "values": [2.0, 1.0, 1.5], "count": 3}
+    assert data["speed"] == {
+        "training": 6.0, "compiling": 3.0, "evaluating": 1.5, "target_tokens": 300, "tokens_per_second": 50.0, "programs": 2,
+    }  # fmt: skip
+    first = path.read_bytes()
+    path.unlink()
+    assert write_report(run).read_bytes() == first
+    (run / "metrics.jsonl").write_text("")
+    assert embedded(write_report(run).read_text(encoding="utf-8"))["best"] is None
+
+
+def test_the_best_checkpoint_is_the_one_that_training_keeps(tmp_path: Path) -> None:
+    """By the figure that the config names, the later of equals."""
+    records = [validation(step, loss, valid_bleu=bleu) for step, loss, bleu in ((1, 1.0, 30.0), (2, 1.0, 40.0), (3, 2.0, 20.0))]
+    assert report_data.best_evaluation(records, "loss")["step"] == 2  # type: ignore[index]
+    assert report_data.best_evaluation([*records, validation(4, 3.0, valid_bleu=40.0)], "bleu")["step"] == 4  # type: ignore[index]
+    assert report_data.best_evaluation([window(1), validation(2, math.nan)], "loss") is None
+
+
+def test_the_state_is_told_from_the_lock_and_the_last_record(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [window(1)])
+    assert read_run(run)["state"] == "interrupted"
+    with open(run / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert read_run(run)["state"] == "running"
+    assert read_run(run)["state"] == "interrupted"
+    scores = {"bleu": 50.0, "chrf": 60.0, "exact_match": 10.0, "sentences": 5}
+    (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "model_step": 1, "test": scores, "another": {"x": 1}}))
+    data = read_run(run)
+    assert (data["state"], data["model_step"], data["scores"]) == ("finished", 1, {"test": scores})
+
+
+def test_broken_and_unknown_lines_are_counted_and_left_out(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [window(1, unheard_of=[1, {"a": None}]), window(2, loss=math.inf)])
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write('[1, 2]\n{"loss": 3}\n\n{"step": 3, "loss": 2.')
+    data = embedded(write_report(run).read_text(encoding="utf-8"))
+    assert data["curves"]["loss"] == {"steps": [1], "values": [5.0], "count": 1}
+    assert data["unread_lines"] == 3
+    assert data["step"] == 2
+
+
+def test_a_run_that_has_only_a_config_has_a_report(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("model:\n  d_model: 64\n")
+    data = read_run(tmp_path)
+    assert {key: data[key] for key in ("step", "best", "data", "parameters", "environment", "scores")} == {
+        "step": 0, "best": None, "data": None, "parameters": [], "environment": {}, "scores": {},
+    }  # fmt: skip
+    assert all(curve == {"steps": [], "values": [], "count": 0} for curve in data["curves"].values())
+    (tmp_path / "data.json").write_text('{"splits": {"train"')  # being written
+    assert read_run(tmp_path)["data"] is None
+
+
+def test_a_directory_that_is_no_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RunError, match=r"expected a run directory; received one without config\.yaml"):
+        write_report(tmp_path)
+    assert main(["report", str(tmp_path / "nowhere")]) == 2
+    assert "expected a run directory; received no directory" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_prints_the_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "run", [window(1)])
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().out.strip() == str(run / "report.html")
+    assert (run / "report.html").is_file()
+
+
+def test_a_report_is_whole_or_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = write_run(tmp_path / "run", [window(1)])
+    before = write_report(run).read_bytes()
+    (run / "metrics.jsonl").write_text(json.dumps(window(2)))
+
+    def fail(*_: object) -> None:
+        assert (run / "report.html").read_bytes() == before  # the new one stands elsewhere, whole
+        assert sum(path.stat().st_size > 1000 for path in run.glob(".*.tmp")) == 1
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", fail)
+        with pytest.raises(OSError, match="no space"):
+            write_report(run)
+    assert (run / "report.html").read_bytes() == before
+    assert not list(run.glob(".*.tmp"))
+    assert write_report(run).read_bytes() != before
+
+
+HOSTILE = [
+    "</script><script>alert(1)</script>", "<!--<script>", "<img src=x onerror=alert(1)>", "{{script}} {{data}}", "a\u2028b & \x00 \\u003c",
+]  # fmt: skip
+
+
+def test_text_of_the_run_never_becomes_markup(tmp_path: Path) -> None:
+    samples = [{"source": text, "reference": text, "translation": text} for text in HOSTILE]
+    run = write_run(tmp_path / "a<b>&c", [validation(1, 1.0)], [{"step": 1, "samples": samples}])
+    page = write_report(run).read_text(encoding="utf-8")
+    harmless = write_report(write_run(tmp_path / "plain", [])).read_text(encoding="utf-8")
+    assert page.count("<") == harmless.count("<")
+    assert page.count("<script") == 2
+    assert "<title>a&lt;b&gt;&amp;c" in page
+    assert [sentence["source"] for sentence in embedded(page)["samples"]["sentences"]] == HOSTILE
+
+
+def test_json_in_the_page_is_json() -> None:
+    value = {"a": [1.5, math.nan, -math.inf], "b": "</x>&\u2029", "c": None}
+    text = embedded_json(value)
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == {"a": [1.5, None, None], "b": "</x>&\u2029", "c": None}
+
+
+def test_the_page_asks_for_nothing_and_runs_its_own_script_alone(tmp_path: Path) -> None:
+    page = render(read_run(write_run(tmp_path / "run", [])))
+    assert "default-src 'none'" in page
+    assert "{{" not in page
+    assert set(re.findall(r"\w+://[^\s'\"]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, not an address that is asked
+    assert "url(" not in page
+    assert "src=" not in page
+
+
+def test_thinning_keeps_ends_and_extremes() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal(100_000)
+    values[[0, 12_345, 54_321, -1]] = 3.0, 100.0, -100.0, 4.0
+    kept = thinned(values, 500)
+    assert len(kept) <= 500
+    assert (np.diff(kept) > 0).all()
+    assert {0, 12_345, 54_321, 99_999} <= set(kept.tolist())
+    for stretch in np.array_split(values, 50):  # and what the eye sees of the whole: the envelope
+        inside = (np.isin(values[kept], stretch)).sum()
+        assert inside >= 8
+    assert thinned(np.arange(500.0), 500).tolist() == list(range(500))
+    assert thinned(np.zeros(0), 500).tolist() == []
+
+
+def test_a_long_run_has_a_small_report(tmp_path: Path) -> None:
+    records = [window(step, loss=1000.0 if step == 77_777 else 1.0 + step % 7) for step in range(1, 100_001)]
+    run = write_run(tmp_path / "run", records)
+    data = read_run(run)
+    loss = data["curves"]["loss"]
+    assert len(loss["values"]) <= MOST_POINTS
+    assert loss["count"] == 100_000
+    assert (loss["steps"][0], loss["steps"][-1]) == (1, 100_000)
+    assert loss["values"][loss["steps"].index(77_777)] == 1000.0
+    assert len(render(data)) < 300_000
+
+
+def test_samples_are_those_of_the_last_evaluations_sentences(tmp_path: Path) -> None:
+    def line(step: int, source: str) -> dict[str, Any]:
+        return {"step": step, "samples": [{"source": source, "reference": "r", "translation": f"t{step}"}]}
+
+    lines = [line(1, "other"), *(line(step, "same") for step in range(2, 203))]
+    history = read_run(write_run(tmp_path / "run", [], lines))["samples"]
+    assert history["sentences"] == [{"source": "same", "reference": "r"}]
+    steps = [evaluation["step"] for evaluation in history["evaluations"]]
+    assert history["count"] == 201
+    assert len(steps) == MOST_EVALUATIONS
+    assert (steps[0], steps[-1]) == (2, 202)
+    assert history["evaluations"][-1]["translations"] == ["t202"]
+
+
+def test_the_config_tells_what_differs_from_the_defaults(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", [], max_steps=7)
+    with open(run / "config.yaml", "a") as file:
+        file.write("unknown: {list: [{a: 1}, {a: 2}], none: }\n")
+    fields = {field["path"]: field for field in read_run(run)["config"]}
+    assert fields["train.max_steps"] == {"path": "train.max_steps", "value": "7", "changed": True}
+    assert fields["train.seed"]["changed"] is False
+    assert fields["data.train"] == {"path": "data.train", "value": "[]", "changed": False}
+    assert fields["unknown.list[1].a"]["value"] == "2"
+    assert {path for path, field in fields.items() if field["changed"]} == {
+        "train.max_steps", "unknown.list[0].a", "unknown.list[1].a", "unknown.none",
+    }  # fmt: skip
+
+
+def test_a_resumed_run_forgets_the_samples_it_makes_anew(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run", RunConfig())
+    for step in (5, 10):
+        run.log({"step": step, "samples": [{"source": "a\u2028b", "reference": "", "translation": ""}]}, "samples.jsonl")
+        run.log({"step": step})
+    run.forget_after(5)
+    run.close()
+    for name in ("samples.jsonl", "metrics.jsonl"):
+        assert [json.loads(line)["step"] for line in (run.path / name).read_text(encoding="utf-8").split("\n") if line] == [5]
+
+
+def test_every_source_of_the_page_is_used() -> None:
+    names = {path.name for path in report.TEMPLATE.iterdir()}
+    assert names == {*report.SCRIPTS, "report.html", "report.css"}
+
+
+def test_the_config_shown_is_the_one_written() -> None:
+    """Every field of every part, by the path that options have."""
+    paths = {field["path"] for field in report_data.flat_config(json.loads(json.dumps(dataclasses.asdict(RunConfig()))))}
+    assert {f"train.{field.name}" for field in dataclasses.fields(TrainConfig)} <= paths
