@@ -42,7 +42,12 @@ def write_run(run: Path, steps: int = 100, evaluations: int = 5, texts: list[str
     (run / "config.yaml").write_text(dump_config(RunConfig()))
     lines, samples = [], []
     for step in range(1, steps + 1):
-        speed = {"learning_rate": 1e-4 * step, "gradient_norm": 1.0 + math.sin(step), "target_tokens": 100, "seconds": 0.1}
+        speed = {
+            "learning_rate": 1e-4 * step,
+            "gradient_norm": 1.0 + math.sin(step) if steps > 3 else 0.0,
+            "target_tokens": 100,
+            "seconds": 0.1,
+        }
         lines.append({"step": step, "loss": 8 / step, "perplexity": math.exp(8 / step), "tokens_per_second": 1000.0, "time": step, **speed})
         if evaluations and step % (steps // evaluations) == 0:
             scores = {"valid_bleu": 40 * step / steps, "valid_chrf": 60 * step / steps, "valid_exact_match": 0.0, "valid_sentences": 9}
@@ -61,7 +66,7 @@ def write_run(run: Path, steps: int = 100, evaluations: int = 5, texts: list[str
     table = [{"path": path, "shape": shape, "dtype": "float32", "count": math.prod(shape)} for path, shape in shapes.items()]
     (run / "parameters.json").write_text(json.dumps({"environment": {"device": name}, "parameters": table}))
     counts = {"source_length_counts": [0, 1, 5, 9, 3, 0, 2], "target_length_counts": [0, 2, 4, 9, 4, 1, 0]}
-    split = {"read": 20, "empty": 1, "too_long": 2, "kept": 17, "source_tokens": 60, "target_tokens": 70, **counts}
+    split = {"read": 20, "empty": 1, "too_long": 2, "kept": 17, "source_tokens": 60, "target_tokens": 70, "duplicated": 4, **counts}
     data = {"max_length": 5, "source_vocab_size": 100, "target_vocab_size": 120, "splits": {name if texts else "train": split}}
     (run / "data.json").write_text(json.dumps(data))
     write_report(run)
@@ -82,7 +87,7 @@ def opened(browser: Any) -> Iterator[Open]:
     pages, requests, messages = [], [], []
 
     def open_page(run: Path, width: int = 1200, **options: Any) -> Any:
-        page = browser.new_page(viewport={"width": width, "height": 900}, **options)
+        page = browser.new_page(viewport={"width": width, "height": 900}, **{"reduced_motion": "reduce", **options})
         pages.append(page)
         page.on("request", lambda request: requests.append(request.url))
         page.on("console", lambda message: messages.append(message.text))
@@ -131,7 +136,9 @@ def test_every_chart_has_its_curves_and_the_best_checkpoint(opened: Open, run: P
 def test_hovering_shows_the_values_of_a_step_in_every_chart(opened: Open, run: Path) -> None:
     page = opened(run)
     assert readout(page, "loss") == "training 0.08 validation 0.09 step 100"
-    box = page.locator("[data-chart=loss] svg[role=img]").bounding_box()
+    chart = page.locator("[data-chart=loss] svg[role=img]")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
     left, right = 58, 14  # the margins of the plot
     page.mouse.move(box["x"] + left + (box["width"] - left - right) * 0.4, box["y"] + 80)
     assert readout(page, "loss") == "training 0.2 validation 0.225 step 40"
@@ -188,6 +195,21 @@ def test_parameters_sort_and_filter(opened: Open, run: Path) -> None:
     assert page.inner_text(".parameters tfoot").split() == ["2", "of", "4", "6,500"]
     page.click(".subtrees button:text('encoder')")
     assert column(1) == ["encoder/layers/kernel"]
+
+
+def test_the_data_tells_what_became_of_the_pairs(opened: Open, run: Path) -> None:
+    page = opened(run)
+    rows = page.eval_on_selector_all(".facts tbody tr", "all => all.map((row) => row.innerText.split('\t').join(': '))")
+    assert rows == [
+        "Pairs read: 20", "With an empty side: 1", "Too long: 2", "Duplicates: 4", "Pairs kept: 17",
+        "Source tokens: 60", "Target tokens: 70",
+    ]  # fmt: skip
+    caption = page.locator(".histogram figcaption").first
+    assert caption.inner_text() == "train, source median 3, 99\u202f% at most 6 or more tokens".replace(" median", "\nmedian")
+    page.locator(".histogram .catch").nth(3).hover()
+    assert caption.inner_text().endswith("3 tokens: 9 pairs (45.0\u202f%)")
+    page.locator(".histogram .catch").nth(6).hover()
+    assert caption.inner_text().endswith("6 tokens or more: 2 pairs (10.0\u202f%)")
 
 
 def test_the_config_can_be_searched(opened: Open, run: Path) -> None:
@@ -289,12 +311,12 @@ def test_hostile_text_is_inert(opened: Open, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("steps", "evaluations"), [(0, 0), (1, 1), (1, 0), (3, 0)])
-def test_few_values_or_none_break_nothing(opened: Open, tmp_path: Path, steps: int, evaluations: int) -> None:
+def test_few_values_or_none_or_zeros_break_nothing(opened: Open, tmp_path: Path, steps: int, evaluations: int) -> None:
     page = opened(write_run(tmp_path / "run", steps, evaluations))
     assert page.locator("[data-chart]").count() == 6
     assert page.locator("[data-chart=loss] .dot").count() >= (steps == 1)
     assert ("No values yet" in page.inner_text("[data-chart=loss]")) == (steps == 0)
-    assert not any("NaN" in path for path in paths(page, "loss"))
+    assert not any("NaN" in path for chart in ("loss", "gradient_norm") for path in paths(page, chart))
 
 
 def test_a_long_run_is_drawn_quickly_enough_to_use(opened: Open, tmp_path: Path) -> None:

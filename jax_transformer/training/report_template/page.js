@@ -19,7 +19,7 @@ function masthead(data) {
     element('p', { class: 'over' }, 'Training report'),
     element('h1', {}, data.name, ' ', element('span', { class: `state ${data.state}` }, data.state)),
     element('p', { class: 'lead' }, [
-      `Step ${formatCount(data.step)}${data.last_step && data.last_step !== data.step ? ` of ${formatCount(data.last_step)}` : ''}`,
+      `Step ${formatCount(data.step)}${data.last_step > data.step ? ` of ${formatCount(data.last_step)}, ${formatShare(data.step, data.last_step)}` : ''}`,
       data.environment.device ? `on ${data.environment.device}` : '', moment ? `as of ${moment}` : ''].filter(Boolean).join(' · ')),
   ];
 }

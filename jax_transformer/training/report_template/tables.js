@@ -149,7 +149,7 @@ function subtrees(parameters, all, pick) {
       totals.set(prefix, (totals.get(prefix) || 0) + count);
     }
   }
-  const rows = [...totals].sort(([a], [b]) => a.localeCompare(b)).map(([prefix, count]) => {
+  const rows = [...totals].map(([prefix, count]) => {
     const depth = prefix.split('/').length - 2;
     const bar = element('span', { class: 'share', 'aria-hidden': 'true' }, element('span'));
     bar.firstChild.style.width = `${(100 * count) / all}%`;
