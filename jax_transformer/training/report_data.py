@@ -26,6 +26,8 @@ CURVES = (
 """Keys of metrics.jsonl that are drawn against steps."""
 MOST_POINTS = 1600
 """Points of one curve, at most: about three for each pixel of its width."""
+MEANS = 300
+"""Means of equal stretches that stand for a curve of more than twice as many points, over a pale line of the points."""
 MOST_EVALUATIONS = 60
 """Evaluations whose samples are shown, at most: the first, the last, and some between."""
 
@@ -100,7 +102,7 @@ def speed(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def curve(records: Sequence[Record], key: str) -> dict[str, Any]:
-    """The finite values of `key` against steps, thinned out, and how many there were."""
+    """The finite values of `key` against steps, thinned out, how many there were, and means of many."""
     points = [(record["step"], record[key]) for record in records if _is_finite(record.get(key))]
     steps, values = np.array(points, np.float64).reshape(-1, 2).T
     kept = thinned(values, MOST_POINTS)
@@ -108,6 +110,15 @@ def curve(records: Sequence[Record], key: str) -> dict[str, Any]:
         "steps": [int(step) for step in steps[kept]],
         "values": [float(f"{value:.6g}") for value in values[kept]],
         "count": len(points),
+        "means": means(steps, values) if len(points) > 2 * MEANS else None,
+    }
+
+
+def means(steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
+    """The mean of each of MEANS equal stretches of the values, at the last step of it."""
+    return {
+        "steps": [int(stretch[-1]) for stretch in np.array_split(steps, MEANS)],
+        "values": [float(f"{stretch.mean():.6g}") for stretch in np.array_split(values, MEANS)],
     }
 
 

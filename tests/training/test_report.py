@@ -20,7 +20,7 @@ from jax_transformer.config_files import dump_config
 from jax_transformer.run_config import RunConfig, TrainConfig
 from jax_transformer.training import report, report_data
 from jax_transformer.training.report import embedded_json, render, write_report
-from jax_transformer.training.report_data import MOST_EVALUATIONS, MOST_POINTS, read_run, thinned
+from jax_transformer.training.report_data import MEANS, MOST_EVALUATIONS, MOST_POINTS, read_run, thinned
 from jax_transformer.training.run_directory import RunDirectory, RunError
 
 
@@ -71,7 +71,7 @@ def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
     data = embedded(path.read_text(encoding="utf-8"))
     assert data == json.loads(json.dumps(read_run(run)))
     assert data["best"]["step"] == 2
-    assert data["curves"]["valid_loss"] == {"steps": [1, 2, 3], "values": [2.0, 1.0, 1.5], "count": 3}
+    assert data["curves"]["valid_loss"] == {"steps": [1, 2, 3], "values": [2.0, 1.0, 1.5], "count": 3, "means": None}
     assert data["speed"] == {
         "training": 6.0, "compiling": 3.0, "evaluating": 1.5, "target_tokens": 300, "tokens_per_second": 50.0, "programs": 2,
     }  # fmt: skip
@@ -108,7 +108,7 @@ def test_broken_and_unknown_lines_are_counted_and_left_out(tmp_path: Path) -> No
     with open(run / "metrics.jsonl", "a") as file:
         file.write('[1, 2]\n{"loss": 3}\n\n{"step": 3, "loss": 2.')
     data = embedded(write_report(run).read_text(encoding="utf-8"))
-    assert data["curves"]["loss"] == {"steps": [1], "values": [5.0], "count": 1}
+    assert data["curves"]["loss"] == {"steps": [1], "values": [5.0], "count": 1, "means": None}
     assert data["unread_lines"] == 3
     assert data["step"] == 2
 
@@ -119,7 +119,7 @@ def test_a_run_that_has_only_a_config_has_a_report(tmp_path: Path) -> None:
     assert {key: data[key] for key in ("step", "best", "data", "parameters", "environment", "scores")} == {
         "step": 0, "best": None, "data": None, "parameters": [], "environment": {}, "scores": {},
     }  # fmt: skip
-    assert all(curve == {"steps": [], "values": [], "count": 0} for curve in data["curves"].values())
+    assert all(curve == {"steps": [], "values": [], "count": 0, "means": None} for curve in data["curves"].values())
     (tmp_path / "data.json").write_text('{"splits": {"train"')  # being written
     assert read_run(tmp_path)["data"] is None
 
@@ -214,6 +214,9 @@ def test_a_long_run_has_a_small_report(tmp_path: Path) -> None:
     assert loss["count"] == 100_000
     assert (loss["steps"][0], loss["steps"][-1]) == (1, 100_000)
     assert loss["values"][loss["steps"].index(77_777)] == 1000.0
+    assert (len(loss["means"]["steps"]), loss["means"]["steps"][-1]) == (MEANS, 100_000)
+    first = loss["means"]["steps"][0]
+    assert loss["means"]["values"][0] == pytest.approx(np.mean([1.0 + step % 7 for step in range(1, first + 1)]), rel=1e-5)
     assert len(render(data)) < 300_000
 
 

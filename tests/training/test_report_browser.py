@@ -324,5 +324,7 @@ def test_a_long_run_is_drawn_quickly_enough_to_use(opened: Open, tmp_path: Path)
     page = opened(write_run(tmp_path / "run", 100_000, 100))
     lengths = page.eval_on_selector_all("path.curve", "all => all.map((path) => path.getAttribute('d').length)")
     assert sum(lengths) < 200_000
-    assert "the extremes of each stretch are drawn" in page.inner_text("#curves")
+    assert "100,000 values a curve, lines are means of stretches" in page.inner_text("#curves")
+    assert page.locator("[data-chart=gradient_norm] .canvas path.curve").count() == 2
+    assert readout(page, "gradient_norm").startswith("mean 1.0")  # of 1 + sin(step)
     assert readout(page, "gradient_norm").endswith("step 100,000")

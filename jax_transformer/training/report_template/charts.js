@@ -21,7 +21,7 @@ function makeCursor(lastStep, bestStep) {
  */
 function chart(spec, curves, cursor) {
   const series = spec.series
-    .map((item, index) => ({ ...item, ...curves[item.key], slot: item.slot ?? index }))
+    .map((item, index) => ({ ...item, ...lines(curves[item.key]), slot: index }))
     .filter((item) => item.values && item.values.length);
   const state = { log: spec.log === 'first', width: 0, plot: null };
   const canvas = element('div', { class: 'canvas' });
@@ -50,7 +50,7 @@ function chart(spec, curves, cursor) {
 
   function drawPlot(width) {
     const shown = state.log ? series.map(positive).filter((item) => item.values.length) : series;
-    const axis = valueAxis(shown.flatMap((item) => item.values), state.log, 4);
+    const axis = valueAxis(shown.flatMap((item) => [...item.values, ...item.points.values]), state.log, 4);
     const x = makeScale([0, Math.max(1, cursor.lastStep)], [MARGIN.left, width - MARGIN.right], false);
     const y = makeScale(axis.domain, [CHART_HEIGHT - MARGIN.bottom, MARGIN.top], state.log);
     const node = svg('svg', {
@@ -100,11 +100,13 @@ function chart(spec, curves, cursor) {
   }
 
   function curvePath(item, x, y) {
-    const points = item.steps.map((at, i) => [x(at).toFixed(1), y(item.values[i]).toFixed(1)]);
-    const path = svg('path', { class: `curve slot-${item.slot}`, d: `M${points.map((point) => point.join(',')).join('L')}` });
+    const pixels = (line) => line.steps.map((at, i) => [x(at).toFixed(1), y(line.values[i]).toFixed(1)]);
+    const path = (all, faint) => svg('path', { class: `curve slot-${item.slot}${faint}`, d: `M${all.map((point) => point.join(',')).join('L')}` });
+    const points = pixels(item);
+    const pale = item.points.steps.length ? path(pixels(item.points), ' faint') : null;
     const isDotted = points.length === 1 || (item.dots && points.length <= MOST_DOTS);
     const dots = isDotted ? points.map(([cx, cy]) => svg('circle', { class: `dot slot-${item.slot}`, cx, cy, r: 3 })) : [];
-    return svg('g', {}, path, dots);
+    return svg('g', {}, pale, path(points, ''), dots);
   }
 
   function follow(event) {
@@ -178,9 +180,17 @@ function swatch(item) {
   return mark;
 }
 
+/** The line to draw and to read, and the points to draw pale beneath it: where there are means, these, and all points. */
+function lines({ steps, values, means }) {
+  return means ? { ...means, points: { steps, values } } : { steps, values, points: { steps: [], values: [] } };
+}
+
 function positive(item) {
-  const kept = item.values.map((value, i) => [item.steps[i], value]).filter(([, value]) => value > 0);
-  return { ...item, steps: kept.map(([step]) => step), values: kept.map(([, value]) => value) };
+  const kept = (line) => {
+    const pairs = line.values.map((value, i) => [line.steps[i], value]).filter(([, value]) => value > 0);
+    return { steps: pairs.map(([step]) => step), values: pairs.map(([, value]) => value) };
+  };
+  return { ...item, ...kept(item), points: kept(item.points) };
 }
 
 function description(spec, series, cursor) {

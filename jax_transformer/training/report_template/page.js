@@ -47,9 +47,8 @@ function headline(data) {
 function curvesSection(data) {
   const cursor = makeCursor(data.step, data.best ? data.best.step : null);
   const all = Object.values(data.curves);
-  const isThinned = all.some((curve) => curve.count > curve.values.length);
-  const longest = Math.max(0, ...all.map((curve) => curve.count));
-  const lead = `Against steps; the values beside the names are those at the cursor, or the last.${isThinned ? ` Of ${formatCount(longest)} values a curve, the extremes of each stretch are drawn.` : ''}`;
+  const averaged = all.filter((curve) => curve.means);
+  const lead = `Against steps; the values beside the names are those at the cursor, or the last.${averaged.length ? ` Of up to ${formatCount(Math.max(...averaged.map((curve) => curve.count)))} values a curve, lines are means of stretches; extremes stand pale behind them.` : ''}`;
   return section('curves', 'Curves', lead, element('div', { class: 'multiples' }, CHARTS.map((spec) => chart(spec, data.curves, cursor))));
 }
 
