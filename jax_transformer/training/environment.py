@@ -9,10 +9,9 @@ from typing import Any
 
 import jax
 
-import jax_transformer
 from jax_transformer.model.functional import Params
 
-LIBRARIES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "sentencepiece", "sacrebleu")
+LIBRARIES = ("jax-transformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "sentencepiece", "sacrebleu")
 
 
 def parameter_table(params: Params) -> list[dict[str, Any]]:
@@ -33,7 +32,6 @@ def environment() -> dict[str, str]:
         "system": f"{platform.system()} {platform.machine()}",
         "CPU cores": str(os.cpu_count()),
         "Python": platform.python_version(),
-        "jax-transformer": jax_transformer.__version__,
         **{name: found for name in LIBRARIES if (found := _version(name))},
     }
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import yaml
 
-import jax_transformer
 from jax_transformer.run_config import RunConfig
 from jax_transformer.training.run_directory import CONFIG, DATA, METRICS, PARAMETERS, SAMPLES, RunError, is_training
 
@@ -48,7 +47,6 @@ def read_run(run: Path) -> dict[str, Any]:
     limit = _value_at(config, "train", "max_steps")
     return {
         "name": run.resolve().name,
-        "version": jax_transformer.__version__,
         "state": "finished" if final else "running" if is_training(run) else "interrupted",
         "step": max((record["step"] for record in records), default=0),
         "last_step": final["step"] if final else limit,

@@ -326,5 +326,5 @@ def test_a_long_run_is_drawn_quickly_enough_to_use(opened: Open, tmp_path: Path)
     assert sum(lengths) < 200_000
     assert "100,000 values a curve, lines are means of stretches" in page.inner_text("#curves")
     assert page.locator("[data-chart=gradient_norm] .canvas path.curve").count() == 2
-    assert readout(page, "gradient_norm").startswith("mean 1.0")  # of 1 + sin(step)
+    assert float(readout(page, "gradient_norm").split()[1]) == pytest.approx(1.0, abs=0.2)  # the mean of 1 + sin(step)
     assert readout(page, "gradient_norm").endswith("step 100,000")

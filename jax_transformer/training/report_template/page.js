@@ -60,7 +60,7 @@ function environmentSection(environment) {
 
 function colophon(data) {
   const unread = data.unread_lines ? ` ${formatCount(data.unread_lines)} unreadable line${data.unread_lines === 1 ? ' was' : 's were'} left out.` : '';
-  return element('p', {}, `Written by jax-transformer ${data.version} from the files of the run; made again by `, element('code', {}, 'jax-transformer report RUN'), `.${unread}`);
+  return element('p', {}, 'Written by jax-transformer from the files of the run; made again by ', element('code', {}, 'jax-transformer report RUN'), `.${unread}`);
 }
 
 // --- light and dark
