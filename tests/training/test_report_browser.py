@@ -94,7 +94,7 @@ def opened(browser: Any) -> Iterator[Open]:
         page.on("pageerror", lambda error: messages.append(str(error)))
         page.goto((run / "report.html").as_uri())
         page.wait_for_selector("html[data-ready]", state="attached")
-        page.wait_for_function("[...document.querySelectorAll('.canvas')].every((canvas) => canvas.firstChild)")
+        page.wait_for_selector(".canvas:empty", state="detached")
         return page
 
     yield open_page
