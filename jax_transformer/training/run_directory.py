@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 from pathlib import Path
 from typing import IO, Any
@@ -13,6 +14,7 @@ from jax_transformer.run_config import RunConfig
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
 
 
 class RunError(ValueError):
@@ -64,7 +66,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def model(self) -> Path:
@@ -74,6 +76,12 @@ class RunDirectory:
         """Adds a line to metrics.jsonl."""
         with open(self.path / METRICS, "a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last one that was cut off by a crash is left out."""
+        file = self.path / METRICS
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        return [json.loads(line) for line in lines if math.isfinite(_step_of(line))]
 
     def forget_after(self, step: int) -> None:
         """Drops the metrics of later steps, which a resumed run makes anew."""
