@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from jax_transformer.model.functional import Params
-from jax_transformer.trees import flatten, nearest, unflatten
+from jax_transformer.trees import flatten, unflatten
 
 
 class FreezeError(ValueError):
@@ -24,7 +24,10 @@ def split_frozen(params: Params, patterns: Sequence[str]) -> tuple[Params, Param
     leaves = flatten(params)
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path in leaves):
-            raise FreezeError(f"train.freeze: expected patterns of parameter paths; {pattern!r} matches none{nearest(pattern, leaves)}")
+            raise FreezeError(
+                f"train.freeze: expected patterns of parameter paths, such as {next(iter(leaves))}; received {pattern!r}, which matches none; "
+                "--dry-run lists them"
+            )
     frozen = {path: leaf for path, leaf in leaves.items() if any(fnmatchcase(path, pattern) for pattern in patterns)}
     trained = {path: leaf for path, leaf in leaves.items() if path not in frozen}
     if not trained:

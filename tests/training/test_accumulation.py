@@ -77,7 +77,7 @@ def test_rows_that_are_no_multiple_are_refused(config: TransformerConfig, batch:
 
 
 def test_accumulation_is_refused_where_a_rows_number_counts() -> None:
-    with pytest.raises(ConfigError, match="accumulate must be 1 with model.position_index='batch_row'"):
+    with pytest.raises(ConfigError, match=r"accumulate must be 1 with model\.position_index='batch_row'"):
         RunConfig(model=TransformerConfig(position_index="batch_row"), train=TrainConfig(accumulate=2))
 
 
