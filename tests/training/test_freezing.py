@@ -64,7 +64,7 @@ def test_splitting_and_joining() -> None:
 
 
 def test_a_pattern_that_matches_nothing_is_refused(config: TransformerConfig) -> None:
-    with pytest.raises(FreezeError, match=r"such as \w+/.*; received 'encoder/layer/\*', which matches none"):
+    with pytest.raises(FreezeError, match=r"such as \w+/.* received 'encoder/layer/\*', which matches none"):
         jax.eval_shape(lambda: init_state(config, dataclasses.replace(TRAIN, freeze=("encoder/layer/*",))))
 
 
