@@ -1,4 +1,4 @@
-"""The command: jax-transformer train | translate | evaluate | report.
+"""The command: jax-transformer train | average | translate | evaluate | report.
 
 Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C.
 """
@@ -9,7 +9,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -19,10 +19,11 @@ from jax_transformer.presets import PRESETS, get_preset
 from jax_transformer.run_config import RunConfig
 
 DEFAULT_PRESET = "demo"
-TRAIN_HELP = f"""Train a model: jax-transformer train [PRESET] [--config FILE] [--resume RUN] [options]
+TRAIN_HELP = f"""Train a model: jax-transformer train [PRESET] [--config FILE] [--resume RUN] [--dry-run] [--profile] [options]
 
 PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}. --config FILE.yaml changes what it names, the options change the rest.
---resume RUN goes on with an interrupted run, exactly where its latest checkpoint stood, and takes no other option."""
+--resume RUN goes on with an interrupted run, exactly where its latest checkpoint stood, and takes no other option but --profile.
+--dry-run only tells config, parameters, batches and memory. --profile writes a trace of some steps into the run's profile/."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,12 +55,16 @@ def _fail(message: str) -> int:
 def _train(arguments: list[str]) -> int:
     config_file, arguments = _take_option(arguments, "--config")
     resumed, arguments = _take_option(arguments, "--resume")
+    dry_run, arguments = _take_flag(arguments, "--dry-run")
+    profile, arguments = _take_flag(arguments, "--profile")
     preset = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
     if resumed is not None:
-        if arguments or preset or config_file:
-            given = " ".join(filter(None, [preset, config_file and f"--config {config_file}", *arguments]))
+        if arguments or preset or config_file or dry_run:
+            given = " ".join(
+                filter(None, [preset, config_file and f"--config {config_file}", "--dry-run" if dry_run else None, *arguments])
+            )
             raise ValueError(f"--resume takes no other option (a run goes on with its own config.yaml); received {given}")
-        return _run_training(RunConfig(run_dir=resumed), name="", resume=True)
+        return _run_training(RunConfig(run_dir=resumed), name="", resume=True, profile=profile)
 
     config = get_preset(preset or DEFAULT_PRESET)
     if config_file is not None:
@@ -67,15 +72,21 @@ def _train(arguments: list[str]) -> int:
 
         config = load_config(config_file, config)
     config = tyro.cli(RunConfig, default=config, args=arguments, prog="jax-transformer train", description=TRAIN_HELP)
-    return _run_training(config, name=preset or DEFAULT_PRESET, resume=False)
+    if dry_run:
+        from jax_transformer.training.loop import describe_run
+
+        for line in describe_run(config):
+            print(line, flush=True)
+        return 0
+    return _run_training(config, name=preset or DEFAULT_PRESET, resume=False, profile=profile)
 
 
-def _run_training(config: RunConfig, *, name: str, resume: bool) -> int:
+def _run_training(config: RunConfig, *, name: str, resume: bool, profile: bool) -> int:
     keep_freed_memory()
     from jax_transformer.training.loop import Interrupted, train
 
     try:
-        result = train(config, name=name, resume=resume)
+        result = train(config, name=name, resume=resume, profile=profile)
     except Interrupted as stopped:
         print(stopped)
         return 130
@@ -86,7 +97,10 @@ def _run_training(config: RunConfig, *, name: str, resume: bool) -> int:
         print(f"{split}: {scores.summary()}")
     print(f"  {scores.bleu_signature}\n  {scores.chrf_signature}")
     print(f"{result.seconds:.0f} s, of which {result.compile_seconds:.0f} s compiled {result.programs} training programs")
-    print(f"run:    {result.run}\nmodel:  {result.model} (step {result.step})\nreport: {result.report}")
+    if profile:
+        print(f"trace: {result.run / 'profile'} (look at it with `xprof` or ui.perfetto.dev)")
+    made_of = f"step {result.step}" if len(result.steps) == 1 else f"the mean of steps {', '.join(map(str, result.steps))}"
+    print(f"run:    {result.run}\nmodel:  {result.model} ({made_of})\nreport: {result.report}")
     print(f"translate with it: jax-transformer translate {result.model}")
     return 0
 
@@ -101,6 +115,39 @@ def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]
                 raise ValueError(f"{name} expects a value; received none")
             return arguments[i + 1], arguments[:i] + arguments[i + 2 :]
     return None, arguments
+
+
+def _take_flag(arguments: list[str], name: str) -> tuple[bool, list[str]]:
+    """Whether `name` is among the arguments, and the others."""
+    return name in arguments, [argument for argument in arguments if argument != name]
+
+
+@dataclass(frozen=True)
+class AverageOptions:
+    """Make a model of the mean of a run's checkpoints."""
+
+    run: tyro.conf.Positional[str]
+    """A run directory; the run may be under way."""
+    output: str
+    """The model directory to write."""
+    count: int = 5
+    """How many checkpoints; no more are there than train.keep_checkpoints and train.average_checkpoints kept."""
+    which: Literal["last", "best"] = "last"
+
+
+def _average(arguments: list[str]) -> int:
+    options = tyro.cli(AverageOptions, args=arguments, prog="jax-transformer average")
+    if options.count < 1:
+        raise ValueError(f"--count must be at least 1; received {options.count}")
+    from jax_transformer.model_directory import save_model
+    from jax_transformer.training.kept_model import averaged_model
+
+    model = averaged_model(options.run, options.which, options.count)
+    save_model(model, options.output)
+    training = model.training or {}
+    steps = ", ".join(map(str, training["checkpoints"]))
+    print(f"model: {options.output} (the mean of steps {steps}; valid loss {training['valid_loss']:.4f})")
+    return 0
 
 
 # --- translate and evaluate
@@ -231,10 +278,17 @@ def _report(arguments: list[str]) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "translate": _translate, "evaluate": _evaluate, "report": _report}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": _train,
+    "average": _average,
+    "translate": _translate,
+    "evaluate": _evaluate,
+    "report": _report,
+}
 USAGE = """jax-transformer COMMAND …
 
   train       train a model; without arguments, the demo on the embedded phrasebook
+  average     make a model of the mean of a run's checkpoints
   translate   translate text with a model
   evaluate    score a model on a text with its reference
   report      write a run's report.html anew

@@ -29,7 +29,8 @@ import numpy as np
 
 from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
 from jax_transformer.porting.files import read_tensors, write_tensors
-from jax_transformer.porting.rules import DTYPES, PortingError, flatten, nearest, unflatten
+from jax_transformer.porting.rules import DTYPES, PortingError
+from jax_transformer.trees import flatten, nearest, unflatten
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer

@@ -108,6 +108,11 @@ class RunConfig:
                 problems.append(f"model.{name} must be at least data.max_length={longest}; received {stack.max_length}")
         if self.model.share_embeddings and not self.data.joint_vocabulary:
             problems.append("model.share_embeddings needs data.joint_vocabulary; received false")
+        if self.train.accumulate > 1 and not self.model.batch_rows_are_independent:
+            problems.append(
+                f"train.accumulate must be 1 with model.position_index='batch_row', where a row's number counts; "
+                f"received {self.train.accumulate}"
+            )
         require(self, problems)
 
 

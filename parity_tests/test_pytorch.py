@@ -25,7 +25,7 @@ from jax_transformer.model import functional
 from jax_transformer.parity.compare import compare, float32_rule
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.porting.convert import export_checkpoint, import_checkpoint, params_from_state_dict
-from jax_transformer.porting.rules import flatten
+from jax_transformer.trees import flatten
 from torch_reference.pytorch import PytorchTransformer, greedy
 from torch_reference.trace import Trace
 

@@ -21,10 +21,10 @@ from jax_transformer.model_directory import Model, load_model
 from jax_transformer.parity.compare import compare, float32_rule
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.porting.convert import export_checkpoint, import_checkpoint, params_from_state_dict
-from jax_transformer.porting.rules import flatten
 from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
 from jax_transformer.training.loop import train
 from jax_transformer.training.losses import cross_entropy
+from jax_transformer.trees import flatten
 from torch_reference.pytorch import PytorchTransformer, greedy
 
 Params = dict[str, Any]

@@ -17,16 +17,17 @@ PACKAGE = ROOT / "jax_transformer"
 CONFIG = {"config", "validation"}
 RUN = {"config", "data_config", "run_config", "validation"}
 MODEL = {"model", *CONFIG}
-DIRECTORY = {"model_directory", *MODEL}
+DIRECTORY = {"model_directory", "trees", *MODEL}
 ALLOWED: dict[str, set[str]] = {
     "config": {"validation"},
+    "trees": set(),
     "data_config": {"validation"},
     "run_config": {"data_config", *CONFIG},
     "model": CONFIG,
     "data": RUN,
     "parity": set(),
     "porting": DIRECTORY,
-    "model_directory": {"data.tokenizers", "porting.files", "porting.rules", *MODEL},  # its files are tensors and tokenizers
+    "model_directory": {"data.tokenizers", "porting.files", "porting.rules", "trees", *MODEL},  # its files are tensors and tokenizers
     "decoding": DIRECTORY,
     "training": {"data", "decoding", "config_files", *DIRECTORY, *RUN},
     "presets": RUN,
@@ -38,6 +39,7 @@ FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
     "parity": {"numpy"},
     "config": set(),
+    "trees": set(),
     "data_config": set(),
     "run_config": set(),
     "validation": set(),

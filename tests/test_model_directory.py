@@ -17,7 +17,7 @@ from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model_directory import Model, ModelError, is_model_directory, load_model, save_model
 from jax_transformer.porting.files import write_tensors
-from jax_transformer.porting.rules import flatten
+from jax_transformer.trees import flatten
 
 CONFIG = TransformerConfig(
     source_vocab_size=13, target_vocab_size=11, d_model=12, num_heads=3, d_ff=7, num_encoder_layers=2, num_decoder_layers=1, max_length=9

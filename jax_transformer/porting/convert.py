@@ -23,12 +23,10 @@ from jax_transformer.porting.files import as_arrays, read_tensors, write_tensors
 from jax_transformer.porting.rules import (
     PortingError,
     Shapes,
-    flatten,
     leaves_from_tensors,
-    nearest,
     tensors_from_leaves,
-    unflatten,
 )
+from jax_transformer.trees import flatten, nearest, unflatten
 
 GENERATION_ASKS = {"decoder_start_id": "the id that the decoder starts with", "eos_id": "the id that ends a sentence"}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from jax_transformer.data.batching import Batch, Shape, choose_shapes, padding_share, plan_epoch
+from jax_transformer.data.batching import Batch, choose_shapes, padding_share, plan_epoch
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.run_config import RunConfig
 from jax_transformer.training.evaluation import batches
@@ -17,14 +17,16 @@ class BatchSchedule:
         self.corpus, self.seed = corpus, config.train.seed
         self.pairs = corpus.splits["train"]
         data = config.data
-        self.shapes: tuple[Shape, ...] = choose_shapes(
+        shapes = choose_shapes(
             self.pairs.source_lengths, self.pairs.target_lengths, batch_tokens=data.batch_tokens, num_shapes=data.num_shapes
         )
+        self.shapes = tuple(shape._replace(rows=shape.rows * config.train.accumulate) for shape in shapes)
         plan = plan_epoch(self.pairs, self.shapes, seed=self.seed, epoch=0)
         self.batches_per_epoch = len(plan)  # the same in every epoch: shapes are filled by count
         self.padding = padding_share(self.pairs, plan)
         most = config.train.max_epochs * self.batches_per_epoch
         self.last_step = min(config.train.max_steps, most) if most else config.train.max_steps
+        self.epochs = self.last_step / self.batches_per_epoch
 
     def batches_from(self, step: int) -> Iterator[Batch]:
         """The batches after `step` steps, up to the last step."""

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from jax_transformer.model.functional import Params
+from jax_transformer.trees import flatten
 
 LIBRARIES = ("jax-transformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "sentencepiece", "sacrebleu")
 
@@ -17,8 +18,8 @@ LIBRARIES = ("jax-transformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpo
 def parameter_table(params: Params) -> list[dict[str, Any]]:
     """Path, shape, dtype and count of every parameter, in the order of their paths."""
     return [
-        {"path": "/".join(key.key for key in path), "shape": list(leaf.shape), "dtype": str(leaf.dtype), "count": int(leaf.size)}
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        {"path": path, "shape": list(leaf.shape), "dtype": str(leaf.dtype), "count": int(leaf.size)}
+        for path, leaf in sorted(flatten(params).items(), key=lambda item: item[0].split("/"))
     ]
 
 

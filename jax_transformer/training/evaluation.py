@@ -62,8 +62,10 @@ class Sample:
     translation: str
 
 
-def translate_split(model: Model, pairs: TokenPairs, most: int | None = None) -> tuple[TranslationScores, list[Sample]]:
-    """Greedy translations of the first `most` sentences (None: all), and their scores.
+def translate_split(
+    model: Model, pairs: TokenPairs, most: int | None = None, *, tokenize: str = "13a"
+) -> tuple[TranslationScores, list[Sample]]:
+    """Greedy translations of the first `most` sentences (None: all), and their scores; `tokenize` as in `score_translations`.
 
     A sentence longer than the model's positions is scored with an empty translation, and counted.
     """
@@ -72,4 +74,5 @@ def translate_split(model: Model, pairs: TokenPairs, most: int | None = None) ->
     fits = pairs.source_lengths[indices] <= limit(model, "source")
     translations = translate(model, [source if fit else "" for source, fit in zip(sources, fits, strict=True)])
     samples = [Sample(*texts) for texts in zip(sources, references, translations, strict=True)]
-    return dataclasses.replace(score_translations(translations, references), too_long=int((~fits).sum())), samples
+    scores = score_translations(translations, references, tokenize=tokenize)
+    return dataclasses.replace(scores, too_long=int((~fits).sum())), samples

@@ -7,7 +7,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -15,21 +15,27 @@ from typing import Any
 
 import jax
 
-from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus, prepare
-from jax_transformer.model_directory import Model, save_model
+from jax_transformer.model.functional import Params
+from jax_transformer.model_directory import save_model
 from jax_transformer.run_config import RunConfig
+from jax_transformer.training.averaging import average
 from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.bookkeeping import CompiledByShape, Window
 from jax_transformer.training.checkpoints import Checkpoints
+from jax_transformer.training.dry_run import describe
+from jax_transformer.training.early_stopping import evaluations_since_best
 from jax_transformer.training.evaluation import Sample, Split, split_loss, translate_split
 from jax_transformer.training.events import require_tensorboard
+from jax_transformer.training.initial import first_params, with_tokenizers_of_initial_model
 from jax_transformer.training.journal import Journal
+from jax_transformer.training.kept_model import fitted, make_model
 from jax_transformer.training.metrics import TranslationScores
+from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import RunDirectory, RunError, check_unused
-from jax_transformer.training.step import TrainState, all_params, init_state, make_evaluation_step, make_train_step
+from jax_transformer.training.step import TrainState, init_state, kept_params, make_evaluation_step, make_train_step
 
 
 class Interrupted(Exception):
@@ -47,7 +53,9 @@ class TrainingResult:
     run: Path
     model: Path
     report: Path
-    step: int
+    steps: list[int]
+    """The checkpoints that the model is the mean of; mostly one."""
+
     scores: dict[str, TranslationScores]
     """By split: "test", and of the phrasebook "combinations"; "valid" where there is no test."""
     samples: list[Sample]
@@ -57,13 +65,19 @@ class TrainingResult:
     programs: int
     """Training steps compiled: one per shape."""
 
+    @property
+    def step(self) -> int:
+        """The last of them."""
+        return self.steps[-1]
 
-def train(config: RunConfig, *, name: str = "run", resume: bool = False) -> TrainingResult:
+
+def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile: bool = False) -> TrainingResult:
     """Trains, evaluates, and writes the model directory.
 
     Args:
       name: the new run's directory is runs/NAME where the config names none.
       resume: go on with the run at config.run_dir, exactly where its latest checkpoint stood; its own config.yaml is used.
+      profile: write a trace of some steps into the run's profile/.
 
     Raises:
       ValueError: a corpus, run directory or checkpoint that can't be used.
@@ -76,13 +90,27 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False) -> Trai
     else:
         if config.run_dir:
             check_unused(config.run_dir)
-        corpus = _prepare(config)  # before there is a run directory, so that a mistake in the data leaves none behind
+        config = with_tokenizers_of_initial_model(config)
+        corpus = _prepare(config)  # before there is a run directory, so that a mistake leaves none behind
+        _check_start(config, corpus)
         run = RunDirectory.create(config.run_dir, config) if config.run_dir else RunDirectory.create_numbered(name, config)
     journal = Journal(run, config.train)
     try:
-        return _Training(run, config, corpus, journal, started).run_to_the_end()
+        return _Training(run, config, corpus, journal, started, Profile(run.path / "profile") if profile else None).run_to_the_end()
     finally:
         journal.close()
+
+
+def describe_run(config: RunConfig) -> Iterator[str]:
+    """What `train(config)` would do, line by line, without a run directory: the resolved config, the parameters, batches and memory.
+
+    Raises:
+      ValueError: as `train`.
+    """
+    config = with_tokenizers_of_initial_model(config)
+    corpus = _prepare(config)
+    _check_start(config, corpus)
+    yield from describe(config, fitted(config.model, corpus), corpus)
 
 
 def _prepare(config: RunConfig) -> PreparedCorpus:
@@ -94,11 +122,21 @@ def _prepare(config: RunConfig) -> PreparedCorpus:
     return corpus
 
 
+def _check_start(config: RunConfig, corpus: PreparedCorpus) -> None:
+    """Raises ValueError for first parameters and patterns of frozen ones that don't suit the model."""
+    model = fitted(config.model, corpus)
+    jax.eval_shape(lambda: init_state(model, config.train))
+    if config.init_from:
+        first_params(config.init_from, model, corpus)
+
+
 class _Training:
     """One process's share of a run."""
 
-    def __init__(self, run: RunDirectory, config: RunConfig, corpus: PreparedCorpus, journal: Journal, started: float) -> None:
-        self.run_dir, self.config, self.corpus, self.journal, self.started = run, config, corpus, journal, started
+    def __init__(
+        self, run: RunDirectory, config: RunConfig, corpus: PreparedCorpus, journal: Journal, started: float, profile: Profile | None
+    ) -> None:
+        self.run_dir, self.config, self.corpus, self.journal, self.started, self.profile = run, config, corpus, journal, started, profile
         print(f"run directory: {run.path}", flush=True)
         self.model_config = fitted(config.model, corpus)
         self.schedule = BatchSchedule(config, corpus)
@@ -108,23 +146,23 @@ class _Training:
         self.window = Window()
 
     def run_to_the_end(self) -> TrainingResult:
-        checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train.keep_checkpoints)
+        checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train)
         try:
             state = self._first_state(checkpoints)
-            self.journal.begin(int(state.step), self.corpus.report, all_params(state))
+            self.journal.begin(int(state.step), self.corpus.report, kept_params(state))
             print(self._description(state), flush=True)
             with stop_requests() as stop_requested, TrainingProgress(self.schedule.last_step, int(state.step)) as progress:
                 state = self._steps(state, checkpoints, progress, stop_requested)
-            best = checkpoints.best_step()
-            if best is not None and best != int(state.step):
-                state = checkpoints.restore(best, like=state)
-            return self._finish(state)
+            return self._finish(state, checkpoints)
         finally:
+            if self.profile:
+                self.profile.close()
             checkpoints.close()
 
     def _first_state(self, checkpoints: Checkpoints) -> TrainState:
-        state = init_state(self.model_config, self.config.train)
         latest = checkpoints.latest_step()
+        initial = first_params(self.config.init_from, self.model_config, self.corpus) if self.config.init_from and latest is None else None
+        state = init_state(self.model_config, self.config.train, initial)
         if latest is None:
             self.run_dir.forget_after(0)
             return state
@@ -147,9 +185,13 @@ class _Training:
     ) -> TrainState:
         config, last = self.config.train, self.schedule.last_step
         done = int(state.step)
+        if self._has_stopped_improving():
+            return state
         with prefetch(self.schedule.batches_from(done), transfer=jax.device_put) as stream:
             self.window.restart()
             for step, batch in enumerate(stream, start=done + 1):
+                if self.profile:
+                    self.profile.before_step()
                 state, metrics = self.train_step(state, batch)
                 self.window.add(metrics)
                 if step % config.log_every == 0 or step == last:
@@ -159,12 +201,19 @@ class _Training:
                     checkpoints.save(state, self._evaluate(step, state, progress))
                     self.journal.evaluated()
                     self.window.restart()
+                    if self._has_stopped_improving():
+                        progress.print(f"stopped at step {step}: {config.patience} evaluations without a better {config.best_metric}")
+                        break
                 elif stop_requested():
                     checkpoints.save(state, None)
                 if stop_requested() and step < last:
                     checkpoints.wait()
                     raise Interrupted(self.run_dir.path, step)
         return state
+
+    def _has_stopped_improving(self) -> bool:
+        config = self.config.train
+        return bool(config.patience) and evaluations_since_best(self.run_dir.records(), config.best_metric) >= config.patience
 
     def _log_window(self, step: int, progress: TrainingProgress) -> None:
         if not self.window.steps:
@@ -183,11 +232,11 @@ class _Training:
 
     def _evaluate(self, step: int, state: TrainState, progress: TrainingProgress) -> float:
         """Logs the validation figures; returns the one that picks the best checkpoint, as a score."""
-        loss = split_loss(self.valid, self.evaluation_step, all_params(state), self.corpus.source_tokenizer, self.corpus.target_tokenizer)
+        loss = self._valid_loss(kept_params(state))
         record: dict[str, Any] = {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
         text = f"step {step}  valid loss {loss:.4f}  perplexity {record['valid_perplexity']:.2f}"
         if self.config.train.evaluate_sentences:
-            scores, samples = translate_split(self._model(state), self.corpus.splits["valid"], self.config.train.evaluate_sentences)
+            scores, samples = self._translate("valid", kept_params(state), self.config.train.evaluate_sentences)
             record |= {f"valid_{key}": value for key, value in dataclasses.asdict(scores).items()}
             text += f"  {scores.summary()}"
             self.journal.samples(step, samples)
@@ -195,39 +244,36 @@ class _Training:
         progress.print(text)
         return -loss if self.config.train.best_metric == "loss" else record["valid_bleu"]
 
-    def _finish(self, state: TrainState) -> TrainingResult:
-        model = self._model(state)
+    def _finish(self, state: TrainState, checkpoints: Checkpoints) -> TrainingResult:
+        """Makes the model of the checkpoints that the config names, evaluates it and writes it."""
+        config = self.config.train
+        which, count = (config.average_which, config.average_checkpoints) if config.average_checkpoints else ("best", 1)
+        steps = checkpoints.steps_to_keep(which, count)
+        params = average(checkpoints, steps, like=state)
         splits: list[str] = [name for name in ("test", "combinations") if name in self.corpus.splits] or ["valid"]
         scores: dict[str, TranslationScores] = {}
         samples: list[Sample] = []
         for name in splits:
-            scores[name], some = translate_split(model, self.corpus.splits[name])
+            scores[name], some = self._translate(name, params)
             samples += some[:3]
-        step = int(state.step)
         records = {name: dataclasses.asdict(score) for name, score in scores.items()}
-        save_model(dataclasses.replace(model, training={"step": step, "scores": records}), self.run_dir.model)
-        self.journal.record({"step": self.schedule.last_step, "model_step": step, **records})
+        loss = self._valid_loss(params)
+        training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss, "scores": records}
+        save_model(dataclasses.replace(make_model(self.config, self.corpus, params), training=training), self.run_dir.model)
+        self.journal.record(
+            {"step": int(state.step), "model_step": steps[-1], "model_checkpoints": steps, "model_valid_loss": loss, **records}
+        )
         return TrainingResult(
-            run=self.run_dir.path, model=self.run_dir.model, report=self.run_dir.report, step=step, scores=scores, samples=samples,
+            run=self.run_dir.path, model=self.run_dir.model, report=self.run_dir.report, steps=steps, scores=scores, samples=samples,
             seconds=time.perf_counter() - self.started, compile_seconds=self.train_step.seconds, programs=len(self.train_step.programs),
         )  # fmt: skip
 
-    def _model(self, state: TrainState) -> Model:
-        target = self.corpus.target_tokenizer
-        generation = GenerationConfig(decoder_start_id=target.bos_id, eos_id=target.eos_id)
-        return Model(self.model_config, all_params(state), self.corpus.source_tokenizer, target, generation)
+    def _valid_loss(self, params: Params) -> float:
+        return split_loss(self.valid, self.evaluation_step, params, self.corpus.source_tokenizer, self.corpus.target_tokenizer)
 
-
-def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
-    """The config with the vocabulary sizes and pad ids of the corpus's tokenizers."""
-    source, target = corpus.source_tokenizer, corpus.target_tokenizer
-    return dataclasses.replace(
-        model,
-        source_vocab_size=source.vocab_size,
-        target_vocab_size=target.vocab_size,
-        source_pad_id=source.pad_id,
-        target_pad_id=target.pad_id,
-    )
+    def _translate(self, split: str, params: Params, most: int | None = None) -> tuple[TranslationScores, list[Sample]]:
+        model = make_model(self.config, self.corpus, params)
+        return translate_split(model, self.corpus.splits[split], most, tokenize=self.config.train.score_tokenizer)
 
 
 class stop_requests:

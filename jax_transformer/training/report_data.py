@@ -50,7 +50,7 @@ def read_run(run: Path) -> dict[str, Any]:
         "state": "finished" if final else "running" if is_training(run) else "interrupted",
         "step": max((record["step"] for record in records), default=0),
         "last_step": final["step"] if final else limit,
-        "model_step": final["model_step"] if final else None,
+        "model": model_made_of(final),
         "changed": max((record["time"] for record in records if "time" in record), default=None),
         "unread_lines": unread + unread_samples,
         "best": best_evaluation(records, _value_at(config, "train", "best_metric")),
@@ -73,6 +73,13 @@ def best_evaluation(records: Sequence[Record], metric: str | None) -> Record | N
     key, sign = ("valid_bleu", 1.0) if metric == "bleu" else ("valid_loss", -1.0)
     scored = [record for record in records if _is_finite(record.get(key))]
     return {**max(reversed(scored), key=lambda record: sign * record[key]), "metric": key} if scored else None
+
+
+def model_made_of(final: Record | None) -> Record | None:
+    """The steps of the checkpoints that the finished model is the mean of, mostly one, and its validation loss."""
+    if final is None:
+        return None
+    return {"steps": final.get("model_checkpoints", [final["model_step"]]), "valid_loss": final.get("model_valid_loss")}
 
 
 def final_scores(final: Record | None) -> dict[str, Record]:

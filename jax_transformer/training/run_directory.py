@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ from jax_transformer.run_config import RunConfig
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
 SAMPLES = "samples.jsonl"
 DATA = "data.json"
 PARAMETERS = "parameters.json"
@@ -70,7 +72,7 @@ class RunDirectory:
 
     @property
     def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
+        return self.path / CHECKPOINTS
 
     @property
     def model(self) -> Path:
@@ -90,6 +92,12 @@ class RunDirectory:
     def write(self, name: str, value: Any) -> None:
         """The file `name` anew: `value` as JSON."""
         _write(self.path / name, json.dumps(value, ensure_ascii=False) + "\n")
+
+    def records(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; a last one that was cut off by a crash is left out."""
+        file = self.path / METRICS
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        return [json.loads(line) for line in lines if math.isfinite(_step_of(line))]
 
     def forget_after(self, step: int) -> None:
         """Drops the metrics and samples of later steps, which a resumed run makes anew."""

@@ -14,18 +14,21 @@ from jax_transformer.data.batching import Batch
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.run_config import TrainConfig
+from jax_transformer.training.freezing import join_frozen, split_frozen
 from jax_transformer.training.losses import chunked_cross_entropy
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.schedules import make_schedule
 
 
 class TrainState(NamedTuple):
-    """Everything that changes while training, and the constants that travel with it; a plain pytree."""
+    """Everything that changes while training, and what travels with it; a plain pytree."""
 
     step: jax.Array  # [] int32: optimizer steps done
-    params: Params  # without constants
+    params: Params  # those that are trained
+    frozen: Params  # those that config.freeze names
     constants: Params
     optimizer: optax.OptState
+    average: Params  # moving average of params, with config.ema_decay; else empty
 
 
 Metrics = dict[str, jax.Array]
@@ -33,44 +36,91 @@ TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 
 
 def all_params(state: TrainState) -> Params:
-    """The parameters as `functional` takes them, constants included."""
-    return {**state.params, "constants": state.constants}
+    """The parameters that are being trained, as `functional` takes them, with what is frozen and the constants."""
+    return {**join_frozen(state.params, state.frozen), "constants": state.constants}
 
 
-def init_state(model: TransformerConfig, config: TrainConfig) -> TrainState:
-    """The state before the first step; the initial weights follow from the config's seed."""
-    params = functional.init_params(model, jax.random.key(config.seed))
+def kept_params(state: TrainState) -> Params:
+    """The parameters that are evaluated and kept: the moving average where there is one."""
+    return all_params(state._replace(params=state.average) if state.average else state)
+
+
+def init_state(model: TransformerConfig, config: TrainConfig, params: Params | None = None) -> TrainState:
+    """The state before the first step, of `params`, or of weights drawn by the config's seed.
+
+    Raises:
+      FreezeError: config.freeze has a pattern that matches nothing, or leaves nothing to train.
+    """
+    params = functional.init_params(model, jax.random.key(config.seed)) if params is None else jax.tree.map(jnp.asarray, params)
     constants = params.pop("constants", {})
+    trained, frozen = split_frozen(params, config.freeze)
     optimizer = make_optimizer(config, make_schedule(config, model.d_model))
-    return TrainState(jnp.zeros((), jnp.int32), params, constants, optimizer.init(params))
+    average = jax.tree.map(jnp.copy, trained) if config.ema_decay else {}
+    return TrainState(jnp.zeros((), jnp.int32), trained, frozen, constants, optimizer.init(trained), average)
 
 
 def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
     """A jitted step that takes over (donates) the state given to it.
 
-    Dropout is a function of the seed and the step alone. Metrics, all scalars: loss (nats per target token), tokens (target tokens that are
-    no pads), gradient_norm (before clipping), learning_rate.
+    The batch's rows are taken in `config.accumulate` parts, one after another; each target token counts alike, so that the parts make no
+    difference but to memory. Dropout is a function of the seed, the step and the part.
+
+    Metrics, all scalars: loss (nats per target token), tokens (target tokens that are no pads), gradient_norm (before clipping),
+    learning_rate.
     """
     schedule = make_schedule(config, model.d_model)
     optimizer = make_optimizer(config, schedule)
 
-    def loss_of(params: Params, constants: Params, batch: Batch, dropout_key: jax.Array) -> tuple[jax.Array, jax.Array]:
-        total, tokens = summed_loss(model, {**params, "constants": constants}, batch, config.label_smoothing, dropout_key)
-        return total / jnp.maximum(tokens, 1), tokens
+    def mean_loss(trained: Params, state: TrainState, part: Batch, tokens: jax.Array, dropout_key: jax.Array) -> jax.Array:
+        """The part's share of the loss per target token of the whole batch."""
+        total, _ = summed_loss(model, all_params(state._replace(params=trained)), part, config.label_smoothing, dropout_key)
+        return total / jnp.maximum(tokens, 1)
+
+    def loss_and_gradients(state: TrainState, batch: Batch, tokens: jax.Array, dropout_key: jax.Array) -> tuple[jax.Array, Params]:
+        if config.accumulate == 1:
+            return jax.value_and_grad(mean_loss)(state.params, state, batch, tokens, dropout_key)
+
+        def of_part(number: jax.Array, part: Batch) -> tuple[jax.Array, Params]:
+            return jax.value_and_grad(mean_loss)(state.params, state, part, tokens, jax.random.fold_in(dropout_key, number))
+
+        def add(sums: tuple[jax.Array, Params], numbered: tuple[jax.Array, Batch]) -> tuple[tuple[jax.Array, Params], None]:
+            return jax.tree.map(jnp.add, sums, of_part(*numbered)), None
+
+        parts = jnp.arange(config.accumulate), _split_rows(batch, config.accumulate)
+        nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, *jax.tree.map(lambda array: array[0], parts)))
+        return jax.lax.scan(add, nothing, parts)[0]
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         dropout_key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        (loss, tokens), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params, state.constants, batch, dropout_key)
+        tokens = (jnp.asarray(batch.labels) != model.target_pad_id).sum(dtype=jnp.int32)
+        loss, gradients = loss_and_gradients(state, batch, tokens, dropout_key)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        params = optax.apply_updates(state.params, updates)
+        average = _moved_average(state.average, params, state.step, config.ema_decay) if config.ema_decay else state.average
         metrics = {
             "loss": loss,
             "tokens": tokens,
             "gradient_norm": optax.tree.norm(gradients),
             "learning_rate": schedule(state.step),
         }
-        return TrainState(state.step + 1, optax.apply_updates(state.params, updates), state.constants, optimizer_state), metrics
+        return state._replace(step=state.step + 1, params=params, optimizer=optimizer_state, average=average), metrics
 
     return jax.jit(train_step, donate_argnums=0)
+
+
+def _split_rows(batch: Batch, parts: int) -> Batch:
+    """[B, …] → [parts, B / parts, …]. Every part gets its share of the rows that are all padding, if there are any."""
+    rows = len(batch.labels)
+    if rows % parts:
+        raise ValueError(f"accumulate: expected batches whose rows are a multiple of {parts}; received {rows}")
+    return jax.tree.map(lambda array: jnp.swapaxes(jnp.reshape(array, (rows // parts, parts, -1)), 0, 1), batch)
+
+
+def _moved_average(average: Params, params: Params, step: jax.Array, decay: float) -> Params:
+    """The average after a step. It keeps less of itself at first, (1 + t) / (10 + t), so that the initial weights are soon forgotten."""
+    t = step.astype(jnp.float32)
+    kept = jnp.minimum(decay, (1.0 + t) / (10.0 + t))
+    return jax.tree.map(lambda mean, new: mean + ((1.0 - kept) * (new - mean)).astype(mean.dtype), average, params)
 
 
 def make_evaluation_step(model: TransformerConfig) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:

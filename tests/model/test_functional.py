@@ -17,7 +17,7 @@ from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Masks
 from jax_transformer.parity.compare import compare
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.porting.rules import flatten
+from jax_transformer.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 

@@ -12,7 +12,7 @@ import pytest
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.model import functional, initializers
-from jax_transformer.porting.rules import flatten
+from jax_transformer.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

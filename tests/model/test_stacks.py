@@ -16,7 +16,7 @@ from jax_transformer.config import TransformerConfig
 from jax_transformer.model import dropout, functional
 from jax_transformer.parity.compare import compare
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
-from jax_transformer.porting.rules import flatten
+from jax_transformer.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation", "cheap_random_words")
 

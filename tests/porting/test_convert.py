@@ -14,7 +14,8 @@ from jax_transformer.porting import dialects
 from jax_transformer.porting.convert import export_checkpoint, import_checkpoint, params_from_state_dict, state_dict_from_params
 from jax_transformer.porting.dialects import detect, get_dialect, pytorch
 from jax_transformer.porting.files import read_tensors
-from jax_transformer.porting.rules import PortingError, Rule, flatten
+from jax_transformer.porting.rules import PortingError, Rule
+from jax_transformer.trees import flatten
 
 CONFIG = TransformerConfig(
     source_vocab_size=13, target_vocab_size=11, d_model=12, num_heads=3, d_ff=7, num_encoder_layers=2, num_decoder_layers=3, max_length=9,

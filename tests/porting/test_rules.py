@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_transformer.porting.rules import Axes, PortingError, Rule, flatten, leaves_from_tensors, tensors_from_leaves, unflatten
+from jax_transformer.porting.rules import Axes, PortingError, Rule, leaves_from_tensors, tensors_from_leaves
 
 DTYPES = ["float32", "float64", ml_dtypes.bfloat16]
 TABLE = [
@@ -248,9 +248,3 @@ def test_split_and_merge_are_inverse(torch_axes, jax_axes, sizes, group, fused):
     np.testing.assert_array_equal(axes.merge(leaves), tensor)
     other = np.random.default_rng(0).standard_normal(leaves.shape)
     np.testing.assert_array_equal(axes.split(axes.merge(other), leaf_shape), other)
-
-
-def test_flatten_and_unflatten():
-    tree = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
-    assert flatten(tree) == {"a/b": 1, "a/c/d": 2, "e": 3}
-    assert unflatten(flatten(tree)) == tree

@@ -100,7 +100,8 @@ def test_the_state_is_told_from_the_lock_and_the_last_record(tmp_path: Path) -> 
     scores = {"bleu": 50.0, "chrf": 60.0, "exact_match": 10.0, "sentences": 5}
     (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "model_step": 1, "test": scores, "another": {"x": 1}}))
     data = read_run(run)
-    assert (data["state"], data["model_step"], data["scores"]) == ("finished", 1, {"test": scores})
+    assert (data["state"], data["scores"]) == ("finished", {"test": scores})
+    assert data["model"] == {"steps": [1], "valid_loss": None}
 
 
 def test_broken_and_unknown_lines_are_counted_and_left_out(tmp_path: Path) -> None:

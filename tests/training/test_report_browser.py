@@ -328,3 +328,14 @@ def test_a_long_run_is_drawn_quickly_enough_to_use(opened: Open, tmp_path: Path)
     assert page.locator("[data-chart=gradient_norm] .canvas path.curve").count() == 2
     assert float(readout(page, "gradient_norm").split()[1]) == pytest.approx(1.0, abs=0.2)  # the mean of 1 + sin(step)
     assert readout(page, "gradient_norm").endswith("step 100,000")
+
+
+def test_a_model_of_several_checkpoints_says_so(opened: Open, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    final = {"step": 100, "model_step": 100, "model_checkpoints": [80, 100], "model_valid_loss": 0.5, "test": {"bleu": 1.0, "chrf": 2.0}}
+    with open(run / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(final))
+    write_report(run)
+    page = opened(run)
+    assert page.inner_text(".scores tbody tr:nth-child(2)").split("\t")[:3] == ["validation, mean of steps 80, 100", "0.5", "1.649"]
+    assert "finished" in page.inner_text("h1")

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config import TransformerConfig
-from jax_transformer.porting.rules import PortingError, Rule, Tensors, nearest
+from jax_transformer.porting.rules import PortingError, Rule, Tensors
+from jax_transformer.trees import nearest
 
 NAMES = ("pytorch",)
 """The modules of this package that hold a `DIALECT`."""

@@ -98,7 +98,7 @@ applyTheme(storedTheme() || (systemIsDark.matches ? 'dark' : 'light'));
 document.getElementById('masthead').replaceChildren(...masthead(data));
 document.getElementById('report').replaceChildren(
   headline(data),
-  ...[scoresTable(data.best, data.scores)].filter(Boolean),
+  ...[scoresTable(data)].filter(Boolean),
   curvesSection(data),
   samplesSection(data.samples, data.best ? data.best.step : null),
   dataSection(data.data),

@@ -22,10 +22,13 @@ function fits(text, query) {
 
 // --- scores
 
-function scoresTable(best, scores) {
+function scoresTable({ best, model, scores }) {
   const rows = [];
   if (best) {
     rows.push([`validation, step ${formatCount(best.step)}`, formatNumber(best.valid_loss), formatNumber(best.valid_perplexity), ...percentages(best, 'valid_'), formatCount(best.valid_sentences)]);
+  }
+  if (model && model.steps.length > 1) {
+    rows.push([`validation, mean of steps ${model.steps.map(formatCount).join(', ')}`, formatNumber(model.valid_loss), formatNumber(Math.exp(model.valid_loss)), '', '', '', '']);
   }
   for (const [split, score] of Object.entries(scores)) rows.push([split, '', '', ...percentages(score, ''), formatCount(score.sentences)]);
   if (!rows.length) return null;

@@ -1,0 +1,39 @@
+"""The mean of a run's checkpoints, which is often better than each of them (Vaswani et al. 2017, §6.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_transformer.model.functional import Params
+from jax_transformer.training.checkpoints import Checkpoints
+from jax_transformer.training.step import TrainState, kept_params
+
+
+def mean_params(parameters: Iterable[Params]) -> Params:
+    """The mean of each parameter, in its own dtype, summed in float64 and one after another; constants are the last ones', as they are.
+
+    Raises:
+      ValueError: no parameters at all.
+    """
+    count, sums, last = 0, None, None
+    for last in parameters:
+        trained = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), _without_constants(last))
+        sums = trained if sums is None else jax.tree.map(np.add, sums, trained)
+        count += 1
+    if sums is None or last is None:
+        raise ValueError("average: expected one checkpoint or more; received none")
+    means = jax.tree.map(lambda total, leaf: (total / count).astype(leaf.dtype), sums, _without_constants(last))
+    return {**means, "constants": last.get("constants", {})}
+
+
+def average(checkpoints: Checkpoints, steps: Iterable[int], like: TrainState) -> Params:
+    """The mean of what would be kept of the states saved at `steps`; `like` gives structure, shapes and dtypes."""
+    return mean_params(kept_params(checkpoints.restore(step, like)) for step in steps)
+
+
+def _without_constants(params: Params) -> dict[str, Any]:
+    return {name: subtree for name, subtree in params.items() if name != "constants"}

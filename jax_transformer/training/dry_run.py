@@ -1,0 +1,67 @@
+"""What a run would be, told before it is one: its config, parameters, batches, and memory."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.config_files import dump_config
+from jax_transformer.data.batching import Batch, Shape
+from jax_transformer.data.preparation import PreparedCorpus
+from jax_transformer.run_config import RunConfig
+from jax_transformer.training.batch_schedule import BatchSchedule
+from jax_transformer.training.step import TrainState, init_state, make_train_step
+from jax_transformer.trees import flatten
+
+
+def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus) -> Iterator[str]:
+    """The description, line by line. The memory is what XLA says of the largest training step, which is compiled for it, not run."""
+    schedule = BatchSchedule(config, corpus)
+    state = jax.eval_shape(lambda: init_state(model, config.train))
+    yield dump_config(dataclasses.replace(config, model=model))
+    yield from parameter_table(state)
+    yield ""
+    yield f"batches of {schedule.batches_per_epoch:,} steps an epoch; {schedule.last_step:,} steps, {schedule.epochs:.1f} epochs"
+    yield f"programs: {len(schedule.shapes)}, one a shape; {schedule.padding:.1%} padding"
+    for shape in schedule.shapes:
+        yield f"  {shape.rows:>5} rows  {shape.source_length:>4} source and {shape.target_length:>4} target positions"
+    yield from _memory(config, model, state, schedule.shapes)
+
+
+def parameter_table(state: TrainState) -> Iterator[str]:
+    """A line for each parameter, with its shape and size, and the total; frozen ones and constants are marked."""
+    rows = [
+        (path, leaf.shape, note)
+        for tree, note in ((state.params, ""), (state.frozen, "frozen"), ({"constants": state.constants}, "constant"))
+        for path, leaf in flatten(tree).items()
+    ]
+    width = max(len(path) for path, _, _ in rows)
+    for path, shape, note in sorted(rows):
+        yield f"{path:<{width}}  {int(np.prod(shape)):>12,}  {'×'.join(map(str, shape)):<16} {note}".rstrip()
+    trained, others = (sum(int(np.prod(shape)) for _, shape, note in rows if bool(note) == marked) for marked in (False, True))
+    yield f"{'trained':<{width}}  {trained:>12,}" + (f"  (and {others:,} that are not)" if others else "")
+
+
+def _memory(config: RunConfig, model: TransformerConfig, state: TrainState, shapes: tuple[Shape, ...]) -> Iterator[str]:
+    largest = max(shapes, key=lambda shape: shape.rows * (shape.source_length + shape.target_length))
+    source, target = (np.zeros((largest.rows, length), np.int32) for length in (largest.source_length, largest.target_length))
+    step: Any = make_train_step(model, config.train)
+    compiled = step.lower(state, Batch(source, target, target)).compile()
+    usage = compiled.memory_analysis()
+    kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
+    if usage is None:
+        yield f"memory: {_mebibytes(kept)} of state; this device doesn't tell what a step needs"
+        return
+    yield (
+        f"memory: {_mebibytes(kept)} of state and {_mebibytes(usage.temp_size_in_bytes)} for the largest step, "
+        f"{_mebibytes(kept + usage.temp_size_in_bytes)} together"
+    )
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"

@@ -1,0 +1,40 @@
+"""Which parameters are trained, and which are left as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+from jax_transformer.model.functional import Params
+from jax_transformer.trees import flatten, unflatten
+
+
+class FreezeError(ValueError):
+    """Patterns that can't be meant."""
+
+
+def split_frozen(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
+    """The parameters that are trained, and those whose path, such as encoder/layers/self_attention/query/kernel, a pattern matches.
+
+    A layer axis is inside the arrays: all layers of a stack are frozen, or none.
+
+    Raises:
+      FreezeError: a pattern that matches no parameter; nothing left to train.
+    """
+    leaves = flatten(params)
+    for pattern in patterns:
+        if not any(fnmatchcase(path, pattern) for path in leaves):
+            raise FreezeError(
+                f"train.freeze: expected patterns of parameter paths, such as {next(iter(leaves))} (--dry-run lists them); "
+                f"received {pattern!r}, which matches none"
+            )
+    frozen = {path: leaf for path, leaf in leaves.items() if any(fnmatchcase(path, pattern) for pattern in patterns)}
+    trained = {path: leaf for path, leaf in leaves.items() if path not in frozen}
+    if not trained:
+        raise FreezeError(f"train.freeze: expected some parameters left to train; received {', '.join(patterns)}, which match all")
+    return unflatten(trained), unflatten(frozen)
+
+
+def join_frozen(trained: Params, frozen: Params) -> Params:
+    """The whole that `split_frozen` took apart."""
+    return unflatten(flatten(trained) | flatten(frozen)) if frozen else trained

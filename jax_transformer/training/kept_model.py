@@ -1,0 +1,68 @@
+"""The model that a run keeps: its parameters, those of one checkpoint or the mean of several, with all that translating needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import jax
+
+from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config_files import load_config
+from jax_transformer.data.preparation import PreparedCorpus, prepare
+from jax_transformer.model.functional import Params
+from jax_transformer.model_directory import Model
+from jax_transformer.run_config import RunConfig
+from jax_transformer.training.averaging import average
+from jax_transformer.training.checkpoints import CheckpointError, Checkpoints
+from jax_transformer.training.evaluation import Split, split_loss
+from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
+from jax_transformer.training.step import init_state, make_evaluation_step
+
+
+def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
+    """The config with the vocabulary sizes and pad ids of the corpus's tokenizers."""
+    source, target = corpus.source_tokenizer, corpus.target_tokenizer
+    return dataclasses.replace(
+        model,
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
+        source_pad_id=source.pad_id,
+        target_pad_id=target.pad_id,
+    )
+
+
+def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Model:
+    """The model of a run's parameters. It decodes no more tokens than it was trained on in one sentence."""
+    target = corpus.target_tokenizer
+    generation = GenerationConfig(decoder_start_id=target.bos_id, eos_id=target.eos_id, max_decode_length=config.data.max_length)
+    return Model(fitted(config.model, corpus), params, corpus.source_tokenizer, target, generation)
+
+
+def averaged_model(run: str | Path, which: str, count: int) -> Model:
+    """The mean of the `count` "last" or "best" of the run's evaluated checkpoints, which may be more than there are; its validation loss
+    is among what `Model.training` tells. The run may be under way.
+
+    Raises:
+      CheckpointError: no run there, or one without checkpoints.
+      ValueError: its corpus can't be read (see `prepare`).
+    """
+    path = Path(run)
+    if not (path / CONFIG).is_file() or not (path / CHECKPOINTS).is_dir():
+        raise CheckpointError(f"{path}: expected a run directory with checkpoints; received none")
+    config = load_config(path / CONFIG, RunConfig())
+    corpus = prepare(config.data)
+    model = fitted(config.model, corpus)
+    like = jax.eval_shape(lambda: init_state(model, config.train))
+    checkpoints = Checkpoints(path / CHECKPOINTS, config.train, read_only=True)
+    try:
+        steps = checkpoints.steps_to_keep(which, count)
+        if not steps:
+            raise CheckpointError(f"{path}: expected a run directory with checkpoints; received one without a finished one")
+        params = average(checkpoints, steps, like)
+    finally:
+        checkpoints.close()
+    valid = Split.lay_out(corpus.splits["valid"], config.data.batch_tokens)
+    loss = split_loss(valid, make_evaluation_step(model), params, corpus.source_tokenizer, corpus.target_tokenizer)
+    training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss}
+    return dataclasses.replace(make_model(config, corpus, params), training=training)

@@ -1,0 +1,32 @@
+"""A trace of some training steps for XProf or Perfetto."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+
+SKIPPED_STEPS = 20
+TRACED_STEPS = 10
+
+
+class Profile:
+    """Traces TRACED_STEPS steps after SKIPPED_STEPS, by when the usual shapes are compiled; call `before_step` before each."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.is_done = False
+        self._seen = 0
+
+    def before_step(self) -> None:
+        self._seen += 1
+        if self._seen == SKIPPED_STEPS + 1:
+            jax.profiler.start_trace(str(self.directory))
+        elif self._seen == SKIPPED_STEPS + TRACED_STEPS + 1:
+            self.close()
+
+    def close(self) -> None:
+        """Ends the trace, if one is under way."""
+        if self._seen > SKIPPED_STEPS and not self.is_done:
+            jax.profiler.stop_trace()
+            self.is_done = True

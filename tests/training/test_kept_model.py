@@ -1,0 +1,207 @@
+"""Which parameters a run keeps: the best checkpoint's, the mean of several, a moving average; and runs that start from a model."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jax_transformer.cli import main
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model_directory import load_model
+from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
+from jax_transformer.training import loop
+from jax_transformer.training.averaging import mean_params
+from jax_transformer.training.initial import InitialModelError
+from jax_transformer.training.loop import Interrupted, TrainingResult, describe_run, train
+from jax_transformer.trees import flatten
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def small_run(folder: Path, **options: Any) -> RunConfig:
+    """12 steps of one shape, with dropout; an evaluation and a checkpoint every 3."""
+    return RunConfig(
+        model=TransformerConfig(d_model=16, num_heads=2, d_ff=24, num_encoder_layers=1, num_decoder_layers=1, max_length=32),
+        data=DataConfig(
+            phrasebook_pairs=200, valid_pairs=8, test_pairs=4, max_length=32, batch_tokens=640, num_shapes=1,
+            cache_dir=str(folder / "cache"),
+        ),
+        train=TrainConfig(
+            schedule="constant", learning_rate=3e-3, warmup_steps=2, evaluate_sentences=0,
+            **{"max_steps": 12, "evaluate_every": 3, "keep_checkpoints": 1} | options,
+        ),
+        run_dir=str(folder / "run"),
+    )  # fmt: skip
+
+
+def stopping_after(checks: int) -> Callable[[], contextlib.AbstractContextManager[Callable[[], bool]]]:
+    """In place of `stop_requests`: asks to stop when it has been looked at that many times."""
+
+    @contextlib.contextmanager
+    def requests() -> Iterator[Callable[[], bool]]:
+        looks = iter(range(10**6))
+        yield lambda: next(looks) >= checks
+
+    return requests
+
+
+def params_of(path: Path | str) -> dict[str, np.ndarray]:
+    return flatten(load_model(path).params)
+
+
+@pytest.fixture(scope="module")
+def averaged(tmp_path_factory: pytest.TempPathFactory) -> TrainingResult:
+    """The mean of the last three of four checkpoints, though only one is kept for resuming; two parts a step."""
+    return train(small_run(tmp_path_factory.mktemp("averaged"), average_checkpoints=3, accumulate=2))
+
+
+def test_the_model_is_the_mean_of_the_last_checkpoints(averaged: TrainingResult, tmp_path: Path) -> None:
+    assert averaged.steps == [6, 9, 12]
+    singles = []
+    for step in averaged.steps:  # the same run, ended there: its model is that checkpoint
+        result = train(small_run(tmp_path / str(step), max_steps=step, accumulate=2, average_checkpoints=1))
+        assert result.steps == [step]
+        singles.append(params_of(result.run))
+    for path, leaf in params_of(averaged.run).items():
+        np.testing.assert_allclose(leaf, np.mean([single[path] for single in singles], axis=0, dtype=np.float64), rtol=1e-6, atol=1e-8)
+    training = load_model(averaged.run).training
+    assert training is not None
+    assert training["checkpoints"] == [6, 9, 12]
+    assert json.loads((averaged.run / "metrics.jsonl").read_text().splitlines()[-1])["model_valid_loss"] == training["valid_loss"]
+
+
+def test_a_stopped_run_keeps_the_same_mean(averaged: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint of the stop, at step 7, is none of those that were evaluated, and doesn't push one of them out."""
+    config = small_run(tmp_path, average_checkpoints=3, accumulate=2)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "stop_requests", stopping_after(10))
+        with pytest.raises(Interrupted, match="saved at step 7"):
+            train(config)
+    resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
+    assert resumed.steps == averaged.steps
+    assert (resumed.model / "params.safetensors").read_bytes() == (averaged.model / "params.safetensors").read_bytes()
+
+
+def test_the_command_averages(averaged: TrainingResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["average", str(averaged.run), "--output", str(tmp_path / "mean"), "--count", "3"]) == 0
+    assert "the mean of steps 6, 9, 12; valid loss" in capsys.readouterr().out
+    assert (tmp_path / "mean" / "params.safetensors").read_bytes() == (averaged.model / "params.safetensors").read_bytes()
+
+
+def test_the_command_refuses_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["average", str(tmp_path), "--output", str(tmp_path / "mean")]) == 2
+    assert "expected a run directory with checkpoints" in capsys.readouterr().err
+    assert main(["average", str(tmp_path), "--output", str(tmp_path / "mean"), "--count", "0"]) == 2
+    assert not (tmp_path / "mean").exists()
+
+
+def test_means_are_wide_and_leave_constants_alone() -> None:
+    """Of 1 and 1 + 2^-23 in float32, thrice, a sum in float32 would lose the half."""
+    small = np.float32(1 + 2**-23)
+    trees = [{"w": np.array([value], np.float32), "constants": {"table": np.array([7.0])}} for value in (1.0, small, small, small)]
+    mean = mean_params(trees)
+    assert mean["w"].dtype == np.float32
+    assert mean["w"][0] == np.float32(1 + 0.75 * 2**-23)
+    assert mean["constants"] is trees[-1]["constants"]
+    with pytest.raises(ValueError, match="one checkpoint or more"):
+        mean_params([])
+
+
+def test_the_best_are_averaged_by_their_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([3.0, 1.0, 5.0, 2.0, 0.5])  # the last one is of the model itself
+    monkeypatch.setattr(loop, "split_loss", lambda *_: next(losses))
+    assert train(small_run(tmp_path, average_checkpoints=2, average_which="best")).steps == [6, 12]
+
+
+def test_patience_ends_a_run_and_a_resumed_one_stays_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter([3.0, 1.0, 2.0, 1.0, 9.0, 1.0, 1.0])
+    monkeypatch.setattr(loop, "split_loss", lambda *_: next(losses))
+    config = small_run(tmp_path, max_steps=100, patience=2)
+    result = train(config)
+    records = [json.loads(line) for line in (result.run / "metrics.jsonl").read_text().splitlines()]
+    assert [record["step"] for record in records if "valid_loss" in record] == [3, 6, 9, 12]
+    assert result.steps == [12]  # of two equals the later
+    assert train(RunConfig(run_dir=config.run_dir), resume=True).steps == [12]
+    assert max(json.loads(line)["step"] for line in (result.run / "metrics.jsonl").read_text().splitlines()) == 12
+
+
+def test_the_moving_average_is_what_is_kept_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a decay of nearly 1 it moves by at most 9 / (10 + t) a step: another model than the last parameters, after a stop as well."""
+    options = {"max_steps": 4, "evaluate_every": 4, "ema_decay": 0.99}
+    unbroken = train(small_run(tmp_path / "unbroken", **options))
+    plain = train(small_run(tmp_path / "plain", **options | {"ema_decay": 0.0}))
+    assert params_of(unbroken.run).keys() == params_of(plain.run).keys()
+    assert any(not np.array_equal(leaf, params_of(plain.run)[path]) for path, leaf in params_of(unbroken.run).items())
+    config = small_run(tmp_path / "stopped", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "stop_requests", stopping_after(2))
+        with pytest.raises(Interrupted, match="saved at step 2"):
+            train(config)
+    resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
+    assert (resumed.model / "params.safetensors").read_bytes() == (unbroken.model / "params.safetensors").read_bytes()
+
+
+# --- starting from a model
+
+
+def test_a_run_starts_from_a_models_parameters_and_vocabulary(averaged: TrainingResult, tmp_path: Path) -> None:
+    """Other text, the model's tokenizers: with everything but a bias frozen, all else is what it was."""
+    config = small_run(tmp_path, max_steps=1, freeze=("encoder/*", "decoder/*", "*embedding/*", "head/kernel"))
+    other_text = dataclasses.replace(config.data, split_seed=5, phrasebook_pairs=100)
+    result = train(dataclasses.replace(config, data=other_text, init_from=str(averaged.run)))
+    before, after = params_of(averaged.run), params_of(result.run)
+    assert [path for path, leaf in after.items() if not np.array_equal(leaf, before[path])] == ["head/bias"]
+    ours, theirs = load_model(result.run), load_model(averaged.run)
+    assert ours.source_tokenizer is not None
+    assert theirs.source_tokenizer is not None
+    assert ours.source_tokenizer.to_json() == theirs.source_tokenizer.to_json()
+
+
+def test_another_config_or_vocabulary_is_refused_before_there_is_a_run(averaged: TrainingResult, tmp_path: Path) -> None:
+    config = small_run(tmp_path)
+    model = dataclasses.replace(config.model, d_ff=32, activation="gelu", dropout_rate=0.3)
+    with pytest.raises(InitialModelError) as refused:
+        train(dataclasses.replace(config, model=model, init_from=str(averaged.run)))
+    message = str(refused.value)
+    assert "model.d_ff: the run has 32" in message
+    assert "model.activation: the run has 'gelu'" in message
+    assert "dropout" not in message
+    assert not Path(config.run_dir).exists()
+
+
+# --- told beforehand
+
+
+def test_a_dry_run_tells_what_the_run_is(averaged: TrainingResult, tmp_path: Path) -> None:
+    config = small_run(tmp_path, accumulate=2, freeze=("encoder/*",))
+    text = "\n".join(describe_run(config))
+    model = load_model(averaged.run)
+    sizes = {path: leaf.size for path, leaf in flatten(model.params).items()}
+    trained = sum(size for path, size in sizes.items() if not path.startswith(("constants/", "encoder/")))
+    assert f"{trained:,}  (and {sum(sizes.values()) - trained:,} that are not)" in text
+    assert all(path in text for path in sizes)
+    assert f"source_vocab_size: {model.config.source_vocab_size}" in text
+    assert "programs: 1" in text
+    assert "12 steps" in text
+    assert "MiB of state" in text
+    assert not Path(config.run_dir).exists()
+
+
+def test_the_commands_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = ["--data.phrasebook-pairs", "50", "--data.cache-dir", str(tmp_path / "cache"), "--model.num-encoder-layers", "1"]
+    assert main(["train", "demo", "--dry-run", *options]) == 0
+    assert "phrasebook_pairs: 50" in capsys.readouterr().out
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_a_profile_is_a_trace(tmp_path: Path) -> None:
+    result = train(small_run(tmp_path, max_steps=32, evaluate_every=32), profile=True)
+    assert list((result.run / "profile").rglob("*.xplane.pb"))
