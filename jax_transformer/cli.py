@@ -1,4 +1,4 @@
-"""The command: jax-transformer train | translate | evaluate.
+"""The command: jax-transformer train | translate | evaluate | plot.
 
 Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C.
 """
@@ -15,6 +15,7 @@ import tyro
 
 from jax_transformer.allocator import keep_freed_memory
 from jax_transformer.compilation_cache import use_compilation_cache
+from jax_transformer.plot_command import plot
 from jax_transformer.presets import PRESETS, get_preset
 from jax_transformer.run_config import RunConfig
 
@@ -212,12 +213,13 @@ def _output_may_close() -> Iterator[None]:
         sys.stderr.close()  # or Python reports the pipe once more on its way out
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "translate": _translate, "evaluate": _evaluate}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": _train, "translate": _translate, "evaluate": _evaluate, "plot": plot}
 USAGE = """jax-transformer COMMAND …
 
   train       train a model; without arguments, the demo on the embedded phrasebook
   translate   translate text with a model
   evaluate    score a model on a text with its reference
+  plot        draw positions, masks, learning rates or smoothed targets
 
 jax-transformer COMMAND --help tells the options."""
 
