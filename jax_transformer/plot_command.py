@@ -161,6 +161,8 @@ def _smoothing(options: SmoothingOptions) -> Figure:
 
 def _ids(tokens: Sequence[str], pad_id: int, reserved: set[int | None]) -> list[int]:
     """Ids for tokens that have none: pads as the config says, everything else what no mask takes for a pad."""
+    if not tokens:
+        raise ValueError("--source and --target expect at least one token each; received none")
     real = next(number for number in range(len(reserved) + 1) if number not in reserved)
     return [pad_id if token == PAD else real for token in tokens]
 
@@ -201,10 +203,15 @@ def _model(name: str) -> tuple[TransformerConfig, dict[str, Any] | None]:
 
 
 def _directory(name: str) -> Path:
-    if not Path(name).is_dir():
-        what = "is a file" if Path(name).exists() else "is no directory either"
-        raise ConfigError(f"unknown config {name!r}; expected one of {', '.join(PRESETS)}, or a run or model directory, and it {what}")
-    return Path(name)
+    path = Path(name)
+    if path.is_file():
+        raise ConfigError(f"{name}: expected a preset, a run directory or a model directory; received a file")
+    if not path.is_dir():
+        try:
+            get_preset(name)
+        except ConfigError as error:
+            raise ConfigError(f"{error} There is no run or model directory of that name either.") from None
+    return path
 
 
 KINDS: dict[str, tuple[type[PictureOptions], Callable[[Any], Figure]]] = {

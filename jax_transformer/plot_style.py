@@ -27,7 +27,8 @@ def style(*, dark: bool = False) -> Iterator[None]:
     options: dict[Any, Any] = {
         "axes.edgecolor": text, "axes.facecolor": ground, "axes.labelcolor": text,
         "axes.prop_cycle": cycler(color=ON_DARK if dark else ON_WHITE), "axes.spines.right": False, "axes.spines.top": False,
-        "axes.titlesize": 12, "figure.dpi": 100, "figure.edgecolor": ground, "figure.facecolor": ground, "figure.titlesize": 14,
+        "axes.titlesize": 12, "figure.constrained_layout.h_pad": 0.08, "figure.dpi": 100, "figure.edgecolor": ground,
+        "figure.facecolor": ground, "figure.titlesize": 14,
         "font.size": 11, "legend.frameon": False, "savefig.facecolor": "auto", "svg.hashsalt": "jax-transformer", "text.color": text,
         "xtick.color": text, "ytick.color": text,
     }  # fmt: skip

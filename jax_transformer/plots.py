@@ -7,6 +7,7 @@ alone; `plot_style.style()` sets the look in which the command draws them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -65,11 +66,8 @@ def positions(
     wrong = [column for column in columns if not 0 <= column < config.d_model]
     if wrong:
         raise ValueError(f"expected columns from 0 to {config.d_model - 1} (d_model={config.d_model}); received {wrong[0]}")
-    numbered = {
-        "column": "position of the token" + (f", plus {config.position_offset}" if config.position_offset else ""),
-        "batch_row": "row of the sentence in its batch",
-        "non_pad_count": "real tokens up to this one" + (f", plus {config.position_offset}" if config.position_offset else ""),
-    }[config.position_index]
+    indices = {"column": "position of the token", "batch_row": "row of the sentence in its batch", "non_pad_count": "real tokens so far"}
+    numbered = indices[config.position_index] + (f", plus {config.position_offset}" if config.position_offset else "")
 
     figure = Figure(figsize=(12, 9.2), layout="constrained")
     grid = figure.subplot_mosaic([["table", "table"], ["curves", "products"]], width_ratios=(1.35, 1), height_ratios=(1.1, 1))
@@ -77,15 +75,13 @@ def positions(
     figure.suptitle(f"What the {stack} adds to its tokens for their position ({what})")
 
     limit = float(np.abs(table).max()) or 1.0
-    image = grid["table"].imshow(
-        table, aspect="auto", interpolation="nearest", cmap="berlin" if is_dark() else "RdBu_r", vmin=-limit, vmax=limit
-    )
-    grid["table"].set(
-        title=f"The table: rows 0 to {len(table) - 1} of {len(whole)}", xlabel="column (dimension of the model)", ylabel=numbered
-    )
+    colours = "berlin" if is_dark() else "RdBu_r"
+    image = grid["table"].imshow(table, aspect="auto", interpolation="nearest", cmap=colours, vmin=-limit, vmax=limit)
+    grid["table"].set(title=f"The table: rows 0 to {len(table) - 1} of {len(whole)}")
+    grid["table"].set(xlabel="column (dimension of the model)", ylabel=numbered)
     figure.colorbar(image, ax=grid["table"], label="value added", pad=0.01)
 
-    for column, dash in zip(columns, _cycle(DASHES, len(columns)), strict=True):
+    for column, dash in zip(columns, cycle(DASHES), strict=False):
         grid["curves"].plot(np.arange(len(table)), table[:, column], dash, label=str(column))
     grid["curves"].set(title="Some of its columns", xlabel=numbered, ylabel="value added", xlim=(0, max(len(table) - 1, 1)))
     grid["curves"].legend(title="column", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4)
@@ -246,21 +242,21 @@ def schedule(config: TrainConfig, d_model: int, *, curves: Sequence[tuple[int, i
     (line,) = own.plot(taken, rates, linewidth=2.0)
     top = int(np.argmax(rates))
     own.plot(taken[top], rates[top], "o", color=line.get_color(), clip_on=False)
-    note = f"peak {rates[top]:.3g} at step {taken[top]:,}"
-    own.annotate(note, (taken[top], rates[top]), xytext=(12, 0), textcoords="offset points", va="center")
-    own.set_title(
-        f"This config: {shape[config.schedule]}\nd_model {d_model}, warm-up {config.warmup_steps:,}, learning_rate {config.learning_rate:g}"
-    )
+    own.text(0.98, 0.98, f"peak {rates[top]:.3g} at step {taken[top]:,}", transform=own.transAxes, ha="right", va="top")
+    own.set_ylim(0, 1.15 * rates[top])
+    values = f"d_model {d_model}, warm-up {config.warmup_steps:,}, learning_rate {config.learning_rate:g}"
+    own.set_title(f"This config: {shape[config.schedule]}\n{values}")
 
-    for (size, warmup), dash in zip(curves, _cycle(DASHES, len(curves)), strict=True):
+    for (size, warmup), dash in zip(curves, cycle(DASHES), strict=False):
         taken = _some_steps(steps, warmup)
         rates = np.asarray(inverse_square_root(1.0, size, warmup)(jnp.asarray(taken - 1)))
         paper.plot(taken, rates, dash, linewidth=2.0, label=f"{size}:{warmup}")
     paper.set_title("The paper's, by size and warm-up:\nd_model$^{-0.5}$ · min(step$^{-0.5}$, step · warm-up$^{-1.5}$)")
+    paper.set_ylim(0, None)
     if curves:
         paper.legend(title="d_model:warm-up")
     for axes in (own, paper):
-        axes.set(xlabel="optimizer step (from 1)", ylabel="learning rate", xlim=(0, None), ylim=(0, None))
+        axes.set(xlabel="optimizer step (from 1)", ylabel="learning rate", xlim=(0, None))
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.grid(alpha=0.25)
@@ -358,10 +354,6 @@ def loss_by_probability(probabilities: np.ndarray, vocab_size: int, label_smooth
         return cross_entropy(logits[None, None], jnp.ones((1, 1), jnp.int32), pad_id=0, label_smoothing=label_smoothing)[0]
 
     return np.asarray(jax.lax.map(loss, jnp.asarray(probabilities, jnp.float32)))
-
-
-def _cycle(values: Sequence[str], length: int) -> list[str]:
-    return [values[i % len(values)] for i in range(length)]
 
 
 def _integer_ticks(axes: Axes) -> None:
