@@ -106,8 +106,7 @@ def plot(arguments: list[str]) -> int:
     with style(dark=options.dark):
         figure = draw(options)
         figure.set_size_inches(options.width, options.height or options.width / 12.0 * figure.get_figheight())
-        figure.set_dpi(options.dpi)
-        save(figure, output)
+        save(figure, output, dpi=options.dpi)
     print(output)
     return 0
 

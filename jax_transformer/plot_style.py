@@ -36,8 +36,11 @@ def style(*, dark: bool = False) -> Iterator[None]:
         yield
 
 
-def save(figure: Figure, path: str | os.PathLike[str]) -> None:
+def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 100) -> None:
     """Writes the figure, as its name's suffix says, under a temporary name first; the same figure gives the same bytes.
+
+    Args:
+      dpi: dots per inch of a PNG, and of what is drawn dot by dot in the other formats.
 
     Raises:
       ValueError: a suffix other than those of FORMATS, or no such directory.
@@ -52,7 +55,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     metadata = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        figure.savefig(temporary, format=kind, metadata=metadata)
+        figure.savefig(temporary, format=kind, metadata=metadata, dpi=dpi)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
