@@ -18,6 +18,7 @@ from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter, MaxNLocator, StrMethodFormatter
@@ -144,7 +145,7 @@ def masks(
         "padding": "Target padding mask", "causal": "Causal mask", "decoder_self": "Decoder self-attention: both",
         "encoder_self": "Encoder self-attention", "cross": "Cross-attention",
     }  # fmt: skip
-    figure = Figure(figsize=(12, 8.6), layout="constrained")
+    figure = Figure(figsize=(12, 8.6), layout=ConstrainedLayoutEngine(hspace=0.06))
     grid = figure.subplot_mosaic([["padding", "causal", "decoder_self"], ["encoder_self", "cross", "legend"]])
     figure.suptitle("Who may attend to whom: one row for each token that attends, one column for each that it sees")
     for name, (mask, query, key, what) in panels.items():

@@ -60,26 +60,29 @@ def image(figure: Figure, title: str) -> np.ndarray:
         {"position_index": "non_pad_count"},
     ],
 )
-def test_positions_are_the_models_table(changes: dict[str, Any]) -> None:
+@pytest.mark.parametrize("rows", [15, 99])
+def test_positions_are_the_models_table(changes: dict[str, Any], rows: int) -> None:
     config = dataclasses.replace(SMALL, **changes)
-    figure = plots.positions(config, stack="decoder", rows=15, columns=(3, 6))
-    table = sinusoid_table(config, config.decoder)[:15]
+    figure = plots.positions(config, stack="decoder", rows=rows, columns=(3, 6))
+    table = sinusoid_table(config, config.decoder)[:rows]
     assert np.array_equal(image(figure, "The table"), table)
     assert np.array_equal(image(figure, "How alike"), table @ table.T)
     for line, column in zip(panel(figure, "Some").lines, (3, 6), strict=True):
-        assert np.array_equal(line.get_xydata(), np.stack([np.arange(15), table[:, column]], axis=1))
+        assert np.array_equal(line.get_xydata(), np.stack([np.arange(len(table)), table[:, column]], axis=1))
         assert line.get_label() == str(column)
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
-def test_a_models_own_positions_are_drawn(kind: Any) -> None:
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_a_models_own_positions_are_drawn(kind: Any, stack: Any) -> None:
     config = dataclasses.replace(SMALL, position_kind=kind)
     params = functional.init_params(config, jax.random.key(0))
     if kind == "learned":
-        table = params["encoder"]["positions"]["embedding"]
+        table = params[stack]["positions"]["embedding"]
     else:
-        table = params["constants"]["encoder_positions"] = params["constants"]["encoder_positions"] + 1.0  # as a port's may differ
-    assert np.array_equal(image(plots.positions(config, params), "The table"), table)
+        table = params["constants"][f"{stack}_positions"] + 1.0  # as a port's may differ from the formula
+        params["constants"][f"{stack}_positions"] = table
+    assert np.array_equal(image(plots.positions(config, params, stack=stack), "The table"), table)
 
 
 @pytest.mark.parametrize(("kind", "message"), [("none", "has no table"), ("learned", "expected a model directory")])
