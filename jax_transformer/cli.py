@@ -1,4 +1,4 @@
-"""The command: jax-transformer train | average | translate | evaluate.
+"""The command: jax-transformer train | average | translate | evaluate | plot.
 
 Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C.
 """
@@ -15,6 +15,7 @@ import tyro
 
 from jax_transformer.allocator import keep_freed_memory
 from jax_transformer.compilation_cache import use_compilation_cache
+from jax_transformer.plot_command import plot
 from jax_transformer.presets import PRESETS, get_preset
 from jax_transformer.run_config import RunConfig
 
@@ -264,6 +265,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "average": _average,
     "translate": _translate,
     "evaluate": _evaluate,
+    "plot": plot,
 }
 USAGE = """jax-transformer COMMAND …
 
@@ -271,6 +273,7 @@ USAGE = """jax-transformer COMMAND …
   average     make a model of the mean of a run's checkpoints
   translate   translate text with a model
   evaluate    score a model on a text with its reference
+  plot        draw positions, masks, learning rates or smoothed targets
 
 jax-transformer COMMAND --help tells the options."""
 
