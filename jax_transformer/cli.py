@@ -1,4 +1,4 @@
-"""The command: jax-transformer train | average | translate | evaluate | report.
+"""The command: jax-transformer train | average | translate | evaluate | report | plot.
 
 Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C.
 """
@@ -15,6 +15,7 @@ import tyro
 
 from jax_transformer.allocator import keep_freed_memory
 from jax_transformer.compilation_cache import use_compilation_cache
+from jax_transformer.plot_command import plot
 from jax_transformer.presets import PRESETS, get_preset
 from jax_transformer.run_config import RunConfig
 
@@ -284,6 +285,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "translate": _translate,
     "evaluate": _evaluate,
     "report": _report,
+    "plot": plot,
 }
 USAGE = """jax-transformer COMMAND …
 
@@ -292,6 +294,7 @@ USAGE = """jax-transformer COMMAND …
   translate   translate text with a model
   evaluate    score a model on a text with its reference
   report      write a run's report.html anew
+  plot        draw positions, masks, learning rates or smoothed targets
 
 jax-transformer COMMAND --help tells the options."""
 

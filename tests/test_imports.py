@@ -32,6 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "training": {"data", "decoding", "config_files", *DIRECTORY, *RUN},
     "presets": RUN,
     "config_files": RUN,
+    "plot_style": set(),
+    "plots": {"plot_style", "training.losses", "training.schedules", *MODEL, *RUN},  # what is drawn is what these compute
 }
 """Part of the package → the parts it may import, anywhere in its source; a part is also free to import itself."""
 
@@ -46,6 +48,8 @@ FOREIGN: dict[str, set[str]] = {
     "decoding": {"jax", "numpy"},
     "porting": {"ml_dtypes", "numpy", "safetensors", "torch"},
     "data": {"numpy", "tokenizers"},
+    "plot_style": {"matplotlib"},
+    "plots": {"jax", "matplotlib", "numpy"},
 }
 """Part → the libraries it may import beside the standard one."""
 
@@ -151,6 +155,15 @@ def test_asking_for_help_loads_no_xla() -> None:
     )
     loaded = modules_after(code)
     assert not loaded & {*HEAVY, "jax", "flax", "orbax"}
+
+
+def test_matplotlib_is_loaded_when_something_is_drawn() -> None:
+    assert "matplotlib" not in modules_after("import jax_transformer.cli")
+    code = "from jax_transformer.cli import main\nassert main(['plot', '--help']) == 0\nassert main(['plot', 'flow']) == 2"
+    assert not modules_after(code) & {*HEAVY, "jax", "matplotlib"}
+    loaded = modules_after("import jax_transformer.plots, jax_transformer.plot_style")
+    assert "matplotlib" in loaded
+    assert not loaded & {*HEAVY, "matplotlib.pyplot"}
 
 
 TRAIN = """

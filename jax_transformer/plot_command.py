@@ -1,0 +1,221 @@
+"""The command jax-transformer plot KIND [CONFIG] [options]: which config is drawn, and where the picture goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.presets import PRESETS, get_preset
+from jax_transformer.run_config import RunConfig
+from jax_transformer.validation import ConfigError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure  # elsewhere imported where something is drawn
+
+PAD = "<pad>"
+USAGE = """jax-transformer plot KIND [CONFIG] [-o FILE] [options]
+
+  positions   the position table, some of its columns, and the dot products of its rows
+  masks       who may attend to whom in a sentence pair with padding
+  schedule    the learning rate by step, and the paper's for other sizes and warm-ups
+  smoothing   smoothed targets, and the loss by the probability of the label
+
+CONFIG is a preset, a run directory or a model directory; without one, paper_base.
+jax-transformer plot KIND --help tells the options."""
+
+
+@dataclass(frozen=True)
+class PictureOptions:
+    """What every picture takes."""
+
+    config: tyro.conf.Positional[str] = "paper_base"
+    """A preset, a run directory or a model directory. (./NAME is the directory where a preset has the same name.)"""
+    output: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = ""
+    """The picture: .png, .svg or .pdf. Without it: KIND.png here. A file of that name is replaced."""
+    width: float = 12.0
+    """Inches."""
+    height: float = 0.0
+    """Inches. 0: what suits the picture."""
+    dpi: int = 100
+    """Dots per inch of a PNG."""
+    dark: bool = False
+    """Light on a dark ground."""
+
+
+@dataclass(frozen=True)
+class PositionsOptions(PictureOptions):
+    """Draw a position table. Learned ones need a model directory, or a run directory with a model in it."""
+
+    stack: Literal["encoder", "decoder"] = "encoder"
+    rows: int = 128
+    """How many rows of the table are drawn, at most."""
+    columns: tuple[int, ...] = ()
+    """The columns drawn as curves. None: four, spread over the first half."""
+
+
+@dataclass(frozen=True)
+class MasksOptions(PictureOptions):
+    """Draw the attention masks of one sentence pair, by the config's rules."""
+
+    source: str = f"A dog sleeps . <eos> {PAD} {PAD}"
+    """Tokens, split at spaces; <pad> is padding."""
+    target: str = f"<bos> Ein Hund schläft . {PAD}"
+    """The decoder's input, in the same way."""
+    decoding: bool = False
+    """The masks used while decoding, where they differ from those of training."""
+
+
+@dataclass(frozen=True)
+class ScheduleOptions(PictureOptions):
+    """Draw learning rates. CONFIG is a preset or a run directory: a model's config doesn't tell how it was trained."""
+
+    curves: Annotated[tuple[str, ...], tyro.conf.arg(metavar="D_MODEL:WARMUP")] = ("512:4000", "512:8000", "256:4000")
+    """The paper's schedule for these sizes and warm-ups."""
+    steps: int = 20_000
+    """Steps for which those are drawn."""
+
+
+@dataclass(frozen=True)
+class SmoothingOptions(PictureOptions):
+    """Draw smoothed targets and losses. CONFIG is a preset or a run directory: a model's config doesn't tell how it was trained."""
+
+    label_smoothing: float | None = None
+    """The share spread over the vocabulary. None: the config's."""
+
+
+def plot(arguments: list[str]) -> int:
+    """Runs `jax-transformer plot` with these arguments: writes one picture, and prints its path."""
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if name not in KINDS:
+        raise ValueError(f"unknown picture {name!r}; expected one of {', '.join(KINDS)}")
+    kind, draw = KINDS[name]
+    options: Any = tyro.cli(kind, args=arguments[1:], prog=f"jax-transformer plot {name}")
+    output = Path(options.output or f"{name}.png")
+    _check_size(options)
+    from jax_transformer.plot_style import check_suffix, save, style
+
+    check_suffix(output)
+    with style(dark=options.dark):
+        figure = draw(options)
+        figure.set_size_inches(options.width, options.height or options.width / 12.0 * figure.get_figheight())
+        save(figure, output, dpi=options.dpi)
+    print(output)
+    return 0
+
+
+def _check_size(options: PictureOptions) -> None:
+    for name, least, most in (("width", 4, 40), ("height", 3, 40), ("dpi", 30, 600)):
+        value = getattr(options, name)
+        if not (least <= value <= most or (name == "height" and value == 0)):
+            raise ValueError(f"--{name} must be from {least} to {most}; received {value}")
+
+
+# --- what is drawn
+
+
+def _positions(options: PositionsOptions) -> Figure:
+    from jax_transformer import plots
+
+    if options.rows < 1:
+        raise ValueError(f"--rows must be at least 1; received {options.rows}")
+    config, params = _model(options.config)
+    return plots.positions(config, params, stack=options.stack, rows=options.rows, columns=options.columns)
+
+
+def _masks(options: MasksOptions) -> Figure:
+    from jax_transformer import plots
+
+    config, _ = _model(options.config)
+    config = config.while_decoding() if options.decoding else config
+    source, target = options.source.split(), options.target.split()
+    reserved = {config.source_pad_id, config.target_pad_id, config.decoder_padding_id}
+    return plots.masks(
+        config, _ids(source, config.source_pad_id, reserved), _ids(target, config.target_pad_id, reserved), source_tokens=source,
+        target_tokens=target,
+    )  # fmt: skip
+
+
+def _schedule(options: ScheduleOptions) -> Figure:
+    from jax_transformer import plots
+
+    config = _run(options.config)
+    return plots.schedule(config.train, config.model.d_model, curves=[_curve(text) for text in options.curves], steps=options.steps)
+
+
+def _smoothing(options: SmoothingOptions) -> Figure:
+    from jax_transformer import plots
+
+    config = _run(options.config)
+    share = config.train.label_smoothing if options.label_smoothing is None else options.label_smoothing
+    return plots.smoothing(share, vocab_size=config.model.target_vocab_size or config.data.vocab_size)
+
+
+def _ids(tokens: Sequence[str], pad_id: int, reserved: set[int | None]) -> list[int]:
+    """Ids for tokens that have none: pads as the config says, everything else what no mask takes for a pad."""
+    if not tokens:
+        raise ValueError("--source and --target expect at least one token each; received none")
+    real = next(number for number in range(len(reserved) + 1) if number not in reserved)
+    return [pad_id if token == PAD else real for token in tokens]
+
+
+def _curve(text: str) -> tuple[int, int]:
+    size, _, warmup = text.partition(":")
+    if not (size.isdecimal() and warmup.isdecimal()):
+        raise ValueError(f"--curves expects D_MODEL:WARMUP such as 512:4000; received {text!r}")
+    return int(size), int(warmup)
+
+
+# --- which config
+
+
+def _run(name: str) -> RunConfig:
+    """The preset or the run directory of that name."""
+    if name in PRESETS:
+        return get_preset(name)
+    file = _directory(name) / "config.yaml"
+    if not file.is_file():
+        raise ConfigError(f"{name}: expected a preset or a run directory; there is no config.yaml in it to tell how it was trained")
+    from jax_transformer.config_files import load_config
+
+    return load_config(file, RunConfig())
+
+
+def _model(name: str) -> tuple[TransformerConfig, dict[str, Any] | None]:
+    """The model of that name; its parameters too, where there are any."""
+    if name in PRESETS:
+        return get_preset(name).model, None
+    directory = _directory(name)
+    from jax_transformer.model_directory import is_model_directory, load_model
+
+    if (directory / "config.yaml").is_file() and not is_model_directory(directory / "model"):
+        return _run(name).model, None  # a run that has kept no model yet
+    model = load_model(directory)
+    return model.config, model.params
+
+
+def _directory(name: str) -> Path:
+    path = Path(name)
+    if path.is_file():
+        raise ConfigError(f"{name}: expected a preset, a run directory or a model directory; received a file")
+    if not path.is_dir():
+        try:
+            get_preset(name)
+        except ConfigError as error:
+            raise ConfigError(f"{error} There is no run or model directory of that name either.") from None
+    return path
+
+
+KINDS: dict[str, tuple[type[PictureOptions], Callable[[Any], Figure]]] = {
+    "positions": (PositionsOptions, _positions),
+    "masks": (MasksOptions, _masks),
+    "schedule": (ScheduleOptions, _schedule),
+    "smoothing": (SmoothingOptions, _smoothing),
+}

@@ -1,0 +1,77 @@
+"""How pictures look, and how they are written. Colours keep apart in print and for the colour-blind."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
+
+FORMATS = (".png", ".svg", ".pdf")
+# Okabe and Ito 2008, the lighter ones first on a dark ground
+ON_WHITE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+ON_DARK = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442")
+
+
+@contextlib.contextmanager
+def style(*, dark: bool = False) -> Iterator[None]:
+    """Figures made and saved inside have the command's look: on white, or light on dark."""
+    text, ground = ("#e8e8e8", "#16181c") if dark else ("#1a1a1a", "white")
+    options: dict[Any, Any] = {
+        "axes.edgecolor": text, "axes.facecolor": ground, "axes.labelcolor": text,
+        "axes.prop_cycle": cycler(color=ON_DARK if dark else ON_WHITE), "axes.spines.right": False, "axes.spines.top": False,
+        "axes.titlesize": 12, "figure.constrained_layout.h_pad": 0.08, "figure.dpi": 100, "figure.edgecolor": ground,
+        "figure.facecolor": ground, "figure.titlesize": 14,
+        "font.size": 11, "legend.frameon": False, "savefig.facecolor": "auto", "svg.hashsalt": "jax-transformer", "text.color": text,
+        "xtick.color": text, "ytick.color": text,
+    }  # fmt: skip
+    with matplotlib.rc_context(options):
+        yield
+
+
+def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 100) -> None:
+    """Writes the figure, as its name's suffix says, under a temporary name first; the same figure gives the same bytes.
+
+    Args:
+      dpi: dots per inch of a PNG, and of what is drawn dot by dot in the other formats.
+
+    Raises:
+      ValueError: a suffix other than those of FORMATS, or no such directory.
+    """
+    path = Path(path)
+    check_suffix(path)
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: expected a directory that exists; there is no {path.parent}")
+    if path.is_dir():
+        raise ValueError(f"{path}: expected the name of a file; it is a directory")
+    kind = path.suffix.lower().removeprefix(".")
+    metadata = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        figure.savefig(temporary, format=kind, metadata=metadata, dpi=dpi)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def check_suffix(path: str | os.PathLike[str]) -> None:
+    """Raises ValueError unless the file's name ends as one of FORMATS."""
+    if Path(path).suffix.lower() not in FORMATS:
+        raise ValueError(f"{path}: expected a file name that ends in one of {', '.join(FORMATS)}; received {Path(path).suffix!r}")
+
+
+def ink() -> str:
+    """The colour of text and lines."""
+    return str(matplotlib.rcParams["text.color"])
+
+
+def is_dark() -> bool:
+    """Whether figures are being drawn on a dark ground."""
+    return sum(to_rgb(matplotlib.rcParams["axes.facecolor"])) < 1.5

@@ -1,0 +1,361 @@
+"""Pictures show what the model and its training compute, and the command writes them whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from jax_transformer import plots
+from jax_transformer.cli import main
+from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config_files import dump_config
+from jax_transformer.model import functional
+from jax_transformer.model.masks import make_masks
+from jax_transformer.model.positions import sinusoid_table
+from jax_transformer.model_directory import Model, save_model
+from jax_transformer.plot_style import save, style
+from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
+from jax_transformer.training.losses import cross_entropy
+from jax_transformer.training.schedules import inverse_square_root, make_schedule
+
+ROOT = Path(__file__).resolve().parent.parent
+SIGNATURES = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
+SMALL = TransformerConfig(
+    source_vocab_size=7, target_vocab_size=7, d_model=16, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1, max_length=24,
+    decoder_max_length=20, position_offset=2,
+)  # fmt: skip
+SOURCE, TARGET = [4, 0, 5, 6, 0], [2, 4, 0, 5, 1, 0]
+
+
+def panel(figure: Figure, title: str) -> Axes:
+    found = [axes for axes in figure.axes if axes.get_title().startswith(title)]
+    assert len(found) == 1, [axes.get_title() for axes in figure.axes]
+    return found[0]
+
+
+def image(figure: Figure, title: str) -> np.ndarray:
+    (only,) = panel(figure, title).images
+    return np.asarray(only.get_array())
+
+
+# --- positions
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"position_layout": "halves", "position_frequency": "inclusive"},
+        {"position_frequency": "doubled"},
+        {"position_index": "non_pad_count"},
+    ],
+)
+@pytest.mark.parametrize("rows", [15, 99])
+def test_positions_are_the_models_table(changes: dict[str, Any], rows: int) -> None:
+    config = dataclasses.replace(SMALL, **changes)
+    figure = plots.positions(config, stack="decoder", rows=rows, columns=(3, 6))
+    table = sinusoid_table(config, config.decoder)[:rows]
+    assert np.array_equal(image(figure, "The table"), table)
+    assert np.array_equal(image(figure, "How alike"), table @ table.T)
+    for line, column in zip(panel(figure, "Some").lines, (3, 6), strict=True):
+        assert np.array_equal(line.get_xydata(), np.stack([np.arange(len(table)), table[:, column]], axis=1))
+        assert line.get_label() == str(column)
+
+
+@pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
+@pytest.mark.parametrize("stack", ["encoder", "decoder"])
+def test_a_models_own_positions_are_drawn(kind: Any, stack: Any) -> None:
+    config = dataclasses.replace(SMALL, position_kind=kind)
+    params = functional.init_params(config, jax.random.key(0))
+    if kind == "learned":
+        table = params[stack]["positions"]["embedding"]
+    else:
+        table = params["constants"][f"{stack}_positions"] + 1.0  # as a port's may differ from the formula
+        params["constants"][f"{stack}_positions"] = table
+    assert np.array_equal(image(plots.positions(config, params, stack=stack), "The table"), table)
+
+
+@pytest.mark.parametrize(("kind", "message"), [("none", "has no table"), ("learned", "expected a model directory")])
+def test_positions_that_cannot_be_drawn_are_refused(kind: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plots.positions(dataclasses.replace(SMALL, position_kind=kind))
+
+
+# --- masks
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"encoder_padding": "queries", "decoder_padding": "none", "cross_padding": "none"},
+        {"encoder_padding": "both", "decoder_padding": "both", "cross_padding": "both", "decoder_padding_id": 1},
+        {"encoder_padding": "none", "decoder_padding": "queries", "cross_padding": "queries"},
+        {"decoder_causal": False},
+    ],
+)
+def test_masks_are_the_models(changes: dict[str, Any]) -> None:
+    config = dataclasses.replace(SMALL, **changes)
+    figure = plots.masks(config, SOURCE, TARGET, source_tokens=list("abcde"), target_tokens=list("uvwxyz"))
+    masks = make_masks(config, jnp.asarray([SOURCE]), jnp.asarray([TARGET]))
+    for title, mask, queries, keys in (
+        ("Encoder self", masks.encoder_self, "abcde", "abcde"),
+        ("Decoder self", masks.decoder_self, "uvwxyz", "uvwxyz"),
+        ("Cross", masks.cross, "uvwxyz", "abcde"),
+    ):
+        shape = (1, 1, len(queries), len(keys))
+        allowed = np.ones(shape, bool) if mask is None else np.broadcast_to(mask, shape)
+        assert np.array_equal(image(figure, title), allowed[0, 0]), title
+        axes = panel(figure, title)
+        assert "".join(label.get_text() for label in axes.get_xticklabels()) == keys
+        assert "".join(label.get_text() for label in axes.get_yticklabels()) == queries
+        discs = {(round(y), round(x)) for x, y in np.asarray(axes.collections[0].get_offsets())}
+        assert discs == set(zip(*map(list, np.nonzero(allowed[0, 0])), strict=True))
+        hatched = sorted(round(patch.get_y() + 0.5) for patch in axes.patches)  # type: ignore[attr-defined]
+        assert hatched == list(np.flatnonzero(~allowed[0, 0].any(axis=1)))
+    both = image(figure, "Target padding") & image(figure, "Causal")
+    assert np.array_equal(both, image(figure, "Decoder self"))
+
+
+def test_pads_are_told_from_tokens() -> None:
+    labels = panel(plots.masks(SMALL, SOURCE, TARGET), "Cross").get_yticklabels()
+    assert [label.get_fontstyle() == "italic" for label in labels] == [token == 0 for token in TARGET]
+    assert [label.get_text() for label in labels] == list("012345")
+
+
+def test_as_many_tokens_as_ids_are_asked_for() -> None:
+    with pytest.raises(ValueError, match=r"target: expected the ids of one sentence and as many tokens; received \(6,\) and 2 tokens"):
+        plots.masks(SMALL, SOURCE, TARGET, target_tokens=["a", "b"])
+
+
+# --- learning rates
+
+
+@pytest.mark.parametrize("kind", ["paper", "constant", "linear", "cosine"])
+@pytest.mark.parametrize(("steps", "warmup"), [(50, 7), (12_345, 1000)])
+def test_the_learning_rate_is_the_trainings(kind: Any, steps: int, warmup: int) -> None:
+    config = TrainConfig(schedule=kind, learning_rate=0.5, warmup_steps=warmup, max_steps=steps)
+    line, peak = panel(plots.schedule(config, 48), "This config").lines
+    taken, rates = np.asarray(line.get_xydata()).T
+    assert taken[0] == 1
+    assert taken[-1] == steps
+    assert warmup in taken
+    expected = [float(make_schedule(config, 48)(step - 1)) for step in (1, warmup, steps)]
+    assert np.interp([1, warmup, steps], taken, rates) == pytest.approx(expected, abs=1e-7)
+    assert peak.get_ydata() == pytest.approx([max(expected)])
+
+
+def test_the_papers_curves_are_the_papers() -> None:
+    figure = plots.schedule(TrainConfig(), 512, curves=((512, 400), (64, 30)), steps=1000)
+    for line, (size, warmup) in zip(panel(figure, "The paper's").lines, ((512, 400), (64, 30)), strict=True):
+        taken, rates = np.asarray(line.get_xydata()).T
+        assert list(taken) == list(range(1, 1001))
+        assert np.array_equal(rates, inverse_square_root(1.0, size, warmup)(jnp.arange(1000)))
+        assert rates[warmup - 1] == pytest.approx(size**-0.5 * warmup**-0.5)  # the formula, once by hand
+        assert line.get_label() == f"{size}:{warmup}"
+
+
+# --- label smoothing
+
+
+def test_targets_are_what_the_loss_is_least_for() -> None:
+    table = image(plots.smoothing(0.3), "Target distributions")
+    entries = len(plots.EXAMPLE_VOCABULARY)
+    for row, label in zip(table, plots.EXAMPLE_LABELS, strict=True):
+        if label == plots.EXAMPLE_PAD:
+            assert not row.any()
+            continue
+        assert row.sum() == pytest.approx(1.0, abs=1e-6)
+        assert row == pytest.approx(0.7 * np.eye(entries)[label] + 0.3 / entries, abs=1e-6)
+        gradient = jax.grad(lambda x, y: cross_entropy(x, y, pad_id=0, label_smoothing=0.3)[0])(
+            jnp.log(row)[None, None], jnp.asarray([[label]])
+        )
+        assert np.abs(gradient).max() < 1e-6
+
+
+def test_the_loss_is_the_trainings() -> None:
+    lines = [line for line in panel(plots.smoothing(0.2, vocab_size=50), "Cross-entropy").lines if len(line.get_xdata()) > 1]
+    assert [line.get_label() for line in lines] == ["ε = 0, V = 7", "ε = 0.2, V = 7", "ε = 0.2, V = 50"]
+    for line, (epsilon, size) in zip(lines, ((0.0, 7), (0.2, 7), (0.2, 50)), strict=True):
+        probabilities, curve = np.asarray(line.get_xydata()).T
+        logits = np.log(np.repeat((1 - probabilities[:, None]) / (size - 1), size, axis=1))
+        logits[:, 3] = np.log(probabilities)
+        labels = jnp.full((1, 1), 3)
+        expected = [cross_entropy(jnp.asarray(x)[None, None], labels, pad_id=0, label_smoothing=epsilon)[0] for x in logits[::50]]
+        assert curve[::50] == pytest.approx(np.asarray(expected), abs=1e-5)
+        if epsilon:
+            assert probabilities[np.argmin(curve)] == pytest.approx(1 - epsilon + epsilon / size, abs=0.003)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0])
+def test_smoothing_out_of_range_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match=r"label_smoothing must be in \[0, 1\)"):
+        plots.smoothing(value)
+
+
+# --- files
+
+
+@pytest.mark.parametrize("suffix", [".png", ".svg", ".pdf"])
+@pytest.mark.parametrize("dark", [False, True])
+def test_the_same_figure_gives_the_same_bytes(tmp_path: Path, suffix: str, dark: bool) -> None:
+    for name in ("a", "b"):
+        with style(dark=dark):
+            save(plots.smoothing(0.1), tmp_path / f"{name}{suffix}")
+    first, second = (tmp_path / f"{name}{suffix}" for name in ("a", "b"))
+    assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes().startswith(SIGNATURES[suffix])
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_settings_of_matplotlib_are_left_as_they_were() -> None:
+    import matplotlib
+
+    before = dict(matplotlib.rcParams)
+    with style(dark=True):
+        assert matplotlib.rcParams["axes.facecolor"] != before["axes.facecolor"]
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_a_picture_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(self: Figure, path: Path, **options: Any) -> None:
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    (tmp_path / "a.png").write_bytes(b"old")
+    monkeypatch.setattr(Figure, "savefig", breaks)
+    with pytest.raises(OSError, match="no space"):
+        save(Figure(), tmp_path / "a.png")
+    assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
+    assert (tmp_path / "a.png").read_bytes() == b"old"
+
+
+# --- the command
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory: empty, but for docs/pictures/ and a run with a model of learned positions."""
+    config = dataclasses.replace(SMALL, position_kind="learned", target_pad_id=3)
+    run = RunConfig(
+        model=config,
+        data=DataConfig(max_length=20),
+        train=TrainConfig(schedule="constant", learning_rate=0.25, max_steps=30, warmup_steps=0),
+    )
+    (tmp_path / "docs" / "pictures").mkdir(parents=True)
+    (tmp_path / "runs" / "demo").mkdir(parents=True)
+    (tmp_path / "runs" / "demo" / "config.yaml").write_text(dump_config(run))
+    params = functional.init_params(config, jax.random.key(0))
+    save_model(Model(config, params, None, None, GenerationConfig(decoder_start_id=2, eos_id=4)), tmp_path / "runs" / "demo" / "model")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
+    """The figures that the command draws."""
+    from jax_transformer import plot_style
+
+    figures: list[Figure] = []
+    write: Callable[..., None] = plot_style.save
+    monkeypatch.setattr(plot_style, "save", lambda figure, path, **options: (figures.append(figure), write(figure, path, **options)))
+    return figures
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "runs" not in path.parts}
+
+
+def documented_commands() -> list[str]:
+    lines = [line for page in ("docs/pictures.md", "README.md") for line in (ROOT / page).read_text(encoding="utf-8").splitlines()]
+    commands = [line.split("#")[0].strip() for line in lines if line.startswith("jax-transformer plot ") and "|" not in line]
+    assert len(commands) >= 9
+    return commands
+
+
+@pytest.mark.parametrize("command", documented_commands())
+def test_documented_commands_run(here: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert main(shlex.split(command)[1:]) == 0
+    written = files(here)
+    assert capsys.readouterr().out.split("\n") == [*written, ""]
+    (name,) = written
+    assert (here / name).read_bytes().startswith(SIGNATURES[Path(name).suffix])
+
+
+def test_the_pictures_of_the_page_are_there_and_small() -> None:
+    page = (ROOT / "docs" / "pictures.md").read_text(encoding="utf-8")
+    for kind in ("positions", "masks", "schedule", "smoothing"):
+        assert f"(pictures/{kind}.png)" in page
+        assert (ROOT / "docs" / "pictures" / f"{kind}.png").stat().st_size < 120_000
+
+
+@pytest.mark.usefixtures("here")
+def test_a_run_is_drawn_with_its_own_values(drawn: list[Figure]) -> None:
+    from jax_transformer.model_directory import load_model
+
+    model = load_model("runs/demo")
+    for name in ("runs/demo", "runs/demo/model"):
+        assert main(["plot", "positions", name]) == 0
+        assert np.array_equal(image(drawn[-1], "The table"), model.params["encoder"]["positions"]["embedding"])
+        assert main(["plot", "masks", name, "--target", "<bos> a <pad> b"]) == 0
+        expected = np.tril(np.ones((4, 4), bool)) & np.array([True, True, False, True])
+        assert np.array_equal(image(drawn[-1], "Decoder self"), expected)
+    assert main(["plot", "schedule", "runs/demo"]) == 0
+    rates = panel(drawn[-1], "This config").lines[0].get_ydata()
+    assert set(np.asarray(rates)) == {0.25}
+    assert main(["plot", "smoothing", "runs/demo"]) == 0
+    assert image(drawn[-1], "Target distributions").max() == pytest.approx(1 - 0.1 + 0.1 / 7)
+
+
+@pytest.mark.usefixtures("here")
+def test_without_a_config_the_papers_base_model_is_drawn(drawn: list[Figure]) -> None:
+    assert main(["plot", "positions"]) == 0
+    assert image(drawn[-1], "The table").shape == (128, 512)
+    assert main(["plot", "schedule"]) == 0
+    assert panel(drawn[-1], "This config").lines[0].get_ydata().max() == pytest.approx((512 * 4000) ** -0.5)
+
+
+@pytest.mark.usefixtures("here")
+def test_sizes_are_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plot", "schedule", "--width", "6", "--height", "4", "--dpi", "50"]) == 0
+    header = Path(capsys.readouterr().out.strip()).read_bytes()[16:24]
+    assert (int.from_bytes(header[:4], "big"), int.from_bytes(header[4:], "big")) == (300, 200)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("flow", "unknown picture 'flow'; expected one of positions, masks, schedule, smoothing"),
+        ("positions dmeo", "unknown preset 'dmeo'; expected one of demo"),
+        ("positions docs", "docs is no model directory"),
+        ("positions --columns 600", "expected columns from 0 to 511 (d_model=512); received 600"),
+        ("positions --rows 0", "--rows must be at least 1; received 0"),
+        ("positions -o a.jpg", "a.jpg: expected a file name that ends in one of .png, .svg, .pdf; received '.jpg'"),
+        ("positions -o a", "a: expected a file name that ends in one of .png, .svg, .pdf; received ''"),
+        ("positions -o nowhere/a.png", "expected a directory that exists; there is no nowhere"),
+        ("masks --source ''", "expect at least one token each"),
+        ("schedule runs/demo/model", "there is no config.yaml"),
+        ("schedule --curves 512", "--curves expects D_MODEL:WARMUP such as 512:4000; received '512'"),
+        ("schedule --curves 0:5", "expected a d_model and a warm-up of at least 1; received 0:5"),
+        ("schedule --steps 0", "expected from 1 to 1,000,000,000 steps; received 0"),
+        ("smoothing --label-smoothing 1", "label_smoothing must be in [0, 1); received 1.0"),
+        ("smoothing --dpi 7", "--dpi must be from 30 to 600; received 7"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(here: Path, capsys: pytest.CaptureFixture[str], command: str, message: str) -> None:
+    assert main(["plot", *shlex.split(command)]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert files(here) == set()
