@@ -5,6 +5,7 @@ spaCy is loaded when text is first split: a translation's target side never need
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import warnings
@@ -51,28 +52,34 @@ class SpacyRules:
         return [token.text for token in self._tokenizer(self._normalizer.normalize_str(sentence)) if not token.is_space]
 
     def _load(self) -> None:
-        try:
-            import spacy
-        except ImportError:
-            raise ImportError(
-                "tokenizer: expected spaCy for the kind 'spacy'; it isn't installed; run: pip install 'jax-transformer[spacy]'"
-            ) from None
         if not self.language:
             raise ValueError(
                 "language: expected a code such as 'en' for the kind 'spacy'; received ''; set source_language and target_language"
             )
-        try:
-            self._tokenizer = spacy.blank(self.language).tokenizer
-        except Exception as error:  # unknown languages, and those whose own libraries are missing, in several classes
-            raise ValueError(f"language: expected one whose rules spaCy has; received {self.language!r} ({error})") from None
-        if self._trained_with and _minor(self._trained_with) != _minor(spacy.__version__):
-            wanted = _minor(self._trained_with)
+        self._tokenizer, version = _load_spacy(self.language)
+        self._trained_with = self._trained_with or version
+        wanted = _minor(self._trained_with)
+        if wanted != _minor(version):
             warnings.warn(
-                f"tokenizer: expected spaCy {wanted}, with which this vocabulary was made; received {spacy.__version__}, "
-                f"which may split some text otherwise; for the same splitting, pip install 'spacy=={wanted}.*'",
-                stacklevel=2,
+                f"tokenizer: expected spaCy {wanted}, with which this vocabulary was made; received {version}, which may split some text "
+                f"otherwise; for the same splitting, pip install 'spacy=={wanted}.*'",
+                stacklevel=4,
             )
-        self._trained_with = self._trained_with or spacy.__version__
+
+
+@functools.cache
+def _load_spacy(language: str) -> tuple[Any, str]:
+    """spaCy's tokenizer of a language, and its version."""
+    try:
+        import spacy
+    except ImportError:
+        raise ImportError(
+            "tokenizer: expected spaCy for the kind 'spacy'; it isn't installed; run: pip install 'jax-transformer[spacy]'"
+        ) from None
+    try:
+        return spacy.blank(language).tokenizer, spacy.__version__
+    except Exception as error:  # unknown languages, and those whose own libraries are missing, in several classes
+        raise ValueError(f"language: expected one whose rules spaCy has; received {language!r} ({error})") from None
 
 
 class SpacyBackend:
