@@ -12,7 +12,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, Protocol
 
 import numpy as np
@@ -265,7 +265,8 @@ def sentencepiece_segmenter(processor: Any, normalizer: Any, kind: str) -> Segme
         return UnigramSampling(words, scores, unknown)
 
     def symbols(word: str) -> Segmentation:
-        return tuple(chain.from_iterable((scores[c][0],) if c in scores else unknown(c) for c in word))
+        runs = groupby(word, key=scores.__contains__)
+        return tuple(chain.from_iterable((scores[c][0] for c in run) if known else unknown("".join(run)) for known, run in runs))
 
     def merge(left: int, right: int) -> tuple[float, int] | None:
         found = scores.get(pieces[left] + pieces[right])
