@@ -18,6 +18,9 @@ WORD = r"\w+(?:[-'’]\w+|(?<=\d)[.,]\d+)*|[^\w\s]"
 SPACE_MARK = "▁"
 # A piece of BPE never mixes letters, digits and other characters, nor runs over a space: "dog." and "dog" share their pieces.
 PIECE = r"▁?(?:[\p{L}\p{M}]+(?:['’][\p{L}\p{M}]+)*|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"
+# Of unigram neither, and it takes apostrophes for other characters: so no piece fits across two of these, and a whole sentence has the same
+# best segmentation, which is what sentencepiece looks for.
+RUN = r"▁?(?:[\p{L}\p{M}]+|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"
 
 
 class PipelineBackend:
@@ -107,7 +110,7 @@ def make_pipeline(kind: str, normalization: Normalization, lowercase: bool) -> t
         model = models.BPE(unk_token=UNK) if kind == "bpe" else models.Unigram([(UNK, 0.0)], 0, False)
         # A space before the sentence makes its first word the same token as elsewhere; decoding takes one space away again.
         steps += [normalizers.Prepend(SPACE_MARK), normalizers.Replace(" ", SPACE_MARK)]
-        split = pre_tokenizers.Split(Regex(PIECE), "isolated")
+        split = pre_tokenizers.Split(Regex(PIECE if kind == "bpe" else RUN), "isolated")
         join = [decoders.Fuse(), decoders.Replace(SPACE_MARK, " "), decoders.Strip(" ", 1, 0)]
     pipeline = Tokenizer(model)
     if steps:

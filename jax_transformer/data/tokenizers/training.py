@@ -20,7 +20,7 @@ SUBWORDS = ("bpe", "unigram")
 NO_LIMIT = 2**48
 CHUNK = 10_000
 REPEATS = 1000
-SENTENCEPIECE_RESERVED = frozenset("\t\n\r\0▅")
+SENTENCEPIECE_RESERVED = frozenset("\t\n\r\0\x1f▅")
 """Characters that sentencepiece's trainer has other uses for; pieces of just one of them are added to what it learned."""
 
 
@@ -151,30 +151,19 @@ def _train_unigram(
     words, lost = count_words(sentences, pipeline)
     characters = {*chain.from_iterable(words), *lost}
     _check_room("unigram", characters, reserved, tags, vocab_size)
-    room = vocab_size - len(reserved) - len(tags)
-    scores = _sentencepiece_scores(words, room) if words else {}
-    lowest = min(scores.values(), default=0.0)
-    scores |= dict.fromkeys(sorted(characters - set(scores)), lowest)
-    excess = len(scores) - room
-    if excess > 0:  # sentencepiece doesn't know the characters just added
-        longer = sorted((piece for piece in scores if len(piece) > 1), key=lambda piece: (scores[piece], piece))
-        for piece in longer[:excess]:
-            del scores[piece]
-
-    def learned(scores: dict[str, float]) -> Any:
+    beyond_it = characters - set(chain.from_iterable(word for word in words if not SENTENCEPIECE_RESERVED & set(word)))
+    scores = _sentencepiece_scores(words, vocab_size - len(reserved) - len(tags) - len(beyond_it)) if characters - beyond_it else {}
+    scores |= dict.fromkeys(sorted(beyond_it), min(scores.values(), default=0.0))
+    while True:
         learner = Tokenizer(models.Unigram([(UNK, 0.0), *scores.items()], 0, False))
-        learner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")
-        return learner
-
-    learner = learned(scores)
-    counts = _count_pieces(learner, words)
-    vocabulary: dict[str, int] = learner.get_vocab()
-    rare = [piece for piece in scores if len(piece) > 1 and counts[vocabulary[piece]] < min_frequency]
-    if rare and min_frequency > 1:
-        for piece in rare:
+        learner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")  # no word has a space in it
+        vocabulary: dict[str, int] = learner.get_vocab()
+        counts = _count_pieces(learner, words)
+        rare = [piece for piece in scores if len(piece) > 1 and counts[vocabulary[piece]] < min_frequency]
+        if min_frequency == 1 or not rare:
+            break
+        for piece in rare:  # others take their place, and may still be rare
             del scores[piece]
-        learner = learned(scores)
-        counts, vocabulary = _count_pieces(learner, words), learner.get_vocab()
     ordered = _by_use({piece: index for piece, index in vocabulary.items() if piece in scores}, counts)
     places = _place(ordered, reserved, tags, min_frequency)
     entries = [(piece, scores.get(piece, 0.0)) for piece in sorted(places, key=lambda piece: places[piece])]
