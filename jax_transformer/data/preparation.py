@@ -262,8 +262,8 @@ def _train_tokenizers(config: DataConfig, pairs: Pairs) -> tuple[Tokenizer, Toke
         "lowercase": config.lowercase,
         "normalization": config.normalization,
     }
-    size = {"vocab_size": config.vocab_size, "min_frequency": config.min_frequency}
-    added = {"add_bos": config.source_bos, "add_eos": config.source_eos, "tags": config.source_tags}
+    size: dict[str, Any] = {"vocab_size": config.vocab_size, "min_frequency": config.min_frequency}
+    added: dict[str, Any] = {"add_bos": config.source_bos, "add_eos": config.source_eos, "tags": config.source_tags}
     languages = (config.source_language, config.target_language) if config.is_given else ("en", "de")  # the phrasebook's
     if config.source_tokenizer:
         source = load_tokenizer(config.source_tokenizer, language=languages[0], **added, **options)

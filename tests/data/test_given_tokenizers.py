@@ -12,7 +12,9 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
+from jax_transformer.data.preparation import prepare
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
+from jax_transformer.run_config import DataConfig
 
 SPECIALS = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 TORCHTEXT = SpecialIds(pad=1, unk=0, bos=2, eos=3)
@@ -257,6 +259,33 @@ def test_other_files_are_refused(tmp_path: Path, name: str, text: str, message: 
         load(write(tmp_path / name, text), SPECIALS)
     with pytest.raises(ValueError, match=r"nowhere.json: expected a tokenizer.json.*; there is no such file"):
         load(tmp_path / "nowhere.json", SPECIALS)
+
+
+def test_preparation_takes_given_files_and_trains_the_others(tmp_path: Path) -> None:
+    pairs = "".join(f"{text}\t{text.upper()}\n" for text in TEXTS)
+    options: dict[str, Any] = {"train": (str(write(tmp_path / "train.tsv", pairs)),), "valid_pairs": 1, "cache_dir": str(tmp_path)}
+    source = write(tmp_path / "source.txt", "<pad>\n<unk>\n<s>\n</s>\n<2up>\nthe\ncat\n")
+    target = write(tmp_path / "target.txt", "<pad>\n<unk>\n<s>\n</s>\nthe\ncat\n")
+    files = {"source_tokenizer": str(source), "target_tokenizer": str(target)}
+    given = prepare(DataConfig(tokenizer="whitespace", source_tag="<2up>", lowercase=True, **files, **options))
+    assert given.source_tokenizer.encode(["the Cat sat"], "<2up>") == [[4, 5, 6, 1, 3]]
+    assert given.target_tokenizer.encode(["the Cat sat"]) == [[4, 5, 1]]
+    for joint in (False, True):
+        trained = prepare(
+            DataConfig(
+                tokenizer="unigram",
+                vocab_size=40,
+                joint_vocabulary=joint,
+                source_tag="<2up>",
+                normalization="nfkc",
+                lowercase=joint,
+                **options,
+            )
+        )
+        assert trained.source_tokenizer.tags == ("<2up>",)
+        assert trained.target_tokenizer.tags == (("<2up>",) if joint else ())
+        assert trained.source_tokenizer.encode(["the"], "<2up>")[0][0] == 4
+        assert trained.target_tokenizer.decode(trained.target_tokenizer.encode(["ＴＨＥ"])) == ["the" if joint else "THE"]
 
 
 # --- sentencepiece
