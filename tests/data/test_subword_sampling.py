@@ -166,6 +166,16 @@ def test_occurrences_of_a_word_are_drawn_independently(kind: Kind) -> None:
     assert sum(map(sum, is_best[:2000])) / 4000 == pytest.approx(share, abs=0.04)
 
 
+@pytest.mark.parametrize("kind", SUBWORDS)
+def test_different_words_are_drawn_independently(kind: Kind) -> None:
+    rows = TOKENIZERS[kind].sample_encode([f"{WORD} {WORD}b"] * 4000, seed=3, strength=0.4)
+    best, other = (TOKENIZERS[kind].encode([word])[0] for word in (WORD, WORD + "b"))
+    is_best = [(row[: len(best)] == best, row[-len(other) :] == other) for row in rows]
+    shares = [sum(found) / 4000 for found in zip(*is_best, strict=True)]
+    assert all(0.05 < share < 0.95 for share in shares)
+    assert sum(first and second for first, second in is_best) / 4000 == pytest.approx(shares[0] * shares[1], abs=0.04)
+
+
 # --- limits
 
 

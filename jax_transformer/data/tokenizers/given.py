@@ -129,12 +129,11 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
 
 
 def _with_marked_specials(content: dict) -> str:
-    """A tokenizer.json whose special tokens are listed as such, and named so that no text is looked up as one, and that adds none of them.
+    """A tokenizer.json whose special tokens are listed as such, and named so that no text is looked up as one.
 
     A model that looks up any part of a text (Unigram, WordLevel) has the special tokens' names in its vocabulary; with a space before them
     no text reaches them.
     """
-    content = dict(content) | {"post_processor": None, "padding": None, "truncation": None}
     model = dict(content["model"])
     listed = isinstance(model["vocab"], list)
     entries: list[str] = [entry for entry, _ in model["vocab"]] if listed else list(model["vocab"])
