@@ -158,9 +158,9 @@ def byte_level() -> tokenizers.Tokenizer:
     return made
 
 
-def word_level(names: list[str]) -> tokenizers.Tokenizer:
+def word_level(names: list[str], model: Any = models.WordLevel) -> tokenizers.Tokenizer:
     vocabulary = {name: index for index, name in enumerate([*names, "the", "cat", "dog"])}
-    made = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=names[1]))
+    made = tokenizers.Tokenizer(model(vocabulary, unk_token=names[1]))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     return made  # without a list of its special tokens
 
@@ -207,9 +207,10 @@ def test_a_given_pipeline_can_be_sampled_from(tmp_path: Path) -> None:
         assert tokenizer.decode(drawn) == tokenizer.decode(tokenizer.encode(TEXTS))
 
 
-def test_words_of_a_given_list_cannot_forge_specials(tmp_path: Path) -> None:
+@pytest.mark.parametrize("model", [models.WordLevel, models.WordPiece])
+def test_words_of_a_given_list_cannot_forge_specials(tmp_path: Path, model: Any) -> None:
     path = tmp_path / "tokenizer.json"
-    word_level(["[PAD]", "[UNK]", "[CLS]", "[SEP]"]).save(str(path))
+    word_level(["[PAD]", "[UNK]", "[CLS]", "[SEP]"], model).save(str(path))
     tokenizer = load(path, SPECIALS, add_eos=True)
     assert tokenizer.encode(["the cat [SEP] [PAD] emu"]) == [[4, 5, 1, 1, 1, 3]]
     assert tokenizer.tokens([0, 1, 2, 3, 4]) == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the"]
@@ -231,6 +232,10 @@ def test_missing_specials_of_a_given_file_are_told_or_come_last(tmp_path: Path) 
     tokenizer = load(path, SpecialIds(pad=0, unk=1, bos=7, eos=2), add_bos=True)
     assert tokenizer.encode(["the one"]) == [[7, 4, 3]]
     assert tokenizer.vocab_size == 8
+    word_level(["one", "<unk>"]).save(str(path))
+    tokenizer = load(path, SpecialIds(pad=7, unk=1, bos=6, eos=5), add_eos=True)
+    assert tokenizer.encode(["one dog"]) == [[0, 4, 5]]
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.vocab_size) == (7, 6, 8)
 
 
 def test_a_file_of_our_own_is_taken_as_it_is(tmp_path: Path) -> None:

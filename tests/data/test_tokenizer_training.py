@@ -157,9 +157,9 @@ SCRIPT = """
 import gzip, hashlib, sys
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 with gzip.open(sys.argv[1], "rt", encoding="utf-8") as file:
-    sentences = file.read().split("\\n")[:10_000]
+    sentences = file.read().split("\\n")[:4000]
 for kind in ("words", "whitespace", "characters", "bpe", "unigram"):
-    options = dict(vocab_size=3000) if kind in ("bpe", "unigram") else {}
+    options = dict(vocab_size=1500) if kind in ("bpe", "unigram") else {}
     tokenizer = train_tokenizer(sentences, kind=kind, specials=SpecialIds(0, 1, 2, 3), normalization="nfkc", tags=["<2de>"], **options)
     drawn = tokenizer.sample_encode(sentences, seed=(1, 2), strength=0.1) if options else []
     print(kind, hashlib.sha256(tokenizer.to_json().encode()).hexdigest(), hashlib.sha256(str(drawn).encode()).hexdigest())

@@ -122,16 +122,14 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
         own = [pipeline.normalizer] if pipeline.normalizer is not None else []
         pipeline.normalizer = normalizers.Sequence([*steps, *own])
     extra = _missing_specials(backend.specials, backend.size, specials)
-    pipeline.add_special_tokens([hidden_name(name) for name in extra])
-    backend = PipelineBackend(pipeline)
-    assert {name: backend.specials[hidden_name(name)] for name in extra} == extra
-    return backend
+    pipeline.add_special_tokens([hidden_name(name) for name in extra])  # which numbers them on
+    return PipelineBackend(pipeline)
 
 
 def _with_marked_specials(content: dict) -> str:
     """A tokenizer.json whose special tokens are listed as such, and named so that no text is looked up as one.
 
-    A model that looks up any part of a text (Unigram, WordLevel) has the special tokens' names in its vocabulary; with a space before them
+    A model that looks up any part of a text (Unigram, WordLevel, WordPiece) has the special tokens' names in its vocabulary; with a space before them
     no text reaches them.
     """
     model = dict(content["model"])
@@ -144,7 +142,7 @@ def _with_marked_specials(content: dict) -> str:
             added[name] = {"id": ids[name], "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
         if name in added:
             added[name]["special"] = True
-    if listed or model.get("type") == "WordLevel":
+    if listed or model.get("type") in ("WordLevel", "WordPiece"):
         hidden = {name: hidden_name(name) for name, token in added.items() if token["special"] and not name.startswith(" ")}
         if listed:
             model["vocab"] = [[hidden.get(entry, entry), score] for entry, score in model["vocab"]]
@@ -230,7 +228,7 @@ def _read_entries(path: Path, kind: str) -> list[str]:
 
 
 def _missing_specials(entries: Mapping[str, int], size: int, wanted: SpecialIds | None) -> dict[str, int]:
-    """The special tokens that a vocabulary of this size lacks, with the ids after its last, which `wanted` must give them."""
+    """The special tokens that a vocabulary of this size lacks, by id: those after its last, which `wanted` must give them."""
     found = find_specials(entries)
     missing = [special for special in (PAD, UNK, BOS, EOS) if special not in found]
     if PAD in missing and (wanted is None or wanted.pad == wanted.unk):
@@ -244,7 +242,7 @@ def _missing_specials(entries: Mapping[str, int], size: int, wanted: SpecialIds 
         raise ValueError(
             f"expected the special tokens {names}; received none of these; add them to the file, or set {free} to have them after its end"
         )
-    return asked
+    return dict(sorted(asked.items(), key=lambda item: item[1]))
 
 
 def _read_text(path: Path) -> str:
