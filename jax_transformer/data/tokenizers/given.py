@@ -129,8 +129,8 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
 def _with_marked_specials(content: dict) -> str:
     """A tokenizer.json whose special tokens are listed as such, and named so that no text is looked up as one.
 
-    A model that looks up any part of a text (Unigram, WordLevel, WordPiece) has the special tokens' names in its vocabulary; with a space before them
-    no text reaches them.
+    A model that looks up any part of a text (Unigram, WordLevel, WordPiece) has the special tokens' names in its vocabulary; with a space
+    before them no text reaches them.
     """
     model = dict(content["model"])
     listed = isinstance(model["vocab"], list)
