@@ -20,6 +20,8 @@ SUBWORDS = ("bpe", "unigram")
 NO_LIMIT = 2**48
 CHUNK = 10_000
 REPEATS = 1000
+MOST_WORDS = {"bpe": 1_000_000, "unigram": 250_000}
+"""Different words that are learned from. A million long ones took 0.6 GB with bpe and 3.2 GB with unigram: hence the lower limit."""
 SENTENCEPIECE_RESERVED = frozenset("\t\n\r\0\x1f▅")
 """Characters that sentencepiece's trainer has other uses for; pieces of just one of them are added to what it learned."""
 
@@ -130,7 +132,7 @@ def _train_bpe(
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     room = vocab_size - len(reserved) - len(tags)
-    words, lost = count_words(sentences, pipeline)
+    words, lost = count_words(sentences, pipeline, MOST_WORDS["bpe"])
     _check_room("bpe", {*chain.from_iterable(words), *lost}, reserved, tags, vocab_size)
     learner = Tokenizer(models.BPE(unk_token=UNK))
     learner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")  # no word has a space in it
@@ -148,7 +150,7 @@ def _train_unigram(
     """A model of pieces with log-probabilities, its ids by how often each piece occurs in the encoded `sentences`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    words, lost = count_words(sentences, pipeline)
+    words, lost = count_words(sentences, pipeline, MOST_WORDS["unigram"])
     characters = {*chain.from_iterable(words), *lost}
     _check_room("unigram", characters, reserved, tags, vocab_size)
     beyond_it = characters - set(chain.from_iterable(word for word in words if not SENTENCEPIECE_RESERVED & set(word)))

@@ -9,11 +9,8 @@ from typing import Any
 
 from jax_transformer.data.tokenizers.pipelines import SPACE_MARK
 
-MOST_WORDS = 1_000_000
-"""Different words kept while counting: a few hundred MB here, and about 1 GB in a trainer."""
 
-
-def count_words(sentences: Iterable[str], pipeline: Any, most_words: int = MOST_WORDS) -> tuple[Counter[str], set[str]]:
+def count_words(sentences: Iterable[str], pipeline: Any, most_words: int) -> tuple[Counter[str], set[str]]:
     """How often each word of the `pipeline` (of a subword kind) occurs, and the characters of words that were given up.
 
     One pass; nothing of `sentences` is kept. Text with more than `most_words` different words between spaces is thinned: whenever there are
