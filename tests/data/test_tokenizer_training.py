@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from jax_transformer.data.tokenizers import Kind, SpecialIds, Tokenizer, train_tokenizer, training
 from jax_transformer.data.tokenizers.pipelines import make_pipeline
 from jax_transformer.data.tokenizers.training import SENTENCEPIECE_RESERVED, train_sentencepiece
-from jax_transformer.data.tokenizers.word_counts import count_words, split_words
+from jax_transformer.data.tokenizers.word_counts import count_words, split_words, thinned_counts
 
 SPECIALS = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 MULTI30K = Path(os.environ.get("JAX_TRANSFORMER_SHARED", "/nowhere")) / "data" / "multi30k"
@@ -93,8 +93,19 @@ def test_more_words_than_are_kept_are_thinned() -> None:
     assert [sum(start <= k < start + 1000 for k in places) > 10 for start in range(0, 5000, 1000)] == [True] * 5
 
 
+def test_thinned_counts_are_in_proportion() -> None:
+    counts = {"the": 9000, "cat": 30} | {f"word{k}": 1 for k in range(1000)}
+    assert thinned_counts(counts, 100_000) == counts
+    thinned = thinned_counts(counts, 3500)  # a tenth
+    assert thinned["the"] == 900
+    assert thinned["cat"] == 3
+    assert 60 < len(thinned) - 2 < 140
+    assert set(thinned.values()) == {900, 3, 1}
+
+
 def test_characters_of_words_given_up_are_still_learned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "MOST_WORDS", dict.fromkeys(SUBWORDS, 300))
+    monkeypatch.setattr(training, "MOST_CHARACTERS", 500)
     sentences = [*generated(1000), *(f"{chr(0x4E00 + k)}ab" for k in range(200))]
     for kind in SUBWORDS:
         tokenizer = train_tokenizer(sentences, kind=kind, specials=SPECIALS, vocab_size=500)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, get_args
 
 from jax_transformer.data.tokenizers.pipelines import Normalization, PipelineBackend, make_pipeline
 from jax_transformer.data.tokenizers.special_tokens import UNK, SpecialIds, check_tags, hidden_name
 from jax_transformer.data.tokenizers.tokenizer import Backend, Tokenizer
-from jax_transformer.data.tokenizers.word_counts import count_words
+from jax_transformer.data.tokenizers.word_counts import count_words, thinned_counts
 
 Kind = Literal["words", "whitespace", "characters", "bpe", "unigram", "spacy"]
 SUBWORDS = ("bpe", "unigram")
@@ -21,7 +21,9 @@ NO_LIMIT = 2**48
 CHUNK = 10_000
 REPEATS = 1000
 MOST_WORDS = {"bpe": 1_000_000, "unigram": 250_000}
-"""Different words that are learned from. A million long ones took 0.6 GB with bpe and 3.2 GB with unigram: hence the lower limit."""
+"""Different words that are learned from; sentencepiece is much the slower."""
+MOST_CHARACTERS = 40_000_000
+"""Characters that unigram is learned from, those of repeated words included: sentencepiece's memory grows with them, not with the words."""
 SENTENCEPIECE_RESERVED = frozenset("\t\n\r\0\x1f▅")
 """Characters that sentencepiece's trainer has other uses for; pieces of just one of them are added to what it learned."""
 
@@ -153,8 +155,9 @@ def _train_unigram(
     words, lost = count_words(sentences, pipeline, MOST_WORDS["unigram"])
     characters = {*chain.from_iterable(words), *lost}
     _check_room("unigram", characters, reserved, tags, vocab_size)
-    beyond_it = characters - set(chain.from_iterable(word for word in words if not SENTENCEPIECE_RESERVED & set(word)))
-    scores = _sentencepiece_scores(words, vocab_size - len(reserved) - len(tags) - len(beyond_it)) if characters - beyond_it else {}
+    learned = thinned_counts({word: words[word] for word in words if not SENTENCEPIECE_RESERVED & set(word)}, MOST_CHARACTERS)
+    beyond_it = characters - set(chain.from_iterable(learned))
+    scores = _sentencepiece_scores(learned, vocab_size - len(reserved) - len(tags) - len(beyond_it)) if characters - beyond_it else {}
     scores |= dict.fromkeys(sorted(beyond_it), min(scores.values(), default=0.0))
     while True:
         learner = Tokenizer(models.Unigram([(UNK, 0.0), *scores.items()], 0, False))
@@ -172,7 +175,7 @@ def _train_unigram(
     return models.Unigram(entries, reserved[UNK], False)
 
 
-def _sentencepiece_scores(words: Counter[str], room: int) -> dict[str, float]:
+def _sentencepiece_scores(words: Mapping[str, int], room: int) -> dict[str, float]:
     """The pieces of a sentencepiece unigram model of at most `room` pieces, with their log-probabilities."""
     import sentencepiece
 
@@ -181,11 +184,11 @@ def _sentencepiece_scores(words: Counter[str], room: int) -> dict[str, float]:
     return {processor.id_to_piece(index): processor.get_score(index) for index in pieces}
 
 
-def train_sentencepiece(words: Counter[str], room: int) -> bytes:
+def train_sentencepiece(words: Mapping[str, int], room: int) -> bytes:
     """A sentencepiece unigram .model of at most `room` pieces, trained on counted words: any order of them gives the same bytes."""
     import sentencepiece
 
-    lines = (f"{word}\t{count}" for word, count in sorted(words.items()) if not SENTENCEPIECE_RESERVED & set(word))
+    lines = (f"{word}\t{count}" for word, count in sorted(words.items()))
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jax_transformer.data.tokenizers.pipelines import SPACE_MARK
@@ -41,12 +41,29 @@ def split_words(text: str, pipeline: Any) -> list[str]:
     return [word for word, _ in pipeline.pre_tokenizer.pre_tokenize_str(text)]
 
 
+def thinned_counts(counts: Mapping[str, int], most_characters: int) -> dict[str, int]:
+    """The counts as of a part of the text in which all words together have `most_characters` or so; all of it, where it has no more.
+
+    Each count is divided by the same number and rounded up or down by a hash of the word, so that rare words get their share together.
+    """
+    total = sum(len(word) * count for word, count in counts.items())
+    share = -(-total // most_characters)
+    if share <= 1:
+        return dict(counts)
+    thinned = {word: (count + _hash(word) % share) // share for word, count in counts.items()}
+    return {word: count for word, count in thinned.items() if count}
+
+
+def _hash(word: str) -> int:
+    return zlib.crc32(word.encode("utf-8", "surrogatepass"))
+
+
 def _thin(counts: Counter[str], wanted: int) -> set[str]:
     """Takes words out of `counts` until it has `wanted` or fewer; returns their characters."""
     given_up: set[str] = set()
     share, rare = 2, 1
     while len(counts) > wanted:
-        dropped = [word for word, count in counts.items() if count <= rare and zlib.crc32(word.encode("utf-8", "surrogatepass")) % share]
+        dropped = [word for word, count in counts.items() if count <= rare and _hash(word) % share]
         for word in dropped:
             given_up.update(word)
             del counts[word]
