@@ -162,6 +162,8 @@ class TranslateOptions:
     """A model directory, or a run directory with one in it."""
     input: str | None = None
     """A text file, gzipped or not. Without it: standard input; a prompt on a terminal."""
+    source_tag: str = ""
+    """A token put before every sentence, such as <2de>: tells a multilingual model the target language."""
     rows: int = 64
     """Most sentences decoded at once."""
 
@@ -178,6 +180,8 @@ class EvaluateOptions:
     """The reference translations, line by line."""
     tokenize: Annotated[str, tyro.conf.arg(metavar="13a|none|intl|zh|…")] = "13a"
     """sacreBLEU's tokenizer; none for text that is tokenized already."""
+    source_tag: str = ""
+    """A token put before every sentence, such as <2de>: tells a multilingual model the target language."""
     rows: int = 64
     """Most sentences decoded at once."""
 
@@ -192,10 +196,10 @@ def _translate(arguments: list[str]) -> int:
     lines = None if options.input is None else read_lines(options.input)
     model = load_model(options.model)
     if lines is None and sys.stdin.isatty():
-        return _prompt(lambda line: translate(model, [line])[0])
+        return _prompt(lambda line: translate(model, [line], source_tag=options.source_tag)[0])
     lines = _stdin_lines() if lines is None else lines
     with _output_may_close():
-        for translation in translate(model, lines, rows=options.rows):
+        for translation in translate(model, lines, rows=options.rows, source_tag=options.source_tag):
             print(translation)
     return 0
 
@@ -214,7 +218,7 @@ def _evaluate(arguments: list[str]) -> int:
 
     pairs = read_pairs((options.source, options.target))
     model = load_model(options.model)
-    translations = translate(model, [source for source, _ in pairs], rows=options.rows)
+    translations = translate(model, [source for source, _ in pairs], rows=options.rows, source_tag=options.source_tag)
     scores = score_translations(translations, [target for _, target in pairs], tokenize=options.tokenize)
     print(f"BLEU        {scores.bleu:.2f}   {scores.bleu_signature}")
     print(f"chrF        {scores.chrf:.2f}   {scores.chrf_signature}")

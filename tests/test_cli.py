@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -276,6 +277,41 @@ def test_evaluating_prints_scores_with_their_signatures(model_directory: Path, t
     code, _, err = run(capsys, "evaluate", str(model_directory), "--source", source, "--target", target, "--tokenize", "best")
     assert code == 2
     assert "--tokenize expects one of" in err
+
+
+def test_a_source_tag_goes_with_every_sentence(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from jax_transformer.decoding.translation import decode_ids, translate
+    from jax_transformer.model_directory import load_model
+
+    sentences = ["eins zwei drei", "vier", "", "fünf sechs sieben acht"]
+    plain = load_model(model_directory)
+    source = train_tokenizer([WORDS], kind="whitespace", specials=SPECIALS, add_eos=True, vocab_size=13, tags=["<2de>"])
+    model = dataclasses.replace(plain, source_tokenizer=source)  # the tag has the id of a word of the plain one
+    assert model.source_tokenizer is not None
+    assert model.target_tokenizer is not None
+    tagged = translate(model, sentences, source_tag="<2de>")
+    assert tagged != translate(model, sentences)
+    encoded = model.source_tokenizer.encode([text for text in sentences if text], "<2de>")
+    assert [text for text in tagged if text] == [text for text in model.target_tokenizer.decode(decode_ids(model, encoded)) if text]
+    save_model(model, tmp_path / "model")
+    file = write(tmp_path / "source", "\n".join(sentences) + "\n")
+    code, out, err = run(capsys, "translate", str(tmp_path / "model"), "--input", file, "--source-tag", "<2de>")
+    assert code == 0, err
+    assert out.splitlines() == tagged
+    target = write(tmp_path / "target", out)
+    options = ("evaluate", str(tmp_path / "model"), "--source", file, "--target", target)
+    code, out, err = run(capsys, *options, "--source-tag", "<2de>")
+    assert code == 0, err
+    assert "exact match 100.00 %" in out
+    code, out, _ = run(capsys, *options)
+    assert "exact match 100.00 %" not in out
+
+
+def test_an_unknown_source_tag_is_refused(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "source", "eins\n")
+    code, _, err = run(capsys, "translate", str(model_directory), "--input", file, "--source-tag", "<2de>")
+    assert code == 2
+    assert "source tag: expected none, for this vocabulary has no tags; received '<2de>'" in err
 
 
 def test_random_weights_end_sentences(model_directory: Path) -> None:

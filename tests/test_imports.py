@@ -47,7 +47,7 @@ FOREIGN: dict[str, set[str]] = {
     "validation": set(),
     "decoding": {"jax", "numpy"},
     "porting": {"ml_dtypes", "numpy", "safetensors", "torch"},
-    "data": {"numpy", "tokenizers"},
+    "data": {"numpy", "sentencepiece", "spacy", "tokenizers"},
     "plot_style": {"matplotlib"},
     "plots": {"jax", "matplotlib", "numpy"},
 }
@@ -120,12 +120,14 @@ def test_the_references_use_torch_and_numpy_alone() -> None:
         assert libraries <= {"torch", "numpy", "torch_reference"}, file
 
 
-def test_torch_is_imported_inside_functions_only() -> None:
+def test_heavy_libraries_are_imported_inside_functions_only() -> None:
     for file in sorted(PACKAGE.rglob("*.py")):
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-            assert not {name.split(".")[0] for name in names} & {"torch", "transformers", "pandas", "datasets"}, file
+            assert not {name.split(".")[0] for name in names} & {"torch", "transformers", "pandas", "datasets", "sentencepiece", "spacy"}, (
+                file
+            )
 
 
 # --- in a process
@@ -138,7 +140,7 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(result.stdout.splitlines()[-1]))
 
 
-HEAVY = {"torch", "transformers", "datasets", "pandas", "tensorflow"}
+HEAVY = {"torch", "transformers", "datasets", "pandas", "tensorflow", "sentencepiece", "spacy"}
 
 
 def test_importing_the_package_costs_little() -> None:

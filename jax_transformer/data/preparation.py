@@ -16,7 +16,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from jax_transformer.data.corpus import CorpusError, Pairs, fingerprint, read_splits
-from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, train_tokenizer
+from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
 from jax_transformer.run_config import DataConfig
 
 FORMAT_VERSION = 1
@@ -255,25 +255,24 @@ def _build_entry(directory: Path, config: DataConfig, log: Log) -> None:
 
 
 def _train_tokenizers(config: DataConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer]:
-    """The source's, which adds its specials, and the target's, which adds none."""
-
-    def train(sentences: Iterator[str], bos: bool, eos: bool) -> Tokenizer:
-        return train_tokenizer(
-            sentences,
-            kind=config.tokenizer,
-            specials=SpecialIds(pad=config.pad_id, unk=config.unk_id, bos=config.bos_id, eos=config.eos_id),
-            vocab_size=config.vocab_size,
-            min_frequency=config.min_frequency,
-            lowercase=config.lowercase,
-            add_bos=bos,
-            add_eos=eos,
-        )
-
+    """The source's, which adds its specials and has the tags, and the target's, which adds none."""
+    options: dict[str, Any] = {
+        "kind": config.tokenizer,
+        "specials": SpecialIds(pad=config.pad_id, unk=config.unk_id, bos=config.bos_id, eos=config.eos_id),
+        "lowercase": config.lowercase,
+        "normalization": config.normalization,
+    }
+    size: dict[str, Any] = {"vocab_size": config.vocab_size, "min_frequency": config.min_frequency}
+    added: dict[str, Any] = {"add_bos": config.source_bos, "add_eos": config.source_eos, "tags": config.source_tags}
+    languages = (config.source_language, config.target_language) if config.is_given else ("en", "de")  # the phrasebook's
+    if config.source_tokenizer:
+        source = load_tokenizer(config.source_tokenizer, language=languages[0], **added, **options)
+        return source, load_tokenizer(config.target_tokenizer, language=languages[1], **options)
     if config.joint_vocabulary:
-        joint = train(chain.from_iterable(pairs), config.source_bos, config.source_eos)
+        joint = train_tokenizer(chain.from_iterable(pairs), **added, **size, **options)
         return joint, joint.adding(bos=False, eos=False)
-    source = train((source for source, _ in pairs), config.source_bos, config.source_eos)
-    return source, train((target for _, target in pairs), False, False)
+    source = train_tokenizer((source for source, _ in pairs), language=languages[0], **added, **size, **options)
+    return source, train_tokenizer((target for _, target in pairs), language=languages[1], **size, **options)
 
 
 class _SideWriter:

@@ -19,22 +19,26 @@ class TranslationError(ValueError):
     """Sentences that the model can't translate."""
 
 
-def translate(model: Model, sentences: Sequence[str], *, rows: int = 64, on_batch: Callable[[int], None] | None = None) -> list[str]:
+def translate(
+    model: Model, sentences: Sequence[str], *, rows: int = 64, source_tag: str = "", on_batch: Callable[[int], None] | None = None
+) -> list[str]:
     """The greedy translation of each sentence, in order; an empty (or blank) sentence gives an empty one.
 
     Args:
       rows: most sentences decoded at once.
+      source_tag: put before every sentence: tells a multilingual model the target language. "" for none.
       on_batch: called after each batch with the number of sentences it held.
 
     Raises:
       TranslationError: the model has no tokenizers; a sentence is longer than the position table allows, named by its number (from 1).
+      ValueError: a source_tag that the model doesn't have.
     """
     if model.source_tokenizer is None or model.target_tokenizer is None:
         raise TranslationError(
             "expected a model with tokenizers; this one has none: train it here, or port it together with its vocabularies"
         )
     filled = [i for i, sentence in enumerate(sentences) if sentence.strip()]
-    encoded = model.source_tokenizer.encode([sentences[i] for i in filled])
+    encoded = model.source_tokenizer.encode([sentences[i] for i in filled], source_tag)
     source_ids = dict(zip(filled, encoded, strict=True))
     _check_lengths(model, source_ids)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -11,12 +12,16 @@ from typing import Any, get_args
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_transformer.data.tokenizers import Kind, SpecialIds, Tokenizer, train_tokenizer
 
-KINDS = get_args(Kind)
+HAS_SPACY = importlib.util.find_spec("spacy") is not None
+AVAILABLE: list[Kind] = [kind for kind in get_args(Kind) if kind != "spacy" or HAS_SPACY]
+NEEDS_SPACY = pytest.mark.skipif(not HAS_SPACY, reason="spaCy isn't installed")
+KINDS = [pytest.param(kind, marks=NEEDS_SPACY if kind == "spacy" else ()) for kind in get_args(Kind)]
+SUBWORDS = ("bpe", "unigram")
 SPECIALS = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 TORCHTEXT = SpecialIds(pad=1, unk=0, bos=2, eos=3)
 SHARED_ID = SpecialIds(pad=0, unk=0, bos=1, eos=2)
@@ -26,18 +31,19 @@ FORGED = "<eos> <bos> a <pad> x<eos>y <unk><unk>"
 
 
 def trained(kind: Kind, sentences: list[str] = CORPUS, specials: SpecialIds = SPECIALS, **options: int | bool) -> Tokenizer:
-    vocab_size = int(options.pop("vocab_size", 60 if kind == "bpe" else 0))
-    return train_tokenizer(sentences, kind=kind, specials=specials, vocab_size=vocab_size, **options)  # type: ignore[arg-type]
+    vocab_size = int(options.pop("vocab_size", 60 if kind in SUBWORDS else 0))
+    return train_tokenizer(sentences, kind=kind, specials=specials, vocab_size=vocab_size, language="en", **options)  # type: ignore[arg-type]
 
 
 BPE = trained("bpe")
+UNIGRAM = trained("unigram")
 CHARACTERS = trained("characters")
 WHITESPACE = trained("whitespace", ["a b c <eos> <pad> < eos> x<eos>"])
 
 
 @given(st.text(ALPHABET))
-def test_bpe_and_characters_keep_every_known_character(text: str) -> None:
-    for tokenizer in (BPE, CHARACTERS):
+def test_subwords_and_characters_keep_every_known_character(text: str) -> None:
+    for tokenizer in (BPE, UNIGRAM, CHARACTERS):
         assert tokenizer.decode(tokenizer.encode([text])) == [text]
 
 
@@ -53,8 +59,9 @@ def test_whitespace_keeps_the_tokens(tokens: list[str], space: str) -> None:
     assert WHITESPACE.decode(WHITESPACE.encode([space.join(tokens)])) == [" ".join(tokens)]
 
 
-def test_bpe_loses_only_its_own_space_mark() -> None:
-    tokenizer = trained("bpe", ["a ▁b"])
+@pytest.mark.parametrize("kind", SUBWORDS)
+def test_subwords_lose_only_their_own_space_mark(kind: Kind) -> None:
+    tokenizer = trained(kind, ["a ▁b"])
     assert tokenizer.decode(tokenizer.encode(["a▁b"])) == ["a b"]
 
 
@@ -92,17 +99,19 @@ def test_ids_are_by_frequency_then_code_point(sentences: list[str]) -> None:
     assert tokenizer.tokens(range(4, tokenizer.vocab_size)) == expected
 
 
-def test_bpe_ids_are_by_frequency_in_the_encoded_text_then_code_point() -> None:
-    counts = Counter(token for ids in BPE.encode(CORPUS) for token in BPE.tokens(ids))
-    tokens = BPE.tokens(range(4, BPE.vocab_size))
+@pytest.mark.parametrize("tokenizer", [BPE, UNIGRAM])
+def test_ids_of_subwords_are_by_frequency_in_the_encoded_text_then_code_point(tokenizer: Tokenizer) -> None:
+    counts = Counter(token for ids in tokenizer.encode(CORPUS) for token in tokenizer.tokens(ids))
+    tokens = tokenizer.tokens(range(4, tokenizer.vocab_size))
     assert tokens == sorted(tokens, key=lambda token: (-counts[token], token))
-    assert any(len(token) > 2 for token in tokens), "merges were learned"
+    assert any(len(token) > 2 for token in tokens), "longer pieces were learned"
 
 
-@given(st.permutations(range(6)), st.booleans(), st.sampled_from(KINDS))
+@settings(deadline=None)  # spaCy takes seconds to load
+@given(st.permutations(range(6)), st.booleans(), st.sampled_from(AVAILABLE))
 def test_specials_have_their_ids_and_the_rest_fills_the_gaps(ids: list[int], shared: bool, kind: Kind) -> None:
     specials = SpecialIds(pad=ids[1] if shared else ids[0], unk=ids[1], bos=ids[2], eos=ids[3])
-    size: dict[str, Any] = {"vocab_size": 60 - shared} if kind == "bpe" else {}  # room for as many pieces, with <pad> or without
+    size: dict[str, Any] = {"vocab_size": 60 - shared} if kind in SUBWORDS else {}  # room for as many pieces, with <pad> or without
     tokenizer = trained(kind, specials=specials, **size)
     assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == (specials.pad, ids[1], ids[2], ids[3])
     tokens = tokenizer.tokens(range(tokenizer.vocab_size))
@@ -119,7 +128,7 @@ def test_the_vocabulary_is_bounded(kind: Kind) -> None:
     size = whole.vocab_size - 2
     small = trained(kind, vocab_size=size)
     assert small.vocab_size == size
-    if kind != "bpe":  # the two rarest gave way
+    if kind not in SUBWORDS:  # the two rarest gave way
         assert small.tokens(range(size)) == whole.tokens(range(size))
 
 
@@ -140,6 +149,21 @@ def test_lowercasing() -> None:
     assert tokenizer.decode(tokenizer.encode(["tHE cAt"])) == ["the cat"]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("normalization", "same"), [("none", "ﬁné Né"), ("nfc", "ﬁné Né"), ("nfkc", "finé Né")])
+def test_normalization_is_part_of_the_tokenizer(kind: Kind, normalization: Any, same: str) -> None:
+    given = "ﬁne\u0301 Ne\u0301"
+    composed = "ﬁne\u0301 Ne\u0301" if normalization == "none" else same
+    tokenizer = trained(kind, [given, "x y z"] * 3, normalization=normalization)
+    for received in (tokenizer, Tokenizer.from_json(tokenizer.to_json())):
+        assert received.encode([given]) == received.encode([composed])
+        assert received.decode(received.encode([composed])) == received.decode(received.encode([given]))
+        assert (composed.split()[1] in received.decode(received.encode([given]))[0]) or kind == "words"
+    if normalization == "nfkc":
+        folded = trained(kind, [given, "x y z"] * 3, normalization="nfkc", lowercase=True)
+        assert folded.decode(folded.encode([given])) == ["finé né"]
+
+
 # --- special tokens
 
 
@@ -155,7 +179,7 @@ def test_text_cannot_forge_a_special_token(kind: Kind, specials: SpecialIds, see
             if seen or specials.pad != specials.unk:  # text seen in training has no unknown token either
                 forbidden |= {specials.pad, *([specials.unk] if seen else [])}
             assert not forbidden & set(ids), reloaded.tokens(ids)
-            if seen and kind in ("bpe", "characters", "whitespace"):
+            if seen and kind in ("bpe", "unigram", "characters", "whitespace"):
                 assert reloaded.decode([ids]) == [FORGED]
 
 
@@ -186,6 +210,33 @@ def test_ids_outside_the_vocabulary_are_refused(outside: int) -> None:
             call()
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("add_bos", [False, True])
+def test_tags_stand_before_the_sentence_and_after_bos(kind: Kind, add_bos: bool) -> None:
+    tags = ("<2de>", "en", "a")  # the last are words of the text, too
+    tokenizer = trained(kind, [*CORPUS, "en <2de> en"], tags=tags, add_bos=add_bos, add_eos=True)
+    assert tokenizer.tags == Tokenizer.from_json(tokenizer.to_json()).tags == tags
+    texts = ["en a cat <2de>", "<2de>", ""]
+    plain = tokenizer.encode(texts)
+    tag_ids = [4, 5, 6]
+    assert tokenizer.tokens(tag_ids) == list(tags)
+    assert not {index for ids in plain for index in ids} & set(tag_ids), "text is no tag"
+    for tag, index in zip(tags, tag_ids, strict=True):
+        expected = [[*ids[:add_bos], index, *ids[add_bos:]] for ids in plain]
+        assert tokenizer.encode(texts, tag) == expected
+        assert Tokenizer.from_json(tokenizer.to_json()).encode(texts, tag=tag) == expected
+        assert tokenizer.decode(expected) == tokenizer.decode(plain)
+
+
+def test_unknown_tags_are_refused() -> None:
+    tagged = trained("words", tags=["<2de>", "<2fr>", "<2de>"])
+    for tag in ("<2es>", "the", "<pad>", "<unk>"):
+        with pytest.raises(ValueError, match=f"source tag: expected one of <2de>, <2fr>; received '{tag}'"):
+            tagged.encode(["a cat"], tag)
+        with pytest.raises(ValueError, match=f"source tag: expected none, for this vocabulary has no tags; received '{tag}'"):
+            trained("words").encode(["a cat"], tag)
+
+
 # --- files and repeatability
 
 
@@ -194,19 +245,31 @@ def test_json_holds_everything(kind: Kind, tmp_path: Path) -> None:
     tokenizer = trained(kind, specials=TORCHTEXT, add_bos=True, add_eos=True, lowercase=True)
     path = tmp_path / "tokenizer.json"
     path.write_text(tokenizer.to_json(), encoding="utf-8")
-    standard = tokenizers.Tokenizer.from_file(str(path))
     again = Tokenizer.from_json(path.read_text(encoding="utf-8"))
     texts = ["The cat saw, a DOG!", "(Ω) dé", ""]
     ids = tokenizer.encode(texts)
-    assert again.encode(texts) == [encoding.ids for encoding in standard.encode_batch(texts)] == ids
+    assert again.encode(texts) == ids
     assert again.to_json() == tokenizer.to_json()
     assert again.decode(ids) == tokenizer.decode(ids)
+    if kind == "spacy":
+        return  # a format of its own
+    standard = tokenizers.Tokenizer.from_file(str(path))
+    assert [encoding.ids for encoding in standard.encode_batch(texts)] == ids
     assert standard.decode(standard.encode("the dog saw a cat").ids) == "the dog saw a cat"
     assert {name: standard.token_to_id(name) for name in ("<unk>", "<pad>", "<bos>", "<eos>")} == TORCHTEXT.names()
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "words", '{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"}}']
+    "text",
+    [
+        "",
+        "{}",
+        "words",
+        '{"format": "something else"}',
+        '{"format": "jax-transformer spacy 1"}',
+        '{"format": "jax-',
+        '{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"}}',
+    ],
 )
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"tokenizer: expected .*; received"):
@@ -218,8 +281,8 @@ def test_training_is_the_same_in_every_process() -> None:
         "from jax_transformer.data.tokenizers import *\n"
         "words = ['%s%s%s' % (a, b, c) for a in 'abcdefgh' for b in 'xyzuv' for c in 'klmn']\n"
         "sentences = [' '.join(words[k::7]) for k in range(7)] * 3\n"
-        "for kind in ('words', 'bpe'):\n"
-        "    print(train_tokenizer(sentences, kind=kind, specials=SpecialIds(0, 1, 2, 3), vocab_size=90).to_json())\n"
+        f"for kind in {AVAILABLE}:\n"
+        "    print(train_tokenizer(sentences, kind=kind, specials=SpecialIds(0, 1, 2, 3), vocab_size=90, language='en').to_json())\n"
     )
     runs = [
         subprocess.Popen(
@@ -229,7 +292,7 @@ def test_training_is_the_same_in_every_process() -> None:
         )
         for seed, threads in (("1", "1"), ("2", "3"))
     ]
-    first, second = (run.communicate(timeout=60)[0] for run in runs)
+    first, second = (run.communicate(timeout=300)[0] for run in runs)
     assert all(run.returncode == 0 for run in runs)
     assert first == second
 
@@ -240,10 +303,15 @@ def test_training_is_the_same_in_every_process() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("morphemes", {}, "expected one of words, whitespace, characters, bpe; received 'morphemes'"),
+        ("morphemes", {}, "expected one of words, whitespace, characters, bpe, unigram, spacy; received 'morphemes'"),
         ("words", {"vocab_size": 4}, "expected more than the 4 special tokens; received 4"),
         ("bpe", {"vocab_size": 0}, "expected more than the 4 special tokens; received 0"),
         ("bpe", {"vocab_size": 11}, "expected more than 11 for bpe, 4 special tokens and the 7 characters of the training text; received"),
+        ("unigram", {"vocab_size": 11}, "expected more than 11 for unigram, 4 special tokens and the 7 characters of the training text"),
+        ("words", {"tags": ["<2a>"], "vocab_size": 5}, "expected more than the 4 special tokens and 1 tags; received 5"),
+        ("words", {"tags": ["<2 a>"]}, "expected one token without spaces, and no special token's name, such as <2de>; received '<2 a>'"),
+        ("words", {"tags": ["</s>"]}, "no special token's name, such as <2de>; received '</s>'"),
+        ("words", {"normalization": "nfd"}, "normalization: expected one of none, nfc, nfkc; received 'nfd'"),
         ("words", {"min_frequency": 9}, "expected a token seen 9 times or more; received none"),
         ("words", {"specials": SpecialIds(0, 1, 2, 500)}, "expected ids below the vocabulary's size, 9; received {'<eos>': 500}"),
     ],

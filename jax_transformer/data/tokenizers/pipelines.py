@@ -1,0 +1,143 @@
+"""Tokenizers of the library `tokenizers`: the pipeline of each kind, and reading and writing tokenizer.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials
+
+if TYPE_CHECKING:
+    import tokenizers  # elsewhere imported where it is used, so that importing this module costs little
+
+    from jax_transformer.data.tokenizers.subword_sampling import Segmenter
+
+Normalization = Literal["none", "nfc", "nfkc"]
+
+WORD = r"\w+(?:[-'’]\w+|(?<=\d)[.,]\d+)*|[^\w\s]"
+SPACE_MARK = "▁"
+# A piece of BPE never mixes letters, digits and other characters, nor runs over a space: "dog." and "dog" share their pieces.
+PIECE = r"▁?(?:[\p{L}\p{M}]+(?:['’][\p{L}\p{M}]+)*|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"
+# Of unigram neither, and it takes apostrophes for other characters: so no piece fits across two of these, and a whole sentence has the same
+# best segmentation, which is what sentencepiece looks for.
+RUN = r"▁?(?:[\p{L}\p{M}]+|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"
+
+
+class PipelineBackend:
+    """A `tokenizers.Tokenizer`, as a Backend."""
+
+    def __init__(self, pipeline: tokenizers.Tokenizer) -> None:
+        pipeline.encode_special_tokens = True  # "<eos>" in a user's sentence is text; the file format has no place for this flag
+        pipeline.no_padding()
+        pipeline.no_truncation()
+        self._pipeline = pipeline
+        self._size = 1 + max(pipeline.get_vocab().values(), default=-1)
+        added = pipeline.get_added_tokens_decoder()
+        self._specials = {token.content: index for index, token in sorted(added.items()) if token.special}
+
+    @property
+    def pipeline(self) -> tokenizers.Tokenizer:
+        """What it wraps."""
+        return self._pipeline
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def specials(self) -> Mapping[str, int]:
+        return self._specials
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._pipeline.encode_batch_fast(list(sentences), add_special_tokens=False)]
+
+    def decode(self, sequences: list[list[int]]) -> list[str]:
+        return self._pipeline.decode_batch(sequences, skip_special_tokens=False)
+
+    def token(self, index: int) -> str:
+        return str(self._pipeline.id_to_token(index))
+
+    def segmenter(self) -> Segmenter:
+        from jax_transformer.data.tokenizers.subword_sampling import pipeline_segmenter
+
+        return pipeline_segmenter(self._pipeline)
+
+    def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
+        from tokenizers import processors
+
+        added = [token for token in (bos, eos) if token]
+        template = [*([bos[0]] if bos else []), "$A", *([eos[0]] if eos else [])]
+        post = processors.TemplateProcessing(single=template, special_tokens=added) if added else None
+        self._pipeline.post_processor = post
+        return self._pipeline.to_str()
+
+
+def read_pipeline(text: str) -> tuple[PipelineBackend, bool, bool]:
+    """The backend in the text of a tokenizer.json, and whether it adds <bos> and <eos>. Raises ValueError for any other text."""
+    from tokenizers import Tokenizer
+
+    try:
+        pipeline = Tokenizer.from_str(text)
+    except Exception as error:  # the library raises bare Exception for every malformed file
+        raise ValueError(f"tokenizer: expected the text of a tokenizer.json; received {text[:40]!r} ({error})") from None
+    backend = PipelineBackend(pipeline)
+    found = find_specials(backend.specials)
+    around = pipeline.encode("").ids if pipeline.post_processor is not None else []
+    return backend, found.get(BOS) in around, found.get(EOS) in around
+
+
+def make_pipeline(kind: str, normalization: Normalization, lowercase: bool) -> tokenizers.Tokenizer:
+    """The pipeline of a kind, with an empty model."""
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    steps = normalizer_steps(normalization, lowercase)
+    model: Any = models.WordLevel({UNK: 0}, unk_token=UNK)
+    split: Any
+    join: list[Any]
+    if kind == "words":
+        split = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
+        join = [*_joined_by_spaces(), _delete(r" (?=[.,!?;:)])"), _delete(r"(?<=\() ")]
+    elif kind == "whitespace":
+        # A sentence may hold a special token's text: cut after its "<", it is no longer looked up as one.
+        literal = "(?:pad|unk|bos|eos)>"
+        cut = pre_tokenizers.Split(Regex(f"^<(?={literal}$)"), "isolated")
+        split = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), cut])
+        join = [*_joined_by_spaces(), _delete(rf"(?<=^<| <) (?={literal}(?: |$))")]
+    elif kind == "characters":
+        split = pre_tokenizers.Split(Regex("(?m)."), "isolated")  # (?m): the dot is any character, line ends too
+        join = [decoders.Fuse()]
+    else:
+        model = models.BPE(unk_token=UNK) if kind == "bpe" else models.Unigram([(UNK, 0.0)], 0, False)
+        # A space before the sentence makes its first word the same token as elsewhere; decoding takes one space away again.
+        steps += [normalizers.Prepend(SPACE_MARK), normalizers.Replace(" ", SPACE_MARK)]
+        split = pre_tokenizers.Split(Regex(PIECE if kind == "bpe" else RUN), "isolated")
+        join = [decoders.Fuse(), decoders.Replace(SPACE_MARK, " "), decoders.Strip(" ", 1, 0)]
+    pipeline = Tokenizer(model)
+    if steps:
+        pipeline.normalizer = normalizers.Sequence(steps)
+    pipeline.pre_tokenizer = split
+    pipeline.decoder = decoders.Sequence(join)
+    return pipeline
+
+
+def normalizer_steps(normalization: Normalization, lowercase: bool) -> list[Any]:
+    """What is done to any text first."""
+    from tokenizers import normalizers
+
+    forms: dict[str, list[Any]] = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}
+    if normalization not in forms:
+        raise ValueError(f"normalization: expected one of {', '.join(forms)}; received {normalization!r}")
+    return forms[normalization] + ([normalizers.Lowercase()] if lowercase else [])
+
+
+def _joined_by_spaces() -> list[Any]:
+    from tokenizers import decoders
+
+    # WordPiece puts a space before each token that doesn't start with the prefix; none of ours starts with a space.
+    return [decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()]
+
+
+def _delete(pattern: str) -> Any:
+    from tokenizers import Regex, decoders
+
+    return decoders.Replace(Regex(pattern), "")

@@ -1,0 +1,120 @@
+"""A sentencepiece .model of others, used as it is: its own program encodes, whatever its kind and normalization."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jax_transformer.data.tokenizers.pipelines import Normalization, normalizer_steps
+
+if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers.subword_sampling import Segmenter
+
+UNKNOWN_MARK = "\ue000"
+
+
+class SentencePieceBackend:
+    """A sentencepiece model with the special tokens that it lacks, as a Backend."""
+
+    FORMAT = "jax-transformer sentencepiece 1"
+
+    def __init__(self, model: bytes, extra: Mapping[str, int], normalization: Normalization, lowercase: bool) -> None:
+        """`extra`: special tokens beyond the model's own, with the ids after them.
+
+        Raises:
+          ValueError: `model` isn't a sentencepiece model.
+        """
+        import sentencepiece
+        from tokenizers import normalizers
+
+        self._model, self._extra = model, dict(extra)
+        self._normalization, self._lowercase = normalization, lowercase
+        self._normalizer = normalizers.Sequence(normalizer_steps(normalization, lowercase))
+        try:
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+            own = len(self._processor)
+        except Exception as error:  # its bindings raise several classes
+            raise ValueError(f"expected a sentencepiece model; received {len(model)} bytes of something else ({error})") from None
+        marked = [i for i in range(own) if self._processor.is_unknown(i) or self._processor.is_control(i)]
+        self._specials = {self._processor.id_to_piece(i): i for i in marked} | self._extra
+        self._unk_id = self._processor.unk_id()
+        self._own = own
+
+    @property
+    def size(self) -> int:
+        return self._own + len(self._extra)
+
+    @property
+    def specials(self) -> Mapping[str, int]:
+        return self._specials
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        return self._processor.encode([self._normalizer.normalize_str(sentence) for sentence in sentences], num_threads=1)
+
+    def decode(self, sequences: list[list[int]]) -> list[str]:
+        return [self._decoded(sequence) for sequence in sequences]
+
+    def token(self, index: int) -> str:
+        return self._processor.id_to_piece(index)
+
+    def segmenter(self) -> Segmenter:
+        from jax_transformer.data.tokenizers.subword_sampling import sentencepiece_segmenter
+
+        return sentencepiece_segmenter(self._processor, self._normalizer, model_kind(self._model))
+
+    def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
+        content = {
+            "format": self.FORMAT, "normalization": self._normalization, "lowercase": self._lowercase, "add_bos": bos is not None,
+            "add_eos": eos is not None, "extra": self._extra, "model": base64.b64encode(self._model).decode("ascii"),
+        }  # fmt: skip
+        return json.dumps(content, ensure_ascii=False, indent=1)
+
+    @classmethod
+    def from_content(cls, content: dict[str, Any]) -> tuple[SentencePieceBackend, bool, bool]:
+        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts missing."""
+        try:
+            model = base64.b64decode(content["model"], validate=True)
+            backend = cls(model, content["extra"], content["normalization"], content["lowercase"])
+            return backend, bool(content["add_bos"]), bool(content["add_eos"])
+        except KeyError as error:
+            raise ValueError(f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}") from None
+
+    def _decoded(self, sequence: list[int]) -> str:
+        if self._unk_id not in sequence:
+            return self._processor.decode(sequence)
+        pieces = [UNKNOWN_MARK if index == self._unk_id else self._processor.id_to_piece(index) for index in sequence]
+        return self._processor.decode_pieces(pieces).replace(UNKNOWN_MARK, "<unk>")
+
+
+def model_kind(model: bytes) -> str:
+    """unigram, bpe, word or char: what the .model file says of itself (ModelProto.trainer_spec.model_type)."""
+    trainer = next((value for number, value in _fields(model) if number == 2 and isinstance(value, bytes)), b"")
+    kind = next((value for number, value in _fields(trainer) if number == 3), 1)
+    return {1: "unigram", 2: "bpe", 3: "word", 4: "char"}.get(kind, str(kind)) if isinstance(kind, int) else "of another kind"
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The fields of a protocol buffer: number and value, integers as such and all else as bytes."""
+    position = 0
+
+    def integer() -> int:
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while position < len(message):
+        number, wire = divmod(integer(), 8)
+        if wire == 0:
+            yield number, integer()
+            continue
+        size = {1: 8, 5: 4}[wire] if wire in (1, 5) else integer()
+        yield number, message[position : position + size]
+        position += size

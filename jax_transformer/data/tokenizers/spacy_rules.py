@@ -1,0 +1,145 @@
+"""Splitting by spaCy's rules of a language, and a vocabulary to go with it.
+
+spaCy is loaded when text is first split: a translation's target side never needs it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jax_transformer.data.tokenizers.pipelines import Normalization, normalizer_steps
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials
+
+if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers.subword_sampling import Segmenter
+
+# What stands without a space after, and before, another token: 'the dog , it 's ( n't ) .' is "the dog, it's (n't)."
+NO_SPACE = re.compile(r" (?=[.,!?;:)])|(?<=\() | (?=(?:n['’]t|['’](?:s|m|d|re|ve|ll))(?: |$))", re.IGNORECASE)
+
+
+class SpacyRules:
+    """How `spacy.blank(language)` splits text, after normalization."""
+
+    def __init__(self, language: str, normalization: Normalization, lowercase: bool, trained_with: str = "") -> None:
+        """Rules to be loaded later. `trained_with`: the version of spaCy that the vocabulary was made with; "" for this one.
+
+        Raises:
+          ValueError: an unknown normalization.
+        """
+        from tokenizers import normalizers
+
+        self.language, self.normalization, self.lowercase = language, normalization, lowercase
+        self._normalizer = normalizers.Sequence(normalizer_steps(normalization, lowercase))
+        self._trained_with = trained_with
+        self._tokenizer: Any = None
+
+    @property
+    def version(self) -> str:
+        """The version of spaCy whose splitting the vocabulary has."""
+        if not self._trained_with:
+            self._load()
+        return self._trained_with
+
+    def split(self, sentence: str) -> list[str]:
+        """The tokens of a sentence; white space is none."""
+        if self._tokenizer is None:
+            self._load()
+        return [token.text for token in self._tokenizer(self._normalizer.normalize_str(sentence)) if not token.is_space]
+
+    def _load(self) -> None:
+        if not self.language:
+            raise ValueError(
+                "language: expected a code such as 'en' for the kind 'spacy'; received ''; set source_language and target_language"
+            )
+        self._tokenizer, version = _load_spacy(self.language)
+        self._trained_with = self._trained_with or version
+        wanted = _minor(self._trained_with)
+        if wanted != _minor(version):
+            warnings.warn(
+                f"tokenizer: expected spaCy {wanted}, with which this vocabulary was made; received {version}, which may split some text "
+                f"otherwise; for the same splitting, pip install 'spacy=={wanted}.*'",
+                stacklevel=4,
+            )
+
+
+@functools.cache
+def _load_spacy(language: str) -> tuple[Any, str]:
+    """spaCy's tokenizer of a language, and its version."""
+    try:
+        import spacy
+    except ImportError:
+        raise ImportError(
+            "tokenizer: expected spaCy for the kind 'spacy'; it isn't installed; run: pip install 'jax-transformer[spacy]'"
+        ) from None
+    try:
+        return spacy.blank(language).tokenizer, spacy.__version__
+    except Exception as error:  # unknown languages, and those whose own libraries are missing, in several classes
+        raise ValueError(f"language: expected one whose rules spaCy has; received {language!r} ({error})") from None
+
+
+class SpacyBackend:
+    """spaCy's rules and a vocabulary, as a Backend."""
+
+    FORMAT = "jax-transformer spacy 1"
+
+    def __init__(self, rules: SpacyRules, entries: Sequence[str], specials: Mapping[str, int]) -> None:
+        """`entries`: each id's token. `specials`: special tokens and tags, which no token of a text is looked up as."""
+        self._rules = rules
+        self._entries = list(entries)
+        self._specials = dict(specials)
+        taken = set(self._specials.values())
+        self._ids = {token: index for index, token in enumerate(self._entries) if index not in taken}
+        self._unk_id = find_specials(self._specials).get(UNK, 0)
+
+    @property
+    def size(self) -> int:
+        return len(self._entries)
+
+    @property
+    def specials(self) -> Mapping[str, int]:
+        return self._specials
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        return [[self._ids.get(token, self._unk_id) for token in self._rules.split(sentence)] for sentence in sentences]
+
+    def decode(self, sequences: list[list[int]]) -> list[str]:
+        return [NO_SPACE.sub("", " ".join(self._entries[index] for index in sequence)) for sequence in sequences]
+
+    def token(self, index: int) -> str:
+        return self._entries[index]
+
+    def segmenter(self) -> Segmenter:
+        raise ValueError("subword sampling: expected a bpe or unigram tokenizer; received one of spaCy's words")
+
+    def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
+        content = {
+            "format": self.FORMAT, "language": self._rules.language, "spacy_version": self._rules.version,
+            "normalization": self._rules.normalization, "lowercase": self._rules.lowercase, "add_bos": bos is not None,
+            "add_eos": eos is not None, "specials": self._specials, "vocabulary": self._entries,
+        }  # fmt: skip
+        return json.dumps(content, ensure_ascii=False, indent=1)
+
+    @classmethod
+    def from_content(cls, content: dict[str, Any]) -> tuple[SpacyBackend, bool, bool]:
+        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts missing."""
+        try:
+            rules = SpacyRules(content["language"], content["normalization"], content["lowercase"], content["spacy_version"])
+            backend = cls(rules, content["vocabulary"], content["specials"])
+            added = bool(content["add_bos"]), bool(content["add_eos"])
+        except KeyError as error:
+            raise ValueError(f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}") from None
+        names = find_specials(backend.specials)
+        outside = [name for name in (UNK, BOS, EOS) if not 0 <= names.get(name, 0) < backend.size]
+        if outside:
+            raise ValueError(f"tokenizer: expected special ids below {backend.size}; received {backend.specials}")
+        return backend, *added
+
+
+def _minor(version: str) -> str:
+    """major.minor"""
+    return ".".join(version.split(".")[:2])

@@ -1,0 +1,71 @@
+"""The special tokens: their ids, the names that they have here, and those that other programs give them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+PAD, UNK, BOS, EOS = "<pad>", "<unk>", "<bos>", "<eos>"
+ROLES = {PAD: "pad", UNK: "unk", BOS: "bos", EOS: "eos"}
+NAMES: dict[str, tuple[str, ...]] = {
+    PAD: (PAD, "<PAD>", "[PAD]", "<blank>", "<|pad|>"),
+    UNK: (UNK, "<UNK>", "[UNK]", "<|unk|>"),
+    BOS: (BOS, "<s>", "<sos>", "<BOS>", "<SOS>", "[BOS]", "[SOS]", "[CLS]", "<init>", "<start>"),
+    EOS: (EOS, "</s>", "<EOS>", "[EOS]", "[SEP]", "<end>", "<|endoftext|>"),
+}
+"""Our name of a special token → the names by which it is recognised in files, the likeliest first."""
+ALL_NAMES = tuple(name for names in NAMES.values() for name in names)
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The ids of the special tokens. `pad` may equal `unk`; then there is no <pad>."""
+
+    pad: int
+    unk: int
+    bos: int
+    eos: int
+
+    def __post_init__(self) -> None:
+        roles = asdict(self)
+        if min(roles.values()) < 0 or len(set(roles.values())) < (3 if self.pad == self.unk else 4):
+            raise ValueError(f"special ids: expected four different ids, 0 or more (only pad may equal unk); received {roles}")
+
+    def names(self) -> dict[str, int]:
+        """Each special token's text with its id, by id."""
+        ids = {UNK: self.unk, BOS: self.bos, EOS: self.eos}
+        if self.pad != self.unk:
+            ids[PAD] = self.pad
+        return dict(sorted(ids.items(), key=lambda item: item[1]))
+
+    def settings(self) -> str:
+        """As the fields of DataConfig: "pad_id=0, unk_id=1, …"."""
+        return ", ".join(f"{role}_id={index}" for role, index in asdict(self).items())
+
+
+def hidden_name(name: str) -> str:
+    """A vocabulary entry that no text can give: no token of text has a space before it."""
+    return f" {name}"
+
+
+def shown_name(entry: str) -> str:
+    """A special token's name, from its entry in the vocabulary."""
+    return entry.removeprefix(" ")
+
+
+def find_specials(ids: Mapping[str, int]) -> dict[str, int]:
+    """Our names of those special tokens that `ids`, a vocabulary's entries or some of them, has under one of their NAMES."""
+    shown = {shown_name(entry): index for entry, index in ids.items()}
+    return {
+        special: next(shown[name] for name in names if name in shown)
+        for special, names in NAMES.items()
+        if any(name in shown for name in names)
+    }
+
+
+def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """The distinct tags. Raises ValueError for one that is empty, has spaces or is a special token's name."""
+    for tag in tags:
+        if tag.split() != [tag] or tag in ALL_NAMES:
+            raise ValueError(f"tags: expected one token without spaces, and no special token's name, such as <2de>; received {tag!r}")
+    return tuple(dict.fromkeys(tags))

@@ -1,0 +1,193 @@
+"""What all tokenizers have in common: special tokens, tags, files, and random segmentations."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, PAD, UNK, find_specials, shown_name
+
+if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers.subword_sampling import Segmenter
+
+Ids = Sequence[int] | npt.NDArray[np.integer]
+
+
+class Backend(Protocol):
+    """What splits text and looks tokens up, knowing nothing of <bos>, <eos> and tags but their ids."""
+
+    @property
+    def size(self) -> int:
+        """Number of ids."""
+
+    @property
+    def specials(self) -> Mapping[str, int]:
+        """The entries that no text gives, with their ids: special tokens, and tags."""
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        """The ids of each sentence, without special tokens but <unk>."""
+
+    def decode(self, sequences: list[list[int]]) -> list[str]:
+        """The text of ids without special tokens but <unk>."""
+
+    def token(self, index: int) -> str:
+        """The entry with this id."""
+
+    def segmenter(self) -> Segmenter:
+        """What draws random segmentations. Raises ValueError where there is only one way to segment."""
+
+    def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
+        """The file's text, for a tokenizer that adds these tokens, given with their ids."""
+
+
+class Tokenizer:
+    """Text to ids and back; made by `train_tokenizer`, `load_tokenizer` or `from_json`, never changed afterwards."""
+
+    def __init__(self, backend: Backend, *, add_bos: bool, add_eos: bool) -> None:
+        """Wraps `backend`, which must know <unk>, <bos> and <eos> under a common name; ValueError otherwise."""
+        found = find_specials(backend.specials)
+        names = (UNK, BOS, EOS)
+        if not set(names) <= set(found):
+            known = ", ".join(name for name in names if name in found)
+            raise ValueError(f"tokenizer: expected the special tokens {', '.join(names)}; received only {known or 'none of them'}")
+        self._backend = backend
+        self._add_bos, self._add_eos = add_bos, add_eos
+        self._segmenter: Segmenter | None = None
+        self.unk_id, self.bos_id, self.eos_id = (found[name] for name in names)
+        self.pad_id = found.get(PAD, self.unk_id)
+        roles = {self.pad_id, self.unk_id, self.bos_id, self.eos_id}
+        by_id = sorted((index, entry) for entry, index in backend.specials.items() if index not in roles)
+        self._tag_ids = {shown_name(entry): index for index, entry in by_id}
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids, specials included: every id is below it."""
+        return self._backend.size
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """What `encode` can put before a sentence, by id: of a given vocabulary every special token that has no other role."""
+        return tuple(self._tag_ids)
+
+    def encode(self, sentences: Sequence[str], tag: str = "") -> list[list[int]]:
+        """The ids of each sentence, with <bos> and <eos> where this tokenizer adds them; unknown tokens are unk_id.
+
+        Args:
+          tag: one of `tags`, whose id is put before each sentence, after <bos>; "" for none. In a sentence its text is mere text.
+
+        Raises:
+          ValueError: a tag that this vocabulary doesn't have.
+        """
+        return self._surrounded(self._backend.encode(sentences), tag)
+
+    def sample_encode(self, sentences: Sequence[str], *, seed: int | tuple[int, ...], strength: float, tag: str = "") -> list[list[int]]:
+        """As `encode`, in a segmentation drawn at random for each word: a function of the arguments and the vocabulary alone.
+
+        A bpe draws by BPE-dropout (Provilkov et al., 2020): at each step each possible merge is left out with probability `strength`. A
+        unigram draws a segmentation x of a word with a probability proportional to P(x)^strength (Kudo, 2018), so that a larger strength
+        stays closer to the best one. Strength 0 gives what `encode` gives, with both.
+
+        Args:
+          seed: one or more integers, 0 or more.
+
+        Raises:
+          ValueError: a strength out of range; a tag as for `encode`; a tokenizer that isn't made of subwords.
+        """
+        from jax_transformer.data.tokenizers.subword_sampling import sample_segmentations
+
+        if strength == 0.0:
+            return self.encode(sentences, tag)
+        if self._segmenter is None:
+            self._segmenter = self._backend.segmenter()
+        return self._surrounded(sample_segmentations(self._segmenter, sentences, seed, strength), tag)
+
+    def decode(self, ids: Iterable[Ids]) -> list[str]:
+        """The text of each sequence, to its end, without tags, <pad>, <bos> and <eos>, wherever they stand; unknown tokens read "<unk>".
+
+        Where pad_id equals unk_id, a run of it at the end of a sequence is padding, and elsewhere it is an unknown token.
+
+        Raises:
+          ValueError: an id outside the vocabulary.
+        """
+        return self._backend.decode([self._visible(sequence) for sequence in ids])
+
+    def tokens(self, ids: Ids) -> list[str]:
+        """Each id's token, specials included. Raises ValueError for an id outside the vocabulary."""
+        special = {index: shown_name(entry) for entry, index in self._backend.specials.items()}
+        return [special[index] if index in special else self._backend.token(index) for index in self._checked(ids)]
+
+    def adding(self, *, bos: bool, eos: bool) -> Tokenizer:
+        """The same vocabulary, adding <bos> and <eos> to what it encodes, or not."""
+        return Tokenizer(self._backend, add_bos=bos, add_eos=eos)
+
+    def to_json(self) -> str:
+        """The text of a file that `from_json` reads.
+
+        But for the kind spacy and a given sentencepiece model, it is a standard `tokenizer.json`, readable by
+        `tokenizers.Tokenizer.from_file`. One thing is beyond the format: another reader takes "<eos>" in a sentence for the special token
+        unless it sets `encode_special_tokens`, as is done here.
+        """
+        names = {index: entry for entry, index in self._backend.specials.items()}
+        bos, eos = ((names[index], index) for index in (self.bos_id, self.eos_id))
+        return self._backend.to_json(bos if self._add_bos else None, eos if self._add_eos else None)
+
+    @classmethod
+    def from_json(cls, text: str) -> Tokenizer:
+        """The tokenizer that `to_json` wrote. Raises ValueError for anything else, or of a newer version."""
+        backend, add_bos, add_eos = read_backend(text)
+        return cls(backend, add_bos=add_bos, add_eos=add_eos)
+
+    def _surrounded(self, sentences: list[list[int]], tag: str) -> list[list[int]]:
+        """The sentences with what stands before and after each."""
+        if tag and tag not in self._tag_ids:
+            known = ", ".join(self.tags)
+            raise ValueError(
+                f"source tag: expected {f'one of {known}' if known else 'none, for this vocabulary has no tags'}; received {tag!r}"
+            )
+        before = [self.bos_id] * self._add_bos + ([self._tag_ids[tag]] if tag else [])
+        after = [self.eos_id] * self._add_eos
+        return [[*before, *ids, *after] for ids in sentences] if before or after else sentences
+
+    def _visible(self, sequence: Ids) -> list[int]:
+        ids = self._checked(sequence)
+        hidden = {self.bos_id, self.eos_id, *self._tag_ids.values()}
+        if self.pad_id != self.unk_id:
+            hidden.add(self.pad_id)
+        else:
+            while ids and ids[-1] == self.pad_id:
+                ids.pop()
+        return [token for token in ids if token not in hidden]
+
+    def _checked(self, sequence: Ids) -> list[int]:
+        ids = [int(token) for token in sequence]
+        if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
+            outside = next(token for token in ids if not 0 <= token < self.vocab_size)
+            raise ValueError(f"token ids: expected 0 to {self.vocab_size - 1} (the vocabulary's size less one); received {outside}")
+        return ids
+
+
+def read_backend(text: str) -> tuple[Backend, bool, bool]:
+    """The backend in a file's text, and whether it adds <bos> and <eos>."""
+    if not re.match(r'\s*\{\s*"format"', text):
+        from jax_transformer.data.tokenizers.pipelines import read_pipeline
+
+        return read_pipeline(text)
+    from jax_transformer.data.tokenizers.sentencepiece_model import SentencePieceBackend
+    from jax_transformer.data.tokenizers.spacy_rules import SpacyBackend
+
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"tokenizer: expected JSON; received {text[:40]!r} ({error})") from None
+    for own in (SpacyBackend, SentencePieceBackend):
+        if content["format"] == own.FORMAT:
+            return own.from_content(content)
+    raise ValueError(
+        f"tokenizer: expected a tokenizer.json, or the format {SpacyBackend.FORMAT!r} or {SentencePieceBackend.FORMAT!r}; received the "
+        f"format {content['format']!r}; upgrade jax-transformer"
+    )

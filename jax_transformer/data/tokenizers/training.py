@@ -1,0 +1,264 @@
+"""Vocabularies from text."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Literal, get_args
+
+from jax_transformer.data.tokenizers.pipelines import Normalization, PipelineBackend, make_pipeline
+from jax_transformer.data.tokenizers.special_tokens import UNK, SpecialIds, check_tags, hidden_name
+from jax_transformer.data.tokenizers.tokenizer import Backend, Tokenizer
+from jax_transformer.data.tokenizers.word_counts import count_words, thinned_counts
+
+Kind = Literal["words", "whitespace", "characters", "bpe", "unigram", "spacy"]
+SUBWORDS = ("bpe", "unigram")
+
+NO_LIMIT = 2**48
+CHUNK = 10_000
+REPEATS = 1000
+MOST_WORDS = {"bpe": 1_000_000, "unigram": 250_000}
+"""Different words that are learned from; sentencepiece is much the slower."""
+MOST_CHARACTERS = 40_000_000
+"""Characters that unigram is learned from, those of repeated words included: sentencepiece's memory grows with them, not with the words."""
+SENTENCEPIECE_RESERVED = frozenset("\t\n\r\0\x1f▅")
+"""Characters that sentencepiece's trainer has other uses for; pieces of just one of them are added to what it learned."""
+
+
+def train_tokenizer(
+    sentences: Iterable[str],
+    *,
+    kind: Kind,
+    specials: SpecialIds,
+    vocab_size: int = 0,
+    min_frequency: int = 1,
+    lowercase: bool = False,
+    normalization: Normalization = "none",
+    language: str = "",
+    tags: Sequence[str] = (),
+    add_bos: bool = False,
+    add_eos: bool = False,
+) -> Tokenizer:
+    """Learns a vocabulary from `sentences`; the same sentences give the same tokenizer, byte for byte.
+
+    The specials have their ids; the tags and then the other tokens, by frequency in `sentences`, then by code point, fill the ids that are
+    left. `sentences` is gone through once, and none of it is kept but counts of words.
+
+    Args:
+      vocab_size: most entries, specials and tags included; 0 means no limit, which bpe and unigram can't do without. The rarest tokens
+        give way.
+      min_frequency: tokens seen less often are left out; for bpe, pairs of pieces seen less often aren't merged, and for unigram, pieces
+        used less often in `sentences` are left out, while every character of `sentences` is kept.
+      lowercase, normalization: done to all text first, normalization before lowercasing.
+      language: its code, such as en; what spacy has its rules by, without use for the others.
+      tags: tokens that `encode` can put before a sentence.
+      add_bos, add_eos: whether `encode` puts <bos> before and <eos> after each sentence.
+
+    Raises:
+      ValueError: an unknown kind or language; tags with spaces; sentences without a token; a vocabulary too small for the specials (and
+        the characters of bpe and unigram), or so small that a special's id lies beyond its end.
+      ImportError: kind spacy, and spaCy isn't installed.
+    """
+    if kind not in get_args(Kind):
+        raise ValueError(f"tokenizer kind: expected one of {', '.join(get_args(Kind))}; received {kind!r}")
+    tags = check_tags(tags)
+    reserved = specials.names()
+    fixed = len(reserved) + len(tags)
+    if (vocab_size or kind in SUBWORDS) and vocab_size <= fixed:
+        tagged = f" and {len(tags)} tags" if tags else ""
+        raise ValueError(f"vocab_size: expected more than the {len(reserved)} special tokens{tagged}; received {vocab_size}")
+    backend: Backend
+    if kind == "spacy":
+        backend = _train_spacy(sentences, language, normalization, lowercase, reserved, tags, vocab_size, min_frequency)
+    else:
+        pipeline = make_pipeline(kind, normalization, lowercase)
+        if kind == "bpe":
+            model = _train_bpe(pipeline, sentences, reserved, tags, vocab_size, min_frequency)
+        elif kind == "unigram":
+            model = _train_unigram(pipeline, sentences, reserved, tags, vocab_size, min_frequency)
+        else:
+            model = _train_words(pipeline, sentences, reserved, tags, vocab_size, min_frequency)
+        pipeline.model = model
+        pipeline.add_special_tokens([*reserved, *map(hidden_name, tags)])
+        backend = PipelineBackend(pipeline)
+    return Tokenizer(backend, add_bos=add_bos, add_eos=add_eos)
+
+
+def _train_words(
+    pipeline: Any, sentences: Iterable[str], reserved: dict[str, int], tags: Sequence[str], vocab_size: int, min_frequency: int
+) -> Any:
+    """A model that looks whole tokens up."""
+    from tokenizers import models, trainers
+
+    room = vocab_size - len(reserved) - len(tags) if vocab_size else NO_LIMIT
+    trainer = trainers.WordLevelTrainer(vocab_size=room, min_frequency=min_frequency, show_progress=False)
+    pipeline.train_from_iterator(sentences, trainer)
+    vocabulary: dict[str, int] = pipeline.get_vocab()
+    ordered = sorted(vocabulary, key=lambda token: vocabulary[token])  # the trainer's ids are by frequency, then by code point
+    return models.WordLevel(_place(ordered, reserved, tags, min_frequency), unk_token=UNK)
+
+
+def _train_spacy(
+    sentences: Iterable[str], language: str, normalization: Normalization, lowercase: bool, reserved: dict[str, int], tags: Sequence[str],
+    vocab_size: int, min_frequency: int,
+) -> Backend:  # fmt: skip
+    from jax_transformer.data.tokenizers.spacy_rules import SpacyBackend, SpacyRules
+
+    rules = SpacyRules(language, normalization, lowercase)
+    counts: Counter[str] = Counter()
+    for sentence in sentences:
+        counts.update(rules.split(sentence))
+    seen = [token for token, count in counts.items() if count >= min_frequency]
+    ordered = sorted(seen, key=lambda token: (-counts[token], token))
+    if vocab_size:
+        ordered = ordered[: vocab_size - len(reserved) - len(tags)]
+    size = len(reserved) + len(tags) + len(ordered)
+    # A text may have "<eos>" for a token: entries are told apart by their ids alone.
+    specials, rest = _divide(ordered, reserved, tags, min_frequency)
+    entries = [""] * size
+    for token, index in chain(specials.items(), rest.items()):
+        entries[index] = token
+    return SpacyBackend(rules, entries, specials)
+
+
+# --- subwords
+
+
+def _train_bpe(
+    pipeline: Any, sentences: Iterable[str], reserved: dict[str, int], tags: Sequence[str], vocab_size: int, min_frequency: int
+) -> Any:
+    """A model that merges characters into pieces, its ids by how often each piece occurs in the encoded `sentences`."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    room = vocab_size - len(reserved) - len(tags)
+    words, lost = count_words(sentences, pipeline, MOST_WORDS["bpe"])
+    _check_room("bpe", {*chain.from_iterable(words), *lost}, reserved, tags, vocab_size)
+    learner = Tokenizer(models.BPE(unk_token=UNK))
+    learner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")  # no word has a space in it
+    trainer = trainers.BpeTrainer(vocab_size=room, min_frequency=min_frequency, initial_alphabet=sorted(lost), show_progress=False)
+    learner.train_from_iterator(_repeated(words), trainer)
+    vocabulary: dict[str, int] = learner.get_vocab()
+    ordered = _by_use(vocabulary, _count_pieces(learner, words))
+    merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
+    return models.BPE(_place(ordered, reserved, tags, min_frequency), merges, unk_token=UNK)
+
+
+def _train_unigram(
+    pipeline: Any, sentences: Iterable[str], reserved: dict[str, int], tags: Sequence[str], vocab_size: int, min_frequency: int
+) -> Any:
+    """A model of pieces with log-probabilities, its ids by how often each piece occurs in the encoded `sentences`."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words, lost = count_words(sentences, pipeline, MOST_WORDS["unigram"])
+    characters = {*chain.from_iterable(words), *lost}
+    _check_room("unigram", characters, reserved, tags, vocab_size)
+    learned = thinned_counts({word: words[word] for word in words if not SENTENCEPIECE_RESERVED & set(word)}, MOST_CHARACTERS)
+    beyond_it = characters - set(chain.from_iterable(learned))
+    scores = _sentencepiece_scores(learned, vocab_size - len(reserved) - len(tags) - len(beyond_it)) if characters - beyond_it else {}
+    scores |= dict.fromkeys(sorted(beyond_it), min(scores.values(), default=0.0))
+    while True:
+        learner = Tokenizer(models.Unigram([(UNK, 0.0), *scores.items()], 0, False))
+        learner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")  # no word has a space in it
+        vocabulary: dict[str, int] = learner.get_vocab()
+        counts = _count_pieces(learner, words)
+        rare = [piece for piece in scores if len(piece) > 1 and counts[vocabulary[piece]] < min_frequency]
+        if min_frequency == 1 or not rare:
+            break
+        for piece in rare:  # others take their place, and may still be rare
+            del scores[piece]
+    ordered = _by_use({piece: index for piece, index in vocabulary.items() if piece in scores}, counts)
+    places = _place(ordered, reserved, tags, min_frequency)
+    entries = [(piece, scores.get(piece, 0.0)) for piece in sorted(places, key=lambda piece: places[piece])]
+    return models.Unigram(entries, reserved[UNK], False)
+
+
+def _sentencepiece_scores(words: Mapping[str, int], room: int) -> dict[str, float]:
+    """The pieces of a sentencepiece unigram model of at most `room` pieces, with their log-probabilities."""
+    import sentencepiece
+
+    processor = sentencepiece.SentencePieceProcessor(model_proto=train_sentencepiece(words, room))
+    pieces = [index for index in range(len(processor)) if not processor.is_unknown(index)]
+    return {processor.id_to_piece(index): processor.get_score(index) for index in pieces}
+
+
+def train_sentencepiece(words: Mapping[str, int], room: int) -> bytes:
+    """A sentencepiece unigram .model of at most `room` pieces, trained on counted words: any order of them gives the same bytes."""
+    import sentencepiece
+
+    lines = (f"{word}\t{count}" for word, count in sorted(words.items()))
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines, input_format="tsv", model_writer=model, model_type="unigram", vocab_size=room + 1,
+            hard_vocab_limit=False, character_coverage=1.0, max_sentence_length=1 << 20,
+            num_threads=1,  # the sums, and with them the result, depend on it
+            normalization_rule_name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False,
+            split_by_unicode_script=False, split_by_number=False,  # the words are split already
+            unk_id=0, bos_id=-1, eos_id=-1, pad_id=-1, minloglevel=2,
+        )  # fmt: skip
+    except RuntimeError as error:
+        raise ValueError(
+            f"unigram: expected text that sentencepiece can learn from; received {len(words)} different words ({error})"
+        ) from None
+    return model.getvalue()
+
+
+def _check_room(kind: str, characters: set[str], reserved: dict[str, int], tags: Sequence[str], vocab_size: int) -> None:
+    fixed = len(reserved) + len(tags)
+    if fixed + len(characters) >= vocab_size:
+        tagged = f", {len(tags)} tags" if tags else ""
+        raise ValueError(
+            f"vocab_size: expected more than {fixed + len(characters)} for {kind}, {len(reserved)} special tokens{tagged} and the "
+            f"{len(characters)} characters of the training text; received {vocab_size}"
+        )
+
+
+def _repeated(words: Counter[str]) -> Iterator[str]:
+    """Lines of words with spaces between them, with each word as often as it was counted."""
+    for word, count in words.items():
+        for start in range(0, count, REPEATS):
+            yield " ".join([word] * min(REPEATS, count - start))
+
+
+def _count_pieces(learner: Any, words: Counter[str]) -> Counter[int]:
+    """How often each piece occurs in the encoded words."""
+    counts: Counter[int] = Counter()
+    listed = list(words)
+    for start in range(0, len(listed), CHUNK):
+        chunk = listed[start : start + CHUNK]
+        for word, encoding in zip(chunk, learner.encode_batch_fast(chunk), strict=True):
+            for index in encoding.ids:
+                counts[index] += words[word]
+    return counts
+
+
+def _by_use(vocabulary: dict[str, int], counts: Counter[int]) -> list[str]:
+    return sorted(vocabulary, key=lambda token: (-counts[vocabulary[token]], token))
+
+
+# --- ids
+
+
+def _place(ordered: list[str], reserved: dict[str, int], tags: Sequence[str], min_frequency: int) -> dict[str, int]:
+    """Ids for the tags and the `ordered` tokens, around the reserved ones."""
+    specials, rest = _divide(ordered, reserved, tags, min_frequency)
+    return specials | rest
+
+
+def _divide(
+    ordered: list[str], reserved: dict[str, int], tags: Sequence[str], min_frequency: int
+) -> tuple[dict[str, int], dict[str, int]]:  # fmt: skip
+    """The ids of specials and tags, and those of the `ordered` tokens."""
+    if not ordered:
+        raise ValueError(f"training text: expected a token seen {min_frequency} times or more; received none. Check the text.")
+    size = len(ordered) + len(reserved) + len(tags)
+    beyond = {name: index for name, index in reserved.items() if index >= size}
+    if beyond:
+        raise ValueError(f"special ids: expected ids below the vocabulary's size, {size}; received {beyond}")
+    taken = set(reserved.values())
+    free = (index for index in range(size) if index not in taken)
+    specials = dict(reserved) | {hidden_name(tag): next(free) for tag in tags}
+    return specials, dict(zip(ordered, free, strict=True))
