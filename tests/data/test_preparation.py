@@ -131,6 +131,7 @@ def test_the_report_says_what_happened(tmp_path: Path) -> None:
         "train: 4 pairs read, 1 kept; 2 source tokens (0.00% unknown), 1 target tokens (0.00% unknown)",
         "train: 1 pairs with an empty side dropped",
         "train: 2 pairs with a side over max_length=3 tokens dropped",
+        "train: 1 pairs also in another split kept (drop_overlap drops them)",
         "valid: 4 pairs read, 4 kept; 10 source tokens (0.00% unknown), 5 target tokens (0.00% unknown)",
         "valid: 1 pairs with an empty side kept",
         "valid: 2 pairs with a side over max_length=3 tokens kept, left out of the loss",
@@ -305,7 +306,7 @@ def publish(building, entry):
     original(building, entry)
 
 preparation.CHUNK = 5
-original, preparation._publish = preparation._publish, publish
+original, preparation.publish = preparation.publish, publish
 corpus = preparation.prepare(DataConfig(train=(sys.argv[2],), valid=(sys.argv[3],), cache_dir=sys.argv[4]), wait)
 print(corpus.directory)
 """
