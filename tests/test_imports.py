@@ -162,6 +162,28 @@ train(RunConfig(
 """
 
 
+PREPARE = """
+from jax_transformer.data.preparation import prepare
+from jax_transformer.run_config import DataConfig
+prepare(DataConfig(tokenizer="whitespace", cache_dir={cache!r}, {options}))
+"""
+ROW = '{"source": "a", "target": "b"}\n'
+
+
+def test_only_parquet_and_datasets_need_their_libraries_and_only_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "library"))
+    cache = str(tmp_path / "cache")
+    (tmp_path / "dataset").mkdir()
+    for name, text in (("a.csv", "a,b\n"), ("a.jsonl", ROW), ("dataset/train.jsonl", ROW), ("dataset/validation.jsonl", ROW)):
+        (tmp_path / name).write_text(text)
+    for name in ("a.csv", "a.jsonl"):
+        files = PREPARE.format(cache=cache, options=f"train=({str(tmp_path / name)!r},), valid=({str(tmp_path / name)!r},)")
+        assert not modules_after(files) & HEAVY, name
+    dataset = PREPARE.format(cache=cache, options=f"dataset={str(tmp_path / 'dataset')!r}")
+    assert {"datasets", "pyarrow"} <= modules_after(dataset)
+    assert not modules_after(dataset) & HEAVY, "what is prepared needs neither"
+
+
 @pytest.mark.usefixtures("quick_compilation")
 def test_neither_training_nor_translating_imports_what_it_does_not_need(tmp_path: Path) -> None:
     run = str(tmp_path / "run")

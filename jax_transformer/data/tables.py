@@ -25,7 +25,7 @@ from jax_transformer.data.text_files import CorpusError, iterate_lines, iterate_
 from jax_transformer.data_config import CorpusConfig
 
 Pair = tuple[str, str]
-ROWS = 8192
+ROWS = 4096
 """Rows of a Parquet file or a dataset in memory at a time."""
 
 

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 GZIP_MAGIC = b"\x1f\x8b"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 
 
 class CorpusError(ValueError):
