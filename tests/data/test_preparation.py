@@ -224,7 +224,7 @@ def test_a_ratio_over_nine_is_counted_without_a_filter(tmp_path: Path) -> None:
 
 
 def test_texts_are_the_same_only_where_both_sides_are(tmp_path: Path) -> None:
-    pairs = [("a b", "c"), ("a", "b c"), ("a b c", "c"), ("c", "a b"), ("A b", "c"), ("a b ", "c")]
+    pairs = [("ab", "c"), ("a", "bc"), ("a b", "c"), ("a", "b c"), ("a b c", "c"), ("c", "a b"), ("A b", "c"), ("a b ", "c")]
     report, _ = reported(tmp_path / "one", pairs, [("b", "a c")])
     assert (report.duplicated, report.overlapping) == (0, 0)
 
