@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import jax_transformer.data
 from jax_transformer.data import preparation
-from jax_transformer.data.corpus import CorpusError
+from jax_transformer.data.corpus import CorpusError, fingerprint, hash_files
 from jax_transformer.data.preparation import PreparedCorpus, Sentences, SplitReport, TokenPairs, prepare
 from jax_transformer.data.token_pairs import PairsWriter
 from jax_transformer.data.tokenizers import Tokenizer
@@ -374,7 +374,11 @@ def test_a_dataset_counts_by_its_files(tmp_path: Path, dataset: Path) -> None:
     assert prepare(dataclasses.replace(config, dataset=str(moved), train_split="train[:5]")).directory != first
     with open(moved / "train.jsonl", "a") as file:
         file.write('{"source": "one", "target": "more"}\n')
-    assert len(prepare(dataclasses.replace(config, dataset=str(moved))).splits["train"]) == 13
+    longer = dataclasses.replace(config, dataset=str(moved))
+    assert len(prepare(longer).splits["train"]) == 13
+    before = fingerprint(longer, hash_files(longer))
+    (moved / "validation.jsonl").rename(moved / "unnamed.jsonl")
+    assert fingerprint(longer, hash_files(longer)) != before, "the name of a file in it may say the split"
 
 
 def test_a_dataset_without_validation_pairs_is_refused(tmp_path: Path, dataset: Path) -> None:
