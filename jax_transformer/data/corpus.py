@@ -137,7 +137,10 @@ def read_splits(config: DataConfig) -> SplitCorpora:
             hashed[role], size = hash_pairs(source)
             text_bytes += size
         wanted = {name: getattr(corpus, f"{name}_pairs") for name in ("valid", "test") if name not in sources}
-        taken = _take_out(len(hashed["train"]), {name: count for name, count in wanted.items() if count}, config.split_seed)
+        wanted = {name: count for name, count in wanted.items() if count}
+        if sum(wanted.values()) >= len(hashed["train"]):
+            raise _too_few(corpus, len(hashed["train"]), wanted)
+        taken = _take_out(len(hashed["train"]), wanted, config.split_seed)
         for role, source in sources.items():
             if role != "train":
                 parts[role].append(Part(number, source, hashed[role]))
@@ -219,6 +222,16 @@ def _no_validation_pairs() -> CorpusError:
     )
 
 
+def _too_few(corpus: CorpusConfig, total: int, wanted: dict[str, int]) -> CorpusError:
+    names = " + ".join(f"{name}_pairs" for name in wanted)
+    counts = " + ".join(map(str, wanted.values()))
+    train = corpus.dataset or " and ".join(corpus.train)
+    return CorpusError(
+        f"{names}: expected fewer than the {total} pairs of train ({train}), out of which they are taken; received {counts}. "
+        "Take fewer, or name files."
+    )
+
+
 def _open(corpus: CorpusConfig) -> tuple[dict[str, Iterable[Pair]], str]:
     """What a corpus reads, by role, and its version if it is a dataset."""
     if corpus.dataset:
@@ -250,11 +263,6 @@ def _take_out(total: int, wanted: dict[str, int], seed: int) -> dict[str, Flags 
     """Which of `total` pairs are drawn for each split, as many as `wanted`, and which are left to "train": None if that is all."""
     if not wanted:
         return {"train": None}
-    if sum(wanted.values()) >= total:
-        raise CorpusError(
-            f"{' + '.join(f'{name}_pairs' for name in wanted)}: expected fewer than the {total} pairs of train, out of which they are "
-            f"taken; received {' + '.join(str(count) for count in wanted.values())}. Take fewer, or name files."
-        )
     order = np.random.default_rng(seed).permutation(total)
     chosen: dict[str, Flags | None] = {}
     for name, part in zip((*wanted, "train"), np.split(order, np.cumsum(list(wanted.values()))), strict=True):

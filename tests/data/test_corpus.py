@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jax_transformer.data import text_files
 from jax_transformer.data.corpus import CorpusError, fingerprint, hash_files, read_lines, read_pairs, read_splits
 from jax_transformer.run_config import DataConfig
 
@@ -22,13 +23,18 @@ def write(folder: Path, name: str, content: str | bytes) -> str:
     return str(path)
 
 
-@given(lines=st.lists(texts), end=st.sampled_from(["\n", "\r\n"]), mark=st.booleans(), packed=st.booleans())
+@given(
+    lines=st.lists(texts), end=st.sampled_from(["\n", "\r\n"]), mark=st.booleans(), packed=st.booleans(),
+    chunk=st.sampled_from([2, 5, text_files.CHUNK]),
+)  # fmt: skip
 def test_lines_are_read_back(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str, mark: bool, packed: bool
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str, mark: bool, packed: bool, chunk: int
 ) -> None:  # fmt: skip
     data = b"\xef\xbb\xbf" * mark + "".join(line + end for line in lines).encode()
     path = write(tmp_path_factory.mktemp("lines"), "text", gzip.compress(data) if packed else data)
-    assert read_lines(path) == lines
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_files, "CHUNK", chunk)
+        assert read_lines(path) == lines
 
 
 @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\r"])
