@@ -21,7 +21,7 @@ class CorpusConfig:
     valid: tuple[str, ...] = ()
     test: tuple[str, ...] = ()
     dataset: str = ""
-    """A dataset of Hugging Face, by its name on the Hub or a directory of its files, in place of train, valid and test."""
+    """A dataset of Hugging Face, by its name on the Hub or a directory of its files; used where `train` names no files."""
     dataset_config: str = ""
     """The dataset's configuration, such as de-en."""
     train_split: str = "train"
@@ -56,14 +56,19 @@ class CorpusConfig:
         """Whether it names any text."""
         return bool(self.train or self.dataset)
 
+    @property
+    def used_dataset(self) -> str:
+        """The dataset, unless there are files in its place."""
+        return "" if self.train else self.dataset
+
     def _problems(self) -> list[str]:
         problems = []
         for name in ("train", "valid", "test"):
             files = getattr(self, name)
             if len(files) > 2:
                 problems.append(f"{name} must name one table or two parallel files; received {len(files)} files")
-            if files and self.dataset:
-                problems.append(f"{name} must be empty with dataset={self.dataset!r}; received {list(files)}")
+            if files and self.used_dataset:
+                problems.append(f"{name} must be empty where dataset={self.dataset!r} is used; received {list(files)}")
         for name in ("valid_pairs", "test_pairs"):
             if getattr(self, name) < 0:
                 problems.append(f"{name} must be at least 0; received {getattr(self, name)}")
@@ -96,6 +101,8 @@ class DataConfig(CorpusConfig):
     """A file used as it is instead of training one: tokenizer.json, a sentencepiece .model, or a .txt of tokens, one a line, split as
     `tokenizer` says."""
     target_tokenizer: str = ""
+    target_kind: Literal["words", "whitespace", "characters", "bpe", "unigram", "spacy"] | None = None
+    """How the target is tokenized. None: as `tokenizer` says."""
     joint_vocabulary: bool = False
     """One tokenizer, trained on both sides."""
     vocab_size: int = 0
@@ -167,7 +174,7 @@ class DataConfig(CorpusConfig):
         if self.more and not self.is_given:
             problems.append(f"train or dataset must be set beside more; received {len(self.more)} further corpora and no first one")
         problems += [f"more: train or dataset must be set; corpus {k} has neither" for k, c in enumerate(self.more, 2) if not c.is_given]
-        if self.streaming and (not self.dataset or self.more):
+        if self.streaming and (not self.used_dataset or self.more):
             problems.append("streaming needs a dataset, and no more corpora")
         if self.streaming and (self.drop_duplicates or self.drop_overlap):
             problems.append("streaming can't tell duplicates: drop_duplicates and drop_overlap must be false")
@@ -179,11 +186,14 @@ class DataConfig(CorpusConfig):
 
     def _tokenizer_problems(self) -> list[str]:
         problems = []
-        if self.tokenizer in ("bpe", "unigram") and not self.vocab_size and not self.source_tokenizer:
+        kinds = {self.tokenizer, self.target_kind or self.tokenizer}
+        if kinds & {"bpe", "unigram"} and not self.vocab_size and not self.source_tokenizer:
             problems.append(f"vocab_size must be set with tokenizer={self.tokenizer!r}; received 0")
-        if self.tokenizer == "spacy" and self.is_given and not (self.source_language and self.target_language):
+        if self.joint_vocabulary and len(kinds) > 1:
+            problems.append(f"target_kind must be null with joint_vocabulary; received {self.target_kind!r}")
+        if "spacy" in kinds and self.is_given and not (self.source_language and self.target_language):
             problems.append("source_language and target_language must be set with tokenizer='spacy', such as en and de")
-        if self.tokenizer == "spacy" and self.joint_vocabulary:
+        if "spacy" in kinds and self.joint_vocabulary:
             problems.append("joint_vocabulary must be false with tokenizer='spacy', whose rules are one language's")
         if bool(self.source_tokenizer) != bool(self.target_tokenizer):
             problems.append(
@@ -192,6 +202,6 @@ class DataConfig(CorpusConfig):
             )
         if not 0.0 <= self.subword_sampling < 1.0:
             problems.append(f"subword_sampling must be in [0, 1); received {self.subword_sampling}")
-        if self.subword_sampling and self.tokenizer not in ("bpe", "unigram"):
+        if self.subword_sampling and not kinds & {"bpe", "unigram"}:
             problems.append(f"subword_sampling must be 0 with tokenizer={self.tokenizer!r}; received {self.subword_sampling}")
         return problems

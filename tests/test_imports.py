@@ -47,11 +47,15 @@ FOREIGN: dict[str, set[str]] = {
     "validation": set(),
     "decoding": {"jax", "numpy"},
     "porting": {"ml_dtypes", "numpy", "safetensors", "torch"},
-    "data": {"numpy", "sentencepiece", "spacy", "tokenizers"},
+    "data": {"datasets", "numpy", "pyarrow", "sentencepiece", "spacy", "tokenizers"},
     "plot_style": {"matplotlib"},
     "plots": {"jax", "matplotlib", "numpy"},
 }
 """Part → the libraries it may import beside the standard one."""
+
+
+LATE = {"torch", "transformers", "pandas", "datasets", "pyarrow", "sentencepiece", "spacy"}
+"""What is imported inside functions only, where it is needed."""
 
 
 def imports(file: Path) -> Iterator[str]:
@@ -125,9 +129,7 @@ def test_heavy_libraries_are_imported_inside_functions_only() -> None:
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
-            assert not {name.split(".")[0] for name in names} & {"torch", "transformers", "pandas", "datasets", "sentencepiece", "spacy"}, (
-                file
-            )
+            assert not {name.split(".")[0] for name in names} & LATE, file
 
 
 # --- in a process
@@ -140,7 +142,7 @@ def modules_after(code: str) -> set[str]:
     return set(json.loads(result.stdout.splitlines()[-1]))
 
 
-HEAVY = {"torch", "transformers", "datasets", "pandas", "tensorflow", "sentencepiece", "spacy"}
+HEAVY = {"tensorflow", *LATE}
 
 
 def test_importing_the_package_costs_little() -> None:
@@ -177,6 +179,28 @@ train(RunConfig(
     run_dir={run!r},
 ))
 """
+
+
+PREPARE = """
+from jax_transformer.data.preparation import prepare
+from jax_transformer.run_config import DataConfig
+prepare(DataConfig(tokenizer="whitespace", cache_dir={cache!r}, {options}))
+"""
+ROW = '{"source": "a", "target": "b"}\n'
+
+
+def test_only_parquet_and_datasets_need_their_libraries_and_only_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "library"))
+    cache = str(tmp_path / "cache")
+    (tmp_path / "dataset").mkdir()
+    for name, text in (("a.csv", "a,b\n"), ("a.jsonl", ROW), ("dataset/train.jsonl", ROW), ("dataset/validation.jsonl", ROW)):
+        (tmp_path / name).write_text(text)
+    for name in ("a.csv", "a.jsonl"):
+        files = PREPARE.format(cache=cache, options=f"train=({str(tmp_path / name)!r},), valid=({str(tmp_path / name)!r},)")
+        assert not modules_after(files) & HEAVY, name
+    dataset = PREPARE.format(cache=cache, options=f"dataset={str(tmp_path / 'dataset')!r}")
+    assert {"datasets", "pyarrow"} <= modules_after(dataset)
+    assert not modules_after(dataset) & HEAVY, "what is prepared needs neither"
 
 
 @pytest.mark.usefixtures("quick_compilation")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jax_transformer.data.preparation import Sentences, TokenPairs
 
 Ints = npt.NDArray[np.integer]
+Floats = npt.NDArray[np.floating]
 MOST_CANDIDATES = 48
 """Lengths tried for one side of one shape in one round of the search."""
 
@@ -45,17 +46,22 @@ Lengths = tuple[Ints, Ints]
 """Numbers of source and target tokens of each pair."""
 
 
-def choose_shapes(source_lengths: Ints, target_lengths: Ints, *, batch_tokens: int, num_shapes: int) -> tuple[Shape, ...]:
+def choose_shapes(
+    source_lengths: Ints, target_lengths: Ints, *, batch_tokens: int, num_shapes: int, pair_weights: Floats | None = None
+) -> tuple[Shape, ...]:  # fmt: skip
     """At most `num_shapes` shapes that hold every pair, chosen for the least padding of an epoch.
 
     Pairs are sorted by one number (the longer side, the sum, either side), and a dynamic programme cuts the sorted list at the best places
     for each; then one side of one shape is changed at a time, while that helps. Rows are `batch_tokens` over the longer side, rounded down
     to a multiple of 8 where there are 8. The shapes are in order of their positions per row.
 
+    Args:
+      pair_weights: how often each pair comes in an epoch; None: once.
+
     Raises:
       ValueError: no pairs; num_shapes below 1; a pair of more than batch_tokens positions on one side.
     """
-    source, target, counts = _length_table(source_lengths, target_lengths)
+    source, target, counts = _length_table(source_lengths, target_lengths, pair_weights)
     longest = int(max(source.max(), target.max()))
     if num_shapes < 1:
         raise ValueError(f"num_shapes: expected 1 or more; received {num_shapes}")
@@ -82,18 +88,28 @@ def cover_shapes(shapes: Sequence[Shape], lengths: TokenPairs | Lengths, *, batc
     return (*shapes, _shape(int(source[homeless].max()), int(target[homeless].max()), batch_tokens))
 
 
-def plan_epoch(lengths: TokenPairs | Lengths, shapes: Sequence[Shape], *, seed: int, epoch: int) -> list[Planned]:
-    """The batches of one epoch in a random order: every usable pair once, in the cheapest shape that holds it.
+def plan_epoch(
+    lengths: TokenPairs | Lengths, shapes: Sequence[Shape], *, seed: int, epoch: int, weights: Sequence[float] = ()
+) -> list[Planned]:  # fmt: skip
+    """The batches of one epoch in a random order: every usable pair once, or as `weights` say, in the cheapest shape that holds it.
 
-    Of TokenPairs the usable pairs are planned (of a training split: all); of lengths, all pairs.
+    Of TokenPairs the usable pairs are planned (of a training split: all); of lengths, all pairs. Every epoch has as many batches of each
+    shape: of the n pairs of one corpus in one shape, round(weight · n) come: each floor(weight) times, those of a random choice once more.
+
+    Args:
+      weights: how often the pairs of each corpus come, by its number; (): once.
 
     Raises:
-      ValueError: a pair fits no shape.
+      ValueError: a pair fits no shape; weights so small that no pair comes.
     """
     generator = np.random.default_rng((seed, epoch))
     source, target, indices = _positions(lengths)
-    order = generator.permutation(len(indices))
-    plan = _fill(indices[order], _assigned(source[order], target[order], shapes, indices[order]), shapes)
+    assigned = _assigned(source, target, shapes, indices)
+    chosen = np.arange(len(indices))
+    if any(weight != 1.0 for weight in weights):
+        chosen = np.repeat(chosen, _copies(assigned, _corpora(lengths, indices), weights, generator))
+    order = chosen[generator.permutation(len(chosen))]
+    plan = _fill(indices[order], assigned[order], shapes)
     return [plan[k] for k in generator.permutation(len(plan))]
 
 
@@ -164,6 +180,27 @@ def _positions(lengths: TokenPairs | Lengths) -> tuple[Ints, Ints, npt.NDArray[n
     return source[indices], target[indices] + 1, indices
 
 
+def _corpora(lengths: TokenPairs | Lengths, indices: Ints) -> Ints:
+    """The corpus of each pair."""
+    if isinstance(lengths, tuple) or lengths.corpus is None:
+        return np.zeros(len(indices), np.uint16)
+    return lengths.corpus[indices]
+
+
+def _copies(assigned: Ints, corpora: Ints, weights: Sequence[float], generator: np.random.Generator) -> Ints:
+    """How often each pair comes in an epoch."""
+    copies = np.zeros(len(assigned), np.int64)
+    for number, weight in enumerate(weights):
+        for shape in np.unique(assigned[corpora == number]):
+            members = np.flatnonzero((corpora == number) & (assigned == shape))
+            copies[members] = int(weight)
+            more = round(weight * len(members)) - int(weight) * len(members)
+            copies[generator.choice(members, more, replace=False)] += 1
+    if not copies.any():
+        raise ValueError(f"weights: expected some with which a pair comes in an epoch; received {list(weights)} for {len(copies)} pairs")
+    return copies
+
+
 def _shape(source_length: int, target_length: int, batch_tokens: int) -> Shape:
     return Shape(int(_rows(max(source_length, target_length), batch_tokens)), max(1, source_length), target_length)
 
@@ -202,14 +239,16 @@ def _fill(indices: npt.NDArray[np.int64], assigned: Ints, shapes: Sequence[Shape
     return plan
 
 
-def _length_table(source_lengths: Ints, target_lengths: Ints) -> tuple[Ints, Ints, Ints]:
-    """The distinct (source, target) positions and how many pairs have them: all that the choice of shapes depends on."""
+def _length_table(source_lengths: Ints, target_lengths: Ints, pair_weights: Floats | None) -> tuple[Ints, Ints, Ints]:
+    """The distinct (source, target) positions and how many pairs of an epoch have them: all that the choice of shapes depends on."""
     source = np.asarray(source_lengths, np.int64)
     target = np.asarray(target_lengths, np.int64) + 1
     if not len(source) or len(source) != len(target):
         raise ValueError(f"lengths: expected those of as many sources as targets, one or more; received {len(source)} and {len(target)}")
     width = int(target.max()) + 1
-    cells, counts = np.unique(source * width + target, return_counts=True)
+    cells, cell, counts = np.unique(source * width + target, return_inverse=True, return_counts=True)
+    if pair_weights is not None:
+        counts = np.maximum(1, np.rint(np.bincount(cell, weights=pair_weights))).astype(np.int64)
     return cells // width, cells % width, counts
 
 

@@ -1,230 +1,289 @@
-"""Parallel text and its splits, from files: one TSV file, or two files with one sentence a line; plain or gzip, always UTF-8.
+"""The corpora of a config: what each reads, which pairs belong to which split, and the hashes of it all.
 
-A corpus that is damaged is refused, never repaired: a line skipped on one side would pair every later sentence with the wrong one.
+Nothing here holds a corpus in memory: a source is read from the beginning whenever its pairs are needed, and a split knows which of them
+are its own.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import io
-import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain, compress, zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from jax_transformer.run_config import DataConfig
+from jax_transformer.data.duplicates import Flags, Keys, hash_pairs
+from jax_transformer.data.tables import READERS, Pair, read_table, table_suffix
+from jax_transformer.data.text_files import CorpusError, hash_file, iterate_lines, read_lines, split_lines
+from jax_transformer.data_config import CorpusConfig, DataConfig
 
-GZIP_MAGIC = b"\x1f\x8b"
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-CHUNK = 1 << 16
+__all__ = [
+    "CorpusError", "FilePairs", "Part", "Split", "SplitCorpora", "check_unchanged", "fingerprint", "hash_files", "read_lines", "read_pairs",
+    "read_splits", "split_lines",
+]  # fmt: skip
+
 PHRASEBOOK_PAIRS = 500
 """Validation, test and combinations pairs drawn from the phrasebook unless the config says how many."""
-
-Pairs = list[tuple[str, str]]
-
-
-class CorpusError(ValueError):
-    """Text that can't be used; the message says what was expected, what was received, where, and what to do."""
+ROLES = ("train", "valid", "test")
 
 
-def read_pairs(paths: tuple[str, ...]) -> Pairs:
-    """The (source, target) pairs of one TSV file, or of two parallel files.
+@dataclass(frozen=True)
+class FilePairs:
+    """The pairs of one table or two parallel text files; each iteration reads the files from the beginning, a few lines at a time."""
+
+    paths: tuple[str, ...]
+    corpus: CorpusConfig = field(default_factory=CorpusConfig)
+    """Which columns of a table they are."""
+
+    def __iter__(self) -> Iterator[Pair]:
+        """Raises CorpusError as `read_pairs` does, when the iteration gets there."""
+        if len(self.paths) == 1:
+            pairs = read_table(self.paths[0], self.corpus)
+        elif len(self.paths) == 2:
+            pairs = _read_parallel(*self.paths)
+        else:
+            raise CorpusError(f"expected one table or two parallel files; received {len(self.paths)} paths {list(self.paths)}")
+        first = next(pairs, None)
+        if first is None:
+            names = " and ".join(self.paths)
+            raise CorpusError(f"{names}: expected at least one sentence pair; received an empty file. Check the path.")
+        yield first
+        yield from pairs
+
+
+def read_pairs(paths: tuple[str, ...]) -> list[Pair]:
+    """All (source, target) pairs of one table, or of two parallel files.
 
     Raises:
-      CorpusError: not one or two paths; a row of the TSV without exactly two columns; parallel files with different numbers of lines; no
-        lines at all; and whatever `read_lines` refuses.
+      CorpusError: not one or two paths; parallel files with different numbers of lines; no pairs at all; and what `read_table` and
+        `iterate_lines` refuse.
     """
-    if len(paths) == 1:
-        pairs = _read_tsv(paths[0])
-    elif len(paths) == 2:
-        pairs = _read_parallel(paths[0], paths[1])
-    else:
-        raise CorpusError(f"expected one TSV file or two parallel files; received {len(paths)} paths {list(paths)}")
-    if not pairs:
-        raise CorpusError(f"{' and '.join(paths)}: expected at least one sentence pair; received an empty file. Check the path.")
-    return pairs
+    return list(FilePairs(paths))
 
 
-def read_lines(path: str) -> list[str]:
-    r"""The lines of a UTF-8 text file, without their ends.
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The pairs that one corpus gives to one split, in the corpus's order; each iteration reads them anew."""
 
-    Lines end at "\n" alone: U+2028, U+0085, "\x0b" and their like are characters of the text, as they are to `wc -l` and to every tool that
-    made the parallel file. A "\r" before the end and a byte order mark at the start are dropped. Gzip is recognised by its first bytes,
-    whatever the file's name.
+    corpus: int
+    """Which one, counted from 0 as DataConfig.corpora has them."""
+    source: Iterable[Pair]
+    keys: Keys
+    """The hash of each pair: see `hash_pairs`."""
+    chosen: Flags | None = None
+    """Which pairs of the source they are; None: all."""
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self.source) if self.chosen is None else compress(self.source, self.chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The pairs of one split, corpus by corpus; each iteration reads them anew."""
+
+    parts: tuple[Part, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __iter__(self) -> Iterator[Pair]:
+        return chain.from_iterable(self.parts)
+
+    @property
+    def keys(self) -> Keys:
+        """The hash of each pair."""
+        return np.concatenate([part.keys for part in self.parts])
+
+
+@dataclass(frozen=True, eq=False)
+class SplitCorpora:
+    """All the text of a config."""
+
+    splits: dict[str, Split]
+    """By name: "train", "valid", and where the config has them "test" and "combinations"."""
+    text_bytes: int
+    """Of both sides of all splits."""
+    datasets: tuple[str, ...]
+    """The version of each Hugging Face dataset that is read."""
+
+
+def read_splits(config: DataConfig) -> SplitCorpora:
+    """Reads every pair once, to count and hash them, and says which split each belongs to.
+
+    Without corpora all are drawn from the phrasebook. Otherwise valid and test are the files, or splits of the dataset, that a corpus has
+    for them; where it has none, as many pairs as it says are drawn from its train, which loses them. One seed draws from all corpora: of
+    two that are the same text line by line, say both directions of it, the same lines are drawn. A split is the corpora's, end to end.
 
     Raises:
-      CorpusError: the file is missing, a directory or unreadable; its gzip data are damaged or cut short; a byte is not UTF-8. The last two
-        name the line.
-    """
-    return split_lines(_decompress(path, _read_bytes(path)), path)
-
-
-def split_lines(data: bytes, name: str) -> list[str]:
-    """The lines of UTF-8 data as `read_lines` gives them; errors call the data `name`."""
-    data = data.removeprefix(BYTE_ORDER_MARK)
-    try:
-        text = data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise CorpusError(_describe_invalid_byte(name, data, error)) from None
-    lines = text.split("\n")
-    if lines[-1] == "":  # what follows the last line's end is not a line
-        lines.pop()
-    return [line.rstrip("\r") for line in lines]
-
-
-def read_splits(config: DataConfig) -> dict[str, Pairs]:
-    """The pairs of "train", "valid", and where the config has them "test" and "combinations".
-
-    Without `config.train` all are drawn from the phrasebook; with it, valid and test are files, or drawn from train, which loses them.
-
-    Raises:
-      CorpusError: valid or test files without train; no validation pairs; more pairs to be taken out of train than it has; and what
-        `read_pairs` refuses.
+      CorpusError: valid or test files without train; no validation pairs; more pairs to be taken out of a train than it has; a dataset that
+        can't be reached, or hasn't such a split; and what `read_pairs` refuses.
     """
     _check_sources(config)
-    if not config.train:
+    if not config.corpora:
         return _draw_phrasebook(config)
-    splits = {"train": read_pairs(config.train)}
-    taken = {}
-    for name, paths, count in (("valid", config.valid, config.valid_pairs), ("test", config.test, config.test_pairs)):
-        if paths:
-            splits[name] = read_pairs(paths)
-        elif count:
-            taken[name] = count
-    return splits | _take_out(splits["train"], taken, config.split_seed)
+    parts: dict[str, list[Part]] = {role: [] for role in ROLES}
+    versions = []
+    text_bytes = 0
+    for number, corpus in enumerate(config.corpora):
+        sources, version = _open(corpus)
+        versions += [version] if version else []
+        hashed = {}
+        for role, source in sources.items():
+            hashed[role], size = hash_pairs(source)
+            text_bytes += size
+        wanted = {name: getattr(corpus, f"{name}_pairs") for name in ("valid", "test") if name not in sources}
+        wanted = {name: count for name, count in wanted.items() if count}
+        if sum(wanted.values()) >= len(hashed["train"]):
+            raise _too_few(corpus, len(hashed["train"]), wanted)
+        taken = _take_out(len(hashed["train"]), wanted, config.split_seed)
+        for role, source in sources.items():
+            if role != "train":
+                parts[role].append(Part(number, source, hashed[role]))
+        for role, chosen in taken.items():
+            keys = hashed["train"] if chosen is None else hashed["train"][chosen]
+            parts[role].append(Part(number, sources["train"], keys, chosen))
+    if not parts["valid"]:
+        raise _no_validation_pairs()
+    return SplitCorpora({role: Split(tuple(some)) for role, some in parts.items() if some}, text_bytes, tuple(versions))
 
 
-def fingerprint(config: DataConfig) -> dict[str, list[str]]:
-    """Hashes of the text that `read_splits` would read: of the files by role, or of the
-    phrasebook's own source. Raises CorpusError as it does."""
+def hash_files(config: DataConfig) -> dict[str, str]:
+    """The SHA-256 of every file whose text `read_splits` would read, by its path. Raises CorpusError as it does."""
     _check_sources(config)
-    if config.train:
-        return {role: [hash_file(path) for path in getattr(config, role)] for role in ("train", "valid", "test")}
-    from jax_transformer.data import phrasebook
-
-    sources = Path(str(phrasebook.__file__)).parent.glob("phrasebook*.py")
-    return {"phrasebook": [hash_file(str(path)) for path in sorted(sources)]}
+    return {path: hash_file(path) for files in _files(config) for paths in files.values() for path in paths}
 
 
-def hash_file(path: str) -> str:
-    """The SHA-256 of the file as it is stored, in hexadecimal. Raises CorpusError as `read_lines` does for a file that can't be read."""
-    return hashlib.sha256(_read_bytes(path)).hexdigest()
+def fingerprint(config: DataConfig, hashes: dict[str, str]) -> list[dict[str, Any]]:
+    """What the text is, given `hash_files`: for each corpus the hashes of its files by role, whatever their names.
+
+    Of a directory's dataset the files' names in it count too. A dataset of the Hub is its name: a version that was read stays, so that a
+    run goes on as it began, and without the network.
+    """
+    contents: list[dict[str, Any]] = [{role: [hashes[path] for path in paths] for role, paths in files.items()} for files in _files(config)]
+    for corpus, content, files in zip(config.corpora, contents, _files(config), strict=False):
+        if corpus.used_dataset:
+            content["names"] = [Path(path).relative_to(Path(corpus.used_dataset).expanduser()).as_posix() for path in files["dataset"]]
+            content["dataset"] = content["dataset"] or corpus.used_dataset
+    return contents
+
+
+def check_unchanged(config: DataConfig, hashes: dict[str, str]) -> None:
+    """Raises CorpusError if a file isn't what it was when `hash_files` gave `hashes`."""
+    for path, digest in hash_files(config).items():
+        if hashes.get(path) != digest:
+            raise changed(path)
+
+
+def changed(name: str) -> CorpusError:
+    """The error that says so of a file."""
+    return CorpusError(f"{name}: expected the same text from beginning to end; it changed while it was read. Run again once it is written.")
+
+
+def _files(config: DataConfig) -> list[dict[str, list[str]]]:
+    """For each corpus its files by role; those of a local dataset have the role "dataset"."""
+    if not config.corpora:
+        from jax_transformer.data import phrasebook
+
+        folder = Path(str(phrasebook.__file__)).parent
+        return [{"phrasebook": sorted(str(path) for path in folder.glob("phrasebook*.py"))}]
+    return [
+        {"dataset": _dataset_files(corpus)} if corpus.used_dataset else {role: list(getattr(corpus, role)) for role in ROLES}
+        for corpus in config.corpora
+    ]
+
+
+def _dataset_files(corpus: CorpusConfig) -> list[str]:
+    """The files of a local dataset but for hidden ones; of one on the Hub none."""
+    from jax_transformer.data.hub import local_directory
+
+    directory = local_directory(corpus)
+    if directory is None:
+        return []
+    found = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return [str(path) for path in found if not any(name.startswith(".") for name in path.relative_to(directory).parts)]
 
 
 def _check_sources(config: DataConfig) -> None:
-    if not config.train and (config.valid or config.test):
+    if not config.corpora and (config.valid or config.test):
         raise CorpusError("train: expected training files beside valid or test files; received none. Set train, or leave all three empty.")
-    if config.train and not config.valid and not config.valid_pairs:
-        raise CorpusError(
-            "valid: expected validation pairs; received neither valid files nor valid_pairs. "
-            "Set valid to a file, or valid_pairs to how many pairs to take out of train."
-        )
+    if config.corpora and not any(corpus.valid or corpus.valid_pairs or corpus.used_dataset for corpus in config.corpora):
+        raise _no_validation_pairs()
 
 
-def _draw_phrasebook(config: DataConfig) -> dict[str, Pairs]:
+def _no_validation_pairs() -> CorpusError:
+    return CorpusError(
+        "valid: expected validation pairs; received neither valid files nor valid_pairs, nor a dataset with a split of that name. "
+        "Set valid to a file, valid_split, or valid_pairs to how many pairs to take out of train."
+    )
+
+
+def _too_few(corpus: CorpusConfig, total: int, wanted: dict[str, int]) -> CorpusError:
+    names = " + ".join(f"{name}_pairs" for name in wanted)
+    counts = " + ".join(map(str, wanted.values()))
+    train = corpus.used_dataset or " and ".join(corpus.train)
+    return CorpusError(
+        f"{names}: expected fewer than the {total} pairs of train ({train}), out of which they are taken; received {counts}. "
+        "Take fewer, or name files."
+    )
+
+
+def _open(corpus: CorpusConfig) -> tuple[dict[str, Iterable[Pair]], str]:
+    """What a corpus reads, by role, and its version if it is a dataset."""
+    if corpus.used_dataset:
+        from jax_transformer.data.hub import open_dataset
+
+        dataset = open_dataset(corpus)
+        return dict(dataset.splits), dataset.version
+    return {role: FilePairs(getattr(corpus, role), corpus) for role in ROLES if getattr(corpus, role)}, ""
+
+
+def _draw_phrasebook(config: DataConfig) -> SplitCorpora:
     from jax_transformer.data.phrasebook import sample_pairs
 
     test_pairs = config.test_pairs or PHRASEBOOK_PAIRS
     counts = {
         "train": config.phrasebook_pairs, "valid": config.valid_pairs or PHRASEBOOK_PAIRS, "test": test_pairs, "combinations": test_pairs
     }  # fmt: skip
-    return {name: sample_pairs(name, count, config.split_seed) for name, count in counts.items()}
+    splits = {}
+    text_bytes = 0
+    for name, count in counts.items():
+        pairs = sample_pairs(name, count, config.split_seed)
+        keys, size = hash_pairs(pairs)
+        splits[name] = Split((Part(0, pairs, keys),))
+        text_bytes += size
+    return SplitCorpora(splits, text_bytes, ())
 
 
-def _take_out(pairs: Pairs, wanted: dict[str, int], seed: int) -> dict[str, Pairs]:
-    """Splits of random `pairs`, as many as `wanted`, and what is then left as "train"; each in corpus order."""
+def _take_out(total: int, wanted: dict[str, int], seed: int) -> dict[str, Flags | None]:
+    """Which of `total` pairs are drawn for each split, as many as `wanted`, and which are left to "train": None if that is all."""
     if not wanted:
-        return {"train": pairs}
-    if sum(wanted.values()) >= len(pairs):
-        raise CorpusError(
-            f"{' + '.join(f'{name}_pairs' for name in wanted)}: expected fewer than the {len(pairs)} pairs of train, out of which they are "
-            f"taken; received {' + '.join(str(count) for count in wanted.values())}. Take fewer, or name files."
-        )
-    order = np.random.default_rng(seed).permutation(len(pairs))
-    cuts = np.cumsum(list(wanted.values()))
-    parts = np.split(order, cuts)
-    return {name: [pairs[i] for i in np.sort(part)] for name, part in zip((*wanted, "train"), parts, strict=True)}
+        return {"train": None}
+    order = np.random.default_rng(seed).permutation(total)
+    chosen: dict[str, Flags | None] = {}
+    for name, part in zip((*wanted, "train"), np.split(order, np.cumsum(list(wanted.values()))), strict=True):
+        flags = np.zeros(total, np.bool_)
+        flags[part] = True
+        chosen[name] = flags
+    return chosen
 
 
-def _read_tsv(path: str) -> Pairs:
-    pairs = []
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = line.split("\t")
-        if len(columns) != 2:
-            raise CorpusError(_describe_columns(path, number, columns))
-        pairs.append((columns[0], columns[1]))
-    return pairs
-
-
-def _describe_columns(path: str, number: int, columns: list[str]) -> str:
-    if columns == [""]:
-        received, advice = "an empty line", "Remove the line."
-    elif len(columns) == 1:
-        received = f"one column (no tab) {_shorten(columns[0])}"
-        advice = "Separate source and target with a tab, or give two parallel files."
-    else:
-        received, advice = f"{len(columns)} columns", "Keep the two columns of the sentences only, e.g. with `cut -f`."
-    return f"{path}:{number}: expected two columns, source and target, separated by a tab; received {received}. {advice}"
-
-
-def _read_parallel(source_path: str, target_path: str) -> Pairs:
-    source, target = read_lines(source_path), read_lines(target_path)
-    if len(source) != len(target):
-        first_alone = min(len(source), len(target)) + 1
-        longer = source_path if len(source) > len(target) else target_path
-        raise CorpusError(
-            f"{longer}:{first_alone}: expected parallel files with as many lines each; received {len(source)} lines in {source_path} and "
-            f"{len(target)} lines in {target_path}. Line n of one must be the translation of line n of the other."
-        )
-    return list(zip(source, target, strict=True))
-
-
-def _read_bytes(path: str) -> bytes:
-    """The file's content as it is stored."""
-    try:
-        return Path(path).expanduser().read_bytes()
-    except FileNotFoundError:
-        raise CorpusError(f"{path}: expected a text file; received a path at which there is no file. Check the path.") from None
-    except IsADirectoryError:
-        raise CorpusError(f"{path}: expected a text file; received a directory. Name the file inside it.") from None
-    except OSError as error:
-        raise CorpusError(f"{path}: expected a readable text file; received the error {error.strerror!r}.") from None
-
-
-def _decompress(path: str, data: bytes) -> bytes:
-    """`data` as it is, unless its first bytes or the file's name say gzip."""
-    if not data.startswith(GZIP_MAGIC):
-        if path.endswith(".gz"):
+def _read_parallel(source_path: str, target_path: str) -> Iterator[Pair]:
+    for path in (source_path, target_path):
+        if table_suffix(path) in READERS and table_suffix(path) != ".tsv":
+            raise CorpusError(f"{path}: expected parallel files to be text, one sentence a line; received a table. Name one table alone.")
+    source_lines, target_lines = iterate_lines(source_path), iterate_lines(target_path)
+    for number, (source, target) in enumerate(zip_longest(source_lines, target_lines), start=1):
+        if source is None or target is None:
+            longer, rest = (target_path, target_lines) if source is None else (source_path, source_lines)
+            counts = {source_path: number - 1, target_path: number - 1} | {longer: number + sum(1 for _ in rest)}
+            received = f"{counts[source_path]} lines in {source_path} and {counts[target_path]} lines in {target_path}"
             raise CorpusError(
-                f"{path}:1: expected gzip data, as the name ends in .gz; received first bytes {data[:2]!r}. "
-                "Copy the file again, or rename it if it is plain text."
+                f"{longer}:{number}: expected parallel files with as many lines each; received {received}. "
+                "Line n of one must be the translation of line n of the other."
             )
-        return data
-    chunks: list[bytes] = []
-    try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            while chunk := file.read1(CHUNK):
-                chunks.append(chunk)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        line = sum(chunk.count(b"\n") for chunk in chunks) + 1
-        raise CorpusError(
-            f"{path}:{line}: expected whole gzip data; received data that are damaged or cut short at this line or soon after it "
-            f"({error}). Copy or compress the file again."
-        ) from None
-    return b"".join(chunks)
-
-
-def _describe_invalid_byte(path: str, data: bytes, error: UnicodeDecodeError) -> str:
-    line = data.count(b"\n", 0, error.start) + 1
-    column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
-    advice = "Convert the file, e.g. with `iconv -f LATIN1 -t UTF-8`."
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        advice = "The file starts as UTF-16 does: convert it with `iconv -f UTF-16 -t UTF-8`."
-    return f"{path}:{line}: expected UTF-8 text; received byte 0x{data[error.start]:02x} at byte {column} of the line. {advice}"
-
-
-def _shorten(text: str, width: int = 60) -> str:
-    return repr(text if len(text) <= width else text[: width - 1] + "…")
+        yield source, target

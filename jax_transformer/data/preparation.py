@@ -1,164 +1,60 @@
-"""From text files to memory-mapped token ids, once: a prepared corpus is kept under the hash of its text and options.
+"""From text to memory-mapped token ids, once: a prepared corpus is kept under the hash of its text and options.
 
-A cache entry is a directory. It is built under another name and renamed when it is whole, so that an entry is complete or isn't there; its
-manifest records the size of each file, so that one damaged afterwards is found and built again. For each split and side an entry holds the
-ids of all sentences end to end (`train.source.ids`, int32), where each begins (`.offsets`, int64), the text, one sentence a line (`.txt`),
-and where each line begins (`.text_offsets`, int64), all little-endian.
+The text is read several times and never held: to hash the files, to hash the pairs, to train each tokenizer, to encode, and to see that no
+file has changed meanwhile. What is in memory for each pair are its hash, the split it belongs to, and whether it is a duplicate.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import hashlib
 import json
-import os
 import shutil
-import time
-import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from jax_transformer.data.corpus import CorpusError, Pairs, fingerprint, read_splits
+from jax_transformer.data.corpus import CorpusError, Split, SplitCorpora, changed, check_unchanged, fingerprint, hash_files, read_splits
+from jax_transformer.data.duplicates import Flags, found_in, hash_tag, repeats
+from jax_transformer.data.entries import building_directory, is_whole, publish, seal
+from jax_transformer.data.report import USUAL_RATIO, Report, SplitReport, drops
+from jax_transformer.data.tables import Pair
+from jax_transformer.data.text_files import hash_file
+from jax_transformer.data.token_pairs import SIDES, PairsWriter, Sentences, TokenPairs, map_pairs
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
 from jax_transformer.run_config import DataConfig
 
-FORMAT_VERSION = 1
+__all__ = ["CorpusError", "PreparedCorpus", "Report", "Sentences", "SplitReport", "TokenPairs", "prepare"]
+
+FORMAT_VERSION = 2
 """Part of the hash: raise it with any change to what is stored, or to how text becomes ids."""
-UNHASHED = ("train", "valid", "test", "batch_tokens", "num_shapes", "cache_dir")
-"""Fields of DataConfig that leave the prepared corpus as it is. (Files count by their content, not by their names.)"""
-SIDES = ("source", "target")
-MANIFEST = "manifest.json"
-BUILDING = "building-"
+UNHASHED = (
+    "train",
+    "valid",
+    "test",
+    "dataset",
+    "weight",
+    "batch_tokens",
+    "num_shapes",
+    "max_unknown",
+    "cache_dir",
+    "source_tokenizer",
+    "target_tokenizer",
+)
+"""Fields of the configs that leave the prepared corpus as it is. (Files count by their content, not by their names.)"""
+REPORT = "report.json"
 CHUNK = 10_000
-PUBLISH_ATTEMPTS = 3
-STALE_SECONDS = 24 * 3600
+LOG_LINES = 20
+"""Lines logged of one split, about, however large it is."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
-Int32s = npt.NDArray[np.int32]
-Int64s = npt.NDArray[np.int64]
 Log = Callable[[str], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Sentences:
-    """One side of a split, in flat arrays: sentence i has the ids ids[offsets[i]:offsets[i + 1]]."""
-
-    ids: Int32s
-    offsets: Int64s
-    text: npt.NDArray[np.uint8]
-    """The sentences in UTF-8, each with a line end: sentence i is text[text_offsets[i]:text_offsets[i + 1] - 1]."""
-    text_offsets: Int64s
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, index: int) -> Int32s:
-        return self.ids[self.offsets[index] : self.offsets[index + 1]]
-
-    @classmethod
-    def pack(cls, ids: Sequence[Sequence[int]], texts: Sequence[str]) -> Sentences:
-        """The same in memory, from lists."""
-        lines = [f"{text}\n".encode() for text in texts]
-        offsets, text_offsets = (np.cumsum([0, *map(len, parts)], dtype=np.int64) for parts in (ids, lines))
-        flat = np.fromiter(chain.from_iterable(ids), np.int32, int(offsets[-1]))
-        return cls(flat, offsets, np.frombuffer(b"".join(lines), np.uint8), text_offsets)
-
-    def texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
-        """The text of the sentences `indices`, or of all."""
-        wanted = range(len(self)) if indices is None else indices
-        return [self.text[self.text_offsets[i] : self.text_offsets[i + 1] - 1].tobytes().decode("utf-8") for i in wanted]
-
-
-@dataclass(frozen=True, eq=False)
-class TokenPairs:
-    """The pairs of one split. Source ids are as the source tokenizer encodes; target ids are without <bos> and <eos>."""
-
-    source_sentences: Sentences
-    target_sentences: Sentences
-    max_length: int
-
-    def __len__(self) -> int:
-        return len(self.source_sentences)
-
-    @property
-    def source_lengths(self) -> Int64s:
-        """Tokens of each source, its specials included."""
-        return np.diff(self.source_sentences.offsets)
-
-    @property
-    def target_lengths(self) -> Int64s:
-        """Tokens of each target, without specials."""
-        return np.diff(self.target_sentences.offsets)
-
-    @property
-    def usable_indices(self) -> Int64s:
-        """The pairs that fit max_length, in order: of a training split all, of another what the loss is computed on."""
-        return np.flatnonzero((self.source_lengths <= self.max_length) & (self.target_lengths + 1 <= self.max_length))
-
-    def source(self, index: int) -> Int32s:
-        """The ids of source `index`."""
-        return self.source_sentences[index]
-
-    def target(self, index: int) -> Int32s:
-        """The ids of target `index`."""
-        return self.target_sentences[index]
-
-    def source_texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
-        """The sources `indices` (None: all) as they were read."""
-        return self.source_sentences.texts(indices)
-
-    def target_texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
-        """The targets `indices` (None: all) as they were read."""
-        return self.target_sentences.texts(indices)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SplitReport:
-    """What became of the pairs of one split."""
-
-    read: int
-    empty: int
-    """Pairs with a side that has no token; never counted as too long."""
-    too_long: int
-    """Pairs with a side longer than max_length, specials included."""
-    kept: int
-    """All, except in train: there read - empty - too_long."""
-    source_tokens: int
-    """Of the kept pairs, as are the next three."""
-    target_tokens: int
-    source_unknown: int
-    target_unknown: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Report:
-    """What was read, dropped and kept."""
-
-    max_length: int
-    source_vocab_size: int
-    target_vocab_size: int
-    splits: dict[str, SplitReport]
-
-    def lines(self) -> list[str]:
-        """The report for people, a line per fact."""
-        lines = [f"vocabulary: {self.source_vocab_size:,} source and {self.target_vocab_size:,} target tokens"]
-        for name, split in self.splits.items():
-            sides = ("source", split.source_tokens, split.source_unknown), ("target", split.target_tokens, split.target_unknown)
-            tokens = ", ".join(f"{count:,} {side} tokens ({unknown / max(1, count):.2%} unknown)" for side, count, unknown in sides)
-            lines.append(f"{name}: {split.read:,} pairs read, {split.kept:,} kept; {tokens}")
-            fate = "dropped" if name == "train" else "kept"
-            if split.empty:
-                lines.append(f"{name}: {split.empty:,} pairs with an empty side {fate}")
-            if split.too_long:
-                fate += "" if name == "train" else ", left out of the loss"
-                lines.append(f"{name}: {split.too_long:,} pairs with a side over max_length={self.max_length} tokens {fate}")
-        return lines
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -175,12 +71,13 @@ class PreparedCorpus:
 def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
     """The corpus of `config`, from the cache or prepared now.
 
-    Without `config.train` all splits are drawn from the phrasebook (500 pairs of valid, test and combinations unless set). With it, valid
-    and test are files, or `valid_pairs` and `test_pairs` pairs taken out of train at random. Tokenizers are trained on what is then train.
+    Without a corpus all splits are drawn from the phrasebook (500 pairs of valid, test and combinations unless set). Otherwise each is the
+    union over the corpora (see `read_splits`). Tokenizers are trained on what is then train, less the duplicates and overlaps that are to
+    be dropped, each pair once whatever its corpus's weight.
 
-    Of train, pairs with an empty side or one longer than max_length tokens (specials included) are dropped and counted. Of the other
-    splits every pair is kept, since a score must cover every sentence; those too long for the loss are counted, and absent from
-    `usable_indices`. Nothing is ever cut off.
+    Of train, pairs with an empty side or one longer than max_length tokens (specials included) are dropped and counted, and so are those
+    that max_length_ratio, drop_duplicates and drop_overlap name. Of the other splits every pair is kept, since a score must cover every
+    sentence; those too long for the loss are counted, and absent from `usable_indices`. Nothing is ever cut off.
 
     Several processes may prepare the same corpus at once, and one may be killed: each finds a complete entry or builds one.
 
@@ -188,206 +85,262 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
       log: called with a line at each step of the work; on a corpus from the cache, never.
 
     Raises:
-      CorpusError: files that can't be read or aren't parallel (with file and line); no validation pairs; more pairs to be taken out of
-        train than it has; no training pair left; a cache_dir that can't be written.
+      CorpusError: whatever `read_splits` refuses; a file that changes meanwhile; no training pair left; more unknown tokens in a side of
+        train than max_unknown; a cache_dir that can't be written, or a disk that is full.
       ValueError: see `train_tokenizer`.
     """
     cache = Path(config.cache_dir).expanduser()
-    entry = cache / _entry_name(config)
-    prepared = _load_entry(entry, config)
-    if prepared is not None:
-        return prepared
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        _remove_stale(cache)
-        building = cache / f"{BUILDING}{uuid.uuid4().hex}"
-        building.mkdir()
-    except OSError as error:
-        raise CorpusError(f"cache_dir: expected a directory that can be written; received {cache} ({error.strerror}).") from None
-    try:
-        _build_entry(building, config, log)
-        _publish(building, entry)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+    hashes = hash_files(config)
+    entry = cache / _entry_name(config, hashes)
     prepared = _load_entry(entry, config)
     if prepared is None:
+        with building_directory(cache) as building:
+            _build_entry(building, config, hashes, log)
+            publish(building, entry)
+        prepared = _load_entry(entry, config)
+    if prepared is None:
         raise CorpusError(f"{entry}: expected the corpus just prepared; received a directory that was changed meanwhile. Run again.")
+    _check_unknown(prepared.report.splits["train"], config)  # max_unknown isn't part of the entry's hash
     return prepared
 
 
-def _entry_name(config: DataConfig) -> str:
+def _entry_name(config: DataConfig, hashes: dict[str, str]) -> str:
     """The hash of everything that the prepared corpus depends on."""
-    options = {name: value for name, value in dataclasses.asdict(config).items() if name not in UNHASHED}
-    text = json.dumps({"version": FORMAT_VERSION, "options": options, "contents": fingerprint(config)}, sort_keys=True)
+
+    def hashed(options: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in options.items() if name not in UNHASHED}
+
+    options = hashed(dataclasses.asdict(config))
+    options["more"] = [hashed(corpus) for corpus in options["more"]]
+    given = [hash_file(path) for path in (config.source_tokenizer, config.target_tokenizer) if path]
+    contents = {"text": fingerprint(config, hashes), "tokenizers": given}
+    text = json.dumps({"version": FORMAT_VERSION, "options": options, "contents": contents}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _load_entry(entry: Path, config: DataConfig) -> PreparedCorpus | None:
+    if not is_whole(entry):
+        return None
+    report = Report.from_dict(json.loads((entry / REPORT).read_text(encoding="utf-8")))
+    source, target = (Tokenizer.from_json((entry / f"{side}_tokenizer.json").read_text(encoding="utf-8")) for side in SIDES)
+    return PreparedCorpus(
+        source_tokenizer=source,
+        target_tokenizer=target,
+        splits={name: map_pairs(entry, name, config.max_length) for name in report.splits},
+        report=report,
+        directory=entry,
+    )
 
 
 # --- building
 
 
-def _build_entry(directory: Path, config: DataConfig, log: Log) -> None:
-    """Writes the files of a whole cache entry into an empty directory, the manifest last."""
-    log("reading " + (" and ".join(config.train) or "the phrasebook"))
-    splits = read_splits(config)
-    log(f"training {config.tokenizer} tokenizers on {len(splits['train']):,} pairs")
-    tokenizers = _train_tokenizers(config, splits["train"])
-    for side, tokenizer in zip(SIDES, tokenizers, strict=True):
-        (directory / f"{side}_tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
-    reports = {}
-    for name, pairs in splits.items():
-        reports[name] = _encode_split(directory, name, pairs, tokenizers, config.max_length, log)
-        splits[name] = []  # its memory is free while the next is encoded
-    train = reports["train"]
-    if not train.kept:
-        raise CorpusError(
-            f"train: expected pairs of non-empty sentences of at most max_length={config.max_length} tokens; received {train.read} pairs, "
-            f"{train.empty} with an empty side and {train.too_long} too long. Raise max_length, or check the files."
+def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], log: Log) -> None:
+    """Writes the files of a whole cache entry into an empty directory, and seals it."""
+    log("reading " + (" and ".join(_names(config)) or "the phrasebook"))
+    corpora = read_splits(config)
+    train = corpora.splits["train"]
+    overlapping, duplicated = _find_copies(corpora, config)
+    left = ~((overlapping & config.drop_overlap) | (duplicated & config.drop_duplicates))
+    log(f"training {config.tokenizer} tokenizers on {int(left.sum()):,} pairs")
+    tokenizers = _train_tokenizers(config, train, left)
+    with _room_for(corpora, directory):
+        for side, tokenizer in zip(SIDES, tokenizers, strict=True):
+            (directory / f"{side}_tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
+        reports = {}
+        for name, split in corpora.splits.items():
+            encoder = _SplitEncoder(directory, name, tokenizers, config)
+            nothing = np.zeros(len(split), np.bool_)
+            flags = (overlapping, duplicated) if name == "train" else (nothing, nothing)
+            reports[name] = _encode_split(encoder, name, split, flags, log)
+            if name == "train":
+                _check_kept(reports[name], config)
+                _check_unknown(reports[name], config)
+        check_unchanged(config, hashes)
+        report = Report(
+            max_length=config.max_length,
+            max_length_ratio=config.max_length_ratio,
+            drop_duplicates=config.drop_duplicates,
+            drop_overlap=config.drop_overlap,
+            source_vocab_size=tokenizers[0].vocab_size,
+            target_vocab_size=tokenizers[1].vocab_size,
+            datasets=corpora.datasets,
+            splits=reports,
         )
-    report = Report(
-        max_length=config.max_length,
-        source_vocab_size=tokenizers[0].vocab_size,
-        target_vocab_size=tokenizers[1].vocab_size,
-        splits=reports,
-    )
-    sizes = {path.name: path.stat().st_size for path in sorted(directory.iterdir())}
-    manifest = {"format_version": FORMAT_VERSION, "sizes": sizes, "report": dataclasses.asdict(report)}
-    (directory / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        (directory / REPORT).write_text(json.dumps(report.to_dict()), encoding="utf-8")
+        seal(directory)
 
 
-def _train_tokenizers(config: DataConfig, pairs: Pairs) -> tuple[Tokenizer, Tokenizer]:
+def _names(config: DataConfig) -> Iterator[str]:
+    for corpus in config.corpora:
+        yield from [corpus.used_dataset] if corpus.used_dataset else corpus.train
+
+
+def _find_copies(corpora: SplitCorpora, config: DataConfig) -> tuple[Flags, Flags]:
+    """Which pairs of train another split has too, and which occurred in train before."""
+    train = corpora.splits["train"]
+    others = np.concatenate([split.keys for name, split in corpora.splits.items() if name != "train"])
+    overlapping = found_in(train.keys, others)
+    tags = [hash_tag(corpus.source_tag) for corpus in config.corpora] or [0]
+    tagged = np.concatenate([part.keys ^ np.uint64(tags[part.corpus]) for part in train.parts])
+    return overlapping, repeats(tagged)
+
+
+class _Texts:
+    """Sentences of a split for training tokenizers: one side of the pairs that are left, or both; read anew by each iteration."""
+
+    def __init__(self, split: Split, left: Flags, side: int | None) -> None:
+        self._split, self._left, self._side = split, left, side
+
+    def __iter__(self) -> Iterator[str]:
+        pairs = compress(self._split, self._left)
+        return chain.from_iterable(pairs) if self._side is None else (pair[self._side] for pair in pairs)
+
+
+def _train_tokenizers(config: DataConfig, train: Split, left: Flags) -> tuple[Tokenizer, Tokenizer]:
     """The source's, which adds its specials and has the tags, and the target's, which adds none."""
     options: dict[str, Any] = {
-        "kind": config.tokenizer,
         "specials": SpecialIds(pad=config.pad_id, unk=config.unk_id, bos=config.bos_id, eos=config.eos_id),
         "lowercase": config.lowercase,
         "normalization": config.normalization,
     }
-    size: dict[str, Any] = {"vocab_size": config.vocab_size, "min_frequency": config.min_frequency}
-    added: dict[str, Any] = {"add_bos": config.source_bos, "add_eos": config.source_eos, "tags": config.source_tags}
+    of_source: dict[str, Any] = {
+        "kind": config.tokenizer,
+        "add_bos": config.source_bos,
+        "add_eos": config.source_eos,
+        "tags": config.source_tags,
+    }
+    of_target: dict[str, Any] = {"kind": config.target_kind or config.tokenizer}
     languages = (config.source_language, config.target_language) if config.is_given else ("en", "de")  # the phrasebook's
     if config.source_tokenizer:
-        source = load_tokenizer(config.source_tokenizer, language=languages[0], **added, **options)
-        return source, load_tokenizer(config.target_tokenizer, language=languages[1], **options)
+        source = load_tokenizer(config.source_tokenizer, language=languages[0], **of_source, **options)
+        return source, load_tokenizer(config.target_tokenizer, language=languages[1], **of_target, **options)
+    options |= {"vocab_size": config.vocab_size, "min_frequency": config.min_frequency}
     if config.joint_vocabulary:
-        joint = train_tokenizer(chain.from_iterable(pairs), **added, **size, **options)
+        joint = train_tokenizer(_Texts(train, left, None), **of_source, **options)
         return joint, joint.adding(bos=False, eos=False)
-    source = train_tokenizer((source for source, _ in pairs), language=languages[0], **added, **size, **options)
-    return source, train_tokenizer((target for _, target in pairs), language=languages[1], **size, **options)
+    source = train_tokenizer(_Texts(train, left, 0), language=languages[0], **of_source, **options)
+    return source, train_tokenizer(_Texts(train, left, 1), language=languages[1], **of_target, **options)
 
 
-class _SideWriter:
-    """Appends sentences to the files of one side of a split."""
+class _SplitEncoder:
+    """Encodes the pairs of a split, counts them, and writes those that are kept."""
 
-    def __init__(self, directory: Path, name: str, unk_id: int) -> None:
-        self._base = str(directory / name)
-        self._unk_id = unk_id
-        self._lengths: list[Int64s] = [np.zeros(1, np.int64)]
-        self._text_lengths: list[Int64s] = [np.zeros(1, np.int64)]
-        self.tokens = 0
-        self.unknown = 0
-        self.append([], [])  # a split without pairs has its files too
+    def __init__(self, directory: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer], config: DataConfig) -> None:
+        self._is_train, self._tokenizers, self._config = name == "train", tokenizers, config
+        self._writer = PairsWriter(directory, name)
+        self._counts = dict.fromkeys(("read", *drops(config), "kept"), 0)
+        self._tokens, self._unknown = [0, 0], [0, 0]
+        self._lengths = [np.zeros(2 * config.max_length + 1, np.int64) for _ in SIDES]
 
-    def append(self, ids: list[list[int]], texts: list[str]) -> None:
-        packed = Sentences.pack(ids, texts)
-        for suffix, data in (("ids", packed.ids.astype("<i4")), ("txt", packed.text)):
-            with open(f"{self._base}.{suffix}", "ab") as file:
-                file.write(data.tobytes())
-        self._lengths.append(np.diff(packed.offsets))
-        self._text_lengths.append(np.diff(packed.text_offsets))
-        self.tokens += len(packed.ids)
-        self.unknown += int((packed.ids == self._unk_id).sum())
-
-    def finish(self) -> None:
-        for suffix, lengths in (("offsets", self._lengths), ("text_offsets", self._text_lengths)):
-            np.cumsum(np.concatenate(lengths)).astype("<i8").tofile(f"{self._base}.{suffix}")
-
-
-def _encode_split(
-    directory: Path, name: str, pairs: Pairs, tokenizers: tuple[Tokenizer, Tokenizer], max_length: int, log: Log
-) -> SplitReport:  # fmt: skip
-    """Encodes in chunks, so that the ids of a large corpus are never all in memory, and writes the pairs that are kept."""
-    writers = [_SideWriter(directory, f"{name}.{side}", tokenizer.unk_id) for side, tokenizer in zip(SIDES, tokenizers, strict=True)]
-    specials = len(tokenizers[0].encode([""])[0])
-    empty = too_long = kept = 0
-    for start in range(0, len(pairs), CHUNK):
-        chunk = pairs[start : start + CHUNK]
-        texts = [[pair[side] for pair in chunk] for side in (0, 1)]
-        ids = [tokenizer.encode(sentences) for tokenizer, sentences in zip(tokenizers, texts, strict=True)]
-        source_lengths, target_lengths = (np.fromiter(map(len, sentences), np.int64, len(chunk)) for sentences in ids)
-        blank = np.array([not source.strip() or not target.strip() for source, target in chunk])
+    def add(self, pairs: Sequence[Pair], corpus: int, overlapping: Flags, duplicated: Flags) -> None:
+        """Pairs of one corpus; which of them another split has, and which occurred before."""
+        texts = [[pair[side] for pair in pairs] for side in (0, 1)]
+        tag = self._config.corpora[corpus].source_tag if self._config.corpora else ""
+        source, target = self._tokenizers
+        specials = len(source.encode([""], tag)[0])
+        ids = [source.encode(texts[0], tag), target.encode(texts[1])]
+        source_lengths, target_lengths = (np.fromiter(map(len, sentences), np.int64, len(pairs)) for sentences in ids)
+        blank = np.array([not one.strip() or not other.strip() for one, other in pairs], np.bool_)
         is_empty = blank | (source_lengths == specials) | (target_lengths == 0)
-        is_long = ~is_empty & ((source_lengths > max_length) | (target_lengths + 1 > max_length))
-        dropped = (is_empty | is_long) if name == "train" else np.zeros(len(chunk), bool)
-        keep = np.flatnonzero(~dropped).tolist()
-        for side, writer in enumerate(writers):
-            writer.append([ids[side][i] for i in keep], [texts[side][i] for i in keep])
-        empty, too_long, kept = empty + int(is_empty.sum()), too_long + int(is_long.sum()), kept + len(keep)
-        log(f"encoding {name}: {start + len(chunk):,} of {len(pairs):,} pairs")
-    for writer in writers:
-        writer.finish()
-    return SplitReport(
-        read=len(pairs), empty=empty, too_long=too_long, kept=kept, source_tokens=writers[0].tokens, target_tokens=writers[1].tokens,
-        source_unknown=writers[0].unknown, target_unknown=writers[1].unknown,
-    )  # fmt: skip
+        most = self._config.max_length
+        reasons = {
+            "empty": is_empty,
+            "too_long": ~is_empty & ((source_lengths > most) | (target_lengths + 1 > most)),
+            "unequal": ~is_empty & self._is_unequal(source_lengths - specials, target_lengths),
+            "overlapping": overlapping,
+            "duplicated": duplicated,
+        }
+        keep = np.flatnonzero(~self._dropped(reasons)).tolist()
+        self._counts["read"] += len(pairs)
+        self._counts["kept"] += len(keep)
+        for side, lengths in enumerate((source_lengths, target_lengths + 1)):
+            self._lengths[side] += np.bincount(np.minimum(lengths, 2 * most), minlength=2 * most + 1)
+            kept_ids = [ids[side][k] for k in keep]
+            self._tokens[side] += sum(map(len, kept_ids))
+            self._unknown[side] += sum(sentence.count(self._tokenizers[side].unk_id) for sentence in kept_ids)
+        self._writer.append([[side[k] for k in keep] for side in ids], [[side[k] for k in keep] for side in texts], corpus)
+
+    def report(self) -> SplitReport:
+        source_lengths, target_lengths = (tuple(lengths.tolist()) for lengths in self._lengths)
+        return SplitReport(
+            **self._counts, source_tokens=self._tokens[0], target_tokens=self._tokens[1], source_unknown=self._unknown[0],
+            target_unknown=self._unknown[1], source_length_counts=source_lengths, target_length_counts=target_lengths,
+        )  # fmt: skip
+
+    def _is_unequal(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> Flags:
+        if not self._is_train:
+            return np.zeros(len(source_lengths), np.bool_)
+        most = self._config.max_length_ratio or USUAL_RATIO
+        return np.maximum(source_lengths, target_lengths) > most * np.minimum(source_lengths, target_lengths)
+
+    def _dropped(self, reasons: dict[str, Flags]) -> Flags:
+        """Counts each reason among the pairs that no reason before it has dropped."""
+        dropped = np.zeros(len(reasons["empty"]), np.bool_)
+        for name, is_dropping in drops(self._config).items():
+            counted = reasons[name] & ~dropped
+            self._counts[name] += int(counted.sum())
+            if is_dropping and self._is_train:
+                dropped |= counted
+        return dropped
 
 
-# --- the cache
+def _encode_split(encoder: _SplitEncoder, name: str, split: Split, flags: tuple[Flags, Flags], log: Log) -> SplitReport:
+    """Encodes in chunks, so that the text and ids of a large corpus are never all in memory."""
+    done = 0
+    every = max(CHUNK, len(split) // LOG_LINES)
+    for part in split.parts:
+        end = done + len(part)
+        pairs = iter(part)
+        while chunk := list(islice(pairs, CHUNK)):
+            here = slice(done, done + len(chunk))
+            done = here.stop
+            if done > end:
+                break
+            encoder.add(chunk, part.corpus, flags[0][here], flags[1][here])
+            if done // every > here.start // every or done == len(split):
+                log(f"encoding {name}: {done:,} of {len(split):,} pairs")
+        if done != end:
+            raise changed(f"{name}, corpus {part.corpus + 1}")
+    return encoder.report()
 
 
-def _publish(building: Path, entry: Path) -> None:
-    """Gives a finished entry its name. An entry that is there stays if it is complete, and is replaced if it isn't."""
-    for attempt in range(PUBLISH_ATTEMPTS):
-        try:
-            os.rename(building, entry)
-            return
-        except OSError:  # the name is taken
-            if _read_manifest(entry) is not None:
-                return
-            damaged = building.with_name(f"{building.name}.damaged-{attempt}")
-            with contextlib.suppress(FileNotFoundError):  # another process has moved it
-                os.rename(entry, damaged)
-            shutil.rmtree(damaged, ignore_errors=True)
-    raise CorpusError(
-        f"{entry}: expected to name a prepared corpus so; it could not be renamed from {building}. Clear the cache directory."
-    )
+def _check_kept(train: SplitReport, config: DataConfig) -> None:
+    if not train.kept:
+        words = {
+            "empty": "with an empty side", "too_long": "too long", "unequal": "of unequal lengths", "overlapping": "in another split",
+            "duplicated": "that occurred before",
+        }  # fmt: skip
+        counts = [(name, getattr(train, name)) for name, is_dropping in drops(config).items() if is_dropping]
+        raise CorpusError(
+            f"train: expected pairs of non-empty sentences of at most max_length={config.max_length} tokens; received {train.read} pairs, "
+            f"{' and '.join(f'{count} {words[name]}' for name, count in counts)}. Raise max_length, or check the files."
+        )
 
 
-def _read_manifest(entry: Path) -> dict[str, Any] | None:
-    """The manifest of a complete entry; None where there is no entry, or one that lacks a file or has one of another size."""
+def _check_unknown(train: SplitReport, config: DataConfig) -> None:
+    for side in SIDES:
+        tokens, unknown = getattr(train, f"{side}_tokens"), getattr(train, f"{side}_unknown")
+        if unknown > config.max_unknown * tokens:
+            raise CorpusError(
+                f"train: expected at most max_unknown={config.max_unknown:g} of the {side} tokens to be unknown; received "
+                f"{unknown / tokens:.1%} of {tokens:,}. Raise vocab_size, lower min_frequency, check that {side}_tokenizer, where set, is "
+                "of this language, or raise max_unknown."
+            )
+
+
+@contextlib.contextmanager
+def _room_for(corpora: SplitCorpora, directory: Path) -> Iterator[None]:
+    """Turns the error of a full disk into one that says so."""
     try:
-        manifest: dict[str, Any] = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
-        whole = all((entry / name).stat().st_size == size for name, size in manifest["sizes"].items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return manifest if whole else None
-
-
-def _load_entry(entry: Path, config: DataConfig) -> PreparedCorpus | None:
-    manifest = _read_manifest(entry)
-    if manifest is None:
-        return None
-    report = Report(**manifest["report"] | {"splits": {name: SplitReport(**split) for name, split in manifest["report"]["splits"].items()}})
-    splits = {
-        name: TokenPairs(_map_side(entry, f"{name}.source"), _map_side(entry, f"{name}.target"), config.max_length)
-        for name in report.splits
-    }
-    source, target = (Tokenizer.from_json((entry / f"{side}_tokenizer.json").read_text(encoding="utf-8")) for side in SIDES)
-    return PreparedCorpus(source_tokenizer=source, target_tokenizer=target, splits=splits, report=report, directory=entry)
-
-
-def _map_side(entry: Path, name: str) -> Sentences:
-    def mapped(suffix: str, dtype: str) -> Any:
-        path = entry / f"{name}.{suffix}"
-        if not path.stat().st_size:  # an empty file can't be mapped
-            return np.zeros(0, dtype)
-        return np.asarray(np.memmap(path, dtype, mode="r"))  # asarray: indexing a memmap object is slow
-
-    return Sentences(mapped("ids", "<i4"), mapped("offsets", "<i8"), mapped("txt", "u1"), mapped("text_offsets", "<i8"))
-
-
-def _remove_stale(cache: Path) -> None:
-    """Removes what builds killed long ago have left behind."""
-    for path in cache.glob(f"{BUILDING}*"):
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > STALE_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
+        yield
+    except OSError as error:
+        cache = directory.parent
+        if error.errno not in NO_ROOM:
+            raise CorpusError(f"cache_dir: expected a directory that can be written; received {cache} ({error.strerror}).") from None
+        # The text, about as much again for the ids, and the four offsets and the corpus of each pair.
+        needed = 2 * corpora.text_bytes + 34 * sum(map(len, corpora.splits.values()))
+        raise CorpusError(
+            f"cache_dir: expected room for about {needed / 1e6:,.1f} MB in {cache}; received {error.strerror!r} with "
+            f"{shutil.disk_usage(directory).free / 1e6:,.1f} MB left. Free space, or set cache_dir to another disk."
+        ) from None

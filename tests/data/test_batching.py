@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 from pathlib import Path
@@ -162,6 +163,76 @@ def test_a_pair_that_fits_no_shape_is_refused() -> None:
     for plan in (lambda: plan_epoch(lengths, (Shape(8, 9, 9),), seed=0, epoch=0), lambda: plan_in_order(lengths, (Shape(8, 9, 9),))):
         with pytest.raises(ValueError, match="received 9x9 for pair 1 with 3 source and 10 target positions"):
             plan()
+
+
+# --- weights
+
+
+def in_corpora(lengths: Lengths, corpora: list[int]) -> TokenPairs:
+    pairs = token_pairs(lengths)
+    return TokenPairs(pairs.source_sentences, pairs.target_sentences, pairs.max_length, np.array(corpora, np.uint16))
+
+
+@given(many_lengths, st.integers(1, 4), st.integers(0, 3), st.data())
+def test_weights_say_how_often_a_corpus_comes(lengths: Lengths, num_shapes: int, seed: int, data: st.DataObject) -> None:
+    count = len(lengths[0])
+    corpora = np.array(data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)))
+    weights = data.draw(st.tuples(*[st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 2.75])] * 3))
+    pairs = in_corpora(lengths, corpora.tolist())
+    shapes = choose_shapes(*lengths, batch_tokens=64, num_shapes=num_shapes, pair_weights=np.array(weights)[corpora])
+    in_order = plan_in_order(lengths, shapes)
+    expected = {
+        (shape, number): round(weights[number] * int((corpora[np.concatenate([i for s, i in in_order if s == shape])] == number).sum()))
+        for shape in {shape for shape, _ in in_order}
+        for number in range(3)
+    }
+    if not sum(expected.values()):
+        with pytest.raises(ValueError, match="expected some with which a pair comes in an epoch"):
+            plan_epoch(pairs, shapes, seed=seed, epoch=0, weights=weights)
+        return
+    epochs = [plan_epoch(pairs, shapes, seed=seed, epoch=epoch, weights=weights) for epoch in range(3)]
+    for plan in epochs:
+        times = np.bincount(np.concatenate([indices for _, indices in plan]), minlength=count)
+        for index, number in enumerate(corpora):
+            assert int(weights[number]) <= times[index] <= int(np.ceil(weights[number]))
+        for (shape, number), total in expected.items():
+            planned = np.concatenate([np.zeros(0, int), *[indices for planned, indices in plan if planned == shape]])
+            assert (corpora[planned] == number).sum() == total
+    assert len({len(plan) for plan in epochs}) == 1
+    assert all(sorted(shape for shape, _ in plan) == sorted(shape for shape, _ in epochs[0]) for plan in epochs)
+
+
+def test_a_fraction_is_another_half_each_epoch() -> None:
+    pairs = in_corpora(as_arrays([(4, 3)] * 200), [0] * 100 + [1] * 100)
+    plans = [plan_epoch(pairs, (Shape(8, 4, 4),), seed=0, epoch=epoch, weights=(1.0, 0.5)) for epoch in range(30)]
+    halves = [frozenset(np.concatenate([indices for _, indices in plan]).tolist()) for plan in plans]
+    assert len(set(halves)) == 30
+    assert all(half >= set(range(100)) for half in halves)
+    times = np.bincount([index for half in halves for index in half])[100:]
+    assert times.sum() == 30 * 50
+    assert times.min() >= 4, "every pair has its turn"
+    again = plan_epoch(pairs, (Shape(8, 4, 4),), seed=0, epoch=7, weights=(1.0, 0.5))
+    assert flat(again) == flat(plans[7])
+
+
+def test_weights_of_one_change_nothing() -> None:
+    lengths = as_arrays([(k % 9 + 1, k % 7) for k in range(300)])
+    pairs = in_corpora(lengths, [k % 2 for k in range(300)])
+    shapes = choose_shapes(*lengths, batch_tokens=64, num_shapes=3)
+    assert choose_shapes(*lengths, batch_tokens=64, num_shapes=3, pair_weights=np.ones(300)) == shapes
+    plain = plan_epoch(lengths, shapes, seed=1, epoch=2)
+    assert flat(plan_epoch(pairs, shapes, seed=1, epoch=2, weights=(1.0, 1.0))) == flat(plain)
+    digest = hashlib.sha256(str([(tuple(shape), indices) for shape, indices in flat(plain)]).encode()).hexdigest()
+    assert digest.startswith("dc2b74e08ec80d31"), "as before there were weights: a run goes on with the batches it began with"
+
+
+def test_shapes_are_chosen_for_the_pairs_that_come() -> None:
+    lengths = as_arrays([(4, 3)] * 500 + [(9, 8)] * 500 + [(10, 9)] * 10)
+    weights = np.repeat([0.02, 1.0, 1.0], [500, 500, 10])
+    plain = choose_shapes(*lengths, batch_tokens=80, num_shapes=2)
+    weighted = choose_shapes(*lengths, batch_tokens=80, num_shapes=2, pair_weights=weights)
+    assert plain == (Shape(16, 4, 4), Shape(8, 10, 10))
+    assert weighted == (Shape(8, 9, 9), Shape(8, 10, 10))
 
 
 # --- batches

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_transformer.data.corpus import CorpusError, fingerprint, read_lines, read_pairs, read_splits
+from jax_transformer.data import text_files
+from jax_transformer.data.corpus import CorpusError, fingerprint, hash_files, read_lines, read_pairs, read_splits
 from jax_transformer.run_config import DataConfig
 
 # Any text but "\n", which ends a line; "\r" and U+FEFF in it, but not where they are a line's end or the file's mark.
@@ -22,13 +23,18 @@ def write(folder: Path, name: str, content: str | bytes) -> str:
     return str(path)
 
 
-@given(lines=st.lists(texts), end=st.sampled_from(["\n", "\r\n"]), mark=st.booleans(), packed=st.booleans())
+@given(
+    lines=st.lists(texts), end=st.sampled_from(["\n", "\r\n"]), mark=st.booleans(), packed=st.booleans(),
+    chunk=st.sampled_from([2, 5, text_files.CHUNK]),
+)  # fmt: skip
 def test_lines_are_read_back(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str, mark: bool, packed: bool
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str, mark: bool, packed: bool, chunk: int
 ) -> None:  # fmt: skip
     data = b"\xef\xbb\xbf" * mark + "".join(line + end for line in lines).encode()
     path = write(tmp_path_factory.mktemp("lines"), "text", gzip.compress(data) if packed else data)
-    assert read_lines(path) == lines
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_files, "CHUNK", chunk)
+        assert read_lines(path) == lines
 
 
 @pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\r"])
@@ -109,6 +115,10 @@ def test_one_or_two_paths(paths: tuple[str, ...]) -> None:
 # --- splits
 
 
+def read_lists(config: DataConfig) -> dict[str, list[tuple[str, str]]]:
+    return {name: list(split) for name, split in read_splits(config).splits.items()}
+
+
 def numbered(folder: Path, count: int) -> str:
     return write(folder, f"{count}.tsv", "".join(f"s{k}\tt{k}\n" for k in range(count)))
 
@@ -120,7 +130,7 @@ def test_pairs_taken_out_of_train_are_in_one_split_each(
     valid = data.draw(st.integers(1, count - 2))
     test = data.draw(st.integers(0, count - valid - 1))
     train = numbered(tmp_path_factory.mktemp("splits"), count)
-    splits = read_splits(DataConfig(train=(train,), valid_pairs=valid, test_pairs=test, split_seed=seed))
+    splits = read_lists(DataConfig(train=(train,), valid_pairs=valid, test_pairs=test, split_seed=seed))
     assert len(splits["valid"]) == valid
     assert len(splits.get("test", [])) == test
     merged = [pair for split in splits.values() for pair in split]
@@ -131,14 +141,14 @@ def test_pairs_taken_out_of_train_are_in_one_split_each(
 
 def test_the_seed_chooses_the_pairs_taken_out(tmp_path: Path) -> None:
     def valid(seed: int) -> list[tuple[str, str]]:
-        return read_splits(DataConfig(train=(numbered(tmp_path, 100),), valid_pairs=20, split_seed=seed))["valid"]
+        return read_lists(DataConfig(train=(numbered(tmp_path, 100),), valid_pairs=20, split_seed=seed))["valid"]
 
     assert valid(0) == valid(0) != valid(1)
 
 
 def test_files_come_before_counts(tmp_path: Path) -> None:
     train, other = numbered(tmp_path, 10), write(tmp_path, "other.tsv", "x\ty\n")
-    splits = read_splits(DataConfig(train=(train,), valid=(other,), valid_pairs=5, test_pairs=2))
+    splits = read_lists(DataConfig(train=(train,), valid=(other,), valid_pairs=5, test_pairs=2))
     assert [len(splits[name]) for name in ("train", "valid", "test")] == [8, 1, 2]
 
 
@@ -154,5 +164,9 @@ def test_impossible_splits_are_refused(tmp_path: Path) -> None:
 
 def test_the_fingerprint_follows_content_and_role_not_names(tmp_path: Path) -> None:
     one, same, other = (write(tmp_path, name, text) for name, text in (("one", "a\tb\n"), ("same", "a\tb\n"), ("other", "a\tc\n")))
-    assert fingerprint(DataConfig(train=(one,), valid=(other,))) == fingerprint(DataConfig(train=(same,), valid=(other,)))
-    assert fingerprint(DataConfig(train=(one,), valid=(other,))) != fingerprint(DataConfig(train=(other,), valid=(one,)))
+
+    def contents(config: DataConfig) -> object:
+        return fingerprint(config, hash_files(config))
+
+    assert contents(DataConfig(train=(one,), valid=(other,))) == contents(DataConfig(train=(same,), valid=(other,)))
+    assert contents(DataConfig(train=(one,), valid=(other,))) != contents(DataConfig(train=(other,), valid=(one,)))

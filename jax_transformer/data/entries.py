@@ -1,0 +1,105 @@
+"""The cache of prepared corpora: directories that are whole or not there.
+
+An entry is built under another name and renamed when it is whole. Its manifest, written last, has the size and a digest of each file, so
+that one damaged afterwards is found and built again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from jax_transformer.data.text_files import CorpusError
+
+MANIFEST = "manifest.json"
+BUILDING = "building-"
+BLOCK = 1 << 16
+BLOCKS = 16
+"""A file of up to this many blocks is checked whole; of a larger one, this many blocks spread from its beginning to its end."""
+PUBLISH_ATTEMPTS = 3
+STALE_SECONDS = 24 * 3600
+
+
+@contextlib.contextmanager
+def building_directory(cache: Path) -> Iterator[Path]:
+    """An empty directory in the cache, which is gone afterwards unless it was published; old ones of killed processes are removed.
+
+    Raises:
+      CorpusError: the cache can't be written.
+    """
+    building = cache / f"{BUILDING}{uuid.uuid4().hex}"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        _remove_stale(cache)
+        building.mkdir()
+    except OSError as error:
+        raise CorpusError(f"cache_dir: expected a directory that can be written; received {cache} ({error.strerror}).") from None
+    try:
+        yield building
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def seal(directory: Path) -> None:
+    """Writes the manifest of an entry whose other files are all there."""
+    files = {path.name: [path.stat().st_size, _digest(path)] for path in sorted(directory.iterdir())}
+    (directory / MANIFEST).write_text(json.dumps({"files": files}, indent=1), encoding="utf-8")
+
+
+def is_whole(entry: Path) -> bool:
+    """Whether there is an entry, and every file is as it was when it was sealed, as far as the digests can tell."""
+    try:
+        manifest: dict[str, Any] = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
+        files = manifest["files"].items()
+        return all((entry / name).stat().st_size == size for name, (size, _) in files) and all(
+            _digest(entry / name) == digest for name, (_, digest) in files
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def publish(building: Path, entry: Path) -> None:
+    """Gives a sealed entry its name. An entry that is there stays if it is whole, and is replaced if it isn't."""
+    for attempt in range(PUBLISH_ATTEMPTS):
+        try:
+            os.rename(building, entry)
+            return
+        except OSError:  # the name is taken
+            if is_whole(entry):
+                return
+            damaged = building.with_name(f"{building.name}.damaged-{attempt}")
+            with contextlib.suppress(FileNotFoundError):  # another process has moved it
+                os.rename(entry, damaged)
+            shutil.rmtree(damaged, ignore_errors=True)
+    raise CorpusError(
+        f"{entry}: expected to name a prepared corpus so; it could not be renamed from {building}. Clear the cache directory."
+    )
+
+
+def _digest(path: Path) -> str:
+    size = path.stat().st_size
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        if size <= BLOCKS * BLOCK:
+            digest.update(file.read())
+        else:
+            for k in range(BLOCKS):
+                file.seek(k * (size - BLOCK) // (BLOCKS - 1))
+                digest.update(file.read(BLOCK))
+    return digest.hexdigest()
+
+
+def _remove_stale(cache: Path) -> None:
+    """Removes what builds killed long ago have left behind."""
+    for path in cache.glob(f"{BUILDING}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,169 @@
+"""Text files, plain or gzip, always UTF-8, read a few lines at a time.
+
+A file that is damaged is refused, never repaired: a line skipped on one side would pair every later sentence with the wrong one.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import zlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+GZIP_MAGIC = b"\x1f\x8b"
+UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+CHUNK = 1 << 18
+
+
+class CorpusError(ValueError):
+    """Text that can't be used; the message says what was expected, what was received, where, and what to do."""
+
+
+def read_lines(path: str) -> list[str]:
+    """All of `iterate_lines`."""
+    return list(iterate_lines(path))
+
+
+def iterate_lines(path: str) -> Iterator[str]:
+    r"""The lines of a UTF-8 text file, without their ends.
+
+    Lines end at "\n" alone: U+2028, U+0085, "\x0b" and their like are characters of the text, as they are to `wc -l` and to every tool that
+    made the parallel file. A "\r" before the end and a byte order mark at the start are dropped. Gzip is recognised by its first bytes,
+    whatever the file's name.
+
+    Raises:
+      CorpusError: the file is missing, a directory or unreadable; its gzip data are damaged or cut short; a byte is not UTF-8. The last two
+        name the line.
+    """
+    for text in iterate_text(path):
+        yield from _lines(text)
+
+
+def iterate_text(path: str) -> Iterator[str]:
+    """The text of a file in pieces of whole lines, line ends included; otherwise as `iterate_lines`."""
+    return _decode(_decompressed(path), path)
+
+
+def split_lines(data: bytes, name: str) -> list[str]:
+    """The lines of UTF-8 data as `read_lines` gives them; errors call the data `name`."""
+    return [line for text in _decode([data], name) for line in _lines(text)]
+
+
+def open_stored(path: str) -> BinaryIO:
+    """The file, opened to read its bytes. Raises CorpusError where it is missing, a directory or unreadable."""
+    try:
+        return open(Path(path).expanduser(), "rb")
+    except FileNotFoundError:
+        raise CorpusError(f"{path}: expected a text file; received a path at which there is no file. Check the path.") from None
+    except IsADirectoryError:
+        raise CorpusError(f"{path}: expected a text file; received a directory. Name the file inside it.") from None
+    except OSError as error:
+        raise CorpusError(_describe_unreadable(path, error)) from None
+
+
+def hash_file(path: str) -> str:
+    """The SHA-256 of the file as it is stored, in hexadecimal. Raises CorpusError as `read_lines` does for a file that can't be read."""
+    digest = hashlib.sha256()
+    with open_stored(path) as file:
+        for chunk in _chunks(file, path):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def shorten(text: str, width: int = 60) -> str:
+    """The text as it is quoted in a message."""
+    return repr(text if len(text) <= width else text[: width - 1] + "…")
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    if lines[-1] == "":  # what follows the last line's end is not a line
+        lines.pop()
+    return [line.rstrip("\r") for line in lines]
+
+
+def _chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
+    try:
+        while chunk := file.read(CHUNK):
+            yield chunk
+    except OSError as error:
+        raise CorpusError(_describe_unreadable(path, error)) from None
+
+
+def _decompressed(path: str) -> Iterator[bytes]:
+    """The file's data as they are, unless its first bytes or its name say gzip."""
+    with open_stored(path) as file:
+        chunks = _chunks(file, path)
+        first = next(chunks, b"")
+        if first.startswith(GZIP_MAGIC):
+            file.seek(0)
+            yield from _gunzipped(file, path)
+            return
+        if path.endswith(".gz"):
+            raise CorpusError(
+                f"{path}:1: expected gzip data, as the name ends in .gz; received first bytes {first[:2]!r}. "
+                "Copy the file again, or rename it if it is plain text."
+            )
+        if first:
+            yield first
+        yield from chunks
+
+
+def _gunzipped(file: BinaryIO, path: str) -> Iterator[bytes]:
+    line = 1
+    try:
+        with gzip.GzipFile(fileobj=file) as unpacked:
+            while chunk := unpacked.read1(CHUNK):
+                line += chunk.count(b"\n")
+                yield chunk
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CorpusError(
+            f"{path}:{line}: expected whole gzip data; received data that are damaged or cut short at this line or soon after it "
+            f"({error}). Copy or compress the file again."
+        ) from None
+    except OSError as error:
+        raise CorpusError(_describe_unreadable(path, error)) from None
+
+
+def _decode(chunks: Iterable[bytes], name: str) -> Iterator[str]:
+    """The text of UTF-8 data, without a byte order mark, cut after line ends only."""
+    line = 1
+    for data in _whole_lines(chunks):
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise CorpusError(_describe_invalid_byte(name, data, line, error)) from None
+        text = text.removeprefix("\ufeff") if line == 1 else text
+        if text:
+            yield text
+        line += data.count(b"\n")
+
+
+def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same data, cut after line ends only."""
+    begun: list[bytes] = []
+    for chunk in chunks:
+        end = chunk.rfind(b"\n") + 1
+        if end:
+            yield b"".join([*begun, chunk[:end]])
+            begun = []
+        if end < len(chunk):
+            begun.append(chunk[end:])
+    if begun:
+        yield b"".join(begun)
+
+
+def _describe_unreadable(path: str, error: OSError) -> str:
+    return f"{path}: expected a readable text file; received the error {error.strerror!r}. Check the disk, and who may read the file."
+
+
+def _describe_invalid_byte(name: str, data: bytes, first_line: int, error: UnicodeDecodeError) -> str:
+    """Of data that begin with line `first_line`."""
+    line = first_line + data.count(b"\n", 0, error.start)
+    column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
+    advice = "Convert the file, e.g. with `iconv -f LATIN1 -t UTF-8`."
+    if first_line == 1 and data[:2] in UTF16_MARKS:
+        advice = "The file starts as UTF-16 does: convert it with `iconv -f UTF-16 -t UTF-8`."
+    return f"{name}:{line}: expected UTF-8 text; received byte 0x{data[error.start]:02x} at byte {column} of the line. {advice}"

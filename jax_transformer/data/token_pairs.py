@@ -1,0 +1,145 @@
+"""Pairs as token ids in flat arrays, in memory or mapped from files, and the writer of those files.
+
+For each split and side there are the ids of all sentences end to end (`train.source.ids`, int32), where each begins (`.offsets`, int64),
+the text, one sentence after the other (`.txt`), and where each begins (`.text_offsets`, int64); for each split the corpus of each pair
+(`train.corpus`, uint16). All are little-endian.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+SIDES = ("source", "target")
+
+Int32s = npt.NDArray[np.int32]
+Int64s = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Sentences:
+    """One side of a split, in flat arrays: sentence i has the ids ids[offsets[i]:offsets[i + 1]]."""
+
+    ids: Int32s
+    offsets: Int64s
+    text: npt.NDArray[np.uint8]
+    """The sentences in UTF-8, each with a line end: sentence i is text[text_offsets[i]:text_offsets[i + 1] - 1]."""
+    text_offsets: Int64s
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> Int32s:
+        return self.ids[self.offsets[index] : self.offsets[index + 1]]
+
+    @classmethod
+    def pack(cls, ids: Sequence[Sequence[int]], texts: Sequence[str]) -> Sentences:
+        """The same in memory, from lists."""
+        lines = [f"{text}\n".encode() for text in texts]
+        offsets, text_offsets = (np.cumsum([0, *map(len, parts)], dtype=np.int64) for parts in (ids, lines))
+        flat = np.fromiter(chain.from_iterable(ids), np.int32, int(offsets[-1]))
+        return cls(flat, offsets, np.frombuffer(b"".join(lines), np.uint8), text_offsets)
+
+    def texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
+        """The text of the sentences `indices`, or of all."""
+        wanted = range(len(self)) if indices is None else indices
+        return [self.text[self.text_offsets[i] : self.text_offsets[i + 1] - 1].tobytes().decode("utf-8") for i in wanted]
+
+
+@dataclass(frozen=True, eq=False)
+class TokenPairs:
+    """The pairs of one split. Source ids are as the source tokenizer encodes; target ids are without <bos> and <eos>."""
+
+    source_sentences: Sentences
+    target_sentences: Sentences
+    max_length: int
+    corpus: npt.NDArray[np.uint16] | None = None
+    """Which corpus each pair is of, counted from 0 as DataConfig.corpora has them. None: all are of the first."""
+
+    def __len__(self) -> int:
+        return len(self.source_sentences)
+
+    @property
+    def source_lengths(self) -> Int64s:
+        """Tokens of each source, its specials included."""
+        return np.diff(self.source_sentences.offsets)
+
+    @property
+    def target_lengths(self) -> Int64s:
+        """Tokens of each target, without specials."""
+        return np.diff(self.target_sentences.offsets)
+
+    @property
+    def usable_indices(self) -> Int64s:
+        """The pairs that fit max_length, in order: of a training split all, of another what the loss is computed on."""
+        return np.flatnonzero((self.source_lengths <= self.max_length) & (self.target_lengths + 1 <= self.max_length))
+
+    def source(self, index: int) -> Int32s:
+        """The ids of source `index`."""
+        return self.source_sentences[index]
+
+    def target(self, index: int) -> Int32s:
+        """The ids of target `index`."""
+        return self.target_sentences[index]
+
+    def source_texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
+        """The sources `indices` (None: all) as they were read."""
+        return self.source_sentences.texts(indices)
+
+    def target_texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
+        """The targets `indices` (None: all) as they were read."""
+        return self.target_sentences.texts(indices)
+
+
+class PairsWriter:
+    """Appends pairs to the files of one split. What it holds in memory doesn't grow with them."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._base = directory / name
+        self._written = dict.fromkeys((f"{side}.{suffix}" for side in SIDES for suffix in ("offsets", "text_offsets")), 0)
+        for name in self._written:
+            self._append(name, np.zeros(1, "<i8"))
+        self.append(([], []), ([], []), 0)  # a split without pairs has all files too
+
+    def append(self, ids: Sequence[Sequence[Sequence[int]]], texts: Sequence[Sequence[str]], corpus: int) -> None:
+        """Pairs of one corpus: the ids and texts of the sources, and those of the targets."""
+        for side, some_ids, some_texts in zip(SIDES, ids, texts, strict=True):
+            packed = Sentences.pack(some_ids, some_texts)
+            self._append(f"{side}.ids", packed.ids.astype("<i4"))
+            self._append(f"{side}.txt", packed.text)
+            for suffix, offsets in (("offsets", packed.offsets), ("text_offsets", packed.text_offsets)):
+                name = f"{side}.{suffix}"
+                self._append(name, (offsets[1:] + self._written[name]).astype("<i8"))
+                self._written[name] += int(offsets[-1])
+        self._append("corpus", np.full(len(texts[0]), corpus, "<u2"))
+
+    def _append(self, suffix: str, values: npt.NDArray[Any]) -> None:
+        with open(f"{self._base}.{suffix}", "ab") as file:
+            file.write(values.tobytes())
+
+
+def map_pairs(directory: Path, name: str, max_length: int) -> TokenPairs:
+    """The split that a PairsWriter wrote, mapped read-only."""
+
+    def mapped(suffix: str, dtype: str) -> Any:
+        path = directory / f"{name}.{suffix}"
+        if not path.stat().st_size:  # an empty file can't be mapped
+            return np.zeros(0, dtype)
+        return np.asarray(np.memmap(path, dtype, mode="r"))  # asarray: indexing a memmap object is slow
+
+    source, target = (
+        Sentences(
+            mapped(f"{side}.ids", "<i4"),
+            mapped(f"{side}.offsets", "<i8"),
+            mapped(f"{side}.txt", "u1"),
+            mapped(f"{side}.text_offsets", "<i8"),
+        )
+        for side in SIDES
+    )
+    return TokenPairs(source, target, max_length, mapped("corpus", "<u2"))
