@@ -39,12 +39,18 @@ class Sentences:
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
     @classmethod
-    def pack(cls, ids: Sequence[Sequence[int]], texts: Sequence[str]) -> Sentences:
-        """The same in memory, from lists."""
+    def pack(cls, ids: Sequence[Sequence[int]], texts: Sequence[str] = ()) -> Sentences:
+        """The same in memory, from lists; without texts where none are needed."""
         lines = [f"{text}\n".encode() for text in texts]
         offsets, text_offsets = (np.cumsum([0, *map(len, parts)], dtype=np.int64) for parts in (ids, lines))
         flat = np.fromiter(chain.from_iterable(ids), np.int32, int(offsets[-1]))
         return cls(flat, offsets, np.frombuffer(b"".join(lines), np.uint8), text_offsets)
+
+    @classmethod
+    def of_lengths(cls, lengths: Int64s) -> Sentences:
+        """Lengths alone, without ids and texts."""
+        nothing = np.zeros(0, np.int64)
+        return cls(nothing.astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]), nothing.astype(np.uint8), nothing)
 
     def texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
         """The text of the sentences `indices`, or of all."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from jax_transformer.data.batching import Batch, Planned, choose_shapes, padding_share, plan_epoch
-from jax_transformer.data.preparation import PreparedCorpus
+from jax_transformer.data.preparation import PreparedCorpus, TokenPairs
+from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.run_config import RunConfig
 from jax_transformer.training.evaluation import batches
 
@@ -21,14 +22,18 @@ class BatchSchedule:
         self.pairs = corpus.splits["train"]
         data = config.data
         self.weights = tuple(corpus.weight for corpus in data.corpora)
+        self.resegmentation = (
+            Resegmentation(self.pairs, corpus.source_tokenizer, corpus.target_tokenizer, data) if data.subword_sampling else None
+        )
+        self._planned = self.resegmentation.rooms if self.resegmentation else self.pairs
         shapes = choose_shapes(
-            self.pairs.source_lengths, self.pairs.target_lengths, batch_tokens=data.batch_tokens, num_shapes=data.num_shapes,
+            self._planned.source_lengths, self._planned.target_lengths, batch_tokens=data.batch_tokens, num_shapes=data.num_shapes,
             pair_weights=self._pair_weights(),
         )  # fmt: skip
         self.shapes = tuple(shape._replace(rows=shape.rows * config.train.accumulate) for shape in shapes)
         plan = self._plan(epoch=0)
         self.batches_per_epoch = len(plan)  # the same in every epoch: shapes are filled by count
-        self.padding = padding_share(self.pairs, plan)
+        self.padding = padding_share(self.resegmentation.expected_lengths if self.resegmentation else self.pairs, plan)
         most = config.train.max_epochs * self.batches_per_epoch
         self.last_step = min(config.train.max_steps, most) if most else config.train.max_steps
         self.epochs = self.last_step / self.batches_per_epoch
@@ -38,11 +43,19 @@ class BatchSchedule:
         while step < self.last_step:
             epoch, start = divmod(step, self.batches_per_epoch)
             plan = self._plan(epoch)[start : start + self.last_step - step]
-            yield from batches(self.pairs, plan, self.corpus.source_tokenizer, self.corpus.target_tokenizer)
+            if self.resegmentation is None:
+                yield from self._assembled(self.pairs, plan)
+            else:
+                for number, (shape, indices) in enumerate(plan, start):
+                    drawn = self.resegmentation.draw(shape, indices, seed=(self.seed, epoch, number))
+                    yield from self._assembled(drawn, [(shape, np.arange(len(indices)))])
             step += len(plan)
 
     def _plan(self, epoch: int) -> list[Planned]:
-        return plan_epoch(self.pairs, self.shapes, seed=self.seed, epoch=epoch, weights=self.weights)
+        return plan_epoch(self._planned, self.shapes, seed=self.seed, epoch=epoch, weights=self.weights)
+
+    def _assembled(self, pairs: TokenPairs, plan: Sequence[Planned]) -> Iterator[Batch]:
+        return batches(pairs, plan, self.corpus.source_tokenizer, self.corpus.target_tokenizer)
 
     def _pair_weights(self) -> npt.NDArray[np.float64] | None:
         if self.pairs.corpus is None or set(self.weights) <= {1.0}:

@@ -9,6 +9,7 @@ import numpy as np
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.data.preparation import PreparedCorpus
+from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.model.functional import Params
 from jax_transformer.model_directory import TOKENIZERS, load_model
 from jax_transformer.run_config import RunConfig
@@ -55,13 +56,19 @@ def first_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -
     ]
     for side in TOKENIZERS:
         theirs, ours = getattr(model, side), getattr(corpus, side)
-        if theirs is not None and theirs.to_json() != ours.to_json():
+        if theirs is not None and _vocabulary(theirs) != _vocabulary(ours):
             file = _directory(path) / TOKENIZERS[side]
             problems.append(f"data.{side}: the run has another vocabulary than {path}; leave both empty, or set it to {file}")
     if problems:
         what = f"init_from: expected a model of the run's config and tokenizers; received {path}:"
         raise InitialModelError("\n  - ".join([what, *problems]))
     return {name: _wide(subtree) for name, subtree in model.params.items()}
+
+
+def _vocabulary(tokenizer: Tokenizer) -> tuple[list[str], list[int]]:
+    """What each id means."""
+    specials = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id]
+    return tokenizer.tokens(range(tokenizer.vocab_size)), specials
 
 
 def _wide(tree: Params | np.ndarray) -> Params | np.ndarray:

@@ -1,0 +1,83 @@
+"""Training pairs in other subwords each time they come (subword sampling: Kudo 2018; Provilkov et al. 2020).
+
+Batches keep their fixed shapes, and an epoch its number of batches: each pair is given room for a longer segmentation than the best one, by
+how much longer drawn ones are on average; a sentence that gets longer than the shape it stands in takes its best segmentation instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from jax_transformer.data.batching import Shape
+from jax_transformer.data.token_pairs import Sentences, TokenPairs
+from jax_transformer.data.tokenizers import Tokenizer
+from jax_transformer.data_config import DataConfig
+
+MEASURED_PAIRS = 1000
+"""Pairs, spread over the corpus, from which the usual growth is measured."""
+SUBWORDS = ("bpe", "unigram")
+
+
+class Resegmentation:
+    """The pairs of a split, drawn anew: a function of the seeds that are passed, and of nothing else."""
+
+    def __init__(self, pairs: TokenPairs, source: Tokenizer, target: Tokenizer, config: DataConfig) -> None:
+        self._pairs, self._strength = pairs, config.subword_sampling
+        self._tags = [corpus.source_tag for corpus in config.corpora] or [""]
+        kinds = config.tokenizer, config.target_kind or config.tokenizer
+        self._tokenizers = [tokenizer if kind in SUBWORDS else None for tokenizer, kind in zip((source, target), kinds, strict=True)]
+        measured = np.unique(np.linspace(0, len(pairs) - 1, min(MEASURED_PAIRS, len(pairs))).astype(np.int64))
+        drawn = [self._draw(side, measured, seed=(config.split_seed,)) for side in (0, 1)]
+        self.growth = tuple(
+            sum(map(len, sentences)) / max(int(np.diff(best.offsets)[measured].sum()), 1)
+            for sentences, best in zip(drawn, self._sides, strict=True)
+        )
+        """Tokens of a drawn segmentation over those of the best one, source and target."""
+        self.rooms = TokenPairs(self._room(0), self._room(1), pairs.max_length, pairs.corpus)
+        """As long as the room that each pair is given; without ids."""
+
+    @property
+    def expected_lengths(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Of each pair's source and target, in tokens, on average."""
+        source, target = (
+            np.rint(np.diff(best.offsets) * growth).astype(np.int64) for best, growth in zip(self._sides, self.growth, strict=True)
+        )
+        return source, target
+
+    def draw(self, shape: Shape, indices: npt.NDArray[np.int64], *, seed: tuple[int, ...]) -> TokenPairs:
+        """The pairs `indices` in segmentations drawn by the seed, none longer than the shape has room for."""
+
+        def fitting(side: int, room: int) -> Sentences:
+            best = self._sides[side]
+            drawn = self._draw(side, indices, (*seed, side))
+            return Sentences.pack([ids if len(ids) <= room else best[i].tolist() for ids, i in zip(drawn, indices, strict=True)])
+
+        return TokenPairs(fitting(0, shape.source_length), fitting(1, shape.target_length - 1), self._pairs.max_length)
+
+    @property
+    def _sides(self) -> tuple[Sentences, Sentences]:
+        return self._pairs.source_sentences, self._pairs.target_sentences
+
+    def _draw(self, side: int, indices: npt.NDArray[np.int64], seed: tuple[int, ...]) -> Sequence[Sequence[int]]:
+        tokenizer, best = self._tokenizers[side], self._sides[side]
+        if tokenizer is None:
+            return [best[i].tolist() for i in indices]
+        texts = best.texts(indices)
+        if side == 1 or len(self._tags) == 1 or self._pairs.corpus is None:
+            return tokenizer.sample_encode(texts, seed=seed, strength=self._strength, tag=self._tags[0] if side == 0 else "")
+        drawn: dict[int, Sequence[int]] = {}
+        for number, tag in enumerate(self._tags):
+            members = np.flatnonzero(self._pairs.corpus[indices] == number).tolist()
+            encoded = tokenizer.sample_encode([texts[k] for k in members], seed=(*seed, number), strength=self._strength, tag=tag)
+            drawn |= dict(zip(members, encoded, strict=True))
+        return [drawn[k] for k in range(len(indices))]
+
+    def _room(self, side: int) -> Sentences:
+        lengths = np.diff(self._sides[side].offsets)
+        most = self._pairs.max_length - side  # a target has <eos> besides
+        if self._tokenizers[side] is not None:
+            lengths = np.maximum(lengths, np.minimum(np.ceil(lengths * self.growth[side]).astype(np.int64) + 1, most))
+        return Sentences.of_lengths(lengths)
