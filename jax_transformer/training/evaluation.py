@@ -63,16 +63,25 @@ class Sample:
 
 
 def translate_split(
-    model: Model, pairs: TokenPairs, most: int | None = None, *, tokenize: str = "13a"
+    model: Model, pairs: TokenPairs, most: int | None = None, *, tokenize: str = "13a", tags: Sequence[str] = ()
 ) -> tuple[TranslationScores, list[Sample]]:
-    """Greedy translations of the first `most` sentences (None: all), and their scores; `tokenize` as in `score_translations`.
+    """Greedy translations of `most` sentences spread over the split (None: all), and their scores; `tokenize` as in `score_translations`.
 
     A sentence longer than the model's positions is scored with an empty translation, and counted.
+
+    Args:
+      tags: the source tag of each corpus, as TokenPairs.corpus numbers them; none where there is but one and it has none.
     """
-    indices = np.arange(len(pairs) if most is None else min(most, len(pairs)))
+    count = len(pairs) if most is None else min(most, len(pairs))
+    indices = np.linspace(0, len(pairs) - 1, count).astype(np.int64)
     sources, references = pairs.source_texts(indices), pairs.target_texts(indices)
     fits = pairs.source_lengths[indices] <= limit(model, "source")
-    translations = translate(model, [source if fit else "" for source, fit in zip(sources, fits, strict=True)])
+    corpora = np.zeros(count, np.int64) if pairs.corpus is None else pairs.corpus[indices]
+    translations = [""] * count
+    for number, tag in enumerate(tags or [""]):
+        members = np.flatnonzero((corpora == number) & fits).tolist() if tags else np.flatnonzero(fits).tolist()
+        for k, text in zip(members, translate(model, [sources[k] for k in members], source_tag=tag), strict=True):
+            translations[k] = text
     samples = [Sample(*texts) for texts in zip(sources, references, translations, strict=True)]
     scores = score_translations(translations, references, tokenize=tokenize)
     return dataclasses.replace(scores, too_long=int((~fits).sum())), samples

@@ -273,7 +273,8 @@ class _Training:
 
     def _translate(self, split: str, params: Params, most: int | None = None) -> tuple[TranslationScores, list[Sample]]:
         model = make_model(self.config, self.corpus, params)
-        return translate_split(model, self.corpus.splits[split], most, tokenize=self.config.train.score_tokenizer)
+        tags = [corpus.source_tag for corpus in self.config.data.corpora]
+        return translate_split(model, self.corpus.splits[split], most, tokenize=self.config.train.score_tokenizer, tags=tags)
 
 
 class stop_requests:

@@ -16,8 +16,14 @@ from jax_transformer.training.journal import SAMPLES_KEPT, Journal
 from jax_transformer.training.report_data import read_run
 from jax_transformer.training.run_directory import RunDirectory
 
-SPLIT = SplitReport(read=3, empty=1, too_long=0, kept=2, source_tokens=9, target_tokens=8, source_unknown=0, target_unknown=1)
-REPORT = Report(max_length=9, source_vocab_size=5, target_vocab_size=6, splits={"train": SPLIT})
+SPLIT = SplitReport(
+    read=3, empty=1, too_long=0, unequal=0, overlapping=0, duplicated=0, kept=2, source_tokens=9, target_tokens=8, source_unknown=0,
+    target_unknown=1, source_length_counts=(0, 3), target_length_counts=(1, 2),
+)  # fmt: skip
+REPORT = Report(
+    max_length=9, max_length_ratio=0.0, drop_duplicates=False, drop_overlap=False, source_vocab_size=5, target_vocab_size=6, datasets=(),
+    splits={"train": SPLIT},
+)  # fmt: skip
 PARAMS = {"encoder": {"kernel": np.zeros((2, 3), np.float32)}, "constants": {"table": np.zeros(4, np.float64)}}
 
 
