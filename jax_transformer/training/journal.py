@@ -27,9 +27,13 @@ class Journal:
         self._events: EventLog | None = None
         self._evaluations = 0
 
-    def begin(self, step: int, report: Report, params: Params) -> None:
-        """What is known before the first step, or before the first that a resumed run makes anew, after `step`."""
-        self._run.write(DATA, dataclasses.asdict(report))
+    def begin(self, step: int, corpus: str, report: Report, params: Params) -> None:
+        """What is known before the first step, or before the first that a resumed run makes anew, after `step`.
+
+        Args:
+          corpus: the name of the prepared corpus, a hash of all that it was made of.
+        """
+        self._run.write(DATA, {"corpus": corpus, **dataclasses.asdict(report)})
         self._run.write(PARAMETERS, {"environment": environment(), "parameters": parameter_table(params)})
         if self._config.tensorboard:
             self._events = EventLog(self._run.path, step)

@@ -86,7 +86,12 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile
     started = time.perf_counter()
     if resume:
         run, config = RunDirectory.open(config.run_dir)
-        corpus = _prepare(config)
+        try:
+            corpus = _prepare(config)
+            run.check_corpus(corpus.directory.name)
+        except BaseException:
+            run.close()
+            raise
     else:
         if config.run_dir:
             check_unused(config.run_dir)
@@ -149,7 +154,7 @@ class _Training:
         checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train)
         try:
             state = self._first_state(checkpoints)
-            self.journal.begin(int(state.step), self.corpus.report, kept_params(state))
+            self.journal.begin(int(state.step), self.corpus.directory.name, self.corpus.report, kept_params(state))
             print(self._description(state), flush=True)
             with stop_requests() as stop_requested, TrainingProgress(self.schedule.last_step, int(state.step)) as progress:
                 state = self._steps(state, checkpoints, progress, stop_requested)

@@ -93,6 +93,16 @@ class RunDirectory:
         """The file `name` anew: `value` as JSON."""
         _write(self.path / name, json.dumps(value, ensure_ascii=False) + "\n")
 
+    def check_corpus(self, name: str) -> None:
+        """Raises RunError unless the prepared corpus of this name is the one that the run began with, as `data.json` tells."""
+        file = self.path / DATA
+        began_with = json.loads(file.read_text(encoding="utf-8")).get("corpus", name) if file.exists() else name
+        if began_with != name:
+            raise RunError(
+                f"{self.path}: expected the text, the tokenizer files and the options of data that this run began with; received others; "
+                "put them back, or begin another run"
+            )
+
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last one that was cut off by a crash is left out."""
         file = self.path / METRICS

@@ -34,7 +34,7 @@ def journal(path: Path, **options: int | bool) -> Journal:
 
 def test_what_is_known_before_the_first_step(tmp_path: Path) -> None:
     written = journal(tmp_path / "run")
-    written.begin(0, REPORT, PARAMS)
+    written.begin(0, "abc", REPORT, PARAMS)
     written.close()
     data = read_run(tmp_path / "run")
     assert data["data"]["splits"]["train"]["kept"] == 2
@@ -82,7 +82,7 @@ def test_tensorboard_has_what_the_files_have(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     written = journal(tmp_path / "run", tensorboard=True)
-    written.begin(0, REPORT, PARAMS)
+    written.begin(0, "abc", REPORT, PARAMS)
     written.record({"step": 1, "loss": 2.0})
     written.samples(1, [Sample("s", "r", "t")])
     written.close()

@@ -20,6 +20,7 @@ from jax_transformer.training import loop
 from jax_transformer.training.averaging import mean_params
 from jax_transformer.training.initial import InitialModelError
 from jax_transformer.training.loop import Interrupted, TrainingResult, describe_run, train
+from jax_transformer.training.run_directory import RunError
 from jax_transformer.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -175,6 +176,23 @@ def test_another_config_or_vocabulary_is_refused_before_there_is_a_run(averaged:
     assert "model.activation: the run has 'gelu'" in message
     assert "dropout" not in message
     assert not Path(config.run_dir).exists()
+
+
+def test_a_run_does_not_go_on_with_other_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that was changed since is noticed, though the run's config names the same file; put back, the run goes on."""
+    text = "".join(f"the cat {k}\tdie katze {k}\n" for k in range(40))
+    (tmp_path / "train.tsv").write_text(text, encoding="utf-8")
+    config = small_run(tmp_path, max_steps=3)
+    data = dataclasses.replace(config.data, train=(str(tmp_path / "train.tsv"),), test_pairs=4)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "stop_requests", stopping_after(0))
+        with pytest.raises(Interrupted, match="saved at step 1"):
+            train(dataclasses.replace(config, data=data))
+    (tmp_path / "train.tsv").write_text(text.replace("katze 7", "katze 8"), encoding="utf-8")
+    with pytest.raises(RunError, match=r"expected the text, .* that this run began with; received others"):
+        train(RunConfig(run_dir=config.run_dir), resume=True)
+    (tmp_path / "train.tsv").write_text(text, encoding="utf-8")
+    assert train(RunConfig(run_dir=config.run_dir), resume=True).steps == [3]
 
 
 # --- told beforehand
