@@ -26,7 +26,7 @@ def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus
     yield dump_config(dataclasses.replace(config, model=model))
     yield from parameter_table(state)
     yield ""
-    yield f"batches of {schedule.batches_per_epoch:,} steps an epoch; {schedule.last_step:,} steps, {schedule.epochs:.1f} epochs"
+    yield f"{schedule.batches_per_epoch:,} batches an epoch; {schedule.last_step:,} steps, {schedule.epochs:.1f} epochs"
     yield f"programs: {len(schedule.shapes)}, one a shape; {schedule.padding:.1%} padding"
     for shape in schedule.shapes:
         yield f"  {shape.rows:>5} rows  {shape.source_length:>4} source and {shape.target_length:>4} target positions"
