@@ -90,9 +90,10 @@ class DataConfig(CorpusConfig):
     split_seed: int = 0
     """Seed of the phrasebook's draw and of the pairs taken out of `train`."""
     streaming: bool = False
-    """Read the training pairs of a dataset as they come, keeping none: for corpora larger than the disk."""
+    """Read the training pairs of a dataset as they come, keeping none: for corpora larger than the disk. valid_pairs and test_pairs then
+    take the first of the stream."""
     stream_pairs: int = 200_000
-    """With streaming: pairs read, shuffled and batched at a time; the first of them also train the tokenizer."""
+    """With streaming: pairs read, shuffled and batched at a time; the first so many also train the tokenizer, and choose the shapes."""
 
     tokenizer: Literal["words", "whitespace", "characters", "bpe", "unigram", "spacy"] = "words"
     """words splits off punctuation; whitespace splits at spaces only; bpe and unigram (sentencepiece) learn subwords that keep the spaces;
@@ -174,14 +175,30 @@ class DataConfig(CorpusConfig):
         if self.more and not self.is_given:
             problems.append(f"train or dataset must be set beside more; received {len(self.more)} further corpora and no first one")
         problems += [f"more: train or dataset must be set; corpus {k} has neither" for k, c in enumerate(self.more, 2) if not c.is_given]
-        if self.streaming and (not self.used_dataset or self.more):
-            problems.append("streaming needs a dataset, and no more corpora")
-        if self.streaming and (self.drop_duplicates or self.drop_overlap):
-            problems.append("streaming can't tell duplicates: drop_duplicates and drop_overlap must be false")
+        if self.streaming:
+            problems += self._streaming_problems()
         if self.max_length_ratio and not 1.0 <= self.max_length_ratio < math.inf:
             problems.append(f"max_length_ratio must be at least 1, or 0; received {self.max_length_ratio}")
         if not 0.0 <= self.max_unknown <= 1.0:
             problems.append(f"max_unknown must be in [0, 1]; received {self.max_unknown}")
+        return problems
+
+    def _streaming_problems(self) -> list[str]:
+        problems = []
+        if not self.used_dataset:
+            problems.append(f"dataset must be set with streaming, and train be empty; received {self.dataset!r} and {list(self.train)}")
+        if self.more:
+            problems.append(f"more must be empty with streaming, which reads one corpus; received {len(self.more)} further ones")
+        if self.drop_duplicates or self.drop_overlap:
+            problems.append("streaming can't tell duplicates: drop_duplicates and drop_overlap must be false")
+        if self.weight != 1.0:
+            problems.append(f"weight must be 1 with streaming, which reads one corpus; received {self.weight}")
+        if self.subword_sampling:
+            problems.append(f"subword_sampling must be 0 with streaming; received {self.subword_sampling}")
+        for name in ("train_split", "valid_split", "test_split"):
+            if "[" in getattr(self, name):
+                advice = "valid_pairs and test_pairs take the first pairs of the stream"
+                problems.append(f"{name} must be a whole split with streaming ({advice}); received {getattr(self, name)!r}")
         return problems
 
     def _tokenizer_problems(self) -> list[str]:

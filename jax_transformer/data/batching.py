@@ -89,7 +89,7 @@ def cover_shapes(shapes: Sequence[Shape], lengths: TokenPairs | Lengths, *, batc
 
 
 def plan_epoch(
-    lengths: TokenPairs | Lengths, shapes: Sequence[Shape], *, seed: int, epoch: int, weights: Sequence[float] = ()
+    lengths: TokenPairs | Lengths, shapes: Sequence[Shape], *, seed: int, epoch: int, shard: int = 0, weights: Sequence[float] = ()
 ) -> list[Planned]:  # fmt: skip
     """The batches of one epoch in a random order: every usable pair once, or as `weights` say, in the cheapest shape that holds it.
 
@@ -97,12 +97,13 @@ def plan_epoch(
     shape: of the n pairs of one corpus in one shape, round(weight · n) come: each floor(weight) times, those of a random choice once more.
 
     Args:
+      shard: which part of the epoch's pairs these are, counted from 0.
       weights: how often the pairs of each corpus come, by its number; (): once.
 
     Raises:
       ValueError: a pair fits no shape; weights so small that no pair comes.
     """
-    generator = np.random.default_rng((seed, epoch))
+    generator = np.random.default_rng((seed, epoch, shard))
     source, target, indices = _positions(lengths)
     assigned = _assigned(source, target, shapes, indices)
     chosen = np.arange(len(indices))

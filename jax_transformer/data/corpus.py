@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.data.duplicates import Flags, Keys, hash_pairs
+from jax_transformer.data.entries import sampled_digest
 from jax_transformer.data.tables import READERS, Pair, read_table, table_suffix
 from jax_transformer.data.text_files import CorpusError, hash_file, iterate_lines, read_lines, split_lines
 from jax_transformer.data_config import CorpusConfig, DataConfig
@@ -110,6 +111,8 @@ class SplitCorpora:
     """Of both sides of all splits."""
     datasets: tuple[str, ...]
     """The version of each Hugging Face dataset that is read."""
+    revision: str = ""
+    """With streaming: see `open_stream`."""
 
 
 def read_splits(config: DataConfig) -> SplitCorpora:
@@ -118,6 +121,7 @@ def read_splits(config: DataConfig) -> SplitCorpora:
     Without corpora all are drawn from the phrasebook. Otherwise valid and test are the files, or splits of the dataset, that a corpus has
     for them; where it has none, as many pairs as it says are drawn from its train, which loses them. One seed draws from all corpora: of
     two that are the same text line by line, say both directions of it, the same lines are drawn. A split is the corpora's, end to end.
+    With streaming see `read_beginning`.
 
     Raises:
       CorpusError: valid or test files without train; no validation pairs; more pairs to be taken out of a train than it has; a dataset that
@@ -126,6 +130,8 @@ def read_splits(config: DataConfig) -> SplitCorpora:
     _check_sources(config)
     if not config.corpora:
         return _draw_phrasebook(config)
+    if config.streaming:
+        return _read_stream(config)
     parts: dict[str, list[Part]] = {role: [] for role in ROLES}
     versions = []
     text_bytes = 0
@@ -153,9 +159,12 @@ def read_splits(config: DataConfig) -> SplitCorpora:
 
 
 def hash_files(config: DataConfig) -> dict[str, str]:
-    """The SHA-256 of every file whose text `read_splits` would read, by its path. Raises CorpusError as it does."""
+    """The SHA-256 of every file whose text `read_splits` would read, by its path; of files that are streamed, of their size and some blocks
+    spread over each. Raises CorpusError as it does.
+    """
     _check_sources(config)
-    return {path: hash_file(path) for files in _files(config) for paths in files.values() for path in paths}
+    digest = sampled_digest if config.streaming else hash_file
+    return {path: digest(path) for files in _files(config) for paths in files.values() for path in paths}
 
 
 def fingerprint(config: DataConfig, hashes: dict[str, str]) -> list[dict[str, Any]]:
@@ -240,6 +249,20 @@ def _open(corpus: CorpusConfig) -> tuple[dict[str, Iterable[Pair]], str]:
         dataset = open_dataset(corpus)
         return dict(dataset.splits), dataset.version
     return {role: FilePairs(getattr(corpus, role), corpus) for role in ROLES if getattr(corpus, role)}, ""
+
+
+def _read_stream(config: DataConfig) -> SplitCorpora:
+    from jax_transformer.data.streaming import read_beginning
+
+    pairs, version, revision = read_beginning(config)
+    if "valid" not in pairs:
+        raise _no_validation_pairs()
+    splits, text_bytes = {}, 0
+    for role, some in pairs.items():
+        keys, size = hash_pairs(some)
+        splits[role] = Split((Part(0, some, keys),))
+        text_bytes += size
+    return SplitCorpora(splits, text_bytes, (version,), revision)
 
 
 def _draw_phrasebook(config: DataConfig) -> SplitCorpora:

@@ -84,6 +84,18 @@ def publish(building: Path, entry: Path) -> None:
     )
 
 
+def sampled_digest(path: str | Path) -> str:
+    """The SHA-256 of a file; of a large one, of its size and of blocks spread over it.
+
+    Raises:
+      CorpusError: it can't be read.
+    """
+    try:
+        return f"{Path(path).stat().st_size}-{_digest(Path(path))}"
+    except OSError as error:
+        raise CorpusError(f"{path}: expected a file that can be read; received none ({error.strerror}). Check the path.") from None
+
+
 def _digest(path: Path) -> str:
     size = path.stat().st_size
     digest = hashlib.sha256()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,55 @@ class DatasetPairs:
         return arrow_pairs(tables.iter(ROWS), tables.data.schema, self.corpus, self.name)
 
 
+class Unreachable(CorpusError):
+    """A dataset that can't be reached, now or any more; it may be worth another attempt."""
+
+
+@dataclass(frozen=True)
+class StreamedPairs:
+    """The pairs of one split of a dataset that is never stored."""
+
+    name: str
+    """How messages call it."""
+    rows: Any
+    """The datasets.IterableDataset."""
+    corpus: CorpusConfig
+
+    def pairs_from(self, start: int) -> Iterator[Pair]:
+        """The pairs after the first `start`; a side that is missing (null) is "", since rows of a stream can't be mended.
+
+        Raises:
+          Unreachable: the rest can't be read, or not now.
+          CorpusError: as `arrow_pairs` does.
+        """
+        try:
+            tables = self.rows.with_format("arrow").skip(start).iter(ROWS)
+            first = next(tables, None)
+            if first is not None:
+                whole = chain([first], tables)
+                yield from arrow_pairs(whole, first.schema, self.corpus, self.name, rows_before=start, null_text="")
+        except CorpusError:
+            raise
+        except Exception as error:  # the library and those below it raise dozens of classes
+            reason = " ".join(str(error).split())
+            raise Unreachable(
+                f"{self.name}: expected the pairs after the first {start:,}; received {type(error).__name__}: {reason}. Check the network, "
+                "or the file."
+            ) from error
+
+
+@dataclass(frozen=True)
+class OpenedStream:
+    """A dataset that is read as it comes."""
+
+    splits: dict[str, StreamedPairs]
+    """By role, as in OpenedDataset."""
+    version: str
+    """Its name with the version that is read."""
+    revision: str
+    """The version, of a dataset of the Hub; with it the same pairs are read again."""
+
+
 @dataclass(frozen=True)
 class OpenedDataset:
     """A dataset that has been fetched."""
@@ -50,7 +100,7 @@ def open_dataset(corpus: CorpusConfig) -> OpenedDataset:
     """
     import datasets
 
-    name = " ".join(filter(None, ["dataset", corpus.used_dataset, corpus.dataset_config]))
+    name = _name(corpus)
     directory = local_directory(corpus)
     try:
         builder = datasets.load_dataset_builder(str(directory or corpus.used_dataset), corpus.dataset_config or None)
@@ -68,6 +118,35 @@ def open_dataset(corpus: CorpusConfig) -> OpenedDataset:
     return OpenedDataset(splits, f"{name}, version {builder.info.version or '?'}, {builder.hash or 'without a hash'}")
 
 
+def open_stream(corpus: CorpusConfig, revision: str = "") -> OpenedStream:
+    """Opens the splits of `corpus.used_dataset` without fetching them.
+
+    Args:
+      revision: of a dataset of the Hub; empty: the latest.
+
+    Raises:
+      Unreachable: there is no such dataset or configuration, or it can't be reached.
+      CorpusError: there is no such split.
+    """
+    import datasets
+
+    name = _name(corpus)
+    directory = local_directory(corpus)
+    try:
+        wanted = str(directory or corpus.used_dataset)
+        builder = datasets.load_dataset_builder(wanted, corpus.dataset_config or None, revision=revision or None)
+        rows = builder.as_streaming_dataset()
+    except Exception as error:  # the library and those below it raise dozens of classes
+        raise Unreachable(_describe_failure(name, error)) from None
+    splits = {}
+    for role, split in _chosen_splits(corpus, list(rows)).items():
+        if split not in rows:
+            raise CorpusError(_describe_split(name, role, split, list(rows)))
+        splits[role] = StreamedPairs(f"{name} ({split})", rows[split], corpus)
+    read = "" if directory else revision or builder.hash or ""
+    return OpenedStream(splits, f"{name}, streamed, {f'version {read}' if read else 'without a version'}", read)
+
+
 def local_directory(corpus: CorpusConfig) -> Path | None:
     """The directory that `corpus.used_dataset` is; None where it is a name on the Hub.
 
@@ -80,6 +159,10 @@ def local_directory(corpus: CorpusConfig) -> Path | None:
     if corpus.used_dataset.startswith(("/", ".", "~")):
         raise CorpusError(f"dataset {corpus.used_dataset}: expected a directory; received a path at which there is none. Check the path.")
     return None
+
+
+def _name(corpus: CorpusConfig) -> str:
+    return " ".join(filter(None, ["dataset", corpus.used_dataset, corpus.dataset_config]))
 
 
 def _chosen_splits(corpus: CorpusConfig, there: list[str]) -> dict[str, str]:
@@ -99,11 +182,12 @@ def _describe_failure(name: str, error: Exception) -> str:
     return f"{name}: expected a dataset of the Hugging Face Hub, or a directory of one; received {type(error).__name__}: {reason}. {advice}"
 
 
-def _describe_split(name: str, role: str, split: str, there: list[str], error: ValueError) -> str:
+def _describe_split(name: str, role: str, split: str, there: list[str], error: ValueError | None = None) -> str:
     wanted = split.split("[")[0]
     near = difflib.get_close_matches(wanted, there, n=1)
-    if wanted in there:
+    if error and wanted in there:
         advice = f"{str(error).splitlines()[0]}. Write slices as {wanted}[:1000] or {wanted}[:10%]."
     else:
         advice = f"Did you mean {near[0]!r}?" if near else f"Set {role}_split to one of them."
-    return f"{name}: expected {role}_split to be one of {', '.join(there)}, or a slice of one; received {split!r}. {advice}"
+    slices = ", or a slice of one" if error else ""
+    return f"{name}: expected {role}_split to be one of {', '.join(there)}{slices}; received {split!r}. {advice}"

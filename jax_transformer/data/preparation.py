@@ -12,7 +12,7 @@ import errno
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -22,9 +22,10 @@ import numpy as np
 
 from jax_transformer.data.corpus import CorpusError, Split, SplitCorpora, changed, check_unchanged, fingerprint, hash_files, read_splits
 from jax_transformer.data.duplicates import Flags, found_in, hash_tag, repeats
+from jax_transformer.data.encoding import SplitEncoder
 from jax_transformer.data.entries import building_directory, is_whole, publish, seal
-from jax_transformer.data.report import USUAL_RATIO, Report, SplitReport, drops
-from jax_transformer.data.tables import Pair
+from jax_transformer.data.report import Report, SplitReport, drops
+from jax_transformer.data.streaming import Beginning, PairsInMemory
 from jax_transformer.data.text_files import hash_file
 from jax_transformer.data.token_pairs import SIDES, PairsWriter, Sentences, TokenPairs, map_pairs
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
@@ -64,8 +65,11 @@ class PreparedCorpus:
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     splits: dict[str, TokenPairs]
+    """Without "train" where that is streamed."""
     report: Report
     directory: Path
+    beginning: Beginning | None = None
+    """With streaming: what is known of the training pairs."""
 
 
 def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
@@ -78,6 +82,8 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
     Of train, pairs with an empty side or one longer than max_length tokens (specials included) are dropped and counted, and so are those
     that max_length_ratio, drop_duplicates and drop_overlap name. Of the other splits every pair is kept, since a score must cover every
     sentence; those too long for the loss are counted, and absent from `usable_indices`. Nothing is ever cut off.
+
+    With streaming, train is here the first stream_pairs pairs of the stream: their lengths are kept, and nothing else of them.
 
     Several processes may prepare the same corpus at once, and one may be killed: each finds a complete entry or builds one.
 
@@ -126,9 +132,10 @@ def _load_entry(entry: Path, config: DataConfig) -> PreparedCorpus | None:
     return PreparedCorpus(
         source_tokenizer=source,
         target_tokenizer=target,
-        splits={name: map_pairs(entry, name, config.max_length) for name in report.splits},
+        splits={name: map_pairs(entry, name, config.max_length) for name in report.splits if name != "train" or not config.streaming},
         report=report,
         directory=entry,
+        beginning=Beginning.load(entry) if config.streaming else None,
     )
 
 
@@ -149,13 +156,18 @@ def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], lo
             (directory / f"{side}_tokenizer.json").write_text(tokenizer.to_json(), encoding="utf-8")
         reports = {}
         for name, split in corpora.splits.items():
-            encoder = _SplitEncoder(directory, name, tokenizers, config)
+            streamed = PairsInMemory() if name == "train" and config.streaming else None
+            encoder = SplitEncoder(streamed or PairsWriter(directory, name), name, tokenizers, config)
             nothing = np.zeros(len(split), np.bool_)
             flags = (overlapping, duplicated) if name == "train" else (nothing, nothing)
             reports[name] = _encode_split(encoder, name, split, flags, log)
             if name == "train":
                 _check_kept(reports[name], config)
                 _check_unknown(reports[name], config)
+            if streamed:
+                contents = json.dumps(fingerprint(config, hashes), sort_keys=True)
+                identity = corpora.revision or hashlib.sha256(contents.encode()).hexdigest()
+                Beginning.save(directory, streamed.pairs(config.max_length), corpora.revision, identity)
         check_unchanged(config, hashes)
         report = Report(
             max_length=config.max_length,
@@ -165,6 +177,7 @@ def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], lo
             source_vocab_size=tokenizers[0].vocab_size,
             target_vocab_size=tokenizers[1].vocab_size,
             datasets=corpora.datasets,
+            streaming=config.streaming,
             splits=reports,
         )
         (directory / REPORT).write_text(json.dumps(report.to_dict()), encoding="utf-8")
@@ -223,69 +236,7 @@ def _train_tokenizers(config: DataConfig, train: Split, left: Flags) -> tuple[To
     return source, train_tokenizer(_Texts(train, left, 1), language=languages[1], **of_target, **options)
 
 
-class _SplitEncoder:
-    """Encodes the pairs of a split, counts them, and writes those that are kept."""
-
-    def __init__(self, directory: Path, name: str, tokenizers: tuple[Tokenizer, Tokenizer], config: DataConfig) -> None:
-        self._is_train, self._tokenizers, self._config = name == "train", tokenizers, config
-        self._writer = PairsWriter(directory, name)
-        self._counts = dict.fromkeys(("read", *drops(config), "kept"), 0)
-        self._tokens, self._unknown = [0, 0], [0, 0]
-        self._lengths = [np.zeros(2 * config.max_length + 1, np.int64) for _ in SIDES]
-
-    def add(self, pairs: Sequence[Pair], corpus: int, overlapping: Flags, duplicated: Flags) -> None:
-        """Pairs of one corpus; which of them another split has, and which occurred before."""
-        texts = [[pair[side] for pair in pairs] for side in (0, 1)]
-        tag = self._config.corpora[corpus].source_tag if self._config.corpora else ""
-        source, target = self._tokenizers
-        specials = len(source.encode([""], tag)[0])
-        ids = [source.encode(texts[0], tag), target.encode(texts[1])]
-        source_lengths, target_lengths = (np.fromiter(map(len, sentences), np.int64, len(pairs)) for sentences in ids)
-        blank = np.array([not one.strip() or not other.strip() for one, other in pairs], np.bool_)
-        is_empty = blank | (source_lengths == specials) | (target_lengths == 0)
-        most = self._config.max_length
-        reasons = {
-            "empty": is_empty,
-            "too_long": ~is_empty & ((source_lengths > most) | (target_lengths + 1 > most)),
-            "unequal": ~is_empty & self._is_unequal(source_lengths - specials, target_lengths),
-            "overlapping": overlapping,
-            "duplicated": duplicated,
-        }
-        keep = np.flatnonzero(~self._dropped(reasons)).tolist()
-        self._counts["read"] += len(pairs)
-        self._counts["kept"] += len(keep)
-        for side, lengths in enumerate((source_lengths, target_lengths + 1)):
-            self._lengths[side] += np.bincount(np.minimum(lengths, 2 * most), minlength=2 * most + 1)
-            kept_ids = [ids[side][k] for k in keep]
-            self._tokens[side] += sum(map(len, kept_ids))
-            self._unknown[side] += sum(sentence.count(self._tokenizers[side].unk_id) for sentence in kept_ids)
-        self._writer.append([[side[k] for k in keep] for side in ids], [[side[k] for k in keep] for side in texts], corpus)
-
-    def report(self) -> SplitReport:
-        source_lengths, target_lengths = (tuple(lengths.tolist()) for lengths in self._lengths)
-        return SplitReport(
-            **self._counts, source_tokens=self._tokens[0], target_tokens=self._tokens[1], source_unknown=self._unknown[0],
-            target_unknown=self._unknown[1], source_length_counts=source_lengths, target_length_counts=target_lengths,
-        )  # fmt: skip
-
-    def _is_unequal(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> Flags:
-        if not self._is_train:
-            return np.zeros(len(source_lengths), np.bool_)
-        most = self._config.max_length_ratio or USUAL_RATIO
-        return np.maximum(source_lengths, target_lengths) > most * np.minimum(source_lengths, target_lengths)
-
-    def _dropped(self, reasons: dict[str, Flags]) -> Flags:
-        """Counts each reason among the pairs that no reason before it has dropped."""
-        dropped = np.zeros(len(reasons["empty"]), np.bool_)
-        for name, is_dropping in drops(self._config).items():
-            counted = reasons[name] & ~dropped
-            self._counts[name] += int(counted.sum())
-            if is_dropping and self._is_train:
-                dropped |= counted
-        return dropped
-
-
-def _encode_split(encoder: _SplitEncoder, name: str, split: Split, flags: tuple[Flags, Flags], log: Log) -> SplitReport:
+def _encode_split(encoder: SplitEncoder, name: str, split: Split, flags: tuple[Flags, Flags], log: Log) -> SplitReport:
     """Encodes in chunks, so that the text and ids of a large corpus are never all in memory."""
     done = 0
     every = max(CHUNK, len(split) // LOG_LINES)

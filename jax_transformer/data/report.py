@@ -55,6 +55,8 @@ class Report:
     target_vocab_size: int
     datasets: tuple[str, ...]
     """The version of each Hugging Face dataset that was read."""
+    streaming: bool = False
+    """Whether "train" is only the beginning of a stream."""
     splits: dict[str, SplitReport]
 
     @classmethod
@@ -71,12 +73,19 @@ class Report:
         """The report for people, a line per fact."""
         lines = list(self.datasets)
         lines.append(f"vocabulary: {self.source_vocab_size:,} source and {self.target_vocab_size:,} target tokens")
+        if self.streaming:
+            train = self.splits["train"]
+            lines.append(f"train is a stream: what is said of it holds for its first {train.read:,} pairs; its length is unknown")
         for name, split in self.splits.items():
-            sides = ("source", split.source_tokens, split.source_unknown), ("target", split.target_tokens, split.target_unknown)
-            tokens = ", ".join(f"{count:,} {side} tokens ({unknown / max(1, count):.2%} unknown)" for side, count, unknown in sides)
-            lines.append(f"{name}: {split.read:,} pairs read, {split.kept:,} kept; {tokens}")
-            lines += [f"{name}: {count:,} pairs {what} {fate}" for count, what, fate in self._fates(name, split) if count]
+            lines += self.split_lines(name, split)
         return lines
+
+    def split_lines(self, name: str, split: SplitReport) -> list[str]:
+        """What became of the pairs of one split, a line per fact."""
+        sides = ("source", split.source_tokens, split.source_unknown), ("target", split.target_tokens, split.target_unknown)
+        tokens = ", ".join(f"{count:,} {side} tokens ({unknown / max(1, count):.2%} unknown)" for side, count, unknown in sides)
+        lines = [f"{name}: {split.read:,} pairs read, {split.kept:,} kept; {tokens}"]
+        return lines + [f"{name}: {count:,} pairs {what} {fate}" for count, what, fate in self._fates(name, split) if count]
 
     def _fates(self, name: str, split: SplitReport) -> list[tuple[int, str, str]]:
         def fate(drops: bool, advice: str = "") -> str:

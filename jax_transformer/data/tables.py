@@ -54,8 +54,14 @@ def choose_columns(columns: Sequence[str], corpus: CorpusConfig, where: str) -> 
     return _choose("source", columns, corpus, where), _choose("target", columns, corpus, where)
 
 
-def arrow_pairs(batches: Iterable[Any], schema: Any, corpus: CorpusConfig, where: str) -> Iterator[Pair]:
+def arrow_pairs(
+    batches: Iterable[Any], schema: Any, corpus: CorpusConfig, where: str, *, rows_before: int = 0, null_text: str | None = None
+) -> Iterator[Pair]:
     """The pairs of Arrow tables or batches with this schema.
+
+    Args:
+      rows_before: rows that were skipped; messages count them.
+      null_text: what stands for a row without a sentence. None: such a row is refused.
 
     Raises:
       CorpusError: an unknown column, or one that isn't text; a row without a sentence, or one that isn't UTF-8.
@@ -66,9 +72,9 @@ def arrow_pairs(batches: Iterable[Any], schema: Any, corpus: CorpusConfig, where
     for name, path in zip(chosen, paths, strict=True):
         if not _is_text(leaves[path]):
             raise CorpusError(f"{where}: expected text in the column {name!r}; received values of type {leaves[path]}. {OTHER_COLUMN}")
-    rows = 0
+    rows = rows_before
     for batch in batches:
-        sides = [_texts(batch, path, f"{where}: row", rows + 1) for path in paths]
+        sides = [_texts(batch, path, f"{where}: row", rows + 1, null_text) for path in paths]
         yield from zip(*sides, strict=True)
         rows += len(sides[0])
 
@@ -268,12 +274,15 @@ def _is_text(kind: Any) -> bool:
     return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
 
 
-def _texts(batch: Any, keys: tuple[str, ...], where: str, first_row: int) -> list[str]:
+def _texts(batch: Any, keys: tuple[str, ...], where: str, first_row: int, null_text: str | None) -> list[str]:
+    import pyarrow
     from pyarrow import compute
 
     column = batch.column(keys[0])
     for key in keys[1:]:
         column = compute.struct_field(column, key)
+    if column.null_count and null_text is not None:
+        column = compute.fill_null(column.cast(pyarrow.large_string()), null_text)
     if column.null_count:
         row = first_row + column.is_null().to_pylist().index(True)
         raise CorpusError(f"{where} {row}: expected text in the column {'.'.join(keys)!r}; received none (null). Remove the row.")

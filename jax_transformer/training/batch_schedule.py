@@ -12,6 +12,7 @@ from jax_transformer.data.preparation import PreparedCorpus, TokenPairs
 from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.run_config import RunConfig
 from jax_transformer.training.evaluation import batches
+from jax_transformer.training.scheduled import Position, Scheduled
 
 
 class BatchSchedule:
@@ -50,6 +51,15 @@ class BatchSchedule:
                     drawn = self.resegmentation.draw(shape, indices, seed=(self.seed, epoch, number))
                     yield from self._assembled(drawn, [(shape, np.arange(len(indices)))])
             step += len(plan)
+
+    def scheduled_from(self, step: int, position: Position) -> Iterator[Scheduled]:
+        """`batches_from` for the loop; see `Schedule`. The position isn't needed, and empty."""
+        for number, batch in enumerate(self.batches_from(step), start=step + 1):
+            yield Scheduled(batch, {}, {"epoch": round(number / self.batches_per_epoch, 4)}, number == self.last_step)
+
+    def closing_lines(self, position: Position) -> list[str]:
+        """None: what was dropped is told before the run."""
+        return []
 
     def _plan(self, epoch: int) -> list[Planned]:
         return plan_epoch(self._planned, self.shapes, seed=self.seed, epoch=epoch, weights=self.weights)

@@ -13,9 +13,10 @@ from absl import logging as absl_logging
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
 from jax_transformer.run_config import TrainConfig
+from jax_transformer.training.scheduled import Position
 from jax_transformer.training.step import TrainState
 
-UNEVALUATED = {"score": -math.inf, "evaluated_step": -1}
+UNEVALUATED: dict[str, Any] = {"score": -math.inf, "evaluated_step": -1}
 """The metrics of a checkpoint that was saved because the run was stopped there."""
 
 
@@ -52,11 +53,11 @@ class Checkpoints:
             ),
         )
 
-    def save(self, state: TrainState, score: float | None) -> None:
+    def save(self, state: TrainState, score: float | None, position: Position) -> None:
         """Starts writing; `score`, the higher the better, picks the best checkpoint, None when it wasn't evaluated."""
         step = int(state.step)
         metrics = UNEVALUATED if score is None else {"score": score, "evaluated_step": step}
-        self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), metrics=metrics)
+        self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), metrics=metrics | {"position": position})
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
@@ -87,6 +88,10 @@ class Checkpoints:
             where = Path(self._manager.directory) / str(step)
             raise CheckpointError(f"{where}: expected a checkpoint of this run's model; {reason}") from error
         return TrainState(**restored)
+
+    def position(self, step: int) -> Position:
+        """Where the data stood at the checkpoint of `step`."""
+        return (self._manager.metrics(step) or {}).get("position", {})
 
     def wait(self) -> None:
         """Returns when everything saved is on disk."""

@@ -14,19 +14,21 @@ from jax_transformer.config_files import dump_config
 from jax_transformer.data.batching import Batch, Shape
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.run_config import RunConfig
-from jax_transformer.training.batch_schedule import BatchSchedule
+from jax_transformer.training.scheduled import known
 from jax_transformer.training.step import TrainState, init_state, make_train_step
+from jax_transformer.training.stream_schedule import make_schedule
 from jax_transformer.trees import flatten
 
 
 def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus) -> Iterator[str]:
     """The description, line by line. The memory is what XLA says of the largest training step, which is compiled for it, not run."""
-    schedule = BatchSchedule(config, corpus)
+    schedule = make_schedule(config, corpus)
     state = jax.eval_shape(lambda: init_state(model, config.train))
     yield dump_config(dataclasses.replace(config, model=model))
     yield from parameter_table(state)
     yield ""
-    yield f"{schedule.batches_per_epoch:,} batches an epoch; {schedule.last_step:,} steps, {schedule.epochs:.1f} epochs"
+    an_epoch, steps, epochs = known(schedule.batches_per_epoch), known(schedule.last_step), known(schedule.epochs, ".1f")
+    yield f"{an_epoch} batches an epoch; {steps} steps, {epochs} epochs"
     yield f"programs: {len(schedule.shapes)}, one a shape; {schedule.padding:.1%} padding"
     for shape in schedule.shapes:
         yield f"  {shape.rows:>5} rows  {shape.source_length:>4} source and {shape.target_length:>4} target positions"

@@ -21,7 +21,6 @@ from jax_transformer.model.functional import Params
 from jax_transformer.model_directory import save_model
 from jax_transformer.run_config import RunConfig
 from jax_transformer.training.averaging import average
-from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.bookkeeping import CompiledByShape, Window
 from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.dry_run import describe
@@ -35,14 +34,16 @@ from jax_transformer.training.metrics import TranslationScores
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import RunDirectory, RunError, check_unused
+from jax_transformer.training.scheduled import Position, Scheduled, known
 from jax_transformer.training.step import TrainState, init_state, kept_params, make_evaluation_step, make_train_step
+from jax_transformer.training.stream_schedule import make_schedule
 
 
 class Interrupted(Exception):
     """The run was stopped by Ctrl-C or SIGTERM, after its state was saved."""
 
     def __init__(self, run: Path, step: int) -> None:
-        super().__init__(f"stopped and saved at step {step}; go on with: python train.py --resume {run}")
+        super().__init__(f"stopped and saved at step {step}; {_how_to_go_on(run)}")
         self.run, self.step = run, step
 
 
@@ -80,7 +81,8 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile
       profile: write a trace of some steps into the run's profile/.
 
     Raises:
-      ValueError: a corpus, run directory or checkpoint that can't be used.
+      ValueError: a corpus, run directory or checkpoint that can't be used. A streamed corpus that can't be read on leaves a run that can be
+        resumed.
       Interrupted: after Ctrl-C; the run can be resumed.
     """
     started = time.perf_counter()
@@ -144,7 +146,8 @@ class _Training:
         self.run_dir, self.config, self.corpus, self.journal, self.started, self.profile = run, config, corpus, journal, started, profile
         print(f"run directory: {run.path}", flush=True)
         self.model_config = fitted(config.model, corpus)
-        self.schedule = BatchSchedule(config, corpus)
+        self.schedule = make_schedule(config, corpus)
+        self.position: Position = {}
         self.train_step = CompiledByShape(make_train_step(self.model_config, config.train))
         self.evaluation_step = make_evaluation_step(self.model_config)
         self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
@@ -158,6 +161,8 @@ class _Training:
             print(self._description(state), flush=True)
             with stop_requests() as stop_requested, TrainingProgress(self.schedule.last_step, int(state.step)) as progress:
                 state = self._steps(state, checkpoints, progress, stop_requested)
+            for line in self.schedule.closing_lines(self.position):
+                print(line, flush=True)
             return self._finish(state, checkpoints)
         finally:
             if self.profile:
@@ -171,7 +176,7 @@ class _Training:
         if latest is None:
             self.run_dir.forget_after(0)
             return state
-        state = checkpoints.restore(latest, like=state)
+        state, self.position = checkpoints.restore(latest, like=state), checkpoints.position(latest)
         self.run_dir.forget_after(latest)
         print(f"resumed at step {latest}", flush=True)
         return state
@@ -181,37 +186,40 @@ class _Training:
         shapes = ", ".join(f"{rows}×{source}→{target}" for rows, source, target in self.schedule.shapes)
         return (
             f"model: {count:,} parameters on {jax.devices()[0].device_kind}\n"
-            f"batches: {self.schedule.batches_per_epoch} an epoch, {self.schedule.padding:.1%} padding, "
+            f"batches: {known(self.schedule.batches_per_epoch, 'd')} an epoch, {self.schedule.padding:.1%} padding, "
             f"shapes {shapes} (rows×source→target)"
         )
 
     def _steps(
         self, state: TrainState, checkpoints: Checkpoints, progress: TrainingProgress, stop_requested: Callable[[], bool]
     ) -> TrainState:
-        config, last = self.config.train, self.schedule.last_step
+        config = self.config.train
         done = int(state.step)
         if self._has_stopped_improving():
             return state
-        with prefetch(self.schedule.batches_from(done), transfer=jax.device_put) as stream:
+        with prefetch(self.schedule.scheduled_from(done, self.position), transfer=_to_device) as stream:
             self.window.restart()
-            for step, batch in enumerate(stream, start=done + 1):
+            for step, (batch, self.position, figures, is_last, failure) in enumerate(stream, start=done + 1):
                 if self.profile:
                     self.profile.before_step()
                 state, metrics = self.train_step(state, batch)
                 self.window.add(metrics)
-                if step % config.log_every == 0 or step == last:
-                    self._log_window(step, progress)
-                if step % config.evaluate_every == 0 or step == last:
-                    self._log_window(step, progress)
-                    checkpoints.save(state, self._evaluate(step, state, progress))
+                if step % config.log_every == 0 or is_last:
+                    self._log_window(step, figures, progress)
+                if step % config.evaluate_every == 0 or is_last:
+                    self._log_window(step, figures, progress)
+                    checkpoints.save(state, self._evaluate(step, state, progress), self.position)
                     self.journal.evaluated()
                     self.window.restart()
                     if self._has_stopped_improving():
                         progress.print(f"stopped at step {step}: {config.patience} evaluations without a better {config.best_metric}")
                         break
-                elif stop_requested():
-                    checkpoints.save(state, None)
-                if stop_requested() and step < last:
+                elif stop_requested() or failure:
+                    checkpoints.save(state, None, self.position)
+                if failure:
+                    checkpoints.wait()
+                    raise RunError(f"{failure} The run is saved at step {step}; {_how_to_go_on(self.run_dir.path)}")
+                if stop_requested() and not is_last:
                     checkpoints.wait()
                     raise Interrupted(self.run_dir.path, step)
         return state
@@ -220,7 +228,7 @@ class _Training:
         config = self.config.train
         return bool(config.patience) and evaluations_since_best(self.run_dir.records(), config.best_metric) >= config.patience
 
-    def _log_window(self, step: int, progress: TrainingProgress) -> None:
+    def _log_window(self, step: int, of_data: dict[str, Any], progress: TrainingProgress) -> None:
         if not self.window.steps:
             return
         figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
@@ -228,8 +236,7 @@ class _Training:
             raise RunError(
                 f"step {step}: expected a finite loss; received {figures['loss']}; lower train.learning_rate or set train.clip_norm"
             )
-        epoch = round(step / self.schedule.batches_per_epoch, 4)
-        self.journal.record({"step": step, "epoch": epoch, **figures, "programs": len(self.train_step.programs)})
+        self.journal.record({"step": step, **of_data, **figures, "programs": len(self.train_step.programs)})
         progress.update(
             step, f"loss {figures['loss']:.3f}  rate {figures['learning_rate']:.2e}  {figures['tokens_per_second']:,.0f} tokens/s"
         )
@@ -280,6 +287,14 @@ class _Training:
         model = make_model(self.config, self.corpus, params)
         tags = [corpus.source_tag for corpus in self.config.data.corpora]
         return translate_split(model, self.corpus.splits[split], most, tokenize=self.config.train.score_tokenizer, tags=tags)
+
+
+def _to_device(scheduled: Scheduled) -> Scheduled:
+    return scheduled._replace(batch=jax.device_put(scheduled.batch))
+
+
+def _how_to_go_on(run: Path) -> str:
+    return f"go on with: python train.py --resume {run}"
 
 
 class stop_requests:

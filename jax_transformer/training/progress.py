@@ -9,13 +9,16 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from jax_transformer.training.scheduled import known
+
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class TrainingProgress:
     """A bar with loss, learning rate, target tokens per second and the time left; call `update` as often as you like."""
 
-    def __init__(self, steps: int, done: int) -> None:
+    def __init__(self, steps: int | None, done: int) -> None:
+        """`steps`: how many there will be; None: unknown."""
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._steps = steps
         self._start = time.perf_counter()
@@ -32,8 +35,10 @@ class TrainingProgress:
         self._bar.update(self._task, completed=step, figures=figures)
         now = time.perf_counter()
         if not self.console.is_terminal and (now - self._last_line > SECONDS_BETWEEN_LINES or step == self._steps):
-            left = (now - self._start) / max(step - self._first, 1) * (self._steps - step)
-            self.console.print(f"step {step}/{self._steps}  {figures}  {left:.0f} s left")
+            left = "time left unknown"
+            if self._steps is not None:
+                left = f"{(now - self._start) / max(step - self._first, 1) * (self._steps - step):.0f} s left"
+            self.console.print(f"step {step}/{known(self._steps, 'd')}  {figures}  {left}")
             self._last_line = now
 
     def print(self, text: str) -> None:

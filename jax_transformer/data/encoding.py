@@ -1,0 +1,83 @@
+"""From pairs to token ids: which pairs are kept, which are dropped and why, and the counts of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from jax_transformer.data.duplicates import Flags
+from jax_transformer.data.report import USUAL_RATIO, SplitReport, drops
+from jax_transformer.data.tables import Pair
+from jax_transformer.data.token_pairs import SIDES
+from jax_transformer.data.tokenizers import Tokenizer
+from jax_transformer.data_config import DataConfig
+
+
+class Writer(Protocol):
+    """Where the pairs that are kept go."""
+
+    def append(self, ids: Sequence[Sequence[Sequence[int]]], texts: Sequence[Sequence[str]], corpus: int) -> None:
+        """Pairs of one corpus: the ids and texts of the sources, and those of the targets."""
+
+
+class SplitEncoder:
+    """Encodes the pairs of a split, counts them, and writes those that are kept."""
+
+    def __init__(self, writer: Writer, name: str, tokenizers: tuple[Tokenizer, Tokenizer], config: DataConfig) -> None:
+        self._writer, self._is_train, self._tokenizers, self._config = writer, name == "train", tokenizers, config
+        self._counts = dict.fromkeys(("read", *drops(config), "kept"), 0)
+        self._tokens, self._unknown = [0, 0], [0, 0]
+        self._lengths = [np.zeros(2 * config.max_length + 1, np.int64) for _ in SIDES]
+
+    def add(self, pairs: Sequence[Pair], corpus: int, overlapping: Flags, duplicated: Flags) -> None:
+        """Pairs of one corpus; which of them another split has, and which occurred before."""
+        texts = [[pair[side] for pair in pairs] for side in (0, 1)]
+        tag = self._config.corpora[corpus].source_tag if self._config.corpora else ""
+        source, target = self._tokenizers
+        specials = len(source.encode([""], tag)[0])
+        ids = [source.encode(texts[0], tag), target.encode(texts[1])]
+        source_lengths, target_lengths = (np.fromiter(map(len, sentences), np.int64, len(pairs)) for sentences in ids)
+        blank = np.array([not one.strip() or not other.strip() for one, other in pairs], np.bool_)
+        is_empty = blank | (source_lengths == specials) | (target_lengths == 0)
+        most = self._config.max_length
+        reasons = {
+            "empty": is_empty,
+            "too_long": ~is_empty & ((source_lengths > most) | (target_lengths + 1 > most)),
+            "unequal": ~is_empty & self._is_unequal(source_lengths - specials, target_lengths),
+            "overlapping": overlapping,
+            "duplicated": duplicated,
+        }
+        keep = np.flatnonzero(~self._dropped(reasons)).tolist()
+        self._counts["read"] += len(pairs)
+        self._counts["kept"] += len(keep)
+        for side, lengths in enumerate((source_lengths, target_lengths + 1)):
+            self._lengths[side] += np.bincount(np.minimum(lengths, 2 * most), minlength=2 * most + 1)
+            kept_ids = [ids[side][k] for k in keep]
+            self._tokens[side] += sum(map(len, kept_ids))
+            self._unknown[side] += sum(sentence.count(self._tokenizers[side].unk_id) for sentence in kept_ids)
+        self._writer.append([[side[k] for k in keep] for side in ids], [[side[k] for k in keep] for side in texts], corpus)
+
+    def report(self) -> SplitReport:
+        source_lengths, target_lengths = (tuple(lengths.tolist()) for lengths in self._lengths)
+        return SplitReport(
+            **self._counts, source_tokens=self._tokens[0], target_tokens=self._tokens[1], source_unknown=self._unknown[0],
+            target_unknown=self._unknown[1], source_length_counts=source_lengths, target_length_counts=target_lengths,
+        )  # fmt: skip
+
+    def _is_unequal(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> Flags:
+        if not self._is_train:
+            return np.zeros(len(source_lengths), np.bool_)
+        most = self._config.max_length_ratio or USUAL_RATIO
+        return np.maximum(source_lengths, target_lengths) > most * np.minimum(source_lengths, target_lengths)
+
+    def _dropped(self, reasons: dict[str, Flags]) -> Flags:
+        """Counts each reason among the pairs that no reason before it has dropped."""
+        dropped = np.zeros(len(reasons["empty"]), np.bool_)
+        for name, is_dropping in drops(self._config).items():
+            counted = reasons[name] & ~dropped
+            self._counts[name] += int(counted.sum())
+            if is_dropping and self._is_train:
+                dropped |= counted
+        return dropped

@@ -1,0 +1,176 @@
+"""A training corpus that is read as it comes, a shard at a time, and never stored.
+
+The first pairs of the stream are valid and test where the dataset has no splits for them; those after them are what is trained on, counted
+from 0 here, in shards of `stream_pairs`. Every shard but the last of a pass is full, so that its number says where it begins.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from jax_transformer.data.encoding import SplitEncoder
+from jax_transformer.data.hub import OpenedStream, Unreachable, open_stream
+from jax_transformer.data.report import SplitReport
+from jax_transformer.data.tables import Pair
+from jax_transformer.data.text_files import CorpusError
+from jax_transformer.data.token_pairs import Sentences, TokenPairs
+from jax_transformer.data.tokenizers import Tokenizer
+from jax_transformer.data_config import DataConfig
+
+CHUNK = 10_000
+"""Pairs whose text is in memory at a time."""
+RETRY_SECONDS = (1.0, 5.0, 25.0)
+"""How long to wait before each further attempt to read on. (The library below makes attempts of its own, of single requests.)"""
+LENGTHS, STREAM = "train.lengths", "stream.json"
+
+
+class PairsInMemory:
+    """Takes the pairs of one split, as a PairsWriter does, and gives them back without their text."""
+
+    def __init__(self) -> None:
+        self._ids: tuple[list[npt.NDArray[np.int32]], ...] = ([], [])
+        self._lengths: tuple[list[npt.NDArray[np.int64]], ...] = ([], [])
+
+    def append(self, ids: Sequence[Sequence[Sequence[int]]], texts: Sequence[Sequence[str]], corpus: int) -> None:
+        """The ids of the sources and those of the targets; the texts are let go."""
+        for side, some in enumerate(ids):
+            packed = Sentences.pack(some, [])
+            self._ids[side].append(packed.ids)
+            self._lengths[side].append(np.diff(packed.offsets))
+
+    def pairs(self, max_length: int) -> TokenPairs:
+        """All of them. There is no text in it: `texts` must not be asked for."""
+        nothing = np.zeros(0, np.uint8), np.zeros(1, np.int64)
+        source, target = (
+            Sentences(
+                np.concatenate([np.zeros(0, np.int32), *ids]), np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])), *nothing
+            )
+            for ids, lengths in zip(self._ids, self._lengths, strict=True)
+        )  # fmt: skip
+        return TokenPairs(source, target, max_length)
+
+
+@dataclass(frozen=True, eq=False)
+class Beginning:
+    """What a prepared corpus keeps of the first shard of a stream."""
+
+    lengths: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+    """Numbers of source and target tokens of each pair that is kept of it."""
+    revision: str
+    """Which version of the dataset is read: see `open_stream`."""
+    identity: str
+    """The revision, or what stands for it of a directory: another one means other text."""
+
+    @classmethod
+    def load(cls, entry: Path) -> Beginning:
+        """What `save` wrote."""
+        lengths = np.fromfile(entry / LENGTHS, "<i4").reshape(2, -1)
+        stream: dict[str, str] = json.loads((entry / STREAM).read_text(encoding="utf-8"))
+        return cls((lengths[0], lengths[1]), **stream)
+
+    @staticmethod
+    def save(directory: Path, pairs: TokenPairs, revision: str, identity: str) -> None:
+        """Writes the files of an entry."""
+        np.stack([pairs.source_lengths, pairs.target_lengths]).astype("<i4").tofile(directory / LENGTHS)
+        (directory / STREAM).write_text(json.dumps({"revision": revision, "identity": identity}), encoding="utf-8")
+
+
+def read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]:
+    """The first shard of the stream as "train", and valid and test; the dataset's name with its version, and the revision.
+
+    Raises:
+      CorpusError: no training pair after those taken for valid and test; and as `open_stream` and `StreamedPairs.pairs_from` do.
+    """
+    stream = open_stream(config)
+    splits = {role: list(pairs.pairs_from(0)) for role, pairs in stream.splits.items() if role != "train"}
+    pairs = stream.splits["train"].pairs_from(0)
+    taken = _taken(config, stream)
+    for role, count in taken.items():
+        splits[role] = list(islice(pairs, count))
+    train = list(islice(pairs, config.stream_pairs))
+    if not train:
+        counts = " and ".join(f"{role}_pairs={count}" for role, count in taken.items()) or "none to take out"
+        raise CorpusError(
+            f"{stream.splits['train'].name}: expected training pairs, {counts}; received {sum(map(len, splits.values()))} pairs in all. "
+            "Take fewer, or check the dataset."
+        )
+    splits["train"] = train
+    return {role: splits[role] for role in ("train", "valid", "test") if role in splits}, stream.version, stream.revision
+
+
+class Shard(NamedTuple):
+    """Some consecutive training pairs of a stream, as ids."""
+
+    start: int
+    """Training pairs of the stream before it."""
+    pairs: TokenPairs
+    """Those that are kept; without text."""
+    report: SplitReport
+    """What was read and dropped. Overlapping and duplicated pairs aren't looked for."""
+
+
+class TrainingStream:
+    """The training pairs of a streamed corpus, shard by shard, from any shard on."""
+
+    def __init__(self, config: DataConfig, tokenizers: tuple[Tokenizer, Tokenizer], revision: str, log: Callable[[str], None]) -> None:
+        """`log` is called with a line before each further attempt to reach the dataset."""
+        self._config, self._tokenizers, self._revision, self._log = config, tokenizers, revision, log
+
+    def shards(self, start: int = 0) -> Iterator[Shard]:
+        """The shards of one pass from pair `start` on, the beginning of a shard. One is held at a time, by whoever asked for it.
+
+        Raises:
+          Unreachable: the dataset couldn't be read on after several attempts; it may be asked again, from where it stopped.
+          CorpusError: it holds something that can't be read, or not as text.
+        """
+        attempts = 0
+        pairs: Iterator[Pair] | None = None
+        while True:
+            try:
+                pairs = self._open(start) if pairs is None else pairs
+                shard = self._encode(pairs, start)
+            except Unreachable as error:
+                if attempts == len(RETRY_SECONDS):
+                    raise
+                seconds = RETRY_SECONDS[attempts]
+                attempts, pairs = attempts + 1, None
+                self._log(f"{error} Trying again in {seconds:g} s ({attempts} of {len(RETRY_SECONDS)}).")
+                time.sleep(seconds)
+                continue
+            attempts = 0
+            is_last = shard.report.read < self._config.stream_pairs
+            start += shard.report.read
+            if shard.report.read:
+                yield shard
+            del shard
+            if is_last:
+                return
+
+    def _open(self, start: int) -> Iterator[Pair]:
+        stream = open_stream(self._config, self._revision)
+        return stream.splits["train"].pairs_from(sum(_taken(self._config, stream).values()) + start)
+
+    def _encode(self, pairs: Iterator[Pair], start: int) -> Shard:
+        writer = PairsInMemory()
+        encoder = SplitEncoder(writer, "train", self._tokenizers, self._config)
+        left = self._config.stream_pairs
+        while left and (chunk := list(islice(pairs, min(CHUNK, left)))):
+            unknown = np.zeros(len(chunk), np.bool_)
+            encoder.add(chunk, 0, unknown, unknown)
+            left -= len(chunk)
+        return Shard(start, writer.pairs(self._config.max_length), encoder.report())
+
+
+def _taken(config: DataConfig, stream: OpenedStream) -> dict[str, int]:
+    """How many of the stream's first pairs are valid and test; none where the dataset has a split."""
+    counts = {"valid": config.valid_pairs, "test": config.test_pairs}
+    return {role: count for role, count in counts.items() if count and role not in stream.splits}

@@ -1,0 +1,130 @@
+"""Which batch each training step gets of a streamed corpus."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Generator, Iterator
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.data.batching import choose_shapes, cover_shapes, padding_share, plan_epoch
+from jax_transformer.data.loader import prefetch
+from jax_transformer.data.preparation import PreparedCorpus
+from jax_transformer.data.report import SplitReport, drops
+from jax_transformer.data.streaming import Shard, TrainingStream
+from jax_transformer.data.text_files import CorpusError
+from jax_transformer.run_config import RunConfig
+from jax_transformer.training.batch_schedule import BatchSchedule
+from jax_transformer.training.evaluation import batches
+from jax_transformer.training.scheduled import Position, Schedule, Scheduled
+
+Counts = Counter[str]
+"""By the names of SplitReport's fields, of all that was read of the stream so far."""
+
+
+def make_schedule(config: RunConfig, corpus: PreparedCorpus) -> Schedule:
+    """The schedule of a run."""
+    return StreamSchedule(config, corpus) if config.data.streaming else BatchSchedule(config, corpus)
+
+
+class StreamSchedule:
+    """Which batch each step gets: a function of the stream, the seed and the position. See `Schedule`.
+
+    A pass over the stream is an epoch. Each shard is shuffled and planned as an epoch is of a prepared corpus, by (seed, epoch, shard). The
+    shapes are chosen for the first shard, and one more is added where none of them holds a pair of max_length on both sides: a later shard
+    may have longer pairs than the first.
+    """
+
+    def __init__(self, config: RunConfig, corpus: PreparedCorpus) -> None:
+        if corpus.beginning is None:
+            raise ValueError("corpus: expected one that is prepared for streaming; received one without `beginning`")
+        self._config, self._corpus, data = config, corpus, config.data
+        lengths = corpus.beginning.lengths
+        shapes = choose_shapes(*lengths, batch_tokens=data.batch_tokens, num_shapes=data.num_shapes)
+        longest = np.array([data.max_length]), np.array([data.max_length - 1])
+        shapes = cover_shapes(shapes, longest, batch_tokens=data.batch_tokens)
+        self.shapes = tuple(shape._replace(rows=shape.rows * config.train.accumulate) for shape in shapes)
+        self.padding = padding_share(lengths, plan_epoch(lengths, self.shapes, seed=config.train.seed, epoch=0))
+        self.batches_per_epoch = self.epochs = None
+        self.last_step = None if config.train.max_epochs else config.train.max_steps
+        self._identity = corpus.beginning.identity
+        self._stream = TrainingStream(
+            data, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.beginning.revision, log=lambda line: print(line, flush=True)
+        )
+
+    def scheduled_from(self, step: int, position: Position) -> Iterator[Scheduled]:
+        """See `Schedule`. One batch is made ahead of the one given out, to know which is the last.
+
+        Raises:
+          CorpusError: the stream can't be read at all from `position` on, or was another when that was saved; no pair of it is usable.
+        """
+        with closing(self._scheduled(position)) as upcoming:
+            current = next(upcoming, None) if step < self._config.train.max_steps else None
+            while current is not None:
+                step += 1
+                following, failure = None, ""
+                if step < self._config.train.max_steps:
+                    try:
+                        following = next(upcoming, None)
+                    except CorpusError as error:
+                        failure = str(error)
+                yield current._replace(is_last=following is None and not failure, failure=failure)
+                current = following
+
+    def closing_lines(self, position: Position) -> list[str]:
+        """What was read of the stream, in all passes together, and what was dropped."""
+        counts = position.get("counts", {})
+        nothing = {field.name: 0 for field in dataclasses.fields(SplitReport)} | {"source_length_counts": (), "target_length_counts": ()}
+        return self._corpus.report.split_lines("train", SplitReport(**nothing | counts))
+
+    def _scheduled(self, position: Position) -> Generator[Scheduled, None, None]:
+        """The batches after `position`, as if none were the last."""
+        self._check(position)
+        start, done, seed = position.get("start", 0), position.get("batches", 0), self._config.train.seed
+        before: Counts = Counter(position.get("counts_before"))
+        with prefetch(self._shards(position.get("epoch", 0), start), depth=1) as shards:
+            for epoch, shard in shards:
+                counts = before + _counts(shard.report)
+                number = shard.start // self._config.data.stream_pairs
+                plan = plan_epoch(shard.pairs, self.shapes, seed=seed, epoch=epoch, shard=number)
+                made = batches(shard.pairs, plan[done:], self._corpus.source_tokenizer, self._corpus.target_tokenizer)
+                for count, batch in enumerate(made, start=done + 1):
+                    reached = {
+                        "epoch": epoch, "start": shard.start, "batches": count, "counts_before": dict(before), "counts": dict(counts),
+                        "corpus": self._identity,
+                    }  # fmt: skip
+                    yield Scheduled(batch, reached, {"epoch": epoch, "stream": self._figures(counts)}, is_last=False)
+                before, done = counts, 0
+
+    def _shards(self, epoch: int, start: int) -> Iterator[tuple[int, Shard]]:
+        """The shards from one on, pass after pass, each with the number of its pass."""
+        most = self._config.train.max_epochs
+        while not most or epoch < most:
+            kept = 0
+            for shard in self._stream.shards(start):
+                kept += shard.report.kept
+                yield epoch, shard
+            if not kept:
+                raise CorpusError(
+                    f"dataset {self._config.data.used_dataset}: expected usable training pairs after the first {start:,}; received none in "
+                    "a whole pass. It isn't what it was when it was prepared: start a new run."
+                )
+            epoch, start = epoch + 1, 0
+
+    def _figures(self, counts: Counts) -> dict[str, Any]:
+        return {name: counts[name] for name in ("read", "kept", *drops(self._config.data)) if name not in ("overlapping", "duplicated")}
+
+    def _check(self, position: Position) -> None:
+        saved = position.get("corpus", self._identity)
+        if saved != self._identity:
+            raise CorpusError(
+                f"dataset {self._config.data.used_dataset}: expected the version that the run began with, {saved}; received "
+                f"{self._identity}. Bring the dataset back as it was, or start a new run."
+            )
+
+
+def _counts(report: SplitReport) -> Counts:
+    return Counter({name: value for name, value in dataclasses.asdict(report).items() if isinstance(value, int)})
