@@ -165,9 +165,7 @@ def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], lo
                 _check_kept(reports[name], config)
                 _check_unknown(reports[name], config)
             if streamed:
-                contents = json.dumps(fingerprint(config, hashes), sort_keys=True)
-                identity = corpora.revision or hashlib.sha256(contents.encode()).hexdigest()
-                Beginning.save(directory, streamed.pairs(config.max_length), corpora.revision, identity)
+                Beginning.save(directory, streamed.pairs(config.max_length), corpora.revision)
         check_unchanged(config, hashes)
         report = Report(
             max_length=config.max_length,

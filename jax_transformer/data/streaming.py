@@ -67,21 +67,19 @@ class Beginning:
     """Numbers of source and target tokens of each pair that is kept of it."""
     revision: str
     """Which version of the dataset is read: see `open_stream`."""
-    identity: str
-    """The revision, or what stands for it of a directory: another one means other text."""
 
     @classmethod
     def load(cls, entry: Path) -> Beginning:
         """What `save` wrote."""
         lengths = np.fromfile(entry / LENGTHS, "<i4").reshape(2, -1)
-        stream: dict[str, str] = json.loads((entry / STREAM).read_text(encoding="utf-8"))
-        return cls((lengths[0], lengths[1]), **stream)
+        revision: str = json.loads((entry / STREAM).read_text(encoding="utf-8"))["revision"]
+        return cls((lengths[0], lengths[1]), revision)
 
     @staticmethod
-    def save(directory: Path, pairs: TokenPairs, revision: str, identity: str) -> None:
+    def save(directory: Path, pairs: TokenPairs, revision: str) -> None:
         """Writes the files of an entry."""
         np.stack([pairs.source_lengths, pairs.target_lengths]).astype("<i4").tofile(directory / LENGTHS)
-        (directory / STREAM).write_text(json.dumps({"revision": revision, "identity": identity}), encoding="utf-8")
+        (directory / STREAM).write_text(json.dumps({"revision": revision}), encoding="utf-8")
 
 
 def read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]:

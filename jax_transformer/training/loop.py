@@ -203,6 +203,7 @@ class _Training:
                 if self.profile:
                     self.profile.before_step()
                 state, metrics = self.train_step(state, batch)
+                stops = stop_requested()
                 self.window.add(metrics)
                 if step % config.log_every == 0 or is_last:
                     self._log_window(step, figures, progress)
@@ -214,12 +215,12 @@ class _Training:
                     if self._has_stopped_improving():
                         progress.print(f"stopped at step {step}: {config.patience} evaluations without a better {config.best_metric}")
                         break
-                elif stop_requested() or failure:
+                elif stops or failure:
                     checkpoints.save(state, None, self.position)
                 if failure:
                     checkpoints.wait()
                     raise RunError(f"{failure} The run is saved at step {step}; {_how_to_go_on(self.run_dir.path)}")
-                if stop_requested() and not is_last:
+                if stops and not is_last:
                     checkpoints.wait()
                     raise Interrupted(self.run_dir.path, step)
         return state

@@ -50,9 +50,9 @@ class StreamSchedule:
         self.padding = padding_share(lengths, plan_epoch(lengths, self.shapes, seed=config.train.seed, epoch=0))
         self.batches_per_epoch = self.epochs = None
         self.last_step = None if config.train.max_epochs else config.train.max_steps
-        self._identity = corpus.beginning.identity
+        self._revision = corpus.beginning.revision
         self._stream = TrainingStream(
-            data, (corpus.source_tokenizer, corpus.target_tokenizer), corpus.beginning.revision, log=lambda line: print(line, flush=True)
+            data, (corpus.source_tokenizer, corpus.target_tokenizer), self._revision, log=lambda line: print(line, flush=True)
         )
 
     def scheduled_from(self, step: int, position: Position) -> Iterator[Scheduled]:
@@ -94,7 +94,7 @@ class StreamSchedule:
                 for count, batch in enumerate(made, start=done + 1):
                     reached = {
                         "epoch": epoch, "start": shard.start, "batches": count, "counts_before": dict(before), "counts": dict(counts),
-                        "corpus": self._identity,
+                        "revision": self._revision,
                     }  # fmt: skip
                     yield Scheduled(batch, reached, {"epoch": epoch, "stream": self._figures(counts)}, is_last=False)
                 before, done = counts, 0
@@ -118,11 +118,12 @@ class StreamSchedule:
         return {name: counts[name] for name in ("read", "kept", *drops(self._config.data)) if name not in ("overlapping", "duplicated")}
 
     def _check(self, position: Position) -> None:
-        saved = position.get("corpus", self._identity)
-        if saved != self._identity:
+        """A dataset of the Hub that was prepared anew may have another version by now."""
+        saved = position.get("revision", self._revision)
+        if saved != self._revision:
             raise CorpusError(
-                f"dataset {self._config.data.used_dataset}: expected the version that the run began with, {saved}; received "
-                f"{self._identity}. Bring the dataset back as it was, or start a new run."
+                f"dataset {self._config.data.used_dataset}: expected version {saved}, with which the run began; received {self._revision}, "
+                "as it was prepared again. Start a new run."
             )
 
 

@@ -43,7 +43,7 @@ def small_run(folder: Path, **options: Any) -> RunConfig:
 
 
 def stopping_after(checks: int) -> Callable[[], contextlib.AbstractContextManager[Callable[[], bool]]]:
-    """In place of `stop_requests`: asks to stop when it has been looked at that many times."""
+    """In place of `stop_requests`: asks to stop once it has been looked at that many times, one time a step."""
 
     @contextlib.contextmanager
     def requests() -> Iterator[Callable[[], bool]]:
@@ -82,7 +82,7 @@ def test_a_stopped_run_keeps_the_same_mean(averaged: TrainingResult, tmp_path: P
     """The checkpoint of the stop, at step 7, is none of those that were evaluated, and doesn't push one of them out."""
     config = small_run(tmp_path, average_checkpoints=3, accumulate=2)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requests", stopping_after(10))
+        patch.setattr(loop, "stop_requests", stopping_after(6))
         with pytest.raises(Interrupted, match="saved at step 7"):
             train(config)
     resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
@@ -142,7 +142,7 @@ def test_the_moving_average_is_what_is_kept_and_evaluated(tmp_path: Path, monkey
     assert any(not np.array_equal(leaf, params_of(plain.run)[path]) for path, leaf in params_of(unbroken.run).items())
     config = small_run(tmp_path / "stopped", **options)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requests", stopping_after(2))
+        patch.setattr(loop, "stop_requests", stopping_after(1))
         with pytest.raises(Interrupted, match="saved at step 2"):
             train(config)
     resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
