@@ -162,8 +162,8 @@ class TrainingStream:
         encoder = SplitEncoder(writer, "train", self._tokenizers, self._config)
         left = self._config.stream_pairs
         while left and (chunk := list(islice(pairs, min(CHUNK, left)))):
-            unknown = np.zeros(len(chunk), np.bool_)
-            encoder.add(chunk, 0, unknown, unknown)
+            nowhere = np.zeros(len(chunk), np.bool_)
+            encoder.add(chunk, 0, nowhere, nowhere)
             left -= len(chunk)
         return Shard(start, writer.pairs(self._config.max_length), encoder.report())
 
