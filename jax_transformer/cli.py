@@ -9,7 +9,7 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -18,6 +18,9 @@ from jax_transformer.compilation_cache import use_compilation_cache
 from jax_transformer.plot_command import plot
 from jax_transformer.presets import PRESETS, get_preset
 from jax_transformer.run_config import RunConfig
+
+if TYPE_CHECKING:
+    from jax_transformer.model_directory import Model
 
 DEFAULT_PRESET = "demo"
 TRAIN_HELP = f"""Train a model: jax-transformer train [PRESET] [--config FILE] [--resume RUN] [--dry-run] [--profile] [options]
@@ -191,10 +194,9 @@ def _translate(arguments: list[str]) -> int:
     _check_rows(options.rows)
     from jax_transformer.data.corpus import read_lines
     from jax_transformer.decoding.translation import translate
-    from jax_transformer.model_directory import load_model
 
     lines = None if options.input is None else read_lines(options.input)
-    model = load_model(options.model)
+    model = _load(options.model, options.source_tag)
     if lines is None and sys.stdin.isatty():
         return _prompt(lambda line: translate(model, [line], source_tag=options.source_tag)[0])
     lines = _stdin_lines() if lines is None else lines
@@ -213,11 +215,10 @@ def _evaluate(arguments: list[str]) -> int:
         raise ValueError(f"--tokenize expects one of {', '.join(sorted(BLEU.TOKENIZERS))}; received {options.tokenize!r}")
     from jax_transformer.data.corpus import read_pairs
     from jax_transformer.decoding.translation import translate
-    from jax_transformer.model_directory import load_model
     from jax_transformer.training.metrics import score_translations
 
     pairs = read_pairs((options.source, options.target))
-    model = load_model(options.model)
+    model = _load(options.model, options.source_tag)
     translations = translate(model, [source for source, _ in pairs], rows=options.rows, source_tag=options.source_tag)
     scores = score_translations(translations, [target for _, target in pairs], tokenize=options.tokenize)
     print(f"BLEU        {scores.bleu:.2f}   {scores.bleu_signature}")
@@ -225,6 +226,17 @@ def _evaluate(arguments: list[str]) -> int:
     print(f"exact match {scores.exact_match:.2f} %")
     print(f"sentences   {scores.sentences}")
     return 0
+
+
+def _load(path: str, source_tag: str) -> Model:
+    """The model; says so where it was trained with tags and none is given."""
+    from jax_transformer.model_directory import load_model
+
+    model = load_model(path)
+    tags = model.source_tokenizer.tags if model.source_tokenizer else ()
+    if tags and not source_tag:
+        print(f"note: this model knows the source tags {', '.join(tags)}; none is given (--source-tag)", file=sys.stderr)
+    return model
 
 
 def _check_rows(rows: int) -> None:

@@ -298,13 +298,15 @@ def test_a_source_tag_goes_with_every_sentence(model_directory: Path, tmp_path: 
     code, out, err = run(capsys, "translate", str(tmp_path / "model"), "--input", file, "--source-tag", "<2de>")
     assert code == 0, err
     assert out.splitlines() == tagged
+    assert err == ""
     target = write(tmp_path / "target", out)
     options = ("evaluate", str(tmp_path / "model"), "--source", file, "--target", target)
     code, out, err = run(capsys, *options, "--source-tag", "<2de>")
     assert code == 0, err
     assert "exact match 100.00 %" in out
-    code, out, _ = run(capsys, *options)
+    code, out, err = run(capsys, *options)
     assert "exact match 100.00 %" not in out
+    assert "knows the source tags <2de>; none is given" in err
 
 
 def test_an_unknown_source_tag_is_refused(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
