@@ -1,17 +1,12 @@
-"""Preparation: what is kept and counted, and a cache that is either whole or not there."""
+"""Preparation: what is kept, counted and refused."""
 
 from __future__ import annotations
 
 import dataclasses
 import errno
-import inspect
-import json
 import os
-import shutil
-import signal
 import subprocess
 import sys
-import time
 import types
 from pathlib import Path
 from typing import Any
@@ -23,11 +18,10 @@ from hypothesis import strategies as st
 
 import jax_transformer.data
 from jax_transformer.data import preparation
-from jax_transformer.data.corpus import CorpusError, fingerprint, hash_files
+from jax_transformer.data.corpus import CorpusError
 from jax_transformer.data.preparation import PreparedCorpus, Sentences, SplitReport, TokenPairs, prepare
 from jax_transformer.data.token_pairs import PairsWriter
-from jax_transformer.data.tokenizers import Tokenizer
-from jax_transformer.run_config import CorpusConfig, DataConfig
+from jax_transformer.run_config import DataConfig
 
 Pairs = list[tuple[str, str]]
 PAIRS = [(" ".join("abcdefG"[: k % 7 + 1]), " ".join("tuvwxyz"[k % 7 :])) for k in range(23)]
@@ -55,6 +49,10 @@ def contents(corpus: PreparedCorpus) -> list[Any]:
         for name, split in corpus.splits.items()
     ]
     return [*splits, corpus.report, corpus.source_tokenizer.to_json(), corpus.target_tokenizer.to_json()]
+
+
+def fail_if_called(line: str) -> None:
+    raise AssertionError(f"prepared again: {line}")
 
 
 # --- what is kept
@@ -261,134 +259,6 @@ def test_the_report_tells_each_count(tmp_path: Path) -> None:
     ]
 
 
-# --- several corpora
-
-
-def corpora_in(folder: Path, **options: Any) -> DataConfig:
-    """A corpus of 23 pairs, with a validation file, and two of 30 which are one text in both directions."""
-    there = [(f"s{k}", f"t{k}") for k in range(30)]
-    back = [(target, source) for source, target in there]
-    more = tuple(
-        CorpusConfig(train=(write(folder / f"{name}.tsv", pairs),), valid_pairs=5, test_pairs=4)
-        for name, pairs in (("there", there), ("back", back))
-    )
-    return dataclasses.replace(config_in(folder, **options), more=more)
-
-
-def test_a_split_is_the_union_over_the_corpora(tmp_path: Path) -> None:
-    corpus = prepare(corpora_in(tmp_path))
-    assert {name: np.bincount(split.corpus, minlength=3).tolist() for name, split in corpus.splits.items() if split.corpus is not None} == {
-        "train": [len(PAIRS), 21, 21], "valid": [len(PAIRS), 5, 5], "test": [0, 4, 4]
-    }  # fmt: skip
-    for split in corpus.splits.values():
-        assert split.corpus is not None
-        assert split.corpus.dtype == np.uint16
-        there, back = (np.flatnonzero(split.corpus == number) for number in (1, 2))
-        assert split.source_texts(there) == split.target_texts(back), "of one text in both directions the same lines are drawn"
-        assert all(text.startswith("s") for text in split.source_texts(there))
-    first = prepare(config_in(tmp_path)).splits["train"]
-    assert corpus.splits["train"].source_texts(range(len(PAIRS))) == first.source_texts()
-
-
-def test_copies_are_found_across_corpora(tmp_path: Path) -> None:
-    config = config_in(tmp_path, [("a", "b"), ("c", "d")], valid=(write(tmp_path / "other.tsv", [("x", "y")]),))
-    second = write(tmp_path / "second.tsv", [("a", "b"), ("x", "y"), ("e", "f")])
-    train = prepare(dataclasses.replace(config, more=(CorpusConfig(train=(second,)),))).report.splits["train"]
-    assert (train.read, train.duplicated, train.overlapping) == (5, 1, 1)
-
-
-def test_weights_are_not_part_of_what_is_prepared(tmp_path: Path) -> None:
-    config = corpora_in(tmp_path)
-    first = prepare(config)
-    weighted = dataclasses.replace(config, weight=0.5, more=tuple(dataclasses.replace(corpus, weight=3.0) for corpus in config.more))
-    assert prepare(weighted, fail_if_called).directory == first.directory
-    assert prepare(dataclasses.replace(config, more=config.more[::-1])).directory != first.directory
-
-
-def needs_tags() -> None:
-    if "tag" not in inspect.signature(Tokenizer.encode).parameters:
-        pytest.skip("the tokenizers have no tags yet")
-
-
-def tagged_in(folder: Path, **options: Any) -> DataConfig:
-    """German, and French after a tag, of the same English."""
-    german = config_in(folder, [("a b", "c d"), ("e", "f"), ("OK", "OK")], **options)
-    french = write(folder / "french.tsv", [("a b", "g h"), ("e", "i"), ("OK", "OK")])
-    return dataclasses.replace(german, source_tag="<2de>", more=(CorpusConfig(train=(french,), source_tag="<2fr>"),))
-
-
-@pytest.mark.parametrize("options", [{}, {"joint_vocabulary": True}, {"source_bos": True}, {"tokenizer": "bpe", "vocab_size": 30}])
-def test_tags_come_before_each_source_of_their_corpus(tmp_path: Path, options: dict[str, Any]) -> None:
-    needs_tags()
-    corpus = prepare(tagged_in(tmp_path, **options))
-    tokenizer, train = corpus.source_tokenizer, corpus.splits["train"]
-    assert tokenizer.tags == ("<2de>", "<2fr>")
-    assert train.corpus is not None
-    place = 1 if options.get("source_bos") else 0
-    tags = [tokenizer.tokens(train.source(k))[place] for k in range(len(train))]
-    assert tags == ["<2de>"] * 3 + ["<2fr>"] * 3
-    assert not any("<2" in token for k in range(len(train)) for token in corpus.target_tokenizer.tokens(train.target(k)))
-    assert train.source_texts([0, 3]) == ["a b", "a b"], "the text is as it was read"
-
-
-def test_pairs_with_other_tags_are_no_duplicates(tmp_path: Path) -> None:
-    needs_tags()
-    assert prepare(tagged_in(tmp_path, drop_duplicates=True)).report.splits["train"].duplicated == 0
-
-
-def test_a_tag_alone_is_an_empty_source(tmp_path: Path) -> None:
-    needs_tags()
-    config = dataclasses.replace(config_in(tmp_path, [("a", "b"), ("  ", "b")]), source_tag="<2de>")
-    assert prepare(config).report.splits["train"].empty == 1
-
-
-# --- datasets
-
-
-@pytest.fixture
-def dataset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that is a dataset of Hugging Face."""
-    import datasets
-
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "library")
-    folder = tmp_path / "dataset"
-    folder.mkdir()
-    for name, count in (("train", 12), ("validation", 3)):
-        lines = (json.dumps({"source": f"{name} {k}", "target": f"{k} {name}"}) + "\n" for k in range(count))
-        (folder / f"{name}.jsonl").write_text("".join(lines))
-    return folder
-
-
-def test_a_dataset_is_prepared_and_told_by_its_version(tmp_path: Path, dataset: Path) -> None:
-    corpus = prepare(DataConfig(dataset=str(dataset), test_pairs=2, cache_dir=str(tmp_path / "cache")))
-    assert {name: len(split) for name, split in corpus.splits.items()} == {"train": 10, "valid": 3, "test": 2}
-    assert corpus.splits["valid"].target_texts() == [f"{k} validation" for k in range(3)]
-    assert corpus.report.lines()[0].startswith(f"dataset {dataset}, version 0.0.0, ")
-
-
-def test_a_dataset_counts_by_its_files(tmp_path: Path, dataset: Path) -> None:
-    config = DataConfig(dataset=str(dataset), cache_dir=str(tmp_path / "cache"))
-    first = prepare(config).directory
-    moved = dataset.rename(tmp_path / "moved")
-    assert prepare(dataclasses.replace(config, dataset=str(moved)), fail_if_called).directory == first
-    assert prepare(dataclasses.replace(config, dataset=str(moved), train_split="train[:5]")).directory != first
-    with open(moved / "train.jsonl", "a") as file:
-        file.write('{"source": "one", "target": "more"}\n')
-    longer = dataclasses.replace(config, dataset=str(moved))
-    assert len(prepare(longer).splits["train"]) == 13
-    before = fingerprint(longer, hash_files(longer))
-    (moved / "validation.jsonl").rename(moved / "unnamed.jsonl")
-    assert fingerprint(longer, hash_files(longer)) != before, "the name of a file in it may say the split"
-
-
-def test_a_dataset_without_validation_pairs_is_refused(tmp_path: Path, dataset: Path) -> None:
-    (dataset / "validation.jsonl").unlink()
-    config = DataConfig(dataset=str(dataset), cache_dir=str(tmp_path / "cache"))
-    with pytest.raises(CorpusError, match="received neither valid files nor valid_pairs, nor a dataset with a split of that name"):
-        prepare(config)
-    assert len(prepare(dataclasses.replace(config, valid_pairs=2)).splits["valid"]) == 2
-
-
 # --- refusals
 
 
@@ -476,190 +346,6 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(CorpusError, match=r"received 'No space left on device' with [0-9,.]+ MB left"):
         prepare(config_in(tmp_path))
     assert list((tmp_path / "cache").iterdir()) == []
-
-
-# --- the cache
-
-
-def fail_if_called(line: str) -> None:
-    raise AssertionError(f"prepared again: {line}")
-
-
-def test_what_is_prepared_is_not_prepared_again(tmp_path: Path) -> None:
-    first = prepare(config_in(tmp_path))
-    again = prepare(config_in(tmp_path, batch_tokens=512, num_shapes=2), fail_if_called)
-    assert again.directory == first.directory
-    assert contents(again) == contents(first)
-    (tmp_path / "other").mkdir()
-    moved = config_in(tmp_path / "other")
-    renamed = DataConfig(train=moved.train, valid=moved.valid, cache_dir=str(tmp_path / "cache"))
-    assert prepare(renamed, fail_if_called).directory == first.directory, "files count by content"
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"tokenizer": "characters"}, {"joint_vocabulary": True}, {"vocab_size": 9}, {"min_frequency": 4}, {"lowercase": True},
-        {"pad_id": 5}, {"source_eos": False}, {"source_bos": True}, {"max_length": 6}, {"pairs": PAIRS[1:]},
-    ],
-)  # fmt: skip
-def test_whatever_matters_makes_another_entry(tmp_path: Path, options: dict[str, Any]) -> None:
-    first = prepare(config_in(tmp_path))
-    other = prepare(config_in(tmp_path, **options))
-    assert other.directory != first.directory
-    assert other.directory.parent == first.directory.parent
-    assert contents(other) != contents(first)
-
-
-@pytest.mark.parametrize("harm", ["truncate", "extend", "delete", "flip"])
-@pytest.mark.parametrize(
-    "name",
-    [
-        "manifest.json", "report.json", "source_tokenizer.json", "train.source.ids", "train.target.offsets", "train.corpus",
-        "valid.target.txt", "valid.source.text_offsets",
-    ],
-)  # fmt: skip
-def test_a_damaged_entry_is_built_again(tmp_path: Path, name: str, harm: str) -> None:
-    config = config_in(tmp_path)
-    first = prepare(config)
-    expected = contents(first)
-    victim = first.directory / name
-    data = victim.read_bytes()
-    victim.unlink()
-    middle = len(data) // 2
-    flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
-    if harm != "delete":
-        victim.write_bytes({"truncate": data[:-1], "extend": data + b"x", "flip": flipped}[harm])
-    lines: list[str] = []
-    again = prepare(config, lines.append)
-    assert lines, "it was built again"
-    assert contents(again) == expected
-    assert list((tmp_path / "cache").iterdir()) == [first.directory]
-
-
-def test_arrays_are_mapped_and_read_only(tmp_path: Path) -> None:
-    ids = prepare(config_in(tmp_path)).splits["train"].source_sentences.ids
-    assert isinstance(ids.base, np.memmap)
-    assert ids.dtype == np.int32
-    with pytest.raises(ValueError, match="read-only"):
-        ids[0] = 1
-
-
-def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
-    config = config_in(tmp_path)
-
-    def fail(line: str) -> None:
-        if line.startswith("encoding valid"):
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(config, fail)
-    assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_losing_a_race_gives_the_winners_entry(tmp_path: Path) -> None:
-    config = config_in(tmp_path)
-    winners = []
-
-    def overtake(line: str) -> None:
-        if line.startswith("encoding valid"):
-            winners.append(prepare(config))
-            inodes.append(winners[0].directory.stat().st_ino)
-
-    inodes: list[int] = []
-    mine = prepare(config, overtake)
-    assert contents(mine) == contents(winners[0])
-    assert mine.directory.stat().st_ino == inodes[0], "the winner's entry stayed where it was"
-    assert list((tmp_path / "cache").iterdir()) == [mine.directory]
-
-
-def test_an_entry_appears_whole(tmp_path: Path) -> None:
-    inodes: list[int] = []
-
-    def look(line: str) -> None:
-        if line.startswith("encoding valid"):
-            inodes.extend(path.stat().st_ino for path in (tmp_path / "cache").iterdir())
-
-    corpus = prepare(config_in(tmp_path), look)
-    assert inodes == [corpus.directory.stat().st_ino], "it was built under another name, and renamed"
-
-
-CHILD = """
-import sys, time
-from jax_transformer.data import preparation
-from jax_transformer.run_config import DataConfig
-
-def wait(line):
-    if line.startswith(sys.argv[1]):
-        print("waiting", flush=True)
-        sys.stdin.readline()
-
-def publish(building, entry):
-    wait("publishing")
-    original(building, entry)
-
-preparation.CHUNK = 5
-original, preparation.publish = preparation.publish, publish
-corpus = preparation.prepare(DataConfig(train=(sys.argv[2],), valid=(sys.argv[3],), cache_dir=sys.argv[4]), wait)
-print(corpus.directory)
-"""
-
-
-def start_child(stage: str, config: DataConfig) -> subprocess.Popen[str]:
-    """A process preparing `config`, once it waits at `stage`."""
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, stage, config.train[0], config.valid[0], config.cache_dir],
-        env=os.environ | {"PYTHONPATH": ":".join(sys.path)},
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "waiting\n"
-    return child
-
-
-@pytest.mark.parametrize("stage", ["training", "encoding train: 10", "encoding valid: 23", "publishing"])
-def test_a_kill_leaves_no_entry(tmp_path: Path, stage: str) -> None:
-    config = config_in(tmp_path)
-    with start_child(stage, config) as child:
-        child.send_signal(signal.SIGKILL)
-        assert child.wait(timeout=30) == -signal.SIGKILL
-    leftovers = [path.name for path in (tmp_path / "cache").iterdir()]
-    assert len(leftovers) == 1
-    assert leftovers[0].startswith("building-")
-
-    corpus = prepare(config)
-    (tmp_path / "whole").mkdir()
-    assert contents(corpus) == contents(prepare(config_in(tmp_path / "whole")))
-
-
-def test_two_processes_may_prepare_the_same_corpus(tmp_path: Path) -> None:
-    config = config_in(tmp_path)
-    children = [start_child("publishing", config) for _ in range(2)]
-    outputs = [child.communicate("\n", timeout=30)[0].strip() for child in children]
-    assert [child.returncode for child in children] == [0, 0]
-    corpus = prepare(config, fail_if_called)
-    assert outputs == [str(corpus.directory)] * 2
-    assert list((tmp_path / "cache").iterdir()) == [corpus.directory]
-
-
-def test_leftovers_are_removed_after_a_day(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    for name, age in (("building-old", 25 * 3600), ("building-young", 3600)):
-        (cache / name).mkdir(parents=True)
-        os.utime(cache / name, (time.time() - age,) * 2)
-    corpus = prepare(config_in(tmp_path))
-    assert {path.name for path in cache.iterdir()} == {"building-young", corpus.directory.name}
-
-
-def test_an_open_corpus_outlives_its_entry(tmp_path: Path) -> None:
-    config = config_in(tmp_path)
-    first = prepare(config)
-    expected = contents(first)
-    shutil.rmtree(first.directory)
-    prepare(config)
-    assert contents(first) == expected
 
 
 # --- real text

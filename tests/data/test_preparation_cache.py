@@ -1,0 +1,229 @@
+"""The cache of prepared corpora: an entry is either whole or not there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jax_transformer.data.preparation import PreparedCorpus, prepare
+from jax_transformer.run_config import DataConfig
+
+Pairs = list[tuple[str, str]]
+PAIRS = [(" ".join("abcdefG"[: k % 7 + 1]), " ".join("tuvwxyz"[k % 7 :])) for k in range(23)]
+
+
+def write(path: Path, pairs: Pairs) -> str:
+    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
+    return str(path)
+
+
+def config_in(folder: Path, pairs: Pairs = PAIRS, **options: Any) -> DataConfig:
+    options = {"valid": (write(folder / "valid.tsv", pairs),)} | options
+    return DataConfig(train=(write(folder / "train.tsv", pairs),), cache_dir=str(folder / "cache"), **options)
+
+
+def contents(corpus: PreparedCorpus) -> list[Any]:
+    """Everything in a prepared corpus that a user sees."""
+    splits = [
+        (
+            name,
+            [ids.tolist() for k in range(len(split)) for ids in (split.source(k), split.target(k))],
+            split.source_texts(),
+            split.target_texts(),
+        )
+        for name, split in corpus.splits.items()
+    ]
+    return [*splits, corpus.report, corpus.source_tokenizer.to_json(), corpus.target_tokenizer.to_json()]
+
+
+# --- the cache
+
+
+def fail_if_called(line: str) -> None:
+    raise AssertionError(f"prepared again: {line}")
+
+
+def test_what_is_prepared_is_not_prepared_again(tmp_path: Path) -> None:
+    first = prepare(config_in(tmp_path))
+    again = prepare(config_in(tmp_path, batch_tokens=512, num_shapes=2), fail_if_called)
+    assert again.directory == first.directory
+    assert contents(again) == contents(first)
+    (tmp_path / "other").mkdir()
+    moved = config_in(tmp_path / "other")
+    renamed = DataConfig(train=moved.train, valid=moved.valid, cache_dir=str(tmp_path / "cache"))
+    assert prepare(renamed, fail_if_called).directory == first.directory, "files count by content"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tokenizer": "characters"}, {"joint_vocabulary": True}, {"vocab_size": 9}, {"min_frequency": 4}, {"lowercase": True},
+        {"pad_id": 5}, {"source_eos": False}, {"source_bos": True}, {"max_length": 6}, {"pairs": PAIRS[1:]},
+    ],
+)  # fmt: skip
+def test_whatever_matters_makes_another_entry(tmp_path: Path, options: dict[str, Any]) -> None:
+    first = prepare(config_in(tmp_path))
+    other = prepare(config_in(tmp_path, **options))
+    assert other.directory != first.directory
+    assert other.directory.parent == first.directory.parent
+    assert contents(other) != contents(first)
+
+
+@pytest.mark.parametrize("harm", ["truncate", "extend", "delete", "flip"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "manifest.json", "report.json", "source_tokenizer.json", "train.source.ids", "train.target.offsets", "train.corpus",
+        "valid.target.txt", "valid.source.text_offsets",
+    ],
+)  # fmt: skip
+def test_a_damaged_entry_is_built_again(tmp_path: Path, name: str, harm: str) -> None:
+    config = config_in(tmp_path)
+    first = prepare(config)
+    expected = contents(first)
+    victim = first.directory / name
+    data = victim.read_bytes()
+    victim.unlink()
+    middle = len(data) // 2
+    flipped = data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+    if harm != "delete":
+        victim.write_bytes({"truncate": data[:-1], "extend": data + b"x", "flip": flipped}[harm])
+    lines: list[str] = []
+    again = prepare(config, lines.append)
+    assert lines, "it was built again"
+    assert contents(again) == expected
+    assert list((tmp_path / "cache").iterdir()) == [first.directory]
+
+
+def test_arrays_are_mapped_and_read_only(tmp_path: Path) -> None:
+    ids = prepare(config_in(tmp_path)).splits["train"].source_sentences.ids
+    assert isinstance(ids.base, np.memmap)
+    assert ids.dtype == np.int32
+    with pytest.raises(ValueError, match="read-only"):
+        ids[0] = 1
+
+
+def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+
+    def fail(line: str) -> None:
+        if line.startswith("encoding valid"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(config, fail)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_losing_a_race_gives_the_winners_entry(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    winners = []
+
+    def overtake(line: str) -> None:
+        if line.startswith("encoding valid"):
+            winners.append(prepare(config))
+            inodes.append(winners[0].directory.stat().st_ino)
+
+    inodes: list[int] = []
+    mine = prepare(config, overtake)
+    assert contents(mine) == contents(winners[0])
+    assert mine.directory.stat().st_ino == inodes[0], "the winner's entry stayed where it was"
+    assert list((tmp_path / "cache").iterdir()) == [mine.directory]
+
+
+def test_an_entry_appears_whole(tmp_path: Path) -> None:
+    inodes: list[int] = []
+
+    def look(line: str) -> None:
+        if line.startswith("encoding valid"):
+            inodes.extend(path.stat().st_ino for path in (tmp_path / "cache").iterdir())
+
+    corpus = prepare(config_in(tmp_path), look)
+    assert inodes == [corpus.directory.stat().st_ino], "it was built under another name, and renamed"
+
+
+CHILD = """
+import sys, time
+from jax_transformer.data import preparation
+from jax_transformer.run_config import DataConfig
+
+def wait(line):
+    if line.startswith(sys.argv[1]):
+        print("waiting", flush=True)
+        sys.stdin.readline()
+
+def publish(building, entry):
+    wait("publishing")
+    original(building, entry)
+
+preparation.CHUNK = 5
+original, preparation.publish = preparation.publish, publish
+corpus = preparation.prepare(DataConfig(train=(sys.argv[2],), valid=(sys.argv[3],), cache_dir=sys.argv[4]), wait)
+print(corpus.directory)
+"""
+
+
+def start_child(stage: str, config: DataConfig) -> subprocess.Popen[str]:
+    """A process preparing `config`, once it waits at `stage`."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, stage, config.train[0], config.valid[0], config.cache_dir],
+        env=os.environ | {"PYTHONPATH": ":".join(sys.path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "waiting\n"
+    return child
+
+
+@pytest.mark.parametrize("stage", ["training", "encoding train: 10", "encoding valid: 23", "publishing"])
+def test_a_kill_leaves_no_entry(tmp_path: Path, stage: str) -> None:
+    config = config_in(tmp_path)
+    with start_child(stage, config) as child:
+        child.send_signal(signal.SIGKILL)
+        assert child.wait(timeout=30) == -signal.SIGKILL
+    leftovers = [path.name for path in (tmp_path / "cache").iterdir()]
+    assert len(leftovers) == 1
+    assert leftovers[0].startswith("building-")
+
+    corpus = prepare(config)
+    (tmp_path / "whole").mkdir()
+    assert contents(corpus) == contents(prepare(config_in(tmp_path / "whole")))
+
+
+def test_two_processes_may_prepare_the_same_corpus(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    children = [start_child("publishing", config) for _ in range(2)]
+    outputs = [child.communicate("\n", timeout=30)[0].strip() for child in children]
+    assert [child.returncode for child in children] == [0, 0]
+    corpus = prepare(config, fail_if_called)
+    assert outputs == [str(corpus.directory)] * 2
+    assert list((tmp_path / "cache").iterdir()) == [corpus.directory]
+
+
+def test_leftovers_are_removed_after_a_day(tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    for name, age in (("building-old", 25 * 3600), ("building-young", 3600)):
+        (cache / name).mkdir(parents=True)
+        os.utime(cache / name, (time.time() - age,) * 2)
+    corpus = prepare(config_in(tmp_path))
+    assert {path.name for path in cache.iterdir()} == {"building-young", corpus.directory.name}
+
+
+def test_an_open_corpus_outlives_its_entry(tmp_path: Path) -> None:
+    config = config_in(tmp_path)
+    first = prepare(config)
+    expected = contents(first)
+    shutil.rmtree(first.directory)
+    prepare(config)
+    assert contents(first) == expected
