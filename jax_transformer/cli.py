@@ -102,7 +102,10 @@ def _run_training(config: RunConfig, *, name: str, resume: bool, profile: bool) 
     print(f"  {scores.bleu_signature}\n  {scores.chrf_signature}")
     print(f"{result.seconds:.0f} s, of which {result.compile_seconds:.0f} s compiled {result.programs} training programs")
     if profile:
-        print(f"trace: {result.run / 'profile'} (look at it with `xprof` or ui.perfetto.dev)")
+        trace = result.run / "profile"
+        print(
+            f"trace: {trace} (look at it with `xprof` or ui.perfetto.dev)" if trace.exists() else "trace: none, the run had too few steps"
+        )
     made_of = f"step {result.step}" if len(result.steps) == 1 else f"the mean of steps {', '.join(map(str, result.steps))}"
     print(f"run:    {result.run}\nmodel:  {result.model} ({made_of})\nreport: {result.report}")
     print(f"translate with it: jax-transformer translate {result.model}")

@@ -158,7 +158,7 @@ class DataConfig(CorpusConfig):
         problems = super()._problems()
         for name, least in (
             ("phrasebook_pairs", 1), ("vocab_size", 0), ("min_frequency", 1), ("pad_id", 0), ("unk_id", 0), ("bos_id", 0), ("eos_id", 0),
-            ("max_length", 2), ("num_shapes", 1), ("stream_pairs", 1),
+            ("max_length", 2), ("num_shapes", 1), ("stream_pairs", 1), ("split_seed", 0),
         ):  # fmt: skip
             if getattr(self, name) < least:
                 problems.append(f"{name} must be at least {least}; received {getattr(self, name)}")

@@ -168,12 +168,14 @@ def hash_files(config: DataConfig) -> dict[str, str]:
 
 
 def fingerprint(config: DataConfig, hashes: dict[str, str]) -> list[dict[str, Any]]:
-    """What the text is, given `hash_files`: for each corpus the hashes of its files by role, whatever their names.
+    """What the text is, given `hash_files`: for each corpus the hashes of its files by role, whatever their names, and how a table is read.
 
     Of a directory's dataset the files' names in it count too. A dataset of the Hub is its name: a version that was read stays, so that a
     run goes on as it began, and without the network.
     """
     contents: list[dict[str, Any]] = [{role: [hashes[path] for path in paths] for role, paths in files.items()} for files in _files(config)]
+    for content, files in zip(contents, _files(config), strict=True):
+        content["formats"] = [table_suffix(path) for paths in files.values() for path in paths if table_suffix(path) in READERS]
     for corpus, content, files in zip(config.corpora, contents, _files(config), strict=False):
         if corpus.used_dataset:
             content["names"] = [Path(path).relative_to(Path(corpus.used_dataset).expanduser()).as_posix() for path in files["dataset"]]

@@ -38,7 +38,9 @@ def with_tokenizers_of_initial_model(config: RunConfig) -> RunConfig:
         return config
     directory = _directory(config.init_from)
     source, target = (str(directory / name) for name in TOKENIZERS.values())
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, source_tokenizer=source, target_tokenizer=target))
+    # the files have their own normalization
+    data = dataclasses.replace(config.data, source_tokenizer=source, target_tokenizer=target, lowercase=False, normalization="none")
+    return dataclasses.replace(config, data=data)
 
 
 def first_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -> Params:

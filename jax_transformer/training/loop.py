@@ -30,7 +30,7 @@ from jax_transformer.training.events import require_tensorboard
 from jax_transformer.training.initial import first_params, with_tokenizers_of_initial_model
 from jax_transformer.training.journal import Journal
 from jax_transformer.training.kept_model import fitted, make_model
-from jax_transformer.training.metrics import TranslationScores
+from jax_transformer.training.metrics import TranslationScores, check_tokenizer
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import RunDirectory, RunError, check_unused
@@ -123,6 +123,7 @@ def describe_run(config: RunConfig) -> Iterator[str]:
 def _prepare(config: RunConfig) -> PreparedCorpus:
     if config.train.tensorboard:
         require_tensorboard()
+    check_tokenizer(config.train.score_tokenizer)
     corpus = prepare(config.data, log=lambda line: print(line, flush=True))
     for line in corpus.report.lines():
         print(line, flush=True)
@@ -246,6 +247,11 @@ class _Training:
     def _evaluate(self, step: int, state: TrainState, progress: TrainingProgress) -> float:
         """Logs the validation figures; returns the one that picks the best checkpoint, as a score."""
         loss = self._valid_loss(kept_params(state))
+        if not math.isfinite(loss):
+            raise RunError(
+                f"step {step}: expected a finite validation loss; received {loss}; lower train.learning_rate or set train.clip_norm, "
+                "or check that a validation pair fits data.max_length"
+            )
         record: dict[str, Any] = {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
         text = f"step {step}  valid loss {loss:.4f}  perplexity {record['valid_perplexity']:.2f}"
         if self.config.train.evaluate_sentences:

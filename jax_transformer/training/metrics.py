@@ -25,6 +25,18 @@ class TranslationScores:
         return f"BLEU {self.bleu:.2f}  chrF {self.chrf:.2f}  exact match {self.exact_match:.1f} %  ({self.sentences} sentences{left_out})"
 
 
+def check_tokenizer(tokenize: str) -> None:
+    """Raises ValueError unless sacreBLEU has a tokenizer of this name, and can use it here."""
+    from sacrebleu.metrics import BLEU
+
+    if tokenize not in BLEU.TOKENIZERS:
+        raise ValueError(f"train.score_tokenizer: expected one of {', '.join(sorted(BLEU.TOKENIZERS))}; received {tokenize!r}")
+    try:
+        BLEU(tokenize=tokenize)
+    except (ImportError, RuntimeError) as error:  # some need a package of their own
+        raise ValueError(f"train.score_tokenizer: expected one that is installed; received {tokenize!r}: {error}") from None
+
+
 def score_translations(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> TranslationScores:
     """BLEU (Papineni et al. 2002), chrF (Popović 2015) and exact match of hypotheses against one reference each.
 

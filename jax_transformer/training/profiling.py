@@ -15,18 +15,19 @@ class Profile:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.is_done = False
+        self._is_open = False
         self._seen = 0
 
     def before_step(self) -> None:
         self._seen += 1
         if self._seen == SKIPPED_STEPS + 1:
             jax.profiler.start_trace(str(self.directory))
+            self._is_open = True
         elif self._seen == SKIPPED_STEPS + TRACED_STEPS + 1:
             self.close()
 
     def close(self) -> None:
         """Ends the trace, if one is under way."""
-        if self._seen > SKIPPED_STEPS and not self.is_done:
+        if self._is_open:
             jax.profiler.stop_trace()
-            self.is_done = True
+            self._is_open = False

@@ -106,14 +106,16 @@ class RunDirectory:
     def records(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl; a last one that was cut off by a crash is left out."""
         file = self.path / METRICS
-        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
-        return [json.loads(line) for line in lines if math.isfinite(_step_of(line))]
+        lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
+        return [json.loads(line) for line in lines if line and math.isfinite(_step_of(line))]
 
     def forget_after(self, step: int) -> None:
         """Drops the metrics and samples of later steps, which a resumed run makes anew."""
         for file in (self.path / METRICS, self.path / SAMPLES):
             if file.exists():
-                lines = file.read_text(encoding="utf-8").split("\n")  # splitlines would also split at characters inside of a sentence
+                lines = file.read_text(encoding="utf-8", errors="replace").split(
+                    "\n"
+                )  # splitlines would also split at characters inside of a sentence
                 _write(file, "".join(f"{line}\n" for line in lines if line and _step_of(line) <= step))
 
     def close(self) -> None:

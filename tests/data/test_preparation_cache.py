@@ -227,3 +227,13 @@ def test_an_open_corpus_outlives_its_entry(tmp_path: Path) -> None:
     shutil.rmtree(first.directory)
     prepare(config)
     assert contents(first) == expected
+
+
+def test_the_same_bytes_in_another_format_are_another_corpus(tmp_path: Path) -> None:
+    rows = "".join(f"w{k},x{k}\ty{k}\n" for k in range(6))
+    for name in ("pairs.tsv", "pairs.csv"):
+        (tmp_path / name).write_text(rows, encoding="utf-8")
+    options: dict[str, Any] = {"valid_pairs": 1, "cache_dir": str(tmp_path / "cache")}
+    as_tsv, as_csv = (prepare(DataConfig(train=(str(tmp_path / f"pairs.{suffix}"),), **options)) for suffix in ("tsv", "csv"))
+    assert as_tsv.splits["train"].source_texts([0])[0].count(",") == 1
+    assert as_csv.splits["train"].source_texts([0])[0].count(",") == 0

@@ -224,3 +224,21 @@ def test_the_commands_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.Capt
 def test_a_profile_is_a_trace(tmp_path: Path) -> None:
     result = train(small_run(tmp_path, max_steps=32, evaluate_every=32), profile=True)
     assert list((result.run / "profile").rglob("*.xplane.pb"))
+
+
+def test_a_validation_loss_that_is_not_finite_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run ends there, and can be resumed from the checkpoint before."""
+    losses = iter([3.0, float("nan")])
+    config = small_run(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "split_loss", lambda *_: next(losses))
+        with pytest.raises(RunError, match="step 6: expected a finite validation loss; received nan"):
+            train(config)
+    assert sorted(path.name for path in (Path(config.run_dir) / "checkpoints").iterdir()) == ["3"]
+
+
+def test_an_unknown_tokenizer_for_scores_is_refused_beforehand(tmp_path: Path) -> None:
+    config = small_run(tmp_path, score_tokenizer="14a")
+    with pytest.raises(ValueError, match=r"score_tokenizer: expected one of .*13a.*; received '14a'"):
+        train(config)
+    assert not Path(config.run_dir).exists()

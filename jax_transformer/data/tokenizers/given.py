@@ -65,7 +65,7 @@ def load_tokenizer(
       ValueError: a file that can't be read, is none of the three, or is empty; a line of a .txt that is empty, repeated or isn't one token
         (told with its number); a special token or tag that is missing; a kind that a list of tokens says too little for.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     tags = check_tags(tags)
     if not path.is_file():
         raise ValueError(f"{path}: expected a tokenizer.json, a sentencepiece .model, or a .txt of tokens; there is no such file")
