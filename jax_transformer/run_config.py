@@ -37,7 +37,8 @@ class TrainConfig:
     accumulate: int = 1
     """Batches whose gradients make one optimizer step, each token counting alike: a larger batch in the memory of a small one."""
     ema_decay: float = 0.0
-    """Evaluate, and keep, an exponential moving average of the parameters: at each step it keeps this share of itself. 0: none."""
+    """Evaluate, and keep, an exponential moving average of the parameters: at step t, from 0, it keeps this share of itself, but at most
+    (1 + t) / (10 + t). 0: none."""
     freeze: tuple[str, ...] = ()
     """Parameters left as they are: patterns with * of paths such as encoder/layers/self_attention/*."""
 
