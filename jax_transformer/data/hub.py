@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -103,8 +104,9 @@ def open_dataset(corpus: CorpusConfig) -> OpenedDataset:
     name = _name(corpus)
     directory = local_directory(corpus)
     try:
-        builder = datasets.load_dataset_builder(str(directory or corpus.used_dataset), corpus.dataset_config or None)
-        builder.download_and_prepare()
+        builder = _builder(str(directory or corpus.used_dataset), corpus.dataset_config)
+        # the library tells files of a directory by their times alone, and what it kept of them may be old
+        builder.download_and_prepare(download_mode=datasets.DownloadMode.FORCE_REDOWNLOAD if directory else None)
     except Exception as error:  # the library and those below it raise dozens of classes
         raise CorpusError(_describe_failure(name, error)) from None
     there = list(builder.info.splits)
@@ -128,13 +130,12 @@ def open_stream(corpus: CorpusConfig, revision: str = "") -> OpenedStream:
       Unreachable: there is no such dataset or configuration, or it can't be reached.
       CorpusError: there is no such split.
     """
-    import datasets
 
     name = _name(corpus)
     directory = local_directory(corpus)
     try:
         wanted = str(directory or corpus.used_dataset)
-        builder = datasets.load_dataset_builder(wanted, corpus.dataset_config or None, revision=revision or None)
+        builder = _builder(wanted, corpus.dataset_config, revision=revision or None)
         rows = builder.as_streaming_dataset()
     except Exception as error:  # the library and those below it raise dozens of classes
         raise Unreachable(_describe_failure(name, error)) from None
@@ -165,11 +166,22 @@ def _name(corpus: CorpusConfig) -> str:
     return " ".join(filter(None, ["dataset", corpus.used_dataset, corpus.dataset_config]))
 
 
+def _builder(path: str, config: str, **options: Any) -> Any:
+    """The library's builder. In CSV, "None", "NA" and "null" are sentences, not missing values."""
+    import datasets
+
+    builder = datasets.load_dataset_builder(path, config or None, **options)
+    if getattr(builder.config, "keep_default_na", False):
+        builder = datasets.load_dataset_builder(path, config or None, keep_default_na=False, **options)
+    return builder
+
+
 def _chosen_splits(corpus: CorpusConfig, there: list[str]) -> dict[str, str]:
     """Role → split as the library's slicing syntax has it."""
     chosen = {"train": corpus.train_split, "valid": corpus.valid_split, "test": corpus.test_split}
     for role, names in USUAL_SPLITS.items():
-        usual = (name for name in names if name in there and name != corpus.train_split.split("[")[0])
+        taken = {part.split("[")[0].strip() for split in chosen.values() for part in split.split("+")}
+        usual = (name for name in names if name in there and name not in taken)
         chosen[role] = chosen[role] or next(usual, "")
     return {role: split for role, split in chosen.items() if split}
 
@@ -177,7 +189,9 @@ def _chosen_splits(corpus: CorpusConfig, there: list[str]) -> dict[str, str]:
 def _describe_failure(name: str, error: Exception) -> str:
     reason = " ".join(str(error).split())
     advice = "Check the name (OWNER/NAME), and the network; or download the dataset, and give its directory."
-    if "BuilderConfig" in reason or "Config name" in reason:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "Make room on the disk, or let HF_HOME name a folder where there is some."
+    elif "BuilderConfig" in reason or "Config name" in reason:
         advice = "Set dataset_config to one of those it has."
     return f"{name}: expected a dataset of the Hugging Face Hub, or a directory of one; received {type(error).__name__}: {reason}. {advice}"
 

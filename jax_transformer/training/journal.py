@@ -59,7 +59,9 @@ class Journal:
 
     def close(self) -> None:
         """Ends TensorBoard's file, gives the run free, and writes its last report."""
-        if self._events:
-            self._events.close()
-        self._run.close()
+        try:
+            if self._events:
+                self._events.close()
+        finally:
+            self._run.close()
         write_report(self._run.path)

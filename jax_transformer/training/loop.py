@@ -114,6 +114,8 @@ def describe_run(config: RunConfig) -> Iterator[str]:
     Raises:
       ValueError: as `train`.
     """
+    if config.run_dir:
+        check_unused(config.run_dir)
     config = with_tokenizers_of_initial_model(config)
     corpus = _prepare(config)
     _check_start(config, corpus)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jax_transformer.data.corpus import CorpusError
-from jax_transformer.data.hub import open_dataset
+from jax_transformer.data.hub import open_dataset, open_stream
 from jax_transformer.data_config import CorpusConfig
 
 ROWS = {"train": 20, "validation": 5, "test": 4}
@@ -119,3 +121,44 @@ def test_a_dataset_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(CorpusError, match="doesn't contain any data files"):
         open_dataset(corpus(str(tmp_path / "empty")))
+
+
+def csv_directory(folder: Path, text: str) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "train.csv").write_text(text, encoding="utf-8")
+    return str(folder)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_words_that_look_like_missing_values_are_sentences(tmp_path: Path, streamed: bool) -> None:
+    opened = corpus(csv_directory(tmp_path / "set", "en,de\nNone,Keine\nNA,null\n"))
+    train = open_stream(opened).splits["train"].pairs_from(0) if streamed else open_dataset(opened).splits["train"]
+    assert list(train) == [("None", "Keine"), ("NA", "null")]
+
+
+def test_a_file_that_was_changed_under_its_time_is_read_anew(tmp_path: Path) -> None:
+    name = csv_directory(tmp_path / "set", "en,de\naaa,bbb\n")
+    file = tmp_path / "set" / "train.csv"
+    times = file.stat().st_atime_ns, file.stat().st_mtime_ns
+    assert list(open_dataset(corpus(name)).splits["train"]) == [("aaa", "bbb")]
+    file.write_text("en,de\nccc,ddd\n", encoding="utf-8")
+    os.utime(file, ns=times)
+    assert list(open_dataset(corpus(name)).splits["train"]) == [("ccc", "ddd")]
+
+
+def test_no_split_serves_twice(tmp_path: Path) -> None:
+    name = directory(tmp_path / "set")
+    assert "valid" not in open_dataset(corpus(name, train_split="train+validation")).splits
+    assert "test" not in open_dataset(corpus(name, valid_split="test")).splits
+
+
+def test_a_full_disk_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    def fail(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    name = directory(tmp_path / "set")
+    monkeypatch.setattr(datasets, "load_dataset_builder", fail)
+    with pytest.raises(CorpusError, match=r"No space left on device\. Make room on the disk"):
+        open_dataset(corpus(name))
