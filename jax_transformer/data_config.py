@@ -24,6 +24,8 @@ class CorpusConfig:
     """A dataset of Hugging Face, by its name on the Hub or a directory of its files; used where `train` names no files."""
     dataset_config: str = ""
     """The dataset's configuration, such as de-en."""
+    dataset_revision: str = ""
+    """The commit, tag or branch that is read of a dataset on the Hub. Empty: the latest version."""
     train_split: str = "train"
     """The dataset's split for training; train[:100000] takes its beginning."""
     valid_split: str = ""
@@ -210,6 +212,10 @@ class DataConfig(CorpusConfig):
             problems.append(f"target_kind must be null with joint_vocabulary; received {self.target_kind!r}")
         if "spacy" in kinds and self.is_given and not (self.source_language and self.target_language):
             problems.append("source_language and target_language must be set with tokenizer='spacy', such as en and de")
+        languages = {(corpus.source_language, corpus.target_language) for corpus in self.corpora}
+        if "spacy" in kinds and len(languages) > 1:
+            pairs = ", ".join(f"{source}-{target}" for source, target in sorted(languages))
+            problems.append(f"the languages of all corpora must be the same with tokenizer='spacy'; received {pairs}")
         if "spacy" in kinds and self.joint_vocabulary:
             problems.append("joint_vocabulary must be false with tokenizer='spacy', whose rules are one language's")
         if bool(self.source_tokenizer) != bool(self.target_tokenizer):
@@ -219,6 +225,6 @@ class DataConfig(CorpusConfig):
             )
         if not 0.0 <= self.subword_sampling < 1.0:
             problems.append(f"subword_sampling must be in [0, 1); received {self.subword_sampling}")
-        if self.subword_sampling and not kinds & {"bpe", "unigram"}:
+        if self.subword_sampling and not kinds & {"bpe", "unigram"} and not self.source_tokenizer:
             problems.append(f"subword_sampling must be 0 with tokenizer={self.tokenizer!r}; received {self.subword_sampling}")
         return problems

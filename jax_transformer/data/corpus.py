@@ -49,7 +49,7 @@ class FilePairs:
         first = next(pairs, None)
         if first is None:
             names = " and ".join(self.paths)
-            raise CorpusError(f"{names}: expected at least one sentence pair; received an empty file. Check the path.")
+            raise CorpusError(f"{names}: expected at least one sentence pair; received none. Check the path.")
         yield first
         yield from pairs
 
@@ -142,8 +142,7 @@ def read_splits(config: DataConfig) -> SplitCorpora:
         for role, source in sources.items():
             hashed[role], size = hash_pairs(source)
             text_bytes += size
-        wanted = {name: getattr(corpus, f"{name}_pairs") for name in ("valid", "test") if name not in sources}
-        wanted = {name: count for name, count in wanted.items() if count}
+        wanted = pairs_taken_out(corpus, sources)
         if sum(wanted.values()) >= len(hashed["train"]):
             raise _too_few(corpus, len(hashed["train"]), wanted)
         taken = _take_out(len(hashed["train"]), wanted, config.split_seed)
@@ -231,6 +230,22 @@ def _no_validation_pairs() -> CorpusError:
         "valid: expected validation pairs; received neither valid files nor valid_pairs, nor a dataset with a split of that name. "
         "Set valid to a file, valid_split, or valid_pairs to how many pairs to take out of train."
     )
+
+
+def pairs_taken_out(corpus: CorpusConfig, there: Iterable[str]) -> dict[str, int]:
+    """How many pairs of train are to be those of another split, by its role.
+
+    Raises:
+      CorpusError: some are to be taken out for a role that is `there` already.
+    """
+    counts = {role: getattr(corpus, f"{role}_pairs") for role in ("valid", "test")}
+    counts = {role: count for role, count in counts.items() if count}
+    for role in counts.keys() & set(there):
+        has = f"the split {role}" if corpus.used_dataset else f"{role} files"
+        raise CorpusError(
+            f"{role}_pairs: expected 0, for the corpus has {has}; received {counts[role]}. Set {role}_pairs to 0, or name no such pairs."
+        )
+    return counts
 
 
 def _too_few(corpus: CorpusConfig, total: int, wanted: dict[str, int]) -> CorpusError:

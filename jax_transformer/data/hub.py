@@ -104,7 +104,7 @@ def open_dataset(corpus: CorpusConfig) -> OpenedDataset:
     name = _name(corpus)
     directory = local_directory(corpus)
     try:
-        builder = _builder(str(directory or corpus.used_dataset), corpus.dataset_config)
+        builder = _builder(str(directory or corpus.used_dataset), corpus.dataset_config, revision=corpus.dataset_revision or None)
         # the library tells files of a directory by their times alone, and what it kept of them may be old
         builder.download_and_prepare(download_mode=datasets.DownloadMode.FORCE_REDOWNLOAD if directory else None)
     except Exception as error:  # the library and those below it raise dozens of classes
@@ -124,15 +124,15 @@ def open_stream(corpus: CorpusConfig, revision: str = "") -> OpenedStream:
     """Opens the splits of `corpus.used_dataset` without fetching them.
 
     Args:
-      revision: of a dataset of the Hub; empty: the latest.
+      revision: of a dataset of the Hub, in place of the configured one.
 
     Raises:
       Unreachable: there is no such dataset or configuration, or it can't be reached.
       CorpusError: there is no such split.
     """
-
     name = _name(corpus)
     directory = local_directory(corpus)
+    revision = revision or corpus.dataset_revision
     try:
         wanted = str(directory or corpus.used_dataset)
         builder = _builder(wanted, corpus.dataset_config, revision=revision or None)
@@ -152,10 +152,15 @@ def local_directory(corpus: CorpusConfig) -> Path | None:
     """The directory that `corpus.used_dataset` is; None where it is a name on the Hub.
 
     Raises:
-      CorpusError: it is written as a path, and there is no such directory.
+      CorpusError: it is written as a path, and there is no such directory; or a version of a directory is asked for.
     """
     path = Path(corpus.used_dataset).expanduser()
     if path.is_dir():
+        if corpus.dataset_revision:
+            raise CorpusError(
+                f"dataset_revision: expected none with the directory {corpus.used_dataset}, for only datasets on the Hub have versions; "
+                f"received {corpus.dataset_revision!r}. Leave it out."
+            )
         return path
     if corpus.used_dataset.startswith(("/", ".", "~")):
         raise CorpusError(f"dataset {corpus.used_dataset}: expected a directory; received a path at which there is none. Check the path.")

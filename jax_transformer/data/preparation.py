@@ -225,7 +225,17 @@ def _train_tokenizers(config: DataConfig, train: Split, left: Flags) -> tuple[To
     languages = (config.source_language, config.target_language) if config.is_given else ("en", "de")  # the phrasebook's
     if config.source_tokenizer:
         source = load_tokenizer(config.source_tokenizer, language=languages[0], **of_source, **options)
-        return source, load_tokenizer(config.target_tokenizer, language=languages[1], **of_target, **options)
+        target = load_tokenizer(config.target_tokenizer, language=languages[1], **of_target, **options)
+        if config.joint_vocabulary and not source.has_vocabulary_of(target):
+            raise CorpusError(
+                f"joint_vocabulary: expected source_tokenizer and target_tokenizer with the same tokens under the same ids; received "
+                f"{config.source_tokenizer} ({source.vocab_size:,} tokens) and {config.target_tokenizer} ({target.vocab_size:,}). "
+                "Give one file for both, or set joint_vocabulary to false."
+            )
+        if config.subword_sampling:
+            for tokenizer in (source, target):
+                tokenizer.sample_encode([], seed=0, strength=config.subword_sampling)  # raises where it can't
+        return source, target
     options |= {"vocab_size": config.vocab_size, "min_frequency": config.min_frequency}
     if config.joint_vocabulary:
         joint = train_tokenizer(_Texts(train, left, None), **of_source, **options)

@@ -28,7 +28,8 @@ class Resegmentation:
         self._pairs, self._strength = pairs, config.subword_sampling
         self._tags = [corpus.source_tag for corpus in config.corpora] or [""]
         kinds = config.tokenizer, config.target_kind or config.tokenizer
-        self._tokenizers = [tokenizer if kind in SUBWORDS else None for tokenizer, kind in zip((source, target), kinds, strict=True)]
+        is_sampled = [kind in SUBWORDS or bool(config.source_tokenizer) for kind in kinds]
+        self._tokenizers = [tokenizer if sampled else None for tokenizer, sampled in zip((source, target), is_sampled, strict=True)]
         measured = np.unique(np.linspace(0, len(pairs) - 1, min(MEASURED_PAIRS, len(pairs))).astype(np.int64))
         drawn = [self._draw(side, measured, seed=(config.split_seed,)) for side in (0, 1)]
         self.growth = tuple(

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from jax_transformer.data.corpus import pairs_taken_out
 from jax_transformer.data.encoding import SplitEncoder
-from jax_transformer.data.hub import OpenedStream, Unreachable, open_stream
+from jax_transformer.data.hub import Unreachable, open_stream
 from jax_transformer.data.report import SplitReport
 from jax_transformer.data.tables import Pair
 from jax_transformer.data.text_files import CorpusError
@@ -91,7 +92,7 @@ def read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]
     stream = open_stream(config)
     splits = {role: list(pairs.pairs_from(0)) for role, pairs in stream.splits.items() if role != "train"}
     pairs = stream.splits["train"].pairs_from(0)
-    taken = _taken(config, stream)
+    taken = pairs_taken_out(config, stream.splits)
     for role, count in taken.items():
         splits[role] = list(islice(pairs, count))
     train = list(islice(pairs, config.stream_pairs))
@@ -155,7 +156,7 @@ class TrainingStream:
 
     def _open(self, start: int) -> Iterator[Pair]:
         stream = open_stream(self._config, self._revision)
-        return stream.splits["train"].pairs_from(sum(_taken(self._config, stream).values()) + start)
+        return stream.splits["train"].pairs_from(sum(pairs_taken_out(self._config, stream.splits).values()) + start)
 
     def _encode(self, pairs: Iterator[Pair], start: int) -> Shard:
         writer = PairsInMemory()
@@ -166,9 +167,3 @@ class TrainingStream:
             encoder.add(chunk, 0, nowhere, nowhere)
             left -= len(chunk)
         return Shard(start, writer.pairs(self._config.max_length), encoder.report())
-
-
-def _taken(config: DataConfig, stream: OpenedStream) -> dict[str, int]:
-    """How many of the stream's first pairs are valid and test; none where the dataset has a split."""
-    counts = {"valid": config.valid_pairs, "test": config.test_pairs}
-    return {role: count for role, count in counts.items() if count and role not in stream.splits}

@@ -128,10 +128,10 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
             yield begins, row
             begins = reader.line_num + 1
     except csv.Error as error:
-        raise CorpusError(
-            f"{path}:{begins}: expected a row of CSV; received text that can't be read as one ({error}). "
-            'Put quotes around fields that hold commas, quotes or line ends, and write " in them as "".'
-        ) from None
+        advice = 'Put quotes around fields that hold commas, quotes or line ends, and write " in them as "".'
+        if "limit" in str(error):
+            advice = "Close the quotes that are opened in this row."
+        raise CorpusError(f"{path}:{begins}: expected a row of CSV; received text that can't be read as one ({error}). {advice}") from None
 
 
 def _with_ends(text: str) -> list[str]:

@@ -28,14 +28,18 @@ def require_tensorboard() -> None:
 
 
 class EventLog:
-    """The events of one run, in RUN/tensorboard. Opened anew by a resumed run, it hides the events of steps that are made again."""
+    """The events of one run, in RUN/tensorboard. Opened anew by a resumed run, it hides the events of steps that are made again.
+
+    `step` is the last that stands.
+    """
 
     def __init__(self, run: Path, step: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
+        is_resumed = (run / DIRECTORY).is_dir()
         self._writer = EventFileWriter(str(run / DIRECTORY))
-        if step:
+        if is_resumed:
             start = SessionLog(status=SessionLog.START)
             self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
 

@@ -21,6 +21,14 @@ FREE_FIELDS = {
 """What may differ between the model and the run: none of it changes the function that is computed without dropout."""
 
 
+PROBES = 100
+"""Validation sentences by which tokenizers are compared."""
+DECIDING = {
+    "source_tokenizer": "lowercase, normalization, tokenizer, source_bos and source_eos",
+    "target_tokenizer": "lowercase, normalization and target_kind",
+}
+
+
 class InitialModelError(ValueError):
     """A model that the run can't start from."""
 
@@ -58,19 +66,33 @@ def first_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -
     ]
     for side in TOKENIZERS:
         theirs, ours = getattr(model, side), getattr(corpus, side)
-        if theirs is not None and _vocabulary(theirs) != _vocabulary(ours):
+        if theirs is None:
+            continue
+        if not theirs.has_vocabulary_of(ours):
             file = _directory(path) / TOKENIZERS[side]
             problems.append(f"data.{side}: the run has another vocabulary than {path}; leave both empty, or set it to {file}")
+        elif difference := _difference(ours, theirs, _probes(corpus, side)):
+            problems.append(f"data.{side}: {difference} in {path}; {DECIDING[side]} must be as they were for that model")
     if problems:
         what = f"init_from: expected a model of the run's config and tokenizers; received {path}:"
         raise InitialModelError("\n  - ".join([what, *problems]))
     return {name: _wide(subtree) for name, subtree in model.params.items()}
 
 
-def _vocabulary(tokenizer: Tokenizer) -> tuple[list[str], list[int]]:
-    """What each id means."""
-    specials = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id]
-    return tokenizer.tokens(range(tokenizer.vocab_size)), specials
+def _probes(corpus: PreparedCorpus, side: str) -> list[str]:
+    """Sentences that tell how text is split: the first for validation, as they are and in capitals."""
+    valid = corpus.splits["valid"]
+    sentences = valid.source_sentences if side == "source_tokenizer" else valid.target_sentences
+    texts = sentences.texts(np.arange(min(len(valid), PROBES)))
+    return [*texts, *(text.upper() for text in texts)]
+
+
+def _difference(ours: Tokenizer, theirs: Tokenizer, sentences: list[str]) -> str:
+    """The first sentence of which the ids differ, in words; empty if there is none."""
+    for sentence, here, there in zip(sentences, ours.encode(sentences), theirs.encode(sentences), strict=True):
+        if here != there:
+            return f"{sentence!r} is {' '.join(ours.tokens(here))} in the run, and {' '.join(theirs.tokens(there))}"
+    return ""
 
 
 def _wide(tree: Params | np.ndarray) -> Params | np.ndarray:

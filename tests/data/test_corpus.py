@@ -91,7 +91,7 @@ def test_missing_files_and_directories_are_named(tmp_path: Path) -> None:
         ("a\tb\nc\td\te\n", r"pairs.tsv:2: .* received 3 columns"),
         ("a\tb\nsource alone\n", r"pairs.tsv:2: .* received one column \(no tab\) 'source alone'"),
         ("a\tb\nc\td\n\n", r"pairs.tsv:3: .* received an empty line"),
-        ("", r"pairs.tsv: expected at least one sentence pair; received an empty file"),
+        ("", r"pairs.tsv: expected at least one sentence pair; received none"),
     ],
 )
 def test_a_tsv_has_two_columns(tmp_path: Path, content: str, received: str) -> None:
@@ -146,10 +146,12 @@ def test_the_seed_chooses_the_pairs_taken_out(tmp_path: Path) -> None:
     assert valid(0) == valid(0) != valid(1)
 
 
-def test_files_come_before_counts(tmp_path: Path) -> None:
+def test_a_split_is_files_or_taken_out_of_train(tmp_path: Path) -> None:
     train, other = numbered(tmp_path, 10), write(tmp_path, "other.tsv", "x\ty\n")
-    splits = read_lists(DataConfig(train=(train,), valid=(other,), valid_pairs=5, test_pairs=2))
+    splits = read_lists(DataConfig(train=(train,), valid=(other,), test_pairs=2))
     assert [len(splits[name]) for name in ("train", "valid", "test")] == [8, 1, 2]
+    with pytest.raises(CorpusError, match="valid_pairs: expected 0, for the corpus has valid files; received 5"):
+        read_splits(DataConfig(train=(train,), valid=(other,), valid_pairs=5))
 
 
 def test_impossible_splits_are_refused(tmp_path: Path) -> None:

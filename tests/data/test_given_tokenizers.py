@@ -13,6 +13,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from jax_transformer.data.preparation import prepare
+from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
 from jax_transformer.run_config import DataConfig
 
@@ -291,6 +292,32 @@ def test_preparation_takes_given_files_and_trains_the_others(tmp_path: Path) -> 
         assert trained.target_tokenizer.tags == (("<2up>",) if joint else ())
         assert trained.source_tokenizer.encode(["the"], "<2up>")[0][0] == 4
         assert trained.target_tokenizer.decode(trained.target_tokenizer.encode(["ＴＨＥ"])) == ["the" if joint else "THE"]
+
+
+def test_given_files_of_a_joint_vocabulary_are_alike(tmp_path: Path) -> None:
+    pairs = write(tmp_path / "train.tsv", "".join(f"{text}\t{text}\n" for text in TEXTS))
+    words = {"a": "the", "b": "the", "c": "cat"}
+    one, same, other = (write(tmp_path / f"{name}.txt", f"<pad>\n<unk>\n<s>\n</s>\n{word}\n") for name, word in words.items())
+    options: dict[str, Any] = {"train": (str(pairs),), "valid_pairs": 1, "cache_dir": str(tmp_path), "max_unknown": 1.0}
+    for target in (one, same):
+        prepare(DataConfig(joint_vocabulary=True, source_tokenizer=str(one), target_tokenizer=str(target), **options))
+    with pytest.raises(ValueError, match=r"joint_vocabulary: expected .* the same tokens under the same ids; received .*a.txt \(5 tok"):
+        prepare(DataConfig(joint_vocabulary=True, source_tokenizer=str(one), target_tokenizer=str(other), **options))
+
+
+def test_only_given_subwords_are_sampled(tmp_path: Path) -> None:
+    """Whatever `tokenizer` says, which a given tokenizer.json doesn't need."""
+    pairs = write(tmp_path / "train.tsv", "".join(f"{text}\t{text}\n" for text in TEXTS))
+    subwords = train_tokenizer(TEXTS, kind="bpe", vocab_size=40, specials=SPECIALS)
+    file, words = write(tmp_path / "subwords.json", subwords.to_json()), write(tmp_path / "w.txt", "<pad>\n<unk>\n<s>\n</s>\nthe\n")
+    options: dict[str, Any] = {"train": (str(pairs),), "valid_pairs": 1, "cache_dir": str(tmp_path), "subword_sampling": 0.9}
+    config = DataConfig(source_tokenizer=str(file), target_tokenizer=str(file), **options)
+    corpus = prepare(config)
+    train = corpus.splits["train"]
+    drawn = Resegmentation(train, corpus.source_tokenizer, corpus.target_tokenizer, config)
+    assert min(drawn.growth) > 1.0
+    with pytest.raises(ValueError, match="subword sampling: expected a bpe or unigram tokenizer"):
+        prepare(DataConfig(source_tokenizer=str(file), target_tokenizer=str(words), max_unknown=1.0, **options))
 
 
 # --- sentencepiece

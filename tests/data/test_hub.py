@@ -73,6 +73,26 @@ def test_splits_are_chosen_and_sliced(tmp_path: Path) -> None:
     assert list(opened.splits["test"]) == pairs("validation")
 
 
+def test_a_revision_is_asked_of_the_hub_and_of_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    builder = datasets.load_dataset_builder(directory(tmp_path / "data"))
+    asked: list[str | None] = []
+
+    def load(name: str, config: str | None, revision: str | None = None) -> Any:
+        asked.append(revision)
+        return builder
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", load)
+    for revision in ("", "v1"):
+        open_dataset(corpus("somebody/something", dataset_revision=revision))
+    open_stream(corpus("somebody/something", dataset_revision="v1"))
+    open_stream(corpus("somebody/something", dataset_revision="v1"), "0123abc")
+    assert asked == [None, "v1", "v1", "0123abc"]
+    with pytest.raises(CorpusError, match="dataset_revision: expected none with the directory"):
+        open_dataset(corpus(str(tmp_path / "data"), dataset_revision="v1"))
+
+
 def test_a_split_is_not_its_own_test(tmp_path: Path) -> None:
     name = directory(tmp_path / "data", splits=("train", "test"))
     opened = open_dataset(corpus(name, train_split="test"))

@@ -91,11 +91,13 @@ def test_the_first_pairs_are_valid_and_test_and_the_rest_is_trained_on(tmp_path:
 def test_the_splits_of_the_dataset_are_used_where_it_has_them(tmp_path: Path) -> None:
     write(tmp_path / "data" / "train.jsonl", pairs_of("train", TRAIN))
     write(tmp_path / "data" / "validation.jsonl", pairs_of("valid", 4))
-    config = streamed(tmp_path, valid_pairs=3, test_pairs=2)
+    config = streamed(tmp_path, test_pairs=2)
     corpus = prepare(config)
     assert corpus.splits["valid"].source_texts() == [source for source, _ in pairs_of("valid", 4)]
     assert corpus.splits["test"].source_texts() == [source for source, _ in pairs_of("train", 2)]
     assert ids_of(list(stream_of(config, corpus).shards())) == encoded(corpus, pairs_of("train", TRAIN)[2:])
+    with pytest.raises(CorpusError, match="valid_pairs: expected 0, for the corpus has the split valid; received 3"):
+        prepare(streamed(tmp_path, valid_pairs=3))
 
 
 def test_no_training_text_is_kept(tmp_path: Path) -> None:
@@ -218,6 +220,8 @@ def test_the_version_that_was_prepared_is_the_one_that_is_read(tmp_path: Path, m
     builder.hash = "newer"
     list(stream_of(config, prepare(config)).shards())
     assert asked == [None, "0123abc"]
+    prepare(streamed(tmp_path, dataset="somebody/something", dataset_revision="main", valid_pairs=2))
+    assert asked[2:] == ["main"]
     assert "dataset somebody/something, streamed, version 0123abc" in corpus.report.lines()
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -278,6 +279,16 @@ def test_a_probability_above_one_is_refused() -> None:
 def test_negative_seeds_are_refused() -> None:
     with pytest.raises(ValueError, match=r"seed: expected integers, 0 or more; received -1"):
         TOKENIZERS["bpe"].sample_encode(["a"], seed=-1, strength=0.5)
+
+
+def test_a_pipeline_with_added_tokens_is_refused(tmp_path: Path) -> None:
+    """Their text never reaches the model, so that no segmentation of it can be drawn."""
+    pipeline = tokenizers.Tokenizer.from_str(TOKENIZERS["bpe"].to_json())
+    pipeline.add_tokens(["@user"])
+    pipeline.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load_tokenizer(tmp_path / "tokenizer.json", kind="bpe", specials=SPECIALS)
+    with pytest.raises(ValueError, match="expected a tokenizer without added tokens but special ones; received @user"):
+        tokenizer.sample_encode(["abc @user"], seed=0, strength=0.5)
 
 
 def test_words_have_one_segmentation() -> None:

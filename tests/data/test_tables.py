@@ -190,8 +190,8 @@ def test_a_json_line_is_an_object_with_text(tmp_path: Path, line: str, expected:
         ('a,b\n"c,d\ne,f\n', "table.csv:2: expected a row of CSV; received text that can't be read as one (unexpected end of data)"),
         ('a,b\n"c" x,d\n', "table.csv:2: expected a row of CSV"),
         (b"a,b\nc,\xff\n", "table.csv:2: expected UTF-8 text; received byte 0xff at byte 3"),
-        ("", "table.csv: expected at least one sentence pair; received an empty file"),
-        ("source,target\n", "table.csv: expected at least one sentence pair; received an empty file"),
+        ("", "table.csv: expected at least one sentence pair; received none"),
+        ("source,target\n", "table.csv: expected at least one sentence pair; received none"),
     ],
 )
 def test_damaged_csv_is_refused_with_its_line(tmp_path: Path, content: str | bytes, expected: str) -> None:

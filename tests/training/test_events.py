@@ -53,15 +53,20 @@ def test_metrics_and_samples_are_read_back(tmp_path: Path) -> None:
 
 
 @needs_tensorboard
-def test_a_resumed_run_hides_the_steps_it_makes_anew(tmp_path: Path) -> None:
-    for resumed_at, steps, loss in ((0, range(1, 9), 5.0), (4, range(5, 7), 1.0)):
+@pytest.mark.parametrize("last", [0, 4])
+def test_a_resumed_run_hides_the_steps_it_makes_anew(tmp_path: Path, last: int) -> None:
+    """After its last checkpoint; it may have none yet."""
+    again = range(last + 1, last + 3)
+    for resumed_at, steps, loss in ((0, range(1, 9), 5.0), (last, again, 1.0)):
         log = EventLog(tmp_path, resumed_at)
         for step in steps:
             log.record({"step": step, "time": 1000.0 * loss + step, "loss": loss})
         log.close()
         written = sorted((tmp_path / "tensorboard").iterdir())[-1]
-        written.rename(written.with_name(f"events.out.tfevents.{resumed_at}"))  # names are by the second: read in this order
-    assert steps_and_values(read(tmp_path), "train/loss") == [*((step, 5.0) for step in range(1, 5)), (5, 1.0), (6, 1.0)]
+        written.rename(written.with_name(f"events.out.tfevents.{loss == 1.0:d}"))  # names are by the second: read in this order
+    assert steps_and_values(read(tmp_path), "train/loss") == [
+        *((step, 5.0) for step in range(1, last + 1)), *((step, 1.0) for step in again)
+    ]  # fmt: skip
 
 
 def test_a_missing_package_is_told_before_anything_is_prepared(

@@ -14,7 +14,7 @@ from jax_transformer.run_config import RunConfig, TrainConfig
 from jax_transformer.training.evaluation import Sample
 from jax_transformer.training.journal import SAMPLES_KEPT, Journal
 from jax_transformer.training.report_data import read_run
-from jax_transformer.training.run_directory import RunDirectory
+from jax_transformer.training.run_directory import RunDirectory, RunError
 
 SPLIT = SplitReport(
     read=3, empty=1, too_long=0, unequal=0, overlapping=0, duplicated=0, kept=2, source_tokens=9, target_tokens=8, source_unknown=0,
@@ -43,6 +43,14 @@ def test_what_is_known_before_the_first_step(tmp_path: Path) -> None:
         {"path": "encoder/kernel", "shape": [2, 3], "dtype": "float32", "count": 6},
     ]
     assert {"device", "Python", "jax", "numpy", "sacrebleu"} <= data["environment"].keys()
+
+
+def test_a_closed_journal_gives_the_run_free(tmp_path: Path) -> None:
+    written = journal(tmp_path / "run")
+    with pytest.raises(RunError, match="another process"):
+        RunDirectory.open(tmp_path / "run")
+    written.close()
+    RunDirectory.open(tmp_path / "run")[0].close()
 
 
 def test_samples_are_the_same_few_sentences_each_time(tmp_path: Path) -> None:

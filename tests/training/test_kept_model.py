@@ -134,8 +134,11 @@ def test_patience_ends_a_run_and_a_resumed_one_stays_ended(tmp_path: Path, monke
 
 
 def test_the_moving_average_is_what_is_kept_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a decay of nearly 1 it moves by at most 9 / (10 + t) a step: another model than the last parameters, after a stop as well."""
-    options = {"max_steps": 4, "evaluate_every": 4, "ema_decay": 0.99}
+    """With a decay of nearly 1 it moves by at most 9 / (10 + t) a step: another model than the last parameters, after a stop as well.
+
+    Muon's state is kept beside it.
+    """
+    options: dict[str, Any] = {"max_steps": 4, "evaluate_every": 4, "ema_decay": 0.99, "optimizer": "muon"}
     unbroken = train(small_run(tmp_path / "unbroken", **options))
     plain = train(small_run(tmp_path / "plain", **options | {"ema_decay": 0.0}))
     assert params_of(unbroken.run).keys() == params_of(plain.run).keys()
@@ -175,6 +178,19 @@ def test_another_config_or_vocabulary_is_refused_before_there_is_a_run(averaged:
     assert "model.d_ff: the run has 32" in message
     assert "model.activation: the run has 'gelu'" in message
     assert "dropout" not in message
+    assert not Path(config.run_dir).exists()
+
+
+def test_another_way_of_splitting_text_is_refused(averaged: TrainingResult, tmp_path: Path) -> None:
+    """The vocabulary is the model's; what is done to the text before it is looked up isn't."""
+    config = small_run(tmp_path)
+    files = {f"{side}_tokenizer": str(averaged.model / f"{side}_tokenizer.json") for side in ("source", "target")}
+    differences = (({"source_bos": True}, r"is <bos> .* in the run, and (?!<bos>)"), ({"source_eos": False}, r"and .* <eos> in "))
+    for options, received in differences:
+        data = dataclasses.replace(config.data, **files, **options)
+        with pytest.raises(InitialModelError, match=rf"data.source_tokenizer: .*{received}") as refused:
+            train(dataclasses.replace(config, data=data, init_from=str(averaged.run)))
+        assert "target_tokenizer" not in str(refused.value)
     assert not Path(config.run_dir).exists()
 
 
@@ -219,6 +235,11 @@ def test_the_commands_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.Capt
     assert main(["train", "demo", "--dry-run", *options]) == 0
     assert "phrasebook_pairs: 50" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+def test_a_dry_run_refuses_a_directory_in_use(averaged: TrainingResult) -> None:
+    with pytest.raises(RunError, match="expected"):
+        list(describe_run(small_run(averaged.run.parent)))
 
 
 def test_a_profile_is_a_trace(tmp_path: Path) -> None:

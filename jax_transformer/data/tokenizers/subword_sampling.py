@@ -213,6 +213,9 @@ def pipeline_segmenter(pipeline: Any) -> Segmenter:
     """For a `tokenizers.Tokenizer` with a BPE or Unigram model. Raises ValueError for one that can't be sampled from."""
     model = json.loads(pipeline.to_str())["model"]
     kind = model["type"]
+    added = [token.content for token in pipeline.get_added_tokens_decoder().values() if not token.special]
+    if added:
+        raise ValueError(f"subword sampling: expected a tokenizer without added tokens but special ones; received {', '.join(added[:10])}")
 
     def words(sentence: str) -> list[str]:
         return split_words(sentence, pipeline)

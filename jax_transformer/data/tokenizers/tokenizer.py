@@ -121,6 +121,15 @@ class Tokenizer:
         special = {index: shown_name(entry) for entry, index in self._backend.specials.items()}
         return [special[index] if index in special else self._backend.token(index) for index in self._checked(ids)]
 
+    def has_vocabulary_of(self, other: Tokenizer) -> bool:
+        """Whether each id means the same in both. (They may still split text in other ways.)"""
+
+        def entries(tokenizer: Tokenizer) -> tuple[list[str], list[int]]:
+            specials = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id]
+            return tokenizer.tokens(range(tokenizer.vocab_size)), specials
+
+        return self.vocab_size == other.vocab_size and entries(self) == entries(other)
+
     def adding(self, *, bos: bool, eos: bool) -> Tokenizer:
         """The same vocabulary, adding <bos> and <eos> to what it encodes, or not."""
         return Tokenizer(self._backend, add_bos=bos, add_eos=eos)

@@ -1,0 +1,57 @@
+"""What DataConfig refuses before any text is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jax_transformer.data_config import CorpusConfig, DataConfig
+from jax_transformer.validation import ConfigError
+
+OF_SPACY = {"train": ("a.tsv",), "tokenizer": "spacy", "source_language": "en", "target_language": "de"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"train": ("a", "b", "c")}, "train must name one table or two parallel files; received 3 files"),
+        ({"dataset": "d", "valid": ("a.tsv",)}, r"valid must be empty where dataset='d' is used; received \['a.tsv'\]"),
+        ({"test_pairs": -1}, "test_pairs must be at least 0; received -1"),
+        ({"weight": 0.0}, "weight must be above 0, and finite; received 0.0"),
+        ({"source_tag": "<2 de>"}, "source_tag must be one token without spaces; received '<2 de>'"),
+        ({"more": (CorpusConfig(train=("a.tsv",)),)}, "train or dataset must be set beside more; received 1 further corpora"),
+        ({"train": ("a.tsv",), "more": (CorpusConfig(),)}, "more: train or dataset must be set; corpus 2 has neither"),
+        ({"max_length_ratio": 0.5}, "max_length_ratio must be at least 1, or 0; received 0.5"),
+        ({"max_unknown": 1.5}, r"max_unknown must be in \[0, 1\]; received 1.5"),
+        ({"batch_tokens": 100}, "batch_tokens must be at least max_length=128; received 100"),
+        ({"bos_id": 3}, "must differ .only pad_id may equal unk_id.; received"),
+        ({"tokenizer": "bpe"}, "vocab_size must be set with tokenizer='bpe'; received 0"),
+        ({"joint_vocabulary": True, "target_kind": "characters"}, "target_kind must be null with joint_vocabulary; received 'characters'"),
+        (OF_SPACY | {"target_language": ""}, "source_language and target_language must be set with tokenizer='spacy'"),
+        (OF_SPACY | {"joint_vocabulary": True}, "joint_vocabulary must be false with tokenizer='spacy'"),
+        (
+            OF_SPACY | {"more": (CorpusConfig(train=("b.tsv",), source_language="en", target_language="fr"),)},
+            "the languages of all corpora must be the same with tokenizer='spacy'; received en-de, en-fr",
+        ),
+        ({"source_tokenizer": "a.json"}, "must both be set, or neither; received 'a.json' and ''"),
+        ({"subword_sampling": 1.0}, r"subword_sampling must be in \[0, 1\); received 1.0"),
+        ({"subword_sampling": 0.1}, "subword_sampling must be 0 with tokenizer='words'; received 0.1"),
+    ],
+)
+def test_a_contradiction_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DataConfig(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pad_id": 1},
+        OF_SPACY | {"more": (CorpusConfig(train=("b.tsv",), source_language="en", target_language="de"),)},
+        {"subword_sampling": 0.1, "source_tokenizer": "a.json", "target_tokenizer": "a.json"},
+        {"tokenizer": "bpe", "source_tokenizer": "a.json", "target_tokenizer": "a.json"},
+    ],
+)
+def test_what_contradicts_nothing_is_accepted(options: dict[str, Any]) -> None:
+    DataConfig(**options)
