@@ -22,6 +22,9 @@ class TrainConfig:
     max_epochs: int = 0
     """0: no limit."""
 
+    optimizer: Literal["adam", "muon"] = "adam"
+    """muon: the matrices of the layers move by orthogonalised momentum, scaled to be about as large as Adam's steps; all else, embeddings
+    and head included, by Adam. Fewer steps to the same loss, each a little slower."""
     schedule: Literal["paper", "constant", "linear", "cosine"] = "paper"
     """After a linear warm-up. paper: inverse square root of the step; linear and cosine fall to 0 at max_steps."""
     learning_rate: float = 1.0

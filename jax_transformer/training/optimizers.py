@@ -2,16 +2,65 @@
 
 from __future__ import annotations
 
-import optax
+import math
 
+import jax
+import optax
+from optax.contrib import MuonDimensionNumbers, scale_by_muon
+
+from jax_transformer.model.functional import Params
 from jax_transformer.run_config import TrainConfig
+from jax_transformer.trees import flatten, unflatten
+
+ADAM_SIZE = 0.2
+"""About the root mean square of what Adam makes of a gradient; Muon's steps are scaled to it (Liu et al. 2025, §2.2)."""
 
 
 def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """Adam (Kingma & Ba 2015), after clipping by the global norm where the config asks for it."""
+    """The configured one, after clipping by the global norm where the config asks for it.
+
+    adam: Kingma & Ba 2015. muon: Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon), with momentum 0.95 and Nesterov's step,
+    for the matrices of the layers; Adam for all else.
+    """
     clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-    return optax.chain(
-        *clip,
-        optax.scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_eps),
-        optax.scale_by_learning_rate(schedule),
-    )
+    direction = optax.scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_eps)
+    if config.optimizer == "muon":
+        orthogonalised = scale_by_muon(weight_dimension_numbers=_dimension_numbers)
+        muon = optax.chain(orthogonalised, optax.stateless(lambda updates, params: _sized_as_adams(updates)))
+        direction = optax.partition({"adam": direction, "muon": muon}, _labels)
+    return optax.chain(*clip, direction, optax.scale_by_learning_rate(schedule))
+
+
+def matrix_axes(path: str, leaf: jax.Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """The axes in and out of a parameter that is one matrix in every layer of a stack; None for any other.
+
+    The first axis is the layers'. Kernels of query, key and value are [layers, in, heads, head_dim], those of the attentions' outputs
+    [layers, heads, head_dim, out]: each is one matrix over all heads.
+    """
+    if "/layers/" not in path or not path.endswith("/kernel"):
+        return None
+    axes = tuple(range(1, leaf.ndim))
+    split = -1 if path.endswith("attention/output/kernel") else 1
+    return axes[:split], axes[split:]
+
+
+def _labels(params: Params) -> Params:
+    return unflatten({path: "muon" if matrix_axes(path, leaf) else "adam" for path, leaf in flatten(params).items()})
+
+
+def _dimension_numbers(updates: Params) -> Params:
+    """The axes as optax takes them; what isn't a matrix is masked."""
+    axes = {path: matrix_axes(path, leaf) for path, leaf in flatten(updates).items()}
+    return unflatten({path: MuonDimensionNumbers(*sides) if sides else optax.MaskedNode() for path, sides in axes.items()})
+
+
+def _sized_as_adams(updates: Params) -> Params:
+    """An orthogonal matrix of m rows and n columns has entries of root mean square 1 / sqrt(max(m, n))."""
+
+    def sized(path: str, leaf: jax.Array) -> jax.Array:
+        sides = matrix_axes(path, leaf)
+        if sides is None:
+            return leaf  # masked
+        return leaf * (ADAM_SIZE * math.sqrt(max(math.prod(leaf.shape[axis] for axis in side) for side in sides)))
+
+    return unflatten({path: sized(path, leaf) for path, leaf in flatten(updates).items()})
