@@ -36,8 +36,7 @@ def tiny() -> RunConfig:
         ),
         data=DataConfig(tokenizer="bpe", joint_vocabulary=True, vocab_size=10_000, max_length=128, batch_tokens=2048, num_shapes=7),
         train=TrainConfig(
-            max_steps=10_000, optimizer="muon", schedule="cosine", learning_rate=8e-3, warmup_steps=500, clip_norm=1.0,
-            evaluate_every=500, average_checkpoints=5,
+            max_steps=10_000, optimizer="muon", schedule="cosine", learning_rate=8e-3, warmup_steps=500, clip_norm=1.0, evaluate_every=500
         ),
     )  # fmt: skip
 
@@ -57,7 +56,7 @@ def multi30k_tiny() -> RunConfig:
             valid=(name("val", "en"), name("val", "de")),
             test=(name("test_2016_flickr", "en"), name("test_2016_flickr", "de")),
         ),
-        train=replace(base.train, score_tokenizer="none", evaluate_sentences=200),
+        train=replace(base.train, score_tokenizer="none", evaluate_sentences=200, average_checkpoints=5),
     )
 
 
