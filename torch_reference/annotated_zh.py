@@ -1,0 +1,305 @@
+"""The Chinese "Transformer from scratch" that follows the Annotated Transformer, English to Chinese on Tatoeba: `annotated_zh`.
+
+What it computes otherwise than Vaswani et al. (2017):
+
+- the feed-forward has **no activation**: linear, dropout, linear;
+- norms stand before the sublayers, and once more after each stack; a norm divides by √(s² + ε), s² the unbiased variance;
+- embeddings of the two sides and the head share nothing;
+- sentences are padded with 0, which is also the id of unknown words: an unknown word is masked as padding is;
+- dropout on attention weights is 0.1 whatever the rate;
+- the head gives log-probabilities. (`forward` gives the logits before them.)
+
+While decoding, a pad that the model itself gave out may be attended to.
+
+Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from torch_reference.trace import Tap, Trace
+
+MASKED_LOGIT = -1e9
+ATTENTION_DROPOUT_RATE = 0.1
+
+
+class Masks(NamedTuple):
+    """Boolean, True = may attend."""
+
+    encoder_self: Tensor  # [B, 1, 1, S]
+    decoder_self: Tensor  # [B, 1, T, T]
+    cross: Tensor  # [B, 1, 1, S]
+
+
+class AnnotatedZhTransformer(nn.Module):
+    """Source and target ids to logits, under the state_dict keys of the released program.
+
+    Args:
+      max_length: rows of the position tables.
+      source_pad_id, target_pad_id: 0 in the program, its unknown words.
+      dropout_rate: on embeddings, on each sublayer's output and inside the feed-forward.
+      dtype: of parameters, tables, and everything computed.
+
+    Raises:
+      ValueError: num_heads does not divide d_model; d_model is odd.
+    """
+
+    def __init__(
+        self,
+        *,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        d_model: int = 256,
+        num_heads: int = 8,
+        d_ff: int = 1024,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        max_length: int = 5000,
+        source_pad_id: int = 0,
+        target_pad_id: int = 0,
+        dropout_rate: float = 0.1,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        if d_model % num_heads:
+            raise ValueError(f"num_heads must divide d_model={d_model}; received {num_heads}")
+        if d_model % 2:
+            raise ValueError(f"d_model must be even; received {d_model}")
+        self.source_pad_id, self.target_pad_id = source_pad_id, target_pad_id
+        self.encoder = Stack(d_model, [EncoderLayer(d_model, num_heads, d_ff, dropout_rate) for _ in range(num_encoder_layers)])
+        self.decoder = Stack(d_model, [DecoderLayer(d_model, num_heads, d_ff, dropout_rate) for _ in range(num_decoder_layers)])
+        self.src_embed = nn.ModuleList([Embedding(source_vocab_size, d_model), Positions(max_length, d_model, dropout_rate)])
+        self.tgt_embed = nn.ModuleList([Embedding(target_vocab_size, d_model), Positions(max_length, d_model, dropout_rate)])
+        self.generator = Generator(d_model, target_vocab_size)
+        self.to(dtype)
+
+    def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
+        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation."""
+        tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
+        for name, mask in zip(Masks._fields, masks, strict=True):
+            tap(f"mask.{name}", mask)
+        encoder_output = self.encode(source_ids, masks.encoder_self, tap)
+        return self.decode(decoder_input_ids, encoder_output, masks.decoder_self, masks.cross, tap)
+
+    def log_probabilities(self, logits: Tensor) -> Tensor:
+        """What the program's own head gives, of logits [B, T, V]."""
+        return torch.log_softmax(logits, dim=-1)
+
+    def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Masks:
+        """Those of training: padding on the keys everywhere, and no target token sees a later one."""
+        source = (source_ids != self.source_pad_id)[:, None, None, :]
+        target = (decoder_input_ids != self.target_pad_id)[:, None, None, :]
+        return Masks(encoder_self=source, decoder_self=target & causal_mask(decoder_input_ids), cross=source)
+
+    def encode(self, source_ids: Tensor, mask: Tensor, tap: Tap) -> Tensor:
+        """source_ids [B, S] → [B, S, D]."""
+        tap = tap.scope("encoder")
+        embedding, positions = self.src_embed
+        x = positions(embedding(source_ids, tap), tap)
+        for i, layer in enumerate(self.encoder.layers):
+            x = layer(x, mask, tap.scope(f"layers.{i}"))
+        return tap("output", self.encoder.norm(x))
+
+    def decode(self, decoder_input_ids: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap) -> Tensor:
+        """decoder_input_ids [B, T] → logits [B, T, V]."""
+        inside = tap.scope("decoder")
+        embedding, positions = self.tgt_embed
+        x = positions(embedding(decoder_input_ids, inside), inside)
+        for i, layer in enumerate(self.decoder.layers):
+            x = layer(x, encoder_output, self_mask, cross_mask, inside.scope(f"layers.{i}"))
+        return tap("logits", self.generator.proj(inside("output", self.decoder.norm(x))))
+
+
+class Stack(nn.Module):
+    """Layers and a last norm: the encoder's or the decoder's."""
+
+    def __init__(self, d_model: int, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+        self.norm = Norm(d_model)
+
+
+class Embedding(nn.Module):
+    """Token vectors times √d_model."""
+
+    def __init__(self, vocab_size: int, d_model: int) -> None:
+        super().__init__()
+        self.lut = nn.Embedding(vocab_size, d_model)
+
+    def forward(self, ids: Tensor, tap: Tap) -> Tensor:
+        """ids [B, T] → [B, T, D]."""
+        return tap("token_embedding", self.lut(ids) * math.sqrt(self.lut.embedding_dim))
+
+
+class Positions(nn.Module):
+    """Adds the rows of a table."""
+
+    pe: Tensor
+
+    def __init__(self, max_length: int, d_model: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.register_buffer("pe", position_table(max_length, d_model)[None])  # [1, rows, D]
+        self.dropout = nn.Dropout(dropout_rate)
+
+    def forward(self, x: Tensor, tap: Tap) -> Tensor:
+        """x [B, T, D] → the same shape. Raises ValueError for more tokens than the table has rows."""
+        if x.shape[1] > self.pe.shape[1]:
+            raise ValueError(f"received {x.shape[1]} tokens; the position table allows {self.pe.shape[1]}")
+        return self.dropout(tap("embedding", x + tap("positions", self.pe[:, : x.shape[1]])))
+
+
+class Generator(nn.Module):
+    """The head."""
+
+    def __init__(self, d_model: int, vocab_size: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(d_model, vocab_size)
+
+
+class EncoderLayer(nn.Module):
+    """x + attention(norm(x)), then x + feed_forward(norm(x))."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.self_attn = Attention(d_model, num_heads)
+        self.feed_forward = FeedForward(d_model, d_ff, dropout_rate)
+        self.sublayer = nn.ModuleList([Sublayer(d_model, dropout_rate) for _ in range(2)])
+
+    def forward(self, x: Tensor, mask: Tensor, tap: Tap) -> Tensor:
+        """x [B, S, D] → [B, S, D]."""
+        attention, feed_forward = self.sublayer
+        h = tap("self_attention_norm", attention.norm(x))
+        x = tap("self_attention_residual", x + attention.dropout(self.self_attn(h, h, mask, tap.scope("self_attention"))))
+        h = tap("feed_forward_norm", feed_forward.norm(x))
+        return tap("output", x + feed_forward.dropout(self.feed_forward(h, tap.scope("feed_forward"))))
+
+
+class DecoderLayer(nn.Module):
+    """The same with attention over the encoder's output in between."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.self_attn = Attention(d_model, num_heads)
+        self.src_attn = Attention(d_model, num_heads)
+        self.feed_forward = FeedForward(d_model, d_ff, dropout_rate)
+        self.sublayer = nn.ModuleList([Sublayer(d_model, dropout_rate) for _ in range(3)])
+
+    def forward(self, x: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap) -> Tensor:
+        """x [B, T, D] → [B, T, D]."""
+        own, cross, feed_forward = self.sublayer
+        h = tap("self_attention_norm", own.norm(x))
+        x = tap("self_attention_residual", x + own.dropout(self.self_attn(h, h, self_mask, tap.scope("self_attention"))))
+        h = tap("cross_attention_norm", cross.norm(x))
+        attended = self.src_attn(h, encoder_output, cross_mask, tap.scope("cross_attention"))
+        x = tap("cross_attention_residual", x + cross.dropout(attended))
+        h = tap("feed_forward_norm", feed_forward.norm(x))
+        return tap("output", x + feed_forward.dropout(self.feed_forward(h, tap.scope("feed_forward"))))
+
+
+class Sublayer(nn.Module):
+    """The norm before a sublayer and the dropout after it."""
+
+    def __init__(self, d_model: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.norm = Norm(d_model)
+        self.dropout = nn.Dropout(dropout_rate)
+
+
+class Attention(nn.Module):
+    """Multi-head attention; masked logits become -1e9, so that a fully masked row attends to all keys alike."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.linears = nn.ModuleList([nn.Linear(d_model, d_model) for _ in range(4)])  # query, key, value, output
+        self.dropout = nn.Dropout(ATTENTION_DROPOUT_RATE)
+
+    def forward(self, x: Tensor, y: Tensor, mask: Tensor, tap: Tap) -> Tensor:
+        """x [B, Q, D] attends over y [B, K, D] → [B, Q, D]; `mask` boolean [B, 1, Q or 1, K]."""
+        *projections, output = self.linears
+        query, key, value = (
+            tap(name, linear(input).unflatten(-1, (self.num_heads, -1)))  # [B, Q or K, N, H]
+            for name, linear, input in zip(("query", "key", "value"), projections, (x, y, y), strict=True)
+        )
+        logits = torch.einsum("BQNH,BKNH->BNQK", query, key) / math.sqrt(query.shape[-1])
+        logits = tap("logits", logits.masked_fill(~mask, MASKED_LOGIT))
+        weights = self.dropout(tap("weights", torch.softmax(logits, dim=-1)))
+        context = tap("context", torch.einsum("BNQK,BKNH->BQNH", weights, value))
+        return tap("output", output(context.flatten(-2)))
+
+
+class FeedForward(nn.Module):
+    """Linear, dropout, linear: the program has no activation between them."""
+
+    def __init__(self, d_model: int, d_ff: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.w_1 = nn.Linear(d_model, d_ff)
+        self.dropout = nn.Dropout(dropout_rate)
+        self.w_2 = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor, tap: Tap) -> Tensor:
+        """x [B, T, D] → [B, T, D]."""
+        hidden = tap("hidden", self.w_1(x))  # [B, T, F]
+        return tap("output", self.w_2(self.dropout(hidden)))
+
+
+class Norm(nn.Module):
+    """a_2 · (x − mean) / √(s² + ε) + b_2, s² the variance with D − 1 below the sum."""
+
+    def __init__(self, d_model: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.a_2 = nn.Parameter(torch.ones(d_model))
+        self.b_2 = nn.Parameter(torch.zeros(d_model))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., D] → [..., D]."""
+        centred = x - x.mean(dim=-1, keepdim=True)
+        return self.a_2 * centred / torch.sqrt(x.var(dim=-1, keepdim=True) + self.eps) + self.b_2
+
+
+def position_table(rows: int, d_model: int) -> Tensor:
+    """[rows, D] in float64 (Vaswani et al. 2017, §3.5): even columns sine, odd columns cosine."""
+    exponents = np.arange(0, d_model, 2, dtype=np.float64) / d_model
+    angle = np.arange(rows, dtype=np.float64)[:, None] / 10000.0**exponents
+    return torch.from_numpy(np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(rows, d_model))
+
+
+def causal_mask(ids: Tensor) -> Tensor:
+    """[T, T] for ids [B, T]: True on and below the diagonal."""
+    return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
+
+
+@torch.no_grad()
+def greedy(model: AnnotatedZhTransformer, source_ids: Tensor, start_id: int, eos_id: int, max_length: int = 60) -> Tensor:
+    """The likeliest token, again and again, in evaluation mode. A pad in the prefix is attended to as any token.
+
+    Args:
+      source_ids: [B, S].
+      start_id: first decoder input; not part of the result.
+      max_length: most tokens of a translation, eos_id included.
+
+    Returns:
+      Integers [B, T], T ≤ max_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+    """
+    was_training = model.training
+    model.eval()
+    cross_mask = (source_ids != model.source_pad_id)[:, None, None, :]
+    encoder_output = model.encode(source_ids, cross_mask, Tap())
+    prefix = source_ids.new_full((len(source_ids), 1), start_id)
+    finished = torch.zeros(len(source_ids), dtype=torch.bool, device=source_ids.device)
+    for _ in range(max_length):
+        logits = model.decode(prefix, encoder_output, causal_mask(prefix)[None, None], cross_mask, Tap())
+        likeliest = logits[:, -1].argmax(dim=-1).masked_fill(finished, model.target_pad_id)  # [B]
+        prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
+        finished |= likeliest == eos_id
+        if finished.all():
+            break
+    model.train(was_training)
+    return prefix[:, 1:]

@@ -1,0 +1,284 @@
+"""The Transformer of Codersarts' article on building one in PyTorch: the system called `codersarts`.
+
+What it computes otherwise than Vaswani et al. (2017):
+
+- positions go by the **row of the batch**: its table is [rows, 1, D], cut to the length of the first axis, and the tensors it is added to
+  are [B, T, D]. All tokens of sentence b get the encoding of position b, so that the order of words makes no difference, the order of
+  sentences does, and the table's length bounds the batch. `position_index="column"` is what was meant;
+- embeddings are not multiplied by √d_model;
+- norms stand before the sublayers, and there is none after the stacks; a norm divides by (s + ε), s the unbiased standard deviation;
+- embeddings of the two sides and the head share nothing;
+- dropout on attention weights is 0.1 whatever the rate.
+
+The article prints positions, attention, feed-forward, encoder layer and the top level. Norms, decoder layer, stacks and masks, which it
+names, are completed as in the tutorial that it follows (`floydhub`).
+
+Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from torch_reference.trace import Tap, Trace
+
+MASKED_LOGIT = -1e9
+ATTENTION_DROPOUT_RATE = 0.1
+
+
+class Masks(NamedTuple):
+    """Boolean, True = may attend."""
+
+    encoder_self: Tensor  # [B, 1, 1, S]
+    decoder_self: Tensor  # [B, 1, T, T]
+    cross: Tensor  # [B, 1, 1, S]
+
+
+class CodersartsTransformer(nn.Module):
+    """Source and target ids to logits, under the article's state_dict keys.
+
+    Args:
+      max_length: rows of the position tables.
+      position_index: "batch_row", as the article computes, or "column", as it means.
+      source_pad_id, target_pad_id: ids of padding.
+      dropout_rate: on embeddings, on each sublayer's output and inside the feed-forward.
+      dtype: of parameters, tables, and everything computed.
+
+    Raises:
+      ValueError: num_heads does not divide d_model; d_model is odd; an unknown position_index.
+    """
+
+    def __init__(
+        self,
+        *,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        max_length: int = 5000,
+        position_index: str = "batch_row",
+        source_pad_id: int = 0,
+        target_pad_id: int = 0,
+        dropout_rate: float = 0.1,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        if d_model % num_heads:
+            raise ValueError(f"num_heads must divide d_model={d_model}; received {num_heads}")
+        if d_model % 2:
+            raise ValueError(f"d_model must be even; received {d_model}")
+        if position_index not in ("batch_row", "column"):
+            raise ValueError(f"position_index must be one of batch_row, column; received {position_index!r}")
+        self.source_pad_id, self.target_pad_id = source_pad_id, target_pad_id
+        self.encoder = Stack(
+            source_vocab_size, Positions(max_length, d_model, position_index, dropout_rate),
+            [EncoderLayer(d_model, num_heads, d_ff, dropout_rate) for _ in range(num_encoder_layers)],
+        )  # fmt: skip
+        self.decoder = Stack(
+            target_vocab_size, Positions(max_length, d_model, position_index, dropout_rate),
+            [DecoderLayer(d_model, num_heads, d_ff, dropout_rate) for _ in range(num_decoder_layers)],
+        )  # fmt: skip
+        self.out = nn.Linear(d_model, target_vocab_size)
+        self.to(dtype)
+
+    def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
+        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation."""
+        tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
+        for name, mask in zip(Masks._fields, masks, strict=True):
+            tap(f"mask.{name}", mask)
+        encoder_output = self.encode(source_ids, masks.encoder_self, tap)
+        return self.decode(decoder_input_ids, encoder_output, masks.decoder_self, masks.cross, tap)
+
+    def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Masks:
+        """Padding on the keys everywhere, and no target token sees a later one."""
+        source = (source_ids != self.source_pad_id)[:, None, None, :]
+        target = (decoder_input_ids != self.target_pad_id)[:, None, None, :]
+        return Masks(encoder_self=source, decoder_self=target & causal_mask(decoder_input_ids), cross=source)
+
+    def encode(self, source_ids: Tensor, mask: Tensor, tap: Tap) -> Tensor:
+        """source_ids [B, S] → [B, S, D]."""
+        tap = tap.scope("encoder")
+        x = self.encoder.embed_tokens(source_ids, tap)
+        for i, layer in enumerate(self.encoder.layers):
+            x = layer(x, mask, tap.scope(f"layers.{i}"))
+        return tap("output", x)
+
+    def decode(self, decoder_input_ids: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap) -> Tensor:
+        """decoder_input_ids [B, T] → logits [B, T, V]."""
+        inside = tap.scope("decoder")
+        x = self.decoder.embed_tokens(decoder_input_ids, inside)
+        for i, layer in enumerate(self.decoder.layers):
+            x = layer(x, encoder_output, self_mask, cross_mask, inside.scope(f"layers.{i}"))
+        return tap("logits", self.out(inside("output", x)))
+
+
+class Stack(nn.Module):
+    """Embedding, positions and layers: the encoder's or the decoder's."""
+
+    def __init__(self, vocab_size: int, positions: Positions, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size, positions.pe.shape[-1])
+        self.pe = positions
+        self.layers = nn.ModuleList(layers)
+
+    def embed_tokens(self, ids: Tensor, tap: Tap) -> Tensor:
+        """ids [B, T] → [B, T, D]."""
+        return self.pe(tap("token_embedding", self.embed(ids)), tap)
+
+
+class Positions(nn.Module):
+    """Adds rows of a table: row b to sentence b, or row t to token t."""
+
+    pe: Tensor
+
+    def __init__(self, max_length: int, d_model: int, position_index: str, dropout_rate: float) -> None:
+        super().__init__()
+        self.position_index = position_index
+        self.register_buffer("pe", position_table(max_length, d_model)[:, None])  # [rows, 1, D]
+        self.dropout = nn.Dropout(dropout_rate)
+
+    def forward(self, x: Tensor, tap: Tap) -> Tensor:
+        """x [B, T, D] → the same shape. Raises ValueError for more sentences, or tokens, than the table has rows."""
+        count, what = (x.shape[0], "sentences in a batch") if self.position_index == "batch_row" else (x.shape[1], "tokens")
+        if count > len(self.pe):
+            raise ValueError(f"received {count} {what}; the position table allows {len(self.pe)}")
+        rows = self.pe[:count]  # [B, 1, D], or, of tokens, [T, 1, D]
+        return self.dropout(tap("embedding", x + tap("positions", rows if self.position_index == "batch_row" else rows.transpose(0, 1))))
+
+
+class EncoderLayer(nn.Module):
+    """x + attention(norm_1(x)), then x + ff(norm_2(x))."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.norm_1, self.norm_2 = Norm(d_model), Norm(d_model)
+        self.attn = Attention(d_model, num_heads)
+        self.ff = FeedForward(d_model, d_ff, dropout_rate)
+        self.dropout_1, self.dropout_2 = nn.Dropout(dropout_rate), nn.Dropout(dropout_rate)
+
+    def forward(self, x: Tensor, mask: Tensor, tap: Tap) -> Tensor:
+        """x [B, S, D] → [B, S, D]."""
+        h = tap("self_attention_norm", self.norm_1(x))
+        x = tap("self_attention_residual", x + self.dropout_1(self.attn(h, h, mask, tap.scope("self_attention"))))
+        h = tap("feed_forward_norm", self.norm_2(x))
+        return tap("output", x + self.dropout_2(self.ff(h, tap.scope("feed_forward"))))
+
+
+class DecoderLayer(nn.Module):
+    """The same with attention over the encoder's output in between."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.norm_1, self.norm_2, self.norm_3 = Norm(d_model), Norm(d_model), Norm(d_model)
+        self.attn_1, self.attn_2 = Attention(d_model, num_heads), Attention(d_model, num_heads)
+        self.ff = FeedForward(d_model, d_ff, dropout_rate)
+        self.dropout_1, self.dropout_2, self.dropout_3 = (nn.Dropout(dropout_rate) for _ in range(3))
+
+    def forward(self, x: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap) -> Tensor:
+        """x [B, T, D] → [B, T, D]."""
+        h = tap("self_attention_norm", self.norm_1(x))
+        x = tap("self_attention_residual", x + self.dropout_1(self.attn_1(h, h, self_mask, tap.scope("self_attention"))))
+        h = tap("cross_attention_norm", self.norm_2(x))
+        attended = self.attn_2(h, encoder_output, cross_mask, tap.scope("cross_attention"))
+        x = tap("cross_attention_residual", x + self.dropout_2(attended))
+        h = tap("feed_forward_norm", self.norm_3(x))
+        return tap("output", x + self.dropout_3(self.ff(h, tap.scope("feed_forward"))))
+
+
+class Attention(nn.Module):
+    """Multi-head attention; masked logits become -1e9, so that a fully masked row attends to all keys alike."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.q_linear, self.k_linear, self.v_linear, self.out = (nn.Linear(d_model, d_model) for _ in range(4))
+        self.dropout = nn.Dropout(ATTENTION_DROPOUT_RATE)
+
+    def forward(self, x: Tensor, y: Tensor, mask: Tensor, tap: Tap) -> Tensor:
+        """x [B, Q, D] attends over y [B, K, D] → [B, Q, D]; `mask` boolean [B, 1, Q or 1, K]."""
+        query, key, value = (
+            tap(name, linear(input).unflatten(-1, (self.num_heads, -1)))  # [B, Q or K, N, H]
+            for name, linear, input in (("query", self.q_linear, x), ("key", self.k_linear, y), ("value", self.v_linear, y))
+        )
+        logits = torch.einsum("BQNH,BKNH->BNQK", query, key) / math.sqrt(query.shape[-1])
+        logits = tap("logits", logits.masked_fill(~mask, MASKED_LOGIT))
+        weights = self.dropout(tap("weights", torch.softmax(logits, dim=-1)))
+        context = tap("context", torch.einsum("BNQK,BKNH->BQNH", weights, value))
+        return tap("output", self.out(context.flatten(-2)))
+
+
+class FeedForward(nn.Module):
+    """Linear, ReLU, dropout, linear."""
+
+    def __init__(self, d_model: int, d_ff: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(d_model, d_ff)
+        self.dropout = nn.Dropout(dropout_rate)
+        self.linear2 = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor, tap: Tap) -> Tensor:
+        """x [B, T, D] → [B, T, D]."""
+        hidden = tap("hidden", functional.relu(self.linear1(x)))  # [B, T, F]
+        return tap("output", self.linear2(self.dropout(hidden)))
+
+
+class Norm(nn.Module):
+    """alpha · (x − mean) / (s + ε) + bias, s the standard deviation with D − 1 below the sum."""
+
+    def __init__(self, d_model: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.ones(d_model))
+        self.bias = nn.Parameter(torch.zeros(d_model))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., D] → [..., D]."""
+        centred = x - x.mean(dim=-1, keepdim=True)
+        return self.alpha * centred / (x.std(dim=-1, keepdim=True) + self.eps) + self.bias
+
+
+def position_table(rows: int, d_model: int) -> Tensor:
+    """[rows, D] in float64 (Vaswani et al. 2017, §3.5): even columns sine, odd columns cosine."""
+    exponents = np.arange(0, d_model, 2, dtype=np.float64) / d_model
+    angle = np.arange(rows, dtype=np.float64)[:, None] / 10000.0**exponents
+    return torch.from_numpy(np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(rows, d_model))
+
+
+def causal_mask(ids: Tensor) -> Tensor:
+    """[T, T] for ids [B, T]: True on and below the diagonal."""
+    return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
+
+
+@torch.no_grad()
+def greedy(model: CodersartsTransformer, source_ids: Tensor, start_id: int, eos_id: int, max_length: int) -> Tensor:
+    """The likeliest token, again and again, in evaluation mode, with the masks of training. (The article has no decoding.)
+
+    Args:
+      source_ids: [B, S].
+      start_id: first decoder input; not part of the result.
+      max_length: most tokens of a translation, eos_id included.
+
+    Returns:
+      Integers [B, T], T ≤ max_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+    """
+    was_training = model.training
+    model.eval()
+    prefix = source_ids.new_full((len(source_ids), 1), start_id)
+    finished = torch.zeros(len(source_ids), dtype=torch.bool, device=source_ids.device)
+    for _ in range(max_length):
+        likeliest = model(source_ids, prefix)[:, -1].argmax(dim=-1).masked_fill(finished, model.target_pad_id)  # [B]
+        prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
+        finished |= likeliest == eos_id
+        if finished.all():
+            break
+    model.train(was_training)
+    return prefix[:, 1:]

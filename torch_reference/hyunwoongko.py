@@ -1,0 +1,285 @@
+"""The Transformer of hyunwoongko/transformer, "PyTorch Implementation of 'Attention Is All You Need'": the system called `hyunwoongko`.
+
+What it computes otherwise than Vaswani et al. (2017):
+
+- embeddings are not multiplied by √d_model; those of the two sides and the head share nothing;
+- in the decoder's own attention padding is masked on the **queries**: a pad's row is fully masked, and attends to every key alike, later ones
+  included, while real tokens attend to pads that stand before them;
+- masked logits become -10000, beside which a large logit still counts;
+- there is no dropout on attention weights.
+
+Norms are the paper's, with ε 1e-12 inside the root. The position table is no part of the state_dict. Its keys and shapes are those of
+`sayhello`, with biases in the attentions, which has another norm and other masks: nothing but the numbers tells them apart.
+
+Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from torch_reference.trace import Tap, Trace
+
+MASKED_LOGIT = -10000.0
+
+
+class Masks(NamedTuple):
+    """Boolean, True = may attend."""
+
+    encoder_self: Tensor  # [B, 1, 1, S]
+    decoder_self: Tensor  # [B, 1, T, T]
+    cross: Tensor  # [B, 1, 1, S]
+
+
+class HyunwoongkoTransformer(nn.Module):
+    """Source and target ids to logits, under the state_dict keys of the released program.
+
+    Args:
+      max_length: rows of the position table that is computed unless `position_table` is given.
+      position_table: [rows, D]; a model's own, where its float32 formula has rounded otherwise.
+      source_pad_id, target_pad_id: ids of `<pad>`.
+      dropout_rate: on embeddings, on each sublayer's output and inside the feed-forward.
+      dtype: of parameters, tables, and everything computed.
+
+    Raises:
+      ValueError: num_heads does not divide d_model; d_model is odd; a position_table of another width.
+    """
+
+    def __init__(
+        self,
+        *,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        d_model: int = 512,
+        num_heads: int = 8,
+        d_ff: int = 2048,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        max_length: int = 256,
+        position_table: Tensor | None = None,
+        source_pad_id: int = 1,
+        target_pad_id: int = 1,
+        dropout_rate: float = 0.1,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        if d_model % num_heads:
+            raise ValueError(f"num_heads must divide d_model={d_model}; received {num_heads}")
+        if d_model % 2:
+            raise ValueError(f"d_model must be even; received {d_model}")
+        if position_table is not None and (position_table.ndim != 2 or position_table.shape[1] != d_model):
+            raise ValueError(f"position_table must be [rows, {d_model}]; received {list(position_table.shape)}")
+        self.source_pad_id, self.target_pad_id = source_pad_id, target_pad_id
+        table = sinusoids(max_length, d_model) if position_table is None else position_table
+        sizes = (d_model, num_heads, d_ff, dropout_rate)
+        self.encoder = Encoder(
+            Embedding(source_vocab_size, source_pad_id, table, dropout_rate), [EncoderLayer(*sizes) for _ in range(num_encoder_layers)]
+        )
+        self.decoder = Decoder(
+            Embedding(target_vocab_size, target_pad_id, table, dropout_rate), [DecoderLayer(*sizes) for _ in range(num_decoder_layers)],
+            nn.Linear(d_model, target_vocab_size),
+        )  # fmt: skip
+        self.to(dtype)
+
+    def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
+        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation."""
+        tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
+        for name, mask in zip(Masks._fields, masks, strict=True):
+            tap(f"mask.{name}", mask)
+        encoder_output = self.encoder(source_ids, masks.encoder_self, tap.scope("encoder"))
+        return tap("logits", self.decoder(decoder_input_ids, encoder_output, masks, tap.scope("decoder")))
+
+    def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Masks:
+        """Padding on the keys of the source; in the decoder's own mask on the queries, besides hiding later tokens."""
+        source = (source_ids != self.source_pad_id)[:, None, None, :]
+        target = (decoder_input_ids != self.target_pad_id)[:, None, :, None]
+        return Masks(encoder_self=source, decoder_self=target & causal_mask(decoder_input_ids), cross=source)
+
+
+class Encoder(nn.Module):
+    """Embedding and layers."""
+
+    def __init__(self, embedding: Embedding, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.emb = embedding
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, source_ids: Tensor, mask: Tensor, tap: Tap) -> Tensor:
+        """source_ids [B, S] → [B, S, D]."""
+        x = self.emb(source_ids, tap)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, mask, tap.scope(f"layers.{i}"))
+        return tap("output", x)
+
+
+class Decoder(nn.Module):
+    """Embedding, layers and the head."""
+
+    def __init__(self, embedding: Embedding, layers: list[nn.Module], head: nn.Linear) -> None:
+        super().__init__()
+        self.emb = embedding
+        self.layers = nn.ModuleList(layers)
+        self.linear = head
+
+    def forward(self, decoder_input_ids: Tensor, encoder_output: Tensor, masks: Masks, tap: Tap) -> Tensor:
+        """decoder_input_ids [B, T] → logits [B, T, V]."""
+        x = self.emb(decoder_input_ids, tap)
+        for i, layer in enumerate(self.layers):
+            x = layer(x, encoder_output, masks.decoder_self, masks.cross, tap.scope(f"layers.{i}"))
+        return self.linear(tap("output", x))
+
+
+class Embedding(nn.Module):
+    """Token vectors plus positions. The pad's row gets no gradient."""
+
+    def __init__(self, vocab_size: int, pad_id: int, table: Tensor, dropout_rate: float) -> None:
+        super().__init__()
+        self.tok_emb = nn.Embedding(vocab_size, table.shape[1], padding_idx=pad_id)
+        self.register_buffer("positions", table, persistent=False)
+        self.drop_out = nn.Dropout(dropout_rate)
+
+    positions: Tensor
+
+    def forward(self, ids: Tensor, tap: Tap) -> Tensor:
+        """ids [B, T] → [B, T, D]. Raises ValueError for more tokens than the table has rows."""
+        if ids.shape[1] > len(self.positions):
+            raise ValueError(f"received {ids.shape[1]} tokens; the position table allows {len(self.positions)}")
+        x = tap("token_embedding", self.tok_emb(ids)) + tap("positions", self.positions[None, : ids.shape[1]])
+        return self.drop_out(tap("embedding", x))
+
+
+class EncoderLayer(nn.Module):
+    """norm1(x + attention(x)), then norm2(x + ffn(x))."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.attention = Attention(d_model, num_heads)
+        self.norm1 = Norm(d_model)
+        self.ffn = FeedForward(d_model, d_ff, dropout_rate)
+        self.norm2 = Norm(d_model)
+        self.dropout1, self.dropout2 = nn.Dropout(dropout_rate), nn.Dropout(dropout_rate)
+
+    def forward(self, x: Tensor, mask: Tensor, tap: Tap) -> Tensor:
+        """x [B, S, D] → [B, S, D]."""
+        y = self.attention(x, x, mask, tap.scope("self_attention"))
+        x = tap("self_attention_residual", tap("self_attention_norm", self.norm1(x + self.dropout1(y))))
+        y = self.ffn(x, tap.scope("feed_forward"))
+        return tap("output", tap("feed_forward_norm", self.norm2(x + self.dropout2(y))))
+
+
+class DecoderLayer(nn.Module):
+    """The same with attention over the encoder's output in between."""
+
+    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.self_attention = Attention(d_model, num_heads)
+        self.norm1 = Norm(d_model)
+        self.enc_dec_attention = Attention(d_model, num_heads)
+        self.norm2 = Norm(d_model)
+        self.ffn = FeedForward(d_model, d_ff, dropout_rate)
+        self.norm3 = Norm(d_model)
+        self.dropout1, self.dropout2, self.dropout3 = (nn.Dropout(dropout_rate) for _ in range(3))
+
+    def forward(self, x: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap) -> Tensor:
+        """x [B, T, D] → [B, T, D]."""
+        y = self.self_attention(x, x, self_mask, tap.scope("self_attention"))
+        x = tap("self_attention_residual", tap("self_attention_norm", self.norm1(x + self.dropout1(y))))
+        y = self.enc_dec_attention(x, encoder_output, cross_mask, tap.scope("cross_attention"))
+        x = tap("cross_attention_residual", tap("cross_attention_norm", self.norm2(x + self.dropout2(y))))
+        y = self.ffn(x, tap.scope("feed_forward"))
+        return tap("output", tap("feed_forward_norm", self.norm3(x + self.dropout3(y))))
+
+
+class Attention(nn.Module):
+    """Multi-head attention; masked logits become -10000, so that a fully masked row attends to all keys alike."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.w_q, self.w_k, self.w_v, self.w_concat = (nn.Linear(d_model, d_model) for _ in range(4))
+
+    def forward(self, x: Tensor, y: Tensor, mask: Tensor, tap: Tap) -> Tensor:
+        """x [B, Q, D] attends over y [B, K, D] → [B, Q, D]; `mask` boolean, broadcastable to [B, 1, Q, K]."""
+        query, key, value = (
+            tap(name, linear(input).unflatten(-1, (self.num_heads, -1)))  # [B, Q or K, N, H]
+            for name, linear, input in (("query", self.w_q, x), ("key", self.w_k, y), ("value", self.w_v, y))
+        )
+        logits = torch.einsum("BQNH,BKNH->BNQK", query, key) / math.sqrt(query.shape[-1])
+        logits = tap("logits", logits.masked_fill(~mask, MASKED_LOGIT))
+        weights = tap("weights", torch.softmax(logits, dim=-1))
+        context = tap("context", torch.einsum("BNQK,BKNH->BQNH", weights, value))
+        return tap("output", self.w_concat(context.flatten(-2)))
+
+
+class FeedForward(nn.Module):
+    """Linear, ReLU, dropout, linear."""
+
+    def __init__(self, d_model: int, d_ff: int, dropout_rate: float) -> None:
+        super().__init__()
+        self.linear1 = nn.Linear(d_model, d_ff)
+        self.dropout = nn.Dropout(dropout_rate)
+        self.linear2 = nn.Linear(d_ff, d_model)
+
+    def forward(self, x: Tensor, tap: Tap) -> Tensor:
+        """x [B, T, D] → [B, T, D]."""
+        hidden = tap("hidden", functional.relu(self.linear1(x)))  # [B, T, F]
+        return tap("output", self.linear2(self.dropout(hidden)))
+
+
+class Norm(nn.Module):
+    """gamma · (x − mean) / √(s² + ε) + beta, s² the variance with D below the sum."""
+
+    def __init__(self, d_model: int, eps: float = 1e-12) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.ones(d_model))
+        self.beta = nn.Parameter(torch.zeros(d_model))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., D] → [..., D]."""
+        centred = x - x.mean(dim=-1, keepdim=True)
+        return self.gamma * centred / torch.sqrt(x.var(dim=-1, unbiased=False, keepdim=True) + self.eps) + self.beta
+
+
+def sinusoids(rows: int, d_model: int) -> Tensor:
+    """[rows, D] in float64 (Vaswani et al. 2017, §3.5): even columns sine, odd columns cosine."""
+    exponents = np.arange(0, d_model, 2, dtype=np.float64) / d_model
+    angle = np.arange(rows, dtype=np.float64)[:, None] / 10000.0**exponents
+    return torch.from_numpy(np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(rows, d_model))
+
+
+def causal_mask(ids: Tensor) -> Tensor:
+    """[T, T] for ids [B, T]: True on and below the diagonal."""
+    return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
+
+
+@torch.no_grad()
+def greedy(model: HyunwoongkoTransformer, source_ids: Tensor, start_id: int, eos_id: int, max_length: int) -> Tensor:
+    """The likeliest token, again and again, in evaluation mode, with the masks of training. (The program only ever forces its references.)
+
+    Args:
+      source_ids: [B, S].
+      start_id: first decoder input; not part of the result.
+      max_length: most tokens of a translation, eos_id included.
+
+    Returns:
+      Integers [B, T], T ≤ max_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+    """
+    was_training = model.training
+    model.eval()
+    prefix = source_ids.new_full((len(source_ids), 1), start_id)
+    finished = torch.zeros(len(source_ids), dtype=torch.bool, device=source_ids.device)
+    for _ in range(max_length):
+        likeliest = model(source_ids, prefix)[:, -1].argmax(dim=-1).masked_fill(finished, model.target_pad_id)  # [B]
+        prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
+        finished |= likeliest == eos_id
+        if finished.all():
+            break
+    model.train(was_training)
+    return prefix[:, 1:]
