@@ -3,8 +3,8 @@
 What it computes otherwise than Vaswani et al. (2017):
 
 - embeddings are not multiplied by √d_model; those of the two sides and the head share nothing;
-- in the decoder's own attention padding is masked on the **queries**: a pad's row is fully masked, and attends to every key alike, later ones
-  included, while real tokens attend to pads that stand before them;
+- in the decoder's own attention padding is masked on the **queries**: a pad's row is fully masked, and attends to every key alike, later
+  ones included, while real tokens attend to pads that stand before them;
 - masked logits become -10000, beside which a large logit still counts;
 - there is no dropout on attention weights.
 

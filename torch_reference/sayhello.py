@@ -4,8 +4,8 @@ What it computes otherwise than Vaswani et al. (2017):
 
 - a norm divides by (s + ε), s the unbiased standard deviation, ε 1e-12; it stands after the residual, as in the paper;
 - embeddings are not multiplied by √d_model; those of the two sides and the head share nothing;
-- padding is masked on the keys **and the queries** of all three attentions: a pad's own row is fully masked, and attends to every key alike,
-  later ones included;
+- padding is masked on the keys **and the queries** of all three attentions: a pad's own row is fully masked, and attends to every key
+  alike, later ones included;
 - the decoder's own mask takes the *source's* pad id for padding;
 - there is no dropout on attention weights.
 

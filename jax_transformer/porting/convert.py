@@ -18,7 +18,7 @@ import numpy as np
 from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model_directory import Model
-from jax_transformer.porting.dialects import NAMES, Dialect, detect, get_dialect
+from jax_transformer.porting.dialects import Dialect, all_dialects, detect, get_dialect
 from jax_transformer.porting.files import as_arrays, read_tensors, write_tensors
 from jax_transformer.porting.rules import (
     PortingError,
@@ -83,7 +83,7 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
     origin = model.origin or {}
     name = dialect or origin.get("dialect")
     if name is None:
-        raise PortingError(f"this model was not imported from a checkpoint, so a dialect must be given: one of {', '.join(NAMES)}")
+        raise PortingError(f"this model was not imported from a checkpoint, so a dialect must be given: one of {', '.join(all_dialects())}")
     names = list(origin.get("tensors", {})) if origin.get("dialect") == name else []
     write_tensors(path, state_dict_from_params(model.config, model.params, name, names))
 
@@ -170,7 +170,8 @@ def _config(table: Dialect, told: dict[str, Any], hints: dict[str, Any]) -> Tran
     ]
     if problems:
         raise PortingError(f"hints that contradict the {table.name} checkpoint", problems)
-    return TransformerConfig(**{**table.fixed, **told, **hints})
+    fields = {**table.defaults, **table.fixed, **told, **hints}
+    return TransformerConfig(**{**table.follows(fields), **fields})
 
 
 def _field_names(config_class: type) -> set[str]:

@@ -102,18 +102,19 @@ class Rule:
       jax: a leaf's path. Several, as in "attention/{query,key,value}/kernel", are the parts of one fused tensor where `axes` says so, and
         otherwise equal copies of it.
       axes: how the axes correspond (see Axes), without the layer axis. Empty: they are the same.
+      stacked: whether the leaf has a layer axis, also without {i}: there is one layer then.
 
     Raises:
       ValueError: a malformed equation, or one that fuses another number of leaves than there are paths. (A mistake in the table.)
     """
 
-    def __init__(self, torch: str | tuple[str, ...], jax: str, axes: str = "") -> None:
+    def __init__(self, torch: str | tuple[str, ...], jax: str, axes: str = "", *, stacked: bool = False) -> None:
         names = (torch,) if isinstance(torch, str) else torch
         self.names = tuple(name.removesuffix("?") for name in names)
         self.optional = tuple(name.endswith("?") for name in names)
         self.paths = _alternatives(jax)
         self.axes = Axes.parse(axes) if axes else None
-        self.stacked = "{i}" in self.names[0]
+        self.stacked = stacked or "{i}" in self.names[0]
         fused = self.axes.fused if self.axes else None
         if fused and int(fused) != len(self.paths):
             raise ValueError(f"{self}: {axes!r} fuses {fused} leaves, and {len(self.paths)} paths are given")

@@ -1,11 +1,13 @@
-"""A dialect is how one family of PyTorch models names and shapes its parameters: one table file each, with a `DIALECT` in it."""
+"""A dialect is how one family of PyTorch models names and shapes its parameters: one table file each, with its `DIALECTS` in it."""
 
 from __future__ import annotations
 
 import importlib
 import re
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,24 +16,38 @@ from jax_transformer.config import TransformerConfig
 from jax_transformer.porting.rules import PortingError, Rule, Tensors
 from jax_transformer.trees import nearest
 
-NAMES = ("pytorch",)
-"""The modules of this package that hold a `DIALECT`."""
+MODULES = ("pytorch", "floydhub", "annotated_zh", "harvard", "codersarts", "sayhello", "hyunwoongko", "stepwise")
+"""The modules of this package that hold `DIALECTS`."""
+
+
+def _nothing_follows(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {}
 
 
 def _nothing_computed(config: TransformerConfig) -> dict[str, np.ndarray]:
     return {}
 
 
-def _nothing_refused(config: TransformerConfig) -> list[str]:
-    return []
+def one_size_of_heads(config: TransformerConfig) -> list[str]:
+    """Why a config can't be one of a program with one number of heads, as wide together as the model, and one pad id on each side."""
+    encoder, decoder = config.encoder, config.decoder
+    problems = []
+    if decoder.num_heads != encoder.num_heads:
+        problems.append(f"decoder_num_heads must be the encoder's {encoder.num_heads}; received {decoder.num_heads}")
+    for field, stack in (("head_dim", encoder), ("decoder_head_dim", decoder)):
+        if stack.num_heads * stack.head_dim != config.d_model:
+            problems.append(f"{field} must be d_model / num_heads = {config.d_model / stack.num_heads:g}; received {stack.head_dim}")
+    if config.decoder_padding_id not in (None, config.target_pad_id):
+        problems.append(f"decoder_padding_id must be None or target_pad_id={config.target_pad_id}; received {config.decoder_padding_id}")
+    return problems
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
     """One family's table.
 
-    A config is made of `fixed`, of what `read` finds in a checkpoint, and of hints for the rest. The other way round, a config whose values
-    differ from `fixed`, or are none of the `choices`, has no checkpoint in this dialect.
+    A config is made of `fixed`, of what `read` finds in a checkpoint, of hints for the rest, and of `defaults` where there is no hint. The
+    other way round, a config whose values differ from `fixed`, or are none of the `choices`, has no checkpoint in this dialect.
     """
 
     name: str
@@ -40,37 +56,54 @@ class Dialect:
     """Whether a state_dict with these names could be one of the family's."""
     fixed: Mapping[str, Any]
     """Config fields that all of its models agree in."""
-    choices: Mapping[str, tuple[Any, ...]]
+    choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     """Config fields in which they differ, and the values that occur."""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Config fields that no checkpoint tells, as the published program has them; hints may say otherwise."""
     read: Callable[[Tensors], dict[str, Any]]
     """The config fields that a checkpoint tells by its names, shapes and equal tensors. Raises PortingError where it can't."""
     asks: Mapping[str, str]
     """The config fields that it does not tell, or not always: what to say about them when they are asked for."""
     rules: Callable[[TransformerConfig], list[Rule]]
     """The correspondence of names, for models of this config."""
-    refuses: Callable[[TransformerConfig], list[str]] = _nothing_refused
+    refuses: Callable[[TransformerConfig], list[str]] = one_size_of_heads
     """What else stands in the way of a config."""
     computed: Callable[[TransformerConfig], dict[str, np.ndarray]] = _nothing_computed
     """Leaves by path that its checkpoints don't hold, because the program computes them."""
     aliases: Mapping[str, tuple[str, Mapping[Any, Any]]] | None = None
     """The family's own words for a config field: {"norm_first": ("norm_placement", {True: "pre", False: "post"})}."""
+    follows: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing_follows
+    """Config fields that follow from the others."""
 
     def refusals(self, config: TransformerConfig) -> list[str]:
         """Why a model of this config can't be written in this dialect: each field with the value received and what is allowed."""
-        allowed = {field: (value,) for field, value in self.fixed.items()} | dict(self.choices)
+        allowed = {name: (value,) for name, value in self.fixed.items()} | dict(self.choices)
         problems = [
-            f"{field} must be {' or '.join(map(repr, values))}; received {getattr(config, field)!r}"
-            for field, values in allowed.items()
-            if getattr(config, field) not in values
+            f"{name} must be {' or '.join(map(repr, values))}; received {getattr(config, name)!r}"
+            for name, values in allowed.items()
+            if getattr(config, name) not in values
         ]
         return problems + self.refuses(config)
 
 
+@cache
+def all_dialects() -> Mapping[str, Dialect]:
+    """Every dialect by name."""
+    modules = (importlib.import_module(f"{__name__}.{name}") for name in MODULES)
+    return MappingProxyType({dialect.name: dialect for module in modules for dialect in module.DIALECTS})
+
+
 def get_dialect(name: str) -> Dialect:
     """The dialect of this name. Raises PortingError, naming the known ones, if there is none."""
-    if name not in NAMES:
-        raise PortingError(f"dialect must be one of {', '.join(NAMES)}; received {name!r}{nearest(str(name), NAMES)}")
-    return importlib.import_module(f"{__name__}.{name}").DIALECT
+    known = all_dialects()
+    if name not in known:
+        raise PortingError(f"dialect must be one of {', '.join(known)}; received {name!r}{nearest(str(name), known)}")
+    return known[name]
+
+
+def candidates(names: Collection[str]) -> list[Dialect]:
+    """Every dialect that a state_dict with these tensor names could be of."""
+    return [dialect for dialect in all_dialects().values() if dialect.recognises(names)]
 
 
 def detect(names: Collection[str]) -> Dialect:
@@ -79,14 +112,14 @@ def detect(names: Collection[str]) -> Dialect:
     Raises:
       PortingError: no dialect does, or several do; the message lists them, to choose from by name.
     """
-    candidates = [name for name in NAMES if get_dialect(name).recognises(names)]
-    if len(candidates) == 1:
-        return get_dialect(candidates[0])
+    possible = candidates(names)
+    if len(possible) == 1:
+        return possible[0]
     some = ", ".join(list(names)[:3]) or "none"
-    if candidates:
-        titles = [f"dialect={name!r}: {get_dialect(name).title}" for name in candidates]
+    if possible:
+        titles = [f"dialect={dialect.name!r}: {dialect.title}" for dialect in possible]
         raise PortingError("several dialects have tensors of these names; say which this is", titles)
-    titles = [f"{name}: {get_dialect(name).title}" for name in NAMES]
+    titles = [f"{name}: {dialect.title}" for name, dialect in all_dialects().items()]
     raise PortingError(f"no known dialect has tensors of these names ({len(names)}: {some}, …); known are", titles)
 
 
@@ -122,10 +155,18 @@ class Reader:
             return False
         return np.array_equal(self.tensors[first], self.tensors[second])
 
-    def finish(self, what: str) -> None:
-        """Raises PortingError with what was found missing, if anything."""
+    def finished(self, what: str, **fields: Any) -> dict[str, Any]:
+        """The fields that were read, but for those of the decoder that are as the encoder's.
+
+        Raises:
+          PortingError: something was found missing.
+        """
         if self.problems:
             raise PortingError(f"this is no {what} checkpoint", self.problems)
+        repeated = {
+            name for name, value in fields.items() if name.startswith("decoder_") and value == fields[name.removeprefix("decoder_")]
+        }
+        return {name: value for name, value in fields.items() if name not in repeated}
 
     def _add(self, problem: str) -> None:
         if problem not in self.problems:

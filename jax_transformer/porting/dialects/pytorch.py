@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from jax_transformer.config import TransformerConfig
-from jax_transformer.porting.dialects import Dialect, Reader
+from jax_transformer.porting.dialects import Dialect, Reader, one_size_of_heads
 from jax_transformer.porting.rules import Rule, Tensors
 
 FIXED = {
@@ -117,16 +117,16 @@ def recognises(names: Collection[str]) -> bool:
 def read(tensors: Tensors) -> dict[str, Any]:
     """Sizes by shapes, and what is not tied because it differs. Raises PortingError naming the tensors that are missing for it."""
     reader = Reader(tensors)
-    fields: dict[str, Any] = {
-        "source_vocab_size": reader.size("source_embedding.weight", 0, 2),
-        "target_vocab_size": reader.size("target_embedding.weight", 0, 2),
-        "d_model": reader.size("source_embedding.weight", 1, 2),
-        "max_length": reader.size("positions", 0, 2),
-        "d_ff": reader.size("transformer.encoder.layers.0.linear1.weight", 0, 2),
-        "num_encoder_layers": reader.layers("transformer.encoder.layers.{i}."),
-        "num_decoder_layers": reader.layers("transformer.decoder.layers.{i}."),
-    }
-    reader.finish("pytorch")
+    fields = reader.finished(
+        "pytorch",
+        source_vocab_size=reader.size("source_embedding.weight", 0, 2),
+        target_vocab_size=reader.size("target_embedding.weight", 0, 2),
+        d_model=reader.size("source_embedding.weight", 1, 2),
+        max_length=reader.size("positions", 0, 2),
+        d_ff=reader.size("transformer.encoder.layers.0.linear1.weight", 0, 2),
+        num_encoder_layers=reader.layers("transformer.encoder.layers.{i}."),
+        num_decoder_layers=reader.layers("transformer.decoder.layers.{i}."),
+    )
     if not reader.equal("source_embedding.weight", "target_embedding.weight"):
         fields["share_embeddings"] = False
     if not reader.equal("head.weight", "target_embedding.weight"):
@@ -138,16 +138,11 @@ def refuses(config: TransformerConfig) -> list[str]:
     """nn.Transformer has one nhead and one dim_feedforward, heads that divide d_model, and here one table of positions."""
     encoder, decoder = config.encoder, config.decoder
     problems = [
-        f"decoder_{field} must be the encoder's {getattr(encoder, field)}; received {getattr(decoder, field)}"
-        for field in ("num_heads", "d_ff", "max_length")
-        if getattr(decoder, field) != getattr(encoder, field)
+        f"decoder_{name} must be the encoder's {getattr(encoder, name)}; received {getattr(decoder, name)}"
+        for name in ("d_ff", "max_length")
+        if getattr(decoder, name) != getattr(encoder, name)
     ]
-    for field, stack in (("head_dim", encoder), ("decoder_head_dim", decoder)):
-        if stack.num_heads * stack.head_dim != config.d_model:
-            problems.append(f"{field} must be d_model / num_heads = {config.d_model / stack.num_heads:g}; received {stack.head_dim}")
-    if config.decoder_padding_id not in (None, config.target_pad_id):
-        problems.append(f"decoder_padding_id must be None or target_pad_id={config.target_pad_id}; received {config.decoder_padding_id}")
-    return problems
+    return problems + one_size_of_heads(config)
 
 
 DIALECT = Dialect(
@@ -162,3 +157,5 @@ DIALECT = Dialect(
     refuses=refuses,
     aliases={"norm_first": ("norm_placement", {True: "pre", False: "post"})},
 )
+
+DIALECTS = (DIALECT,)

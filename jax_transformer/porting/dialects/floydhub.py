@@ -1,0 +1,90 @@
+"""The tutorial "How to code The Transformer in PyTorch" (torch_reference.floydhub)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.porting.dialects import Dialect, Reader
+from jax_transformer.porting.dialects.tables import ASKS, LINEAR, TUTORIAL, attention, layers, norm, within
+from jax_transformer.porting.rules import Rule, Tensors
+
+FIXED = TUTORIAL | {
+    "scale_embedding": True,
+    "position_frequency": "doubled",
+    "norm_placement": "pre",
+    "norm_eps_outside": True,
+    "norm_unbiased": True,
+    "final_norm": True,
+    "masked_value": -1e9,
+    "decoding_decoder_padding": "none",
+}
+DEFAULTS = {"norm_eps": 1e-6, "dropout_rate": 0.1, "initializer": "xavier_uniform"}
+
+NORM = norm("alpha", "bias")
+ATTENTION = attention("q_linear", "k_linear", "v_linear", "out")
+ENCODER_LAYER = {
+    "norm_1": ("self_attention_norm", NORM),
+    "norm_2": ("feed_forward_norm", NORM),
+    "attn": ("self_attention", ATTENTION),
+    "ff.linear_1": ("feed_forward/hidden", LINEAR),
+    "ff.linear_2": ("feed_forward/output", LINEAR),
+}
+DECODER_LAYER = {
+    "norm_1": ("self_attention_norm", NORM),
+    "norm_2": ("cross_attention_norm", NORM),
+    "norm_3": ("feed_forward_norm", NORM),
+    "attn_1": ("self_attention", ATTENTION),
+    "attn_2": ("cross_attention", ATTENTION),
+    "ff.linear_1": ("feed_forward/hidden", LINEAR),
+    "ff.linear_2": ("feed_forward/output", LINEAR),
+}
+
+
+def rules(config: TransformerConfig) -> list[Rule]:
+    """The correspondence."""
+    table = []
+    for stack, side, parts in (("encoder", "source", ENCODER_LAYER), ("decoder", "target", DECODER_LAYER)):
+        table += [
+            Rule(f"{stack}.embed.embed.weight", f"{side}_embedding/embedding"),
+            Rule(f"{stack}.pe.pe", f"constants/{stack}_positions", "1 P D -> P D"),
+            *layers(f"{stack}.layers", stack, parts),
+            *within(f"{stack}.norm", f"{stack}/final_norm", NORM),
+        ]
+    return [*table, *within("out", "head", LINEAR)]
+
+
+def recognises(names: Collection[str]) -> bool:
+    return "encoder.embed.embed.weight" in names and "encoder.layers.0.attn.q_linear.weight" in names
+
+
+def read(tensors: Tensors) -> dict[str, Any]:
+    """Sizes by shapes. Raises PortingError naming the tensors that are missing for it."""
+    reader = Reader(tensors)
+    return reader.finished(
+        "floydhub",
+        source_vocab_size=reader.size("encoder.embed.embed.weight", 0, 2),
+        target_vocab_size=reader.size("decoder.embed.embed.weight", 0, 2),
+        d_model=reader.size("encoder.embed.embed.weight", 1, 2),
+        d_ff=reader.size("encoder.layers.0.ff.linear_1.weight", 0, 2),
+        decoder_d_ff=reader.size("decoder.layers.0.ff.linear_1.weight", 0, 2),
+        max_length=reader.size("encoder.pe.pe", 1, 3),
+        decoder_max_length=reader.size("decoder.pe.pe", 1, 3),
+        num_encoder_layers=reader.layers("encoder.layers.{i}."),
+        num_decoder_layers=reader.layers("decoder.layers.{i}."),
+    )
+
+
+DIALECT = Dialect(
+    name="floydhub",
+    title="FloydHub's tutorial: norms with ε outside the root, positions of a doubled exponent (torch_reference.floydhub)",
+    recognises=recognises,
+    fixed=FIXED,
+    defaults=DEFAULTS,
+    read=read,
+    asks=ASKS,
+    rules=rules,
+)
+
+DIALECTS = (DIALECT,)
