@@ -34,9 +34,9 @@ def one_size_of_heads(config: TransformerConfig) -> list[str]:
     problems = []
     if decoder.num_heads != encoder.num_heads:
         problems.append(f"decoder_num_heads must be the encoder's {encoder.num_heads}; received {decoder.num_heads}")
-    for field, stack in (("head_dim", encoder), ("decoder_head_dim", decoder)):
+    for name, stack in (("head_dim", encoder), ("decoder_head_dim", decoder)):
         if stack.num_heads * stack.head_dim != config.d_model:
-            problems.append(f"{field} must be d_model / num_heads = {config.d_model / stack.num_heads:g}; received {stack.head_dim}")
+            problems.append(f"{name} must be d_model / num_heads = {config.d_model / stack.num_heads:g}; received {stack.head_dim}")
     if config.decoder_padding_id not in (None, config.target_pad_id):
         problems.append(f"decoder_padding_id must be None or target_pad_id={config.target_pad_id}; received {config.decoder_padding_id}")
     return problems
@@ -163,10 +163,8 @@ class Reader:
         """
         if self.problems:
             raise PortingError(f"this is no {what} checkpoint", self.problems)
-        repeated = {
-            name for name, value in fields.items() if name.startswith("decoder_") and value == fields[name.removeprefix("decoder_")]
-        }
-        return {name: value for name, value in fields.items() if name not in repeated}
+        of_encoder = {f"decoder_{name}": value for name, value in fields.items()}
+        return {name: value for name, value in fields.items() if name not in of_encoder or value != of_encoder[name]}
 
     def _add(self, problem: str) -> None:
         if problem not in self.problems:

@@ -90,12 +90,14 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 def _dialect(name: str, title: str, fixed: dict[str, Any], has: Collection[str], lacks: Collection[str]) -> Dialect:
     """One model of the ladder: `has` and `lacks` are tensors by which it is recognised."""
+
+    def recognises(names: Collection[str]) -> bool:
+        return {"encoder_embedding.weight", *has} <= set(names) and not set(lacks) & set(names)
+
     return Dialect(
         name=name,
         title=f"{title} (torch_reference.stepwise)",
-        recognises=lambda names: (
-            all(some in names for some in ("encoder_embedding.weight", *has)) and not any(some in names for some in lacks)
-        ),
+        recognises=recognises,
         fixed=fixed,
         defaults=DEFAULTS,
         read=read,
