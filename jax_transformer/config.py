@@ -302,9 +302,9 @@ class TransformerConfig:
 class GenerationConfig:
     """How a model is decoded unless told otherwise; `generation.json` of a model directory."""
 
-    decoder_start_id: int
-    """First decoder input."""
-    eos_id: int
+    decoder_start_id: int | None = None
+    """First decoder input. None: not known, as of a checkpoint that doesn't say; such a model can't translate."""
+    eos_id: int | None = None
     """Ends a sentence."""
     max_decode_length: int | None = None
     """Most tokens of a translation, <eos> included. None: what the position table allows."""

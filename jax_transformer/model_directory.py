@@ -317,7 +317,7 @@ def _id_problems(config: TransformerConfig, generation: GenerationConfig) -> lis
     return [
         f"generation: {name} must be below target_vocab_size={size}; received {getattr(generation, name)}"
         for name in ("decoder_start_id", "eos_id")
-        if getattr(generation, name) >= size
+        if (getattr(generation, name) or 0) >= size
     ]
 
 

@@ -60,7 +60,7 @@ def decode_ids(model: Model, source_ids: Sequence[Sequence[int]]) -> list[list[i
     Sources are decoded to twice their length at first; those that haven't ended by then, again with room for twice as much, up to
     the model's max_decode_length, so that the room taken doesn't change a result.
     """
-    config, generation = model.config, model.generation
+    config, (start_id, eos_id) = model.config, _decoding_ids(model)
     longest = max(len(ids) for ids in source_ids)
     padded = _pad(
         source_ids, rows=_round_rows(len(source_ids)), length=_round_length(longest, limit(model, "source")), pad_id=config.source_pad_id
@@ -71,13 +71,24 @@ def decode_ids(model: Model, source_ids: Sequence[Sequence[int]]) -> list[list[i
         tokens = np.asarray(
             greedy(
                 config, model.params, padded,
-                decoder_start_id=generation.decoder_start_id, eos_id=generation.eos_id, max_decode_length=room,
+                decoder_start_id=start_id, eos_id=eos_id, max_decode_length=room,
             )
         )[: len(source_ids)]  # fmt: skip
-        has_ended = (tokens == generation.eos_id).any(axis=1)
+        has_ended = (tokens == eos_id).any(axis=1)
         if has_ended.all() or room == most:
-            return [_until(row.tolist(), generation.eos_id) for row in tokens]
+            return [_until(row.tolist(), eos_id) for row in tokens]
         room = _round_length(2 * room, most)
+
+
+def _decoding_ids(model: Model) -> tuple[int, int]:
+    """The id that the decoder starts with, and that which ends a sentence."""
+    start_id, eos_id = model.generation.decoder_start_id, model.generation.eos_id
+    if start_id is None or eos_id is None:
+        raise TranslationError(
+            f"expected decoder_start_id and eos_id in the model's generation.json; received {start_id} and {eos_id}: port it with its "
+            "vocabularies, or give them by name"
+        )
+    return start_id, eos_id
 
 
 def limit(model: Model, side: str) -> int:

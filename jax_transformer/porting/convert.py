@@ -1,6 +1,6 @@
 """Importing and exporting checkpoints: a dialect's table applied to files, state_dicts and models.
 
-model = import_checkpoint("model.pt", num_heads=8, norm_first=True, activation="relu", source_pad_id=0, target_pad_id=0, …)
+model = import_checkpoint("model.pt", "floydhub", num_heads=8, source_pad_id=1, target_pad_id=1)
 export_checkpoint(model, "back.pt")
 """
 
@@ -18,8 +18,9 @@ import numpy as np
 from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model_directory import Model
-from jax_transformer.porting.dialects import Dialect, all_dialects, detect, get_dialect
-from jax_transformer.porting.files import as_arrays, read_tensors, write_tensors
+from jax_transformer.porting.checkpoint import open_checkpoint
+from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
+from jax_transformer.porting.files import as_arrays, read_array, write_tensors
 from jax_transformer.porting.rules import (
     PortingError,
     Shapes,
@@ -28,8 +29,6 @@ from jax_transformer.porting.rules import (
 )
 from jax_transformer.trees import flatten, nearest, unflatten
 
-GENERATION_ASKS = {"decoder_start_id": "the id that the decoder starts with", "eos_id": "the id that ends a sentence"}
-
 
 def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None = None, **hints: Any) -> Model:
     """A model from a PyTorch checkpoint.
@@ -37,26 +36,28 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
     Args:
       source: a file (.safetensors, .pt, .pth, .bin), or a state_dict of torch tensors, NumPy or JAX arrays.
       dialect: whose names these are; may be left out where the names leave one possibility.
-      **hints: fields of TransformerConfig and GenerationConfig that a state_dict doesn't tell. Which are needed depends on the dialect; a
-        message asks for those that are missing. Others (dropout_rate, norm_eps, …) keep their defaults unless given.
+      **hints: what a state_dict doesn't tell: fields of TransformerConfig and GenerationConfig, and `position_table`, an array [rows, D]
+        or a file with one, in place of the table that is computed where a dialect's checkpoints hold none. Which are needed depends on the
+        dialect; a message asks for those that are missing. Others (dropout_rate, norm_eps, …) are as in the published program unless given.
 
     Returns:
       A Model without tokenizers. Its parameters are NumPy arrays of the checkpoint's dtypes that share no memory with the source; its
-      `origin` has the dialect and the tensors' names, in order, with their dtypes.
+      `origin` has the dialect, the prefix of all names, if any, and the tensors' names, in order, with their dtypes.
 
     Raises:
       PortingError: the file can't be read; the dialect is unknown, or one of several; hints are missing, unknown or contradict the
         checkpoint; tensors do not fit. All problems of one of these kinds are reported together.
     """
-    tensors = as_arrays(source) if isinstance(source, Mapping) else read_tensors(source)
+    of_dialect = get_dialect(dialect).recognises if dialect is not None else lambda names: bool(candidates(names))
+    checkpoint = open_checkpoint(source, of_dialect)
+    tensors = checkpoint.tensors
     table = get_dialect(dialect) if dialect is not None else detect(tensors.keys())
+    positions = _position_table(table, hints)
     hints = _in_our_words(table, hints)
     generation_hints = {name: hints.pop(name) for name in _field_names(GenerationConfig) & hints.keys()}
-    told = table.read(tensors)
+    told = table.read(tensors) | ({} if positions is None else {"max_length": len(positions)})
 
-    asked = {name: why for name, why in table.asks.items() if name not in told and name not in hints}
-    asked |= {name: why for name, why in GENERATION_ASKS.items() if name not in generation_hints}
-    problems = [f"{name}: {why}" for name, why in asked.items()]
+    problems = [f"{name}: {why}" for name, why in table.asks.items() if name not in told and name not in hints]
     if problems:
         raise PortingError(f"a state_dict of dialect {table.name} doesn't say everything; give by name", problems)
     try:
@@ -64,13 +65,15 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
         generation = GenerationConfig(**generation_hints)
     except ConfigError as error:
         raise PortingError(f"{table.name}: {error}") from None
-    params = params_from_state_dict(config, tensors, table)
-    origin = {"dialect": table.name, "tensors": {name: str(tensors[name].dtype) for name in tensors}}
+    params = params_from_state_dict(config, tensors, table, positions)
+    origin = {"dialect": table.name, "prefix": checkpoint.prefix, "tensors": {name: str(tensors[name].dtype) for name in tensors}}
     return Model(config, params, None, None, generation, origin)
 
 
 def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str | None = None) -> None:
     """Writes the model's parameters as one file of PyTorch tensors, in the order and under the names they were imported with.
+
+    A position table that the dialect's programs compute for themselves isn't in the file.
 
     Args:
       path: ends in .safetensors (which orders its tensors itself), .pt, .pth or .bin.
@@ -84,18 +87,26 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
     name = dialect or origin.get("dialect")
     if name is None:
         raise PortingError(f"this model was not imported from a checkpoint, so a dialect must be given: one of {', '.join(all_dialects())}")
-    names = list(origin.get("tensors", {})) if origin.get("dialect") == name else []
-    write_tensors(path, state_dict_from_params(model.config, model.params, name, names))
+    is_return = origin.get("dialect") == name
+    names = list(origin.get("tensors", {})) if is_return else []
+    prefix = origin.get("prefix", "") if is_return else ""
+    tensors = state_dict_from_params(model.config, model.params, name, names)
+    write_tensors(path, {prefix + name: tensor for name, tensor in tensors.items()})
 
 
-def params_from_state_dict(config: TransformerConfig, state_dict: Mapping[str, Any], dialect: str | Dialect) -> dict[str, Any]:
+def params_from_state_dict(
+    config: TransformerConfig, state_dict: Mapping[str, Any], dialect: str | Dialect, position_table: np.ndarray | None = None
+) -> dict[str, Any]:
     """The parameters, a nested dict of new NumPy arrays in the tensors' dtypes, of a state_dict of torch tensors or arrays.
+
+    Args:
+      position_table: [rows, D], in place of what the dialect computes.
 
     Raises:
       PortingError: the dialect doesn't have such models, or tensors are missing, unexpected or do not fit; all problems together.
     """
     table, shapes = _table(config, dialect)
-    computed = table.computed(config)
+    computed = {path: leaf if position_table is None else position_table.copy() for path, leaf in table.computed(config).items()}
     held = {path: shape for path, shape in shapes.items() if path not in computed}
     leaves = leaves_from_tensors(table.rules(config), as_arrays(state_dict), held, f"{table.name} checkpoint")
     return unflatten({path: leaves[path] if path in leaves else computed[path] for path in shapes})
@@ -133,6 +144,19 @@ def _table(config: TransformerConfig, dialect: str | Dialect) -> tuple[Dialect, 
     if problems:
         raise PortingError(f"dialect {table.name} has no models of this config", problems)
     return table, param_shapes(config)
+
+
+def _position_table(table: Dialect, hints: dict[str, Any]) -> np.ndarray | None:
+    """The hint of this name, taken out of the hints; a file is read. Raises PortingError for one that can't be meant."""
+    given = hints.pop("position_table", None)
+    if given is None:
+        return None
+    if not table.computes_positions:
+        raise PortingError(f"position_table: checkpoints of dialect {table.name} hold their own; leave it out")
+    array = read_array(given) if isinstance(given, str | os.PathLike) else as_arrays({"position_table": given})["position_table"]
+    if array.ndim != 2 or array.dtype.kind != "f":
+        raise PortingError(f"position_table: expected floating-point numbers [rows, d_model]; received {array.dtype} {list(array.shape)}")
+    return array
 
 
 def _in_our_words(table: Dialect, hints: dict[str, Any]) -> dict[str, Any]:

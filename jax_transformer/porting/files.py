@@ -20,19 +20,37 @@ TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
 
 
-def read_tensors(path: str | os.PathLike[str]) -> Tensors:
-    """A file's tensors by name, each read from the disk when it is asked for.
+def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """A file's tensors by name, each read from the disk when it is asked for; of a torch file the dict in it, whatever its values.
 
     Torch files are read with weights_only=True and no other way: what they hold besides tensors is never executed.
 
     Raises:
-      PortingError: no such file, an unknown suffix, a truncated or foreign file, a torch file that is no flat state_dict.
+      PortingError: no such file, an unknown suffix, a truncated or foreign file, a torch file that holds no dict.
     """
     path = Path(path)
     _check_suffix(path)
     if not path.is_file():
         raise PortingError(f"{path}: {'is no file' if path.exists() else 'no such file'}; expected one of {', '.join(SUFFIXES)}")
-    return SafetensorsFile(path) if path.suffix == ".safetensors" else as_arrays(_load_torch(path), str(path))
+    return SafetensorsFile(path) if path.suffix == ".safetensors" else _load_torch(path)
+
+
+def read_array(path: str | os.PathLike[str]) -> np.ndarray:
+    """The one array in a file: .npy, or one of those that `read_tensors` reads, with a tensor alone or one name.
+
+    Raises:
+      PortingError: see `read_tensors`; a file with several arrays, or none.
+    """
+    path = Path(path)
+    if path.suffix == ".npy":
+        try:
+            return np.load(path, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise PortingError(f"{path}: truncated, or no .npy file ({_first_line(error)})") from None
+    content = read_tensors(path)
+    if len(content) != 1:
+        raise PortingError(f"{path}: expected one array; received {len(content)} named ones")
+    return next(iter(as_arrays(content, str(path)).values()))
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Tensors) -> None:
@@ -112,13 +130,22 @@ def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensor
     """
     if isinstance(state_dict, SafetensorsFile | StateDict):
         return state_dict
-    odd = [
-        name for name, value in state_dict.items() if not (isinstance(name, str) and hasattr(value, "shape") and hasattr(value, "dtype"))
-    ]
+    odd = [name for name, value in state_dict.items() if not _is_named_tensor(name, value)]
     if odd:
         kinds = ", ".join(f"{name!r} ({type(state_dict[name]).__name__})" for name in odd[:5]) + (", …" if len(odd) > 5 else "")
         raise PortingError(f"{what}: expected a state_dict, names with tensors (save model.state_dict() alone); received also {kinds}")
     return StateDict(state_dict)
+
+
+def is_state_dict(content: Mapping[str, Any]) -> bool:
+    """Whether it is a flat mapping from names to tensors or arrays."""
+    if isinstance(content, SafetensorsFile | StateDict):
+        return True
+    return all(_is_named_tensor(name, value) for name, value in content.items())
+
+
+def _is_named_tensor(name: object, value: object) -> bool:
+    return isinstance(name, str) and hasattr(value, "shape") and hasattr(value, "dtype")
 
 
 def _as_array(value: Any) -> np.ndarray:

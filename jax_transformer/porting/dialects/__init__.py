@@ -75,6 +75,11 @@ class Dialect:
     follows: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing_follows
     """Config fields that follow from the others."""
 
+    @property
+    def computes_positions(self) -> bool:
+        """Whether its checkpoints hold no position tables."""
+        return self.computed is not _nothing_computed
+
     def refusals(self, config: TransformerConfig) -> list[str]:
         """Why a model of this config can't be written in this dialect: each field with the value received and what is allowed."""
         allowed = {name: (value,) for name, value in self.fixed.items()} | dict(self.choices)
