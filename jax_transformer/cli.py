@@ -1,4 +1,4 @@
-"""The command: jax-transformer train | average | translate | evaluate | report | plot.
+"""The command: jax-transformer train | average | translate | evaluate | port | report | plot.
 
 Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C.
 """
@@ -16,6 +16,7 @@ import tyro
 from jax_transformer.allocator import keep_freed_memory
 from jax_transformer.compilation_cache import use_compilation_cache
 from jax_transformer.plot_command import plot
+from jax_transformer.port_command import port
 from jax_transformer.presets import PRESETS, get_preset
 from jax_transformer.run_config import RunConfig
 
@@ -303,6 +304,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "average": _average,
     "translate": _translate,
     "evaluate": _evaluate,
+    "port": port,
     "report": _report,
     "plot": plot,
 }
@@ -312,6 +314,7 @@ USAGE = """jax-transformer COMMAND …
   average     make a model of the mean of a run's checkpoints
   translate   translate text with a model
   evaluate    score a model on a text with its reference
+  port        turn a PyTorch checkpoint into a model directory, and back
   report      write a run's report.html anew
   plot        draw positions, masks, learning rates or smoothed targets
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -42,6 +42,17 @@ def one_size_of_heads(config: TransformerConfig) -> list[str]:
     return problems
 
 
+@dataclass(frozen=True)
+class Text:
+    """How a program turns the sentences of one side into tokens."""
+
+    kind: Literal["words", "whitespace", "characters", "spacy"] = "whitespace"
+    lowercase: bool = False
+    add_bos: bool = False
+    add_eos: bool = False
+    """Of the target neither: what goes before and after it is the batch's business."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
     """One family's table.
@@ -72,6 +83,8 @@ class Dialect:
     """Leaves by path that its checkpoints don't hold, because the program computes them."""
     aliases: Mapping[str, tuple[str, Mapping[Any, Any]]] | None = None
     """The family's own words for a config field: {"norm_first": ("norm_placement", {True: "pre", False: "post"})}."""
+    text: Mapping[str, Text] = field(default_factory=lambda: {"source": Text(add_eos=True), "target": Text()})
+    """Of each side, for checkpoints that come with lists of tokens."""
     follows: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing_follows
     """Config fields that follow from the others."""
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from jax_transformer.config import TransformerConfig
-from jax_transformer.porting.dialects import Dialect, Reader
+from jax_transformer.porting.dialects import Dialect, Reader, Text
 from jax_transformer.porting.dialects.tables import ASKS, LINEAR, TUTORIAL, attention, layers, norm, within
 from jax_transformer.porting.rules import Rule, Tensors
 
@@ -91,6 +91,7 @@ DIALECT = Dialect(
     read=read,
     asks=ASKS,
     rules=rules,
+    text={"source": Text(), "target": Text()},
 )
 
 DIALECTS = (DIALECT,)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jax_transformer.porting.dialects import Dialect, annotated_zh
+from jax_transformer.porting.dialects import Dialect, Text, annotated_zh
 
 DIALECT = Dialect(
     name="harvard",
@@ -13,6 +13,7 @@ DIALECT = Dialect(
     read=annotated_zh.read,
     asks=annotated_zh.DIALECT.asks,
     rules=annotated_zh.rules,
+    text={"source": Text("spacy", add_bos=True, add_eos=True), "target": Text("spacy")},
 )
 
 DIALECTS = (DIALECT,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from jax_transformer.porting.dialects import Dialect, sayhello
+from jax_transformer.porting.dialects import Dialect, Text, sayhello
 
 FIXED = sayhello.FIXED | {
     "norm_eps_outside": False,
@@ -31,6 +31,7 @@ DIALECT = Dialect(
     read=sayhello.read,
     asks=sayhello.DIALECT.asks,
     rules=sayhello.rules,
+    text={"source": Text("spacy", lowercase=True, add_bos=True, add_eos=True), "target": Text("spacy", lowercase=True)},
     computed=sayhello.computed,
 )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.model.positions import sinusoid_table
-from jax_transformer.porting.dialects import Dialect, Reader, one_size_of_heads
+from jax_transformer.porting.dialects import Dialect, Reader, Text, one_size_of_heads
 from jax_transformer.porting.dialects.tables import ASKS, LINEAR, TUTORIAL, attention, layers, norm, within
 from jax_transformer.porting.rules import Rule, Tensors
 
@@ -115,6 +115,7 @@ DIALECT = Dialect(
     read=read,
     asks=ASKS,
     rules=rules,
+    text={"source": Text("spacy", lowercase=True, add_bos=True, add_eos=True), "target": Text("spacy", lowercase=True)},
     refuses=refuses,
     computed=computed,
     follows=follows,

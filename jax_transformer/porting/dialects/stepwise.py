@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from jax_transformer.config import TransformerConfig
-from jax_transformer.porting.dialects import Dialect, Reader
+from jax_transformer.porting.dialects import Dialect, Reader, Text
 from jax_transformer.porting.dialects.tables import ASKS, LINEAR, TUTORIAL, attention, layers, norm, within
 from jax_transformer.porting.rules import Rule, Tensors
 
@@ -103,6 +103,7 @@ def _dialect(name: str, title: str, fixed: dict[str, Any], has: Collection[str],
         read=read,
         asks={field: why for field, why in ASKS.items() if field not in fixed},
         rules=rules_of_one_layer if "num_encoder_layers" in fixed else rules,
+        text={"source": Text(), "target": Text()},
     )
 
 
