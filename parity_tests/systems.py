@@ -1,0 +1,224 @@
+"""The published systems as pairs: a reference in PyTorch with random weights, the JAX model that they are imported into, and a batch.
+
+Inputs are such that mistakes show: all sizes differ pairwise; padding stands right, left and inside; there are a sentence of one token and
+one of nothing but padding; every parameter is random, biases and the scales of norms included.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as torch_functional
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model import functional
+from jax_transformer.model.functional import Params
+from jax_transformer.porting.convert import import_checkpoint
+from jax_transformer.trees import flatten
+from torch_reference import annotated_zh, codersarts, floydhub, harvard, hyunwoongko, sayhello, stepwise
+from torch_reference.trace import Trace
+
+
+class System(NamedTuple):
+    """A published system, or one of its variants."""
+
+    dialect: str
+    build: Callable[..., nn.Module]
+    greedy: Callable[..., torch.Tensor]
+    hints: dict[str, Any] = {}  # noqa: RUF012: never changed
+    """What import needs to be told of the variant, beside heads and pad ids."""
+    heads: tuple[tuple[int, int], ...] = ((3, 4), (4, 5), (5, 4), (3, 6), (6, 5))
+    """(num_heads, head_dim) to choose from."""
+
+
+def _step(rung: int, dialect: str) -> System:
+    heads = {} if rung == stepwise.HEADS else {"heads": ((1, 14), (1, 16), (1, 18))}
+    return System(dialect, partial(stepwise.StepwiseTransformer, rung=rung), stepwise.greedy, **heads)
+
+
+SYSTEMS = {
+    "floydhub": System("floydhub", floydhub.FloydhubTransformer, floydhub.greedy),
+    "annotated_zh": System("annotated_zh", annotated_zh.AnnotatedZhTransformer, annotated_zh.greedy),
+    "harvard": System("harvard", harvard.HarvardTransformer, harvard.greedy),
+    "codersarts": System("codersarts", codersarts.CodersartsTransformer, codersarts.greedy),
+    "codersarts_as_meant": System(
+        "codersarts", partial(codersarts.CodersartsTransformer, position_index="column"), codersarts.greedy, {"position_index": "column"}
+    ),
+    "sayhello": System("sayhello", sayhello.SayhelloTransformer, sayhello.greedy),
+    "sayhello_article": System("sayhello", partial(sayhello.SayhelloTransformer, attention_bias=True), sayhello.greedy),
+    "hyunwoongko": System("hyunwoongko", hyunwoongko.HyunwoongkoTransformer, hyunwoongko.greedy),
+    "stepwise_core": _step(stepwise.CORE, "stepwise_core"),
+    "stepwise_batches": _step(stepwise.BATCHES, "stepwise_core"),
+    "stepwise_masks": _step(stepwise.MASKS, "stepwise_masks"),
+    "stepwise_positions": _step(stepwise.POSITIONS, "stepwise_positions"),
+    "stepwise_layers": _step(stepwise.LAYERS, "stepwise_layers"),
+    "stepwise_sublayers": _step(stepwise.SUBLAYERS, "stepwise_sublayers"),
+    "stepwise": _step(stepwise.HEADS, "stepwise"),
+}
+
+
+class Case(NamedTuple):
+    """One model in both frameworks, in float32-representable parameters, and one batch."""
+
+    system: System
+    torch32: nn.Module
+    torch64: nn.Module
+    config: TransformerConfig
+    params32: Params
+    params64: Params
+    source_ids: np.ndarray
+    decoder_input_ids: np.ndarray
+
+    def ids(self) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.from_numpy(self.source_ids), torch.from_numpy(self.decoder_input_ids)
+
+
+@cache
+def make_case(name: str) -> Case:
+    """The case of one of the SYSTEMS; the same whenever it is made."""
+    rng, system = np.random.default_rng([*name.encode()]), SYSTEMS[name]
+    arguments = make_arguments(rng, system)
+    torch32 = system.build(**arguments).eval()
+    randomise(torch32, rng)
+    torch64 = system.build(**arguments, dtype=torch.float64).eval()
+    torch64.load_state_dict(torch32.state_dict())
+    models = []
+    for model in (torch32, torch64):
+        hints = {name: arguments[name] for name in ("num_heads", "source_pad_id", "target_pad_id")} | system.hints
+        if system.dialect in ("sayhello", "hyunwoongko"):
+            hints["position_table"] = model.encoder.emb.positions
+        if system.dialect.startswith("stepwise") and system.dialect != "stepwise":
+            del hints["num_heads"]
+        models.append(import_checkpoint(model.state_dict(), system.dialect, **hints))
+    return Case(system, torch32, torch64, models[0].config, models[0].params, models[1].params, *make_batch(rng, arguments))
+
+
+def make_arguments(rng: np.random.Generator, system: System) -> dict[str, Any]:
+    """Sizes no two of which are equal, and pad ids anywhere."""
+    num_heads, head_dim = (int(size) for size in rng.choice(np.array(system.heads)))
+    d_ff, source_vocab_size, target_vocab_size, max_length = (int(size) for size in rng.choice(np.arange(41, 60), 4, replace=False))
+    sizes = {
+        "source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size, "d_model": num_heads * head_dim,
+        "num_heads": num_heads, "d_ff": d_ff, "max_length": max_length, "source_pad_id": int(rng.integers(4)),
+        "target_pad_id": int(rng.integers(4)),
+    }  # fmt: skip
+    if not system.dialect.startswith("stepwise"):
+        return sizes | {"num_encoder_layers": 3, "num_decoder_layers": 2}
+    return sizes | {"num_layers": 2 if system.dialect in ("stepwise", "stepwise_sublayers", "stepwise_layers") else 1}
+
+
+def randomise(model: nn.Module, rng: np.random.Generator) -> None:
+    """Every parameter random, the scales of norms around 1."""
+    with torch.no_grad():
+        for path, parameter in model.named_parameters():
+            values = rng.standard_normal(parameter.shape)
+            values *= 1.3 / np.sqrt(parameter.shape[-1]) if parameter.ndim == 2 else 0.4
+            if path.rsplit(".")[-1] in ("alpha", "a_2", "gamma") or ("norm" in path and path.endswith("weight")):
+                values += 1.0
+            parameter.copy_(torch.from_numpy(values))
+
+
+def make_batch(rng: np.random.Generator, sizes: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+    """source_ids [7, 11] and decoder_input_ids [7, 9]."""
+
+    def sentences(length: int, vocab_size: int, pad_id: int) -> np.ndarray:
+        real = np.array([token for token in range(vocab_size) if token != pad_id])
+        return rng.choice(real, (7, length))
+
+    source_pad, target_pad = sizes["source_pad_id"], sizes["target_pad_id"]
+    source = sentences(11, sizes["source_vocab_size"], source_pad)
+    target = sentences(9, sizes["target_vocab_size"], target_pad)
+    source[1, 8:] = source_pad  # right
+    source[2, :3] = source_pad  # left: with the causal mask, as a target, fully masked rows
+    source[3, [2, 5, 6]] = source_pad  # inside
+    source[4, 1:] = source_pad  # one token
+    source[5] = source_pad  # none
+    target[0, 6:] = target_pad
+    target[1, :2] = target_pad
+    target[2, [3, 4]] = target_pad
+    target[3, 1:] = target_pad
+    target[6] = target_pad
+    return source, target
+
+
+# --- traces
+
+
+def torch_trace(model: nn.Module, case: Case) -> OrderedDict[str, np.ndarray]:
+    trace = Trace()
+    with torch.no_grad():
+        model(*case.ids(), trace=trace)
+    return OrderedDict((name, value.numpy()) for name, value in trace.items())
+
+
+def jax_trace(config: TransformerConfig, params: Params, case: Case) -> OrderedDict[str, np.ndarray]:
+    _, trace = functional.apply(config, params, case.source_ids, case.decoder_input_ids, return_trace=True)
+    return OrderedDict((name, np.asarray(value)) for name, value in trace.items())
+
+
+def attended(name: str, trace: OrderedDict[str, np.ndarray]) -> np.ndarray | None:
+    """Where attention logits are no fill value, next to which nothing else counts."""
+    if not name.endswith("attention.logits"):
+        return None
+    mask = "cross" if "cross_attention" in name else f"{name.split('.')[0]}_self"
+    return trace.get(f"mask.{mask}")
+
+
+# --- gradients
+
+
+def make_labels(case: Case) -> np.ndarray:
+    """Labels [B, T], pads here and there."""
+    rng = np.random.default_rng(0)
+    return rng.integers(case.config.target_vocab_size, size=case.decoder_input_ids.shape)
+
+
+def torch_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """The gradients of cross-entropy, under the JAX model's paths."""
+    from jax_transformer.porting.convert import params_from_state_dict
+
+    model = case.torch64
+    model.zero_grad()
+    logits = model(*case.ids())
+    pad_id = case.config.target_pad_id
+    torch_functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten(), ignore_index=pad_id).backward()
+    gradients = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
+    gradients |= {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    return flatten(params_from_state_dict(case.config, gradients, case.system.dialect))
+
+
+def jax_loss(params: Params, config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any) -> jax.Array:
+    logits = functional.apply(config, params, source_ids, decoder_input_ids)
+    losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
+    counted = labels != config.target_pad_id
+    return jnp.where(counted, losses, 0.0).sum() / counted.sum()
+
+
+QUICKLY = {"xla_backend_optimization_level": 0}  # the same operations, compiled in two thirds of the time
+_gradients = jax.jit(jax.grad(jax_loss), static_argnames="config", compiler_options=QUICKLY)
+
+
+def jax_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
+    gradients = _gradients(
+        case.params64, config=case.config, source_ids=case.source_ids, decoder_input_ids=case.decoder_input_ids, labels=labels
+    )
+    return {path: np.asarray(leaf) for path, leaf in flatten(gradients).items()}
+
+
+def per_layer(gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Parameters one by one: stacked leaves taken apart, constants left out."""
+    parts = {}
+    for path, leaf in gradients.items():
+        if "/layers/" in path:
+            parts |= {f"{path}[{i}]": leaf[i] for i in range(len(leaf))}
+        elif not path.startswith("constants/"):
+            parts[path] = leaf
+    return parts
