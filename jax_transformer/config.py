@@ -76,6 +76,8 @@ class TransformerConfig:
     """The head's kernel is the target embedding."""
     scale_embedding: bool = True
     """Multiply embeddings by sqrt(d_model), before positions are added."""
+    trains_pad_embedding: bool = True
+    """Whether looking up a pad sends a gradient to its row. False: it doesn't, as with torch's padding_idx."""
     encoder_embedding_norm: EmbeddingNorm = "none"
     decoder_embedding_norm: EmbeddingNorm = "none"
     scale_head: bool = False

@@ -35,13 +35,15 @@ class Embedding(nnx.Module):
     """A table [V, D], also the head's kernel where they are tied."""
 
     def __init__(self, config: TransformerConfig, rows: int, pad_id: int | None, keys: KeyStream) -> None:
-        self.config = config
+        self.config, self.pad_id = config, pad_id
         self.embedding = nnx.Param(initializers.embedding(config, next(keys), rows, pad_id))
 
     def __call__(self, ids: jax.Array) -> jax.Array:
         """ids [B, T] → [B, T, D], scaled as the config says."""
         table = self.embedding[...]
         vectors = table[ids].astype(compute_dtype(self.config, table))
+        if not self.config.trains_pad_embedding:
+            vectors = jnp.where((ids == self.pad_id)[..., None], jax.lax.stop_gradient(vectors), vectors)
         return vectors * math.sqrt(self.config.d_model) if self.config.scale_embedding else vectors
 
 

@@ -11,6 +11,7 @@ from jax_transformer.porting.rules import Rule, Tensors
 
 FIXED = {
     "scale_embedding": True,
+    "trains_pad_embedding": True,
     "encoder_embedding_norm": "none",
     "decoder_embedding_norm": "none",
     "scale_head": False,

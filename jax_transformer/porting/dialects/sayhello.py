@@ -15,6 +15,7 @@ from jax_transformer.porting.rules import Rule, Tensors
 
 FIXED = TUTORIAL | {
     "scale_embedding": False,
+    "trains_pad_embedding": False,
     "norm_placement": "post",
     "norm_eps_outside": True,
     "norm_unbiased": True,

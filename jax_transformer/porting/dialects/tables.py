@@ -44,6 +44,7 @@ def layers(torch: str, jax: str, parts: Mapping[str, tuple[str, Lines]]) -> list
 TUTORIAL = {
     "share_embeddings": False,
     "tie_head": False,
+    "trains_pad_embedding": True,
     "encoder_embedding_norm": "none",
     "decoder_embedding_norm": "none",
     "scale_head": False,
