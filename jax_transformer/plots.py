@@ -28,7 +28,7 @@ from jax_transformer.model.masks import Mask, causal_mask, decoder_padding_id, m
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.plot_style import ink, is_dark
 from jax_transformer.run_config import TrainConfig
-from jax_transformer.training.losses import cross_entropy
+from jax_transformer.training.losses import Target, cross_entropy
 from jax_transformer.training.schedules import inverse_square_root, make_schedule
 
 PAPER_CURVES = ((512, 4000), (512, 8000), (256, 4000))
@@ -341,7 +341,7 @@ def smoothed_targets(labels: Sequence[int], vocab_size: int, pad_id: int, label_
     """The distributions [T, V] that `cross_entropy` aims at, read off its gradient, which is softmax(logits) - target; zero at pads."""
     ids = jnp.asarray(labels)[None]
     logits = jnp.zeros((1, len(labels), vocab_size))
-    to_logits = jax.grad(lambda x: cross_entropy(x, ids, pad_id=pad_id, label_smoothing=label_smoothing)[0])(logits)
+    to_logits = jax.grad(lambda x: cross_entropy(x, ids, Target(pad_id, label_smoothing))[0])(logits)
     targets = jnp.where((ids != pad_id)[..., None], jax.nn.softmax(logits) - to_logits, 0.0)
     return np.asarray(targets[0])
 
@@ -352,7 +352,7 @@ def loss_by_probability(probabilities: np.ndarray, vocab_size: int, label_smooth
     def loss(probability: jax.Array) -> jax.Array:
         others = jnp.log((1.0 - probability) / (vocab_size - 1))
         logits = jnp.where(jnp.arange(vocab_size) == 1, jnp.log(probability), others)
-        return cross_entropy(logits[None, None], jnp.ones((1, 1), jnp.int32), pad_id=0, label_smoothing=label_smoothing)[0]
+        return cross_entropy(logits[None, None], jnp.ones((1, 1), jnp.int32), Target(0, label_smoothing))[0]
 
     return np.asarray(jax.lax.map(loss, jnp.asarray(probabilities, jnp.float32)))
 

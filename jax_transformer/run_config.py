@@ -36,7 +36,12 @@ class TrainConfig:
     clip_norm: float = 0.0
     """Scales gradients down to this global norm. 0: never."""
     label_smoothing: float = 0.1
-    """Share of the target's probability spread evenly over the vocabulary."""
+    """Share of the target's probability that is spread over the vocabulary."""
+    smoothing: Literal["all", "others", "others_but_pad"] = "all"
+    """Over which entries. all: every one, the label's included (as in torch); others: all but the label's (fairseq); others_but_pad: all
+    but the label's and the pad's, and the loss is the divergence from that (the Annotated Transformer)."""
+    loss_counts_pads: bool = False
+    """Whether pads count in the loss as other tokens do: all that fill up a batch."""
     accumulate: int = 1
     """Batches whose gradients make one optimizer step, each token counting alike: a larger batch in the memory of a small one."""
     ema_decay: float = 0.0

@@ -7,8 +7,9 @@ one of nothing but padding; every parameter is random, biases and the scales of 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +34,7 @@ class System(NamedTuple):
     dialect: str
     build: Callable[..., nn.Module]
     greedy: Callable[..., torch.Tensor]
-    hints: dict[str, Any] = {}  # noqa: RUF012: never changed
+    hints: Mapping[str, Any] = MappingProxyType({})
     """What import needs to be told of the variant, beside heads and pad ids."""
     heads: tuple[tuple[int, int], ...] = ((3, 4), (4, 5), (5, 4), (3, 6), (6, 5))
     """(num_heads, head_dim) to choose from."""
@@ -92,7 +93,7 @@ def make_case(name: str) -> Case:
     torch64.load_state_dict(torch32.state_dict())
     models = []
     for model in (torch32, torch64):
-        hints = {name: arguments[name] for name in ("num_heads", "source_pad_id", "target_pad_id")} | system.hints
+        hints = {name: arguments[name] for name in ("num_heads", "source_pad_id", "target_pad_id")} | dict(system.hints)
         if system.dialect in ("sayhello", "hyunwoongko"):
             hints["position_table"] = model.encoder.emb.positions
         if system.dialect.startswith("stepwise") and system.dialect != "stepwise":

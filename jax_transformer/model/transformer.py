@@ -43,7 +43,8 @@ class Embedding(nnx.Module):
         table = self.embedding[...]
         vectors = table[ids].astype(compute_dtype(self.config, table))
         if not self.config.trains_pad_embedding:
-            vectors = jnp.where((ids == self.pad_id)[..., None], jax.lax.stop_gradient(vectors), vectors)
+            is_pad = jnp.equal(ids, self.pad_id)[..., None]
+            vectors = jnp.where(is_pad, jax.lax.stop_gradient(vectors), vectors)
         return vectors * math.sqrt(self.config.d_model) if self.config.scale_embedding else vectors
 
 

@@ -2,33 +2,74 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+Smoothing = Literal["all", "others", "others_but_pad"]
 
-def cross_entropy(logits: jax.Array, labels: jax.Array, *, pad_id: int, label_smoothing: float = 0.0) -> tuple[jax.Array, jax.Array]:
-    """Cross-entropy of labels [B, T] under logits [B, T, V], pads left out.
 
-    With label_smoothing ε the target is (1 - ε) on the label plus ε / V on every entry (Szegedy et al. 2016, §7; as torch's
-    `cross_entropy(label_smoothing=ε)`). Computed in at least float32.
+class Target(NamedTuple):
+    """The distribution that each token's is compared with, and which tokens count."""
+
+    pad_id: int
+    label_smoothing: float = 0.0
+    """ε: 1 - ε is on the label."""
+    smoothing: Smoothing = "all"
+    """Where ε is: see SMOOTHINGS."""
+    counts_pads: bool = False
+    """Whether tokens whose label is a pad count as others do."""
+
+
+SMOOTHINGS = {
+    "all": "ε / V on every entry, the label's included: Szegedy et al. 2016 (§7), torch's cross_entropy",
+    "others": "ε / (V - 1) on every other entry: fairseq",
+    "others_but_pad": "ε / (V - 2) on every entry but the label's and the pad's, and the loss is the divergence from that: the Annotated "
+    "Transformer",
+}
+
+
+def cross_entropy(logits: jax.Array, labels: jax.Array, target: Target) -> tuple[jax.Array, jax.Array]:
+    """Cross-entropy of labels [B, T] under logits [B, T, V], in at least float32.
 
     Returns:
-      The sum over tokens, in nats, and how many tokens there were (int32).
+      The sum over the tokens that count, in nats, and how many these are (int32).
     """
-    is_real = labels != pad_id
+    counted = counted_tokens(labels, target)
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
     # a comparison instead of a gather: its gradient is a fused select, not a scatter
     at_label = labels[..., None] == jnp.arange(logits.shape[-1])
     label_logit = jnp.sum(jnp.where(at_label, logits, 0.0), axis=-1)
-    expected_logit = (1.0 - label_smoothing) * label_logit
-    if label_smoothing:
-        expected_logit = expected_logit + label_smoothing * logits.mean(axis=-1)
-    losses = jnp.where(is_real, log_normalizer - expected_logit, 0.0)
-    return losses.sum(), is_real.sum(dtype=jnp.int32)
+    losses = log_normalizer - (1.0 - target.label_smoothing) * label_logit
+    if target.label_smoothing:
+        losses = losses - target.label_smoothing * _mean_of_smoothed(logits, label_logit, target)
+    if target.label_smoothing and target.smoothing == "others_but_pad":
+        losses = losses - _entropy(target.label_smoothing, logits.shape[-1] - 2)
+    return jnp.where(counted, losses, 0.0).sum(), counted.sum(dtype=jnp.int32)
+
+
+def counted_tokens(labels: jax.Array, target: Target) -> jax.Array:
+    """Which of the labels [B, T] count, a boolean array; one below 0 never does."""
+    return labels >= 0 if target.counts_pads else labels != target.pad_id
+
+
+def _mean_of_smoothed(logits: jax.Array, label_logit: jax.Array, target: Target) -> jax.Array:
+    """The mean of those logits [B, T, V] that share ε."""
+    if target.smoothing == "all":
+        return logits.mean(axis=-1)
+    rest, count = logits.sum(axis=-1) - label_logit, logits.shape[-1] - 1
+    if target.smoothing == "others_but_pad":
+        rest, count = rest - logits[..., target.pad_id], count - 1
+    return rest / count
+
+
+def _entropy(epsilon: float, others: int) -> float:
+    """That of the smoothed targets, in nats."""
+    return -((1.0 - epsilon) * math.log(1.0 - epsilon) + epsilon * math.log(epsilon / others))
 
 
 CHUNK_BYTES = 16 * 2**20
@@ -40,11 +81,9 @@ def chunked_cross_entropy(
     kernel: jax.Array,
     bias: jax.Array | None,
     labels: jax.Array,
-    *,
-    pad_id: int,
-    label_smoothing: float = 0.0,
+    target: Target,
 ) -> tuple[jax.Array, jax.Array]:
-    """`cross_entropy(hidden @ kernel + bias, labels)` without ever holding all the logits, which are the largest array by far.
+    """`cross_entropy(hidden @ kernel + bias, labels, target)` without ever holding all the logits, which are the largest array by far.
 
     They are made for some tokens at a time, and their gradient is taken to hidden, kernel and bias before the next ones are made, so that
     nothing is computed again in the backward pass.
@@ -59,37 +98,35 @@ def chunked_cross_entropy(
     most = max(CHUNK_BYTES // (4 * kernel.shape[1]), 1)
     chunks = -(-tokens // most)
     length = -(-tokens // chunks)
-    filling = chunks * length - tokens  # pads, which cost nothing but their place
+    filling, filler = chunks * length - tokens, -1 if target.counts_pads else target.pad_id
     hidden = jnp.pad(hidden.reshape(tokens, -1), ((0, filling), (0, 0))).reshape(chunks, length, -1)
-    in_chunks = jnp.pad(labels.reshape(tokens), (0, filling), constant_values=pad_id).reshape(chunks, length)
-    total = _loss_of_chunks(pad_id, label_smoothing, hidden, kernel, bias, in_chunks)
-    return total, (labels != pad_id).sum(dtype=jnp.int32)
+    in_chunks = jnp.pad(labels.reshape(tokens), (0, filling), constant_values=filler).reshape(chunks, length)
+    total = _loss_of_chunks(target, hidden, kernel, bias, in_chunks)
+    return total, counted_tokens(labels, target).sum(dtype=jnp.int32)
 
 
 Gradients = tuple[jax.Array, jax.Array, jax.Array | None]
 """To hidden, kernel and bias."""
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
-def _loss_of_chunks(
-    pad_id: int, label_smoothing: float, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
-) -> jax.Array:
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _loss_of_chunks(target: Target, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array) -> jax.Array:
     """The summed loss of hidden [C, L, D] and labels [C, L]."""
 
     def chunk_loss(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
         logits = _logits(chunk[0], kernel, bias)
-        return cross_entropy(logits, chunk[1], pad_id=pad_id, label_smoothing=label_smoothing)[0]
+        return cross_entropy(logits, chunk[1], target)[0]
 
     return jax.lax.map(chunk_loss, (hidden, labels)).sum()
 
 
 def _loss_and_gradients(
-    pad_id: int, label_smoothing: float, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
+    target: Target, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
 ) -> tuple[jax.Array, Gradients]:
     """The same, and its gradients."""
 
     def loss_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
-        return cross_entropy(logits, labels, pad_id=pad_id, label_smoothing=label_smoothing)[0]
+        return cross_entropy(logits, labels, target)[0]
 
     def add_chunk(sums: tuple[Any, Any, Any], chunk: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any, Any], jax.Array]:
         total, to_kernel, to_bias = sums
@@ -106,7 +143,7 @@ def _loss_and_gradients(
     return total, (to_hidden, to_kernel, to_bias)
 
 
-def _scale_gradients(pad_id: int, label_smoothing: float, gradients: Gradients, cotangent: jax.Array) -> tuple[Any, ...]:
+def _scale_gradients(target: Target, gradients: Gradients, cotangent: jax.Array) -> tuple[Any, ...]:
     scaled = jax.tree.map(lambda gradient: (gradient * cotangent).astype(gradient.dtype), gradients)
     return (*scaled, None)  # labels have none
 

@@ -15,7 +15,7 @@ from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.run_config import TrainConfig
 from jax_transformer.training.freezing import join_frozen, split_frozen
-from jax_transformer.training.losses import chunked_cross_entropy
+from jax_transformer.training.losses import Target, chunked_cross_entropy, counted_tokens
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.schedules import make_schedule
 
@@ -65,15 +65,16 @@ def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
     The batch's rows are taken in `config.accumulate` parts, one after another; each target token counts alike, so that the parts make no
     difference but to memory. Dropout is a function of the seed, the step and the part.
 
-    Metrics, all scalars: loss (nats per target token), tokens (target tokens that are no pads), gradient_norm (before clipping),
+    Metrics, all scalars: loss (nats per target token), tokens (target tokens that count), gradient_norm (before clipping),
     learning_rate.
     """
     schedule = make_schedule(config, model.d_model)
     optimizer = make_optimizer(config, schedule)
+    target = Target(model.target_pad_id, config.label_smoothing, config.smoothing, config.loss_counts_pads)
 
     def mean_loss(trained: Params, state: TrainState, part: Batch, tokens: jax.Array, dropout_key: jax.Array) -> jax.Array:
         """The part's share of the loss per target token of the whole batch."""
-        total, _ = summed_loss(model, all_params(state._replace(params=trained)), part, config.label_smoothing, dropout_key)
+        total, _ = summed_loss(model, all_params(state._replace(params=trained)), part, target, dropout_key)
         return total / jnp.maximum(tokens, 1)
 
     def loss_and_gradients(state: TrainState, batch: Batch, tokens: jax.Array, dropout_key: jax.Array) -> tuple[jax.Array, Params]:
@@ -92,7 +93,7 @@ def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         dropout_key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        tokens = (jnp.asarray(batch.labels) != model.target_pad_id).sum(dtype=jnp.int32)
+        tokens = counted_tokens(jnp.asarray(batch.labels), target).sum(dtype=jnp.int32)
         loss, gradients = loss_and_gradients(state, batch, tokens, dropout_key)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
@@ -126,15 +127,13 @@ def _moved_average(average: Params, params: Params, step: jax.Array, decay: floa
 def make_evaluation_step(model: TransformerConfig) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
     """A jitted function (params, batch) → (sum of cross-entropies without smoothing and dropout, number of target tokens)."""
 
-    return jax.jit(lambda params, batch: summed_loss(model, params, batch))
+    return jax.jit(lambda params, batch: summed_loss(model, params, batch, Target(model.target_pad_id)))
 
 
 def summed_loss(
-    model: TransformerConfig, params: Params, batch: Batch, label_smoothing: float = 0.0, dropout_key: jax.Array | None = None
+    model: TransformerConfig, params: Params, batch: Batch, target: Target, dropout_key: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """The batch's cross-entropy in nats, summed over target tokens, and how many those are."""
+    """The batch's cross-entropy in nats, summed over the target tokens that count, and how many those are."""
     hidden = functional.hidden_states(model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key)
     kernel, bias = functional.head(model, params)
-    return chunked_cross_entropy(
-        hidden, kernel, bias, jnp.asarray(batch.labels), pad_id=model.target_pad_id, label_smoothing=label_smoothing
-    )  # fmt: skip
+    return chunked_cross_entropy(hidden, kernel, bias, jnp.asarray(batch.labels), target)
