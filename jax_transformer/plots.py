@@ -250,7 +250,7 @@ def schedule(config: TrainConfig, d_model: int, *, curves: Sequence[tuple[int, i
 
     for (size, warmup), dash in zip(curves, cycle(DASHES), strict=False):
         taken = _some_steps(steps, warmup)
-        rates = np.asarray(inverse_square_root(1.0, size, warmup)(jnp.asarray(taken - 1)))
+        rates = np.asarray(inverse_square_root(1.0, size, warmup)(jnp.asarray(taken, float)))
         paper.plot(taken, rates, dash, linewidth=2.0, label=f"{size}:{warmup}")
     paper.set_title("The paper's, by size and warm-up:\nd_model$^{-0.5}$ · min(step$^{-0.5}$, step · warm-up$^{-1.5}$)")
     paper.set_ylim(0, None)

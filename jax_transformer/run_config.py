@@ -22,19 +22,38 @@ class TrainConfig:
     max_epochs: int = 0
     """0: no limit."""
 
-    optimizer: Literal["adam", "muon"] = "adam"
-    """muon: the matrices of the layers move by orthogonalised momentum, scaled to be about as large as Adam's steps; all else, embeddings
-    and head included, by Adam. Fewer steps to the same loss, each a little slower."""
-    schedule: Literal["paper", "constant", "linear", "cosine"] = "paper"
-    """After a linear warm-up. paper: inverse square root of the step; linear and cosine fall to 0 at max_steps."""
+    optimizer: Literal["adam", "sgd", "muon"] = "adam"
+    """sgd: with momentum adam_b1, the gradient added whole, as in torch. muon: the matrices of the layers move by orthogonalised momentum,
+    scaled to be about as large as Adam's steps, and all else, embeddings and head included, by Adam. Fewer steps to the same loss, each a
+    little slower."""
+    weight_decay: float = 0.0
+    weight_decay_kind: Literal["l2", "decoupled"] = "l2"
+    """l2: weight_decay times the parameter is added to its gradient, before any moments; decoupled: to its step, before the learning rate
+    (adam is then AdamW)."""
+    schedule: Literal["paper", "constant", "linear", "cosine", "cosine_restarts"] = "paper"
+    """After a linear warm-up. paper: inverse square root of the step; linear and cosine fall to 0 at max_steps; cosine_restarts: to 0 after
+    restart_steps, then again from the peak (SGDR)."""
     learning_rate: float = 1.0
     """The peak rate; with schedule=paper the factor of d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
     warmup_steps: int = 4000
+    repeats_first_rate: bool = False
+    """The first step's rate is the second's too, and so on: all come a step late, as under torch's LambdaLR with a schedule that counts
+    from 1."""
+    restart_steps: int = 0
+    """Length of the first cycle of cosine_restarts."""
+    restart_factor: int = 1
+    """How many times longer each cycle is than the one before."""
+    plateau_patience: int = 0
+    """Multiply the rate by plateau_factor after more than this many evaluations in a row without a validation loss lower by a
+    ten-thousandth, as torch's ReduceLROnPlateau. 0: never."""
+    plateau_factor: float = 0.9
+    plateau_start: int = 0
+    """Evaluations before the first that is looked at."""
     adam_b1: float = 0.9
     adam_b2: float = 0.98
     adam_eps: float = 1e-9
     clip_norm: float = 0.0
-    """Scales gradients down to this global norm. 0: never."""
+    """Scales gradients down to this global norm (plus 1e-6, as torch does). 0: never."""
     label_smoothing: float = 0.1
     """Share of the target's probability that is spread over the vocabulary."""
     smoothing: Literal["all", "others", "others_but_pad"] = "all"
@@ -78,15 +97,17 @@ class TrainConfig:
         for name, least in (
             ("max_steps", 1), ("max_epochs", 0), ("warmup_steps", 0), ("evaluate_every", 1), ("evaluate_sentences", 0), ("log_every", 1),
             ("keep_checkpoints", 1), ("seed", 0), ("accumulate", 1), ("patience", 0), ("average_checkpoints", 0), ("report_every", 0),
+            ("restart_steps", 1 if self.schedule == "cosine_restarts" else 0), ("restart_factor", 1), ("plateau_patience", 0),
+            ("plateau_start", 0),
         ):  # fmt: skip
             if getattr(self, name) < least:
                 problems.append(f"{name} must be at least {least}; received {getattr(self, name)}")
-        for name in ("label_smoothing", "adam_b1", "adam_b2", "ema_decay"):
+        for name in ("label_smoothing", "adam_b1", "adam_b2", "ema_decay", "plateau_factor"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 problems.append(f"{name} must be in [0, 1); received {getattr(self, name)}")
         if not 0.0 < self.learning_rate < math.inf:
             problems.append(f"learning_rate must be above 0, and finite; received {self.learning_rate}")
-        for name in ("clip_norm", "adam_eps"):
+        for name in ("clip_norm", "adam_eps", "weight_decay"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 problems.append(f"{name} must be at least 0, and finite; received {getattr(self, name)}")
         if self.schedule == "paper" and self.warmup_steps < 1:

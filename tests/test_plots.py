@@ -160,7 +160,7 @@ def test_the_papers_curves_are_the_papers() -> None:
     for line, (size, warmup) in zip(panel(figure, "The paper's").lines, ((512, 400), (64, 30)), strict=True):
         taken, rates = np.asarray(line.get_xydata()).T
         assert list(taken) == list(range(1, 1001))
-        assert np.array_equal(rates, inverse_square_root(1.0, size, warmup)(jnp.arange(1000)))
+        assert np.array_equal(rates, inverse_square_root(1.0, size, warmup)(jnp.arange(1.0, 1001.0)))
         assert rates[warmup - 1] == pytest.approx(size**-0.5 * warmup**-0.5)  # the formula, once by hand
         assert line.get_label() == f"{size}:{warmup}"
 

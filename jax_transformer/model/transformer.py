@@ -42,7 +42,7 @@ class Embedding(nnx.Module):
         """ids [B, T] → [B, T, D], scaled as the config says."""
         table = self.embedding[...]
         vectors = table[ids].astype(compute_dtype(self.config, table))
-        if not self.config.trains_pad_embedding:
+        if self.pad_id is not None and not self.config.trains_pad_embedding:
             is_pad = jnp.equal(ids, self.pad_id)[..., None]
             vectors = jnp.where(is_pad, jax.lax.stop_gradient(vectors), vectors)
         return vectors * math.sqrt(self.config.d_model) if self.config.scale_embedding else vectors

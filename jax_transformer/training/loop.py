@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus, prepare
@@ -35,6 +36,7 @@ from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import RunDirectory, RunError, check_unused
 from jax_transformer.training.scheduled import Position, Scheduled, known
+from jax_transformer.training.schedules import plateau_scale
 from jax_transformer.training.step import TrainState, init_state, kept_params, make_evaluation_step, make_train_step
 from jax_transformer.training.stream_schedule import make_schedule
 
@@ -182,7 +184,7 @@ class _Training:
         state, self.position = checkpoints.restore(latest, like=state), checkpoints.position(latest)
         self.run_dir.forget_after(latest)
         print(f"resumed at step {latest}", flush=True)
-        return state
+        return self._at_rate_of_plateau(state)
 
     def _description(self, state: TrainState) -> str:
         count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
@@ -213,6 +215,7 @@ class _Training:
                 if step % config.evaluate_every == 0 or is_last:
                     self._log_window(step, figures, progress)
                     checkpoints.save(state, self._evaluate(step, state, progress), self.position)
+                    state = self._at_rate_of_plateau(state)
                     self.journal.evaluated()
                     self.window.restart()
                     if self._has_stopped_improving():
@@ -227,6 +230,13 @@ class _Training:
                     checkpoints.wait()
                     raise Interrupted(self.run_dir.path, step)
         return state
+
+    def _at_rate_of_plateau(self, state: TrainState) -> TrainState:
+        """The state with the rate that follows from all evaluations so far."""
+        if not self.config.train.plateau_patience:
+            return state
+        losses = [record["valid_loss"] for record in self.run_dir.records() if "valid_loss" in record]
+        return state._replace(rate_scale=jnp.asarray(plateau_scale(self.config.train, losses), state.rate_scale.dtype))
 
     def _has_stopped_improving(self) -> bool:
         config = self.config.train

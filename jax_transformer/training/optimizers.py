@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import jax
+import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
@@ -17,18 +18,39 @@ ADAM_SIZE = 0.2
 
 
 def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """The configured one, after clipping by the global norm where the config asks for it.
+    """The configured one: gradients are clipped by their global norm, decayed, turned into a step, decayed again (decoupled), and scaled.
+
+    Equal to torch's clip_grad_norm_, Adam, AdamW and SGD where it has these.
 
     adam: Kingma & Ba 2015. muon: Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon), with momentum 0.95 and Nesterov's step,
     for the matrices of the layers; Adam for all else.
     """
-    clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm else []
-    direction = optax.scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_eps)
-    if config.optimizer == "muon":
-        orthogonalised = scale_by_muon(weight_dimension_numbers=_dimension_numbers)
-        muon = optax.chain(orthogonalised, optax.stateless(lambda updates, params: _sized_as_adams(updates)))
-        direction = optax.partition({"adam": direction, "muon": muon}, _labels)
-    return optax.chain(*clip, direction, optax.scale_by_learning_rate(schedule))
+    clip = [clip_by_norm(config.clip_norm)] if config.clip_norm else []
+    decay = [optax.add_decayed_weights(config.weight_decay)] if config.weight_decay else []
+    before, after = (decay, []) if config.weight_decay_kind == "l2" else ([], decay)
+    return optax.chain(*clip, *before, _direction(config), *after, optax.scale_by_learning_rate(schedule))
+
+
+def clip_by_norm(most: float) -> optax.GradientTransformation:
+    """Scales all gradients by most / (their global norm + 1e-6), if that is below 1: torch's clip_grad_norm_."""
+
+    def clip(gradients: Params, params: Params | None) -> Params:
+        scale = jnp.minimum(most / (optax.tree.norm(gradients) + 1e-6), 1.0)
+        return jax.tree.map(lambda gradient: gradient * scale.astype(gradient.dtype), gradients)
+
+    return optax.stateless(clip)
+
+
+def _direction(config: TrainConfig) -> optax.GradientTransformation:
+    """From gradients to steps of a learning rate of -1."""
+    if config.optimizer == "sgd":
+        return optax.trace(config.adam_b1)
+    adam = optax.scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_eps)
+    if config.optimizer == "adam":
+        return adam
+    orthogonalised = scale_by_muon(weight_dimension_numbers=_dimension_numbers)
+    muon = optax.chain(orthogonalised, optax.stateless(lambda updates, params: _sized_as_adams(updates)))
+    return optax.partition({"adam": adam, "muon": muon}, _labels)
 
 
 def matrix_axes(path: str, leaf: jax.Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

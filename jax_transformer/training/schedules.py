@@ -2,34 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from jax_transformer.run_config import TrainConfig
 
+Rates = Callable[[jax.Array], jax.Array]
+
 
 def make_schedule(config: TrainConfig, d_model: int) -> optax.Schedule:
-    """The schedule that the config names, warm-up included."""
+    """The schedule that the config names, warm-up included, in float64 where JAX has it enabled."""
+    peak, warmup = config.learning_rate, config.warmup_steps
     if config.schedule == "paper":
-        return inverse_square_root(config.learning_rate, d_model, config.warmup_steps)
-    decay_steps = max(config.max_steps - config.warmup_steps, 1)
-    after_warmup = {
-        "constant": optax.constant_schedule(config.learning_rate),
-        "linear": optax.linear_schedule(config.learning_rate, 0.0, decay_steps),
-        "cosine": optax.cosine_decay_schedule(config.learning_rate, decay_steps),
-    }[config.schedule]
-    if config.warmup_steps == 0:
-        return after_warmup
-    # the first step already has a rate above 0, and step number `warmup_steps` (from 1) is the first at the peak
-    warmup = optax.linear_schedule(config.learning_rate / config.warmup_steps, config.learning_rate, max(config.warmup_steps - 1, 1))
-    return optax.join_schedules([warmup, after_warmup], [config.warmup_steps])
+        rates = inverse_square_root(peak, d_model, warmup)
+    else:
+        after = _after_warmup(config)
 
+        def rates(t: jax.Array) -> jax.Array:
+            """Step number `warmup` (from 1) is the first at the peak."""
+            return jnp.where(t <= warmup, peak * t / max(warmup, 1), peak * after(t - 1.0 - warmup))
 
-def inverse_square_root(factor: float, d_model: int, warmup_steps: int) -> optax.Schedule:
-    """factor · d_model^-½ · min(t^-½, t · warmup^-1.5) with t = step + 1 (Vaswani et al. 2017, §5.3)."""
-
-    def schedule(step: jnp.ndarray) -> jnp.ndarray:
-        t = jnp.asarray(step, jnp.float32) + 1.0
-        return factor * d_model**-0.5 * jnp.minimum(t**-0.5, t * warmup_steps**-1.5)
+    def schedule(step: jax.Array) -> jax.Array:
+        count = jnp.asarray(step, float)
+        return rates(jnp.maximum(count, 1.0) if config.repeats_first_rate else count + 1.0)
 
     return schedule
+
+
+def inverse_square_root(factor: float, d_model: int, warmup_steps: int) -> Rates:
+    """factor · d_model^-½ · min(t^-½, t · warmup^-1.5), steps t counted from 1 (Vaswani et al. 2017, §5.3)."""
+    return lambda t: factor * d_model**-0.5 * jnp.minimum(t**-0.5, t * warmup_steps**-1.5)
+
+
+def _after_warmup(config: TrainConfig) -> Rates:
+    """The share of the peak by the steps done since the warm-up."""
+    steps = max(config.max_steps - config.warmup_steps, 1)
+    return {
+        "constant": jnp.ones_like,
+        "linear": lambda done: 1.0 - jnp.clip(done / steps, 0.0, 1.0),
+        "cosine": lambda done: _half_cosine(jnp.clip(done / steps, 0.0, 1.0)),
+        "cosine_restarts": lambda done: _half_cosine(_share_of_cycle(config, done)),
+    }[config.schedule]
+
+
+def _half_cosine(share: jax.Array) -> jax.Array:
+    """1 at 0, 0 at 1."""
+    return 0.5 * (1.0 + jnp.cos(jnp.pi * share))
+
+
+def _share_of_cycle(config: TrainConfig, done: jax.Array) -> jax.Array:
+    """How much of its cycle is over: cycles of T, fT, f²T, … steps (Loshchilov & Hutter 2017)."""
+    starts, length = [0], config.restart_steps
+    while starts[-1] <= config.max_steps:
+        starts.append(starts[-1] + length)
+        length *= config.restart_factor
+    begins = np.array(starts, np.float64)
+    number = jnp.clip(jnp.searchsorted(jnp.asarray(begins), done, side="right") - 1, 0, len(begins) - 2)
+    begin = jnp.asarray(begins)[number]
+    return (done - begin) / jnp.asarray(np.diff(begins))[number]
+
+
+def plateau_scale(config: TrainConfig, losses: Sequence[float], threshold: float = 1e-4, least_change: float = 1e-8) -> float:
+    """What the rate is multiplied by after evaluations with these validation losses: torch's ReduceLROnPlateau, in the mode "rel".
+
+    A change of the rate by `least_change` or less isn't made, which ends the decay of small rates.
+    """
+    scale, best, bad = 1.0, float("inf"), 0
+    if not config.plateau_patience:
+        return scale
+    for loss in losses[config.plateau_start :]:
+        is_better = loss < best * (1.0 - threshold)
+        best, bad = (loss, 0) if is_better else (best, bad + 1)
+        if bad > config.plateau_patience:
+            bad = 0
+            if config.learning_rate * scale * (1.0 - config.plateau_factor) > least_change:
+                scale *= config.plateau_factor
+    return scale

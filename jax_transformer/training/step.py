@@ -29,6 +29,7 @@ class TrainState(NamedTuple):
     constants: Params
     optimizer: optax.OptState
     average: Params  # moving average of params, with config.ema_decay; else empty
+    rate_scale: jax.Array  # []: the learning rate is multiplied by it (config.plateau_patience)
 
 
 Metrics = dict[str, jax.Array]
@@ -56,7 +57,7 @@ def init_state(model: TransformerConfig, config: TrainConfig, params: Params | N
     trained, frozen = split_frozen(params, config.freeze)
     optimizer = make_optimizer(config, make_schedule(config, model.d_model))
     average = jax.tree.map(jnp.copy, trained) if config.ema_decay else {}
-    return TrainState(jnp.zeros((), jnp.int32), trained, frozen, constants, optimizer.init(trained), average)
+    return TrainState(jnp.zeros((), jnp.int32), trained, frozen, constants, optimizer.init(trained), average, jnp.ones(()))
 
 
 def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
@@ -96,13 +97,14 @@ def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
         tokens = counted_tokens(jnp.asarray(batch.labels), target).sum(dtype=jnp.int32)
         loss, gradients = loss_and_gradients(state, batch, tokens, dropout_key)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        updates = jax.tree.map(lambda update: update * state.rate_scale.astype(update.dtype), updates)
         params = optax.apply_updates(state.params, updates)
         average = _moved_average(state.average, params, state.step, config.ema_decay) if config.ema_decay else state.average
         metrics = {
             "loss": loss,
             "tokens": tokens,
             "gradient_norm": optax.tree.norm(gradients),
-            "learning_rate": schedule(state.step),
+            "learning_rate": schedule(state.step) * state.rate_scale,
         }
         return state._replace(step=state.step + 1, params=params, optimizer=optimizer_state, average=average), metrics
 
