@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from systems import (
     SYSTEMS,
     Case,
@@ -17,6 +18,7 @@ from systems import (
     torch_trace,
 )
 
+from jax_transformer.decoding.greedy import greedy
 from jax_transformer.parity.compare import compare, float32_rule
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.porting.convert import state_dict_from_params
@@ -74,3 +76,27 @@ def test_weights_go_back_as_they_came(case: Case) -> None:
     for name, tensor in tensors.items():
         assert back[name].dtype == tensor.numpy().dtype
         assert back[name].tobytes() == tensor.numpy().tobytes(), name
+
+
+SAME_WORDS_FOR_ALL = {"codersarts", "hyunwoongko", "stepwise_sublayers"}
+"""Systems whose random weights say the same to every sentence of the batch."""
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_greedy_decoding_is_the_systems_own(name: str) -> None:
+    """Token for token, in float64, with the masks that the system uses while decoding; to the end, and with an <eos> that comes up."""
+    case, start, length = make_case(name), 5, 14
+    has_tokens = (case.source_ids != case.config.source_pad_id).any(axis=1)  # ours gives nothing for nothing
+
+    def both(eos: int) -> tuple[np.ndarray, np.ndarray]:
+        expected = case.system.greedy(case.torch64, torch.from_numpy(case.source_ids), start, eos, length).numpy()
+        padded = np.full((len(expected), length), case.config.target_pad_id)
+        padded[:, : expected.shape[1]] = expected
+        received = greedy(case.config, case.params64, case.source_ids, decoder_start_id=start, eos_id=eos, max_decode_length=length)
+        return padded[has_tokens], np.asarray(received)[has_tokens]
+
+    expected, received = both(eos=-1)
+    np.testing.assert_array_equal(received, expected)
+    assert (len(np.unique(expected, axis=0)) == 1) == (name in SAME_WORDS_FOR_ALL)
+    expected, received = both(eos=int(expected[0, 2]))
+    np.testing.assert_array_equal(received, expected)

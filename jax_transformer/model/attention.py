@@ -29,14 +29,14 @@ class Attention(nnx.Module):
         if config.attention_output:
             self.output = Projection(config, heads, features, config.attention_output_bias, keys)
 
-    def __call__(self, x: jax.Array, y: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
-        """x [B, Q, D], y [B, K, D] → [B, Q, D]."""
+    def __call__(self, x: jax.Array, y: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey, exists: Mask = None) -> jax.Array:
+        """x [B, Q, D], y [B, K, D] → [B, Q, D]; `exists` as of `reference_attention`."""
         if x is y:
             query, key, value = project_together([self.query, self.key, self.value], x)
         else:
             query, (key, value) = self.query(x), self.keys_and_values(y)
         query, key, value = tap("query", query), tap("key", key), tap("value", value)
-        return self.attend(query, key, value, mask, tap, dropout_key)
+        return self.attend(query, key, value, mask, tap, dropout_key, exists)
 
     def step(
         self, x: jax.Array, keys: jax.Array, values: jax.Array, position: jax.Array, mask: Mask
@@ -57,10 +57,12 @@ class Attention(nnx.Module):
         key, value = project_together([self.key, self.value], y)
         return key, value
 
-    def attend(self, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+    def attend(
+        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey, exists: Mask = None
+    ) -> jax.Array:
         """query [B, Q, N, H], key and value [B, K, N, H] → [B, Q, D]."""
-        if self.config.attention_path == "reference":
-            context = reference_attention(self.config, query, key, value, mask, tap, dropout_key)
+        if self.config.attention_path == "reference" or exists is not None:
+            context = reference_attention(self.config, query, key, value, mask, tap, dropout_key, exists)
         else:
             context = fused_attention(self.config, query, key, value, mask)
         return tap("output", self.merge_heads(tap("context", context)))

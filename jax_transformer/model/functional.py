@@ -90,7 +90,7 @@ def apply(
         raise ValueError(f"return_trace needs attention_path='reference'; received {config.attention_path!r}, which computes no weights")
     tap = Tap(return_trace, add, replace)
     masks = make_masks(config, source_ids, decoder_input_ids) if masks is None else masks
-    for name, mask in zip(("encoder_self", "decoder_self", "cross"), masks, strict=True):
+    for name, mask in zip(("encoder_self", "decoder_self", "cross"), masks[:3], strict=True):
         if mask is not None and return_trace:
             tap.trace[f"mask.{name}"] = mask
     model = _model(config, params)

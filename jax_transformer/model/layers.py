@@ -13,7 +13,7 @@ from jax_transformer.config import StackConfig, TransformerConfig
 from jax_transformer.model.attention import Attention
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.initializers import KeyStream
-from jax_transformer.model.masks import Mask
+from jax_transformer.model.masks import Mask, Masks
 from jax_transformer.model.norms import Norm
 from jax_transformer.model.projections import Projection
 from jax_transformer.model.trace import Tap
@@ -122,18 +122,16 @@ class DecoderLayer(Layer):
     def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
         super().__init__(config, config.decoder, _sites(config, Site.SELF_ATTENTION, Site.CROSS_ATTENTION), keys)
 
-    def __call__(
-        self, x: jax.Array, encoder_output: jax.Array, self_mask: Mask, cross_mask: Mask, tap: Tap, dropout_key: DropoutKey
-    ) -> jax.Array:
+    def __call__(self, x: jax.Array, encoder_output: jax.Array, masks: Masks, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
         """x [B, T, D], encoder_output [B, S, D] → [B, T, D]."""
         site = Site.SELF_ATTENTION
         h = self.before(site, x, tap)
-        y = self.self_attention(h, h, self_mask, tap.scope("self_attention"), fold(dropout_key, site))
+        y = self.self_attention(h, h, masks.decoder_self, tap.scope("self_attention"), fold(dropout_key, site), masks.decoder_exists)
         x = self.after(site, x, y, tap, dropout_key)
 
         site = Site.CROSS_ATTENTION
         h = self.before(site, x, tap)
-        y = self.cross_attention(h, encoder_output, cross_mask, tap.scope("cross_attention"), fold(dropout_key, site))
+        y = self.cross_attention(h, encoder_output, masks.cross, tap.scope("cross_attention"), fold(dropout_key, site))
         x = self.after(site, x, y, tap, dropout_key)
         return self.transform(x, tap, dropout_key)
 

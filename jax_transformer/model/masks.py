@@ -19,6 +19,9 @@ class Masks(NamedTuple):
     encoder_self: Mask
     decoder_self: Mask
     cross: Mask
+    decoder_exists: Mask = None
+    """Which of the decoder's tokens there are, True everywhere but for room that is left for tokens to come. What doesn't exist isn't
+    attended to by anything, not even where a row is fully masked."""
 
 
 def causal_mask(length: int) -> jax.Array:

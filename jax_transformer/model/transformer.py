@@ -187,9 +187,7 @@ class Transformer(nnx.Module):
         stack_tap, key = tap.scope("decoder"), fold(dropout_key, Site.DECODER)
         numbers = positions.position_numbers(self.config, decoder_input_ids, self.config.target_pad_id)
         x = self.decoder.embed(self._target_embedding(decoder_input_ids), self._table("decoder"), numbers, stack_tap, key)
-        return self.decoder.run(
-            x, lambda layer, x, tap, key: layer(x, encoder_output, masks.decoder_self, masks.cross, tap, key), stack_tap, key
-        )
+        return self.decoder.run(x, lambda layer, x, tap, key: layer(x, encoder_output, masks, tap, key), stack_tap, key)
 
     def unembed(self, x: jax.Array) -> jax.Array:
         """x [B, T, D] → logits [B, T, V]."""
