@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jax_transformer.config import TransformerConfig
+from jax_transformer.recipes import RECIPES
 from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
 from jax_transformer.validation import ConfigError
 
@@ -158,7 +159,7 @@ def paper_big() -> RunConfig:
 
 PRESETS: dict[str, Callable[[], RunConfig]] = {
     preset.__name__: preset
-    for preset in (demo, tiny, multi30k_tiny, tatoeba_en_zh, iwslt14, opus100, wmt14_base, wmt14_big, paper_base, paper_big)
+    for preset in (demo, tiny, multi30k_tiny, tatoeba_en_zh, iwslt14, opus100, wmt14_base, wmt14_big, paper_base, paper_big, *RECIPES)
 }
 
 

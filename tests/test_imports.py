@@ -30,7 +30,8 @@ ALLOWED: dict[str, set[str]] = {
     "model_directory": {"data.tokenizers", "porting.files", "porting.rules", "trees", *MODEL},  # its files are tensors and tokenizers
     "decoding": DIRECTORY,
     "training": {"data", "decoding", "config_files", *DIRECTORY, *RUN},
-    "presets": RUN,
+    "presets": {"recipes", *RUN},
+    "recipes": RUN,
     "config_files": RUN,
     "plot_style": set(),
     "plots": {"plot_style", "training.losses", "training.schedules", *MODEL, *RUN},  # what is drawn is what these compute

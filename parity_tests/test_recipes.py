@@ -1,0 +1,142 @@
+"""Fifty steps of each system's own recipe, in float64 and without dropout: the losses and the weights are torch's."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import pytest
+import torch
+from systems import Case, make_batch, make_case, per_layer
+from torch import nn
+from torch.nn import functional as torch_functional
+from torch.optim import lr_scheduler
+
+from jax_transformer.data.batching import Batch
+from jax_transformer.parity.compare import compare
+from jax_transformer.parity.tolerances import (
+    TRAJECTORY_LOSS_RELATIVE,
+    TRAJECTORY_PARAMETERS_RELATIVE_RMS,
+    TRAJECTORY_STEPS,
+    has_zero_gradient,
+)
+from jax_transformer.porting.convert import params_from_state_dict
+from jax_transformer.porting.dialects import get_dialect
+from jax_transformer.presets import PRESETS
+from jax_transformer.training.step import all_params, init_state, make_train_step
+from jax_transformer.trees import flatten
+
+Loss = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+"""(logits [N, V], labels [N], pad id) → the mean over tokens."""
+
+
+class Recipe(NamedTuple):
+    """How a system's own program trains."""
+
+    loss: Loss
+    optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    schedule: Callable[[torch.optim.Optimizer, int], Any] = lambda optimizer, d_model: lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    clip_norm: float = float("inf")
+
+
+def ignoring_pads(logits: torch.Tensor, labels: torch.Tensor, pad_id: int) -> torch.Tensor:
+    return torch_functional.cross_entropy(logits, labels, ignore_index=pad_id)
+
+
+def counting_pads(logits: torch.Tensor, labels: torch.Tensor, pad_id: int) -> torch.Tensor:
+    return torch_functional.cross_entropy(logits, labels)
+
+
+def divergence(epsilon: float) -> Loss:
+    """The Annotated Transformer's: summed, and divided by the tokens that are no pads."""
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor, pad_id: int) -> torch.Tensor:
+        targets = torch.full_like(logits, epsilon / (logits.shape[1] - 2))
+        targets.scatter_(1, labels[:, None], 1.0 - epsilon)
+        targets[:, pad_id] = 0.0
+        targets[labels == pad_id] = 0.0
+        return torch_functional.kl_div(torch.log_softmax(logits, dim=-1), targets, reduction="sum") / (labels != pad_id).sum()
+
+    return loss
+
+
+def noam(warmup: int, first: int) -> Callable[[torch.optim.Optimizer, int], Any]:
+    """By LambdaLR, which begins to count at 0; `first`: what it calls the first step."""
+
+    def rate(step: int, d_model: int) -> float:
+        t = max(step + first, 1)
+        return d_model**-0.5 * min(t**-0.5, t * warmup**-1.5)
+
+    return lambda optimizer, d_model: lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, d_model))
+
+
+def adam(rate: float, b2: float = 0.999, eps: float = 1e-8, **options: Any) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
+    return lambda parameters: torch.optim.Adam(parameters, rate, (0.9, b2), eps, **options)
+
+
+RECIPES = {
+    "floydhub": Recipe(ignoring_pads, adam(1e-4, 0.98, 1e-9)),
+    "annotated_zh": Recipe(divergence(0.0), adam(1.0, 0.98, 1e-9), noam(2000, first=1)),
+    "harvard": Recipe(divergence(0.1), adam(1.0, 0.98, 1e-9), noam(3000, first=0)),
+    "codersarts": Recipe(counting_pads, adam(1e-4)),
+    "sayhello": Recipe(ignoring_pads, adam(1e-5, eps=5e-9, weight_decay=5e-4), clip_norm=1.0),
+    "hyunwoongko": Recipe(ignoring_pads, adam(1e-5, eps=5e-9, weight_decay=5e-4), clip_norm=1.0),
+    "stepwise": Recipe(counting_pads, adam(5e-3)),
+}
+NO_DROPOUT = {"dropout_rate": 0.0, "embedding_dropout_rate": 0.0, "attention_dropout_rate": 0.0, "feed_forward_dropout_rate": 0.0}
+
+
+def make_batches(case: Case) -> list[Batch]:
+    """Five batches with pads everywhere."""
+    rng = np.random.default_rng(17)
+    config = case.config
+    sizes = {name: getattr(config, name) for name in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id")}
+    pairs = [make_batch(rng, sizes) for _ in range(5)]
+    return [Batch(source, target, rng.integers(config.target_vocab_size, size=target.shape)) for source, target in pairs]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_is_of_its_dialect(name: str) -> None:
+    model = PRESETS[name]().model
+    assert get_dialect(name).refusals(model) == []
+    assert {field: getattr(model, field) for field in get_dialect(name).defaults} == get_dialect(name).defaults
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_fifty_steps(name: str) -> None:
+    case, recipe = make_case(name), RECIPES[name]
+    batches = make_batches(case)
+    config = dataclasses.replace(case.config, **NO_DROPOUT)
+    train = dataclasses.replace(PRESETS[name]().train, accumulate=1)
+    state, train_step = init_state(config, train, copy.deepcopy(case.params64)), make_train_step(config, train)
+
+    model = copy.deepcopy(case.torch64)  # in evaluation mode: no dropout
+    parameters = list(model.parameters())
+    optimizer = recipe.optimizer(parameters)
+    scheduler = recipe.schedule(optimizer, config.d_model)
+    first_loss = None
+    for number in range(TRAJECTORY_STEPS):
+        batch = batches[number % len(batches)]
+        state, metrics = train_step(state, batch)
+        optimizer.zero_grad()
+        logits = model(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.decoder_input_ids))
+        loss = recipe.loss(logits.flatten(0, 1), torch.from_numpy(batch.labels).flatten(), config.target_pad_id)
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, recipe.clip_norm)
+        optimizer.step()
+        scheduler.step()
+        np.testing.assert_allclose(metrics["loss"], loss.item(), rtol=TRAJECTORY_LOSS_RELATIVE, err_msg=f"step {number}")
+        first_loss = first_loss or loss.item()
+    assert first_loss is not None
+    assert loss.item() != first_loss
+    expected = per_layer(flatten(params_from_state_dict(config, model.state_dict(), case.system.dialect)))
+    received = per_layer({path: np.asarray(leaf) for path, leaf in flatten(jax.device_get(all_params(state))).items()})
+    begun = per_layer(flatten(case.params64))
+    for path, leaf in expected.items():
+        if not has_zero_gradient(path.split("[")[0]):
+            assert compare(received[path], leaf).within(TRAJECTORY_PARAMETERS_RELATIVE_RMS), f"{path}: {compare(received[path], leaf)}"
+            assert not np.array_equal(leaf, begun[path]), f"{path} was never trained"
