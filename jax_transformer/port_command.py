@@ -56,7 +56,7 @@ class PortOptions:
     source_language: str = ""
     """For spacy: the code of the language, such as en."""
     target_language: str = ""
-    set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
+    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
     """Any other field of the config, such as norm_placement=pre or dropout_rate=0.3."""
 
 

@@ -209,7 +209,7 @@ def test_an_unknown_field_is_refused() -> None:
             "decoder_start_id must be at least 0; received -1; eos_id must be at least 0; received -2",
         ),
         ({"decoder_start_id": 1, "eos_id": 2, "max_decode_length": 0}, "max_decode_length must be at least 1; received 0"),
-        ({"decoder_start_id": 1, "eos_id": "</s>"}, "eos_id must be an integer; received '</s>'"),
+        ({"decoder_start_id": 1, "eos_id": "</s>"}, "eos_id must be an integer or null; received '</s>'"),
     ],
 )
 def test_generation_config_refuses(options: dict[str, Any], message: str) -> None:

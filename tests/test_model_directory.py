@@ -281,9 +281,9 @@ def test_a_config_field_that_is_not_there_has_its_default(saved):
 
 
 def test_generation_fields(saved):
-    (saved / "generation.json").write_text('{"eos_id": 3}')
+    (saved / "generation.json").write_text('{"eos": 3}')
     sign(saved)
-    assert problems_of(saved) == ["generation.json: missing field decoder_start_id"]
+    assert problems_of(saved) == ["generation.json: unknown field eos (nearest: eos_id)"]
     (saved / "generation.json").write_text('{"eos_id": 30, "decoder_start_id": 2}')
     sign(saved)
     assert problems_of(saved) == ["generation: eos_id must be below target_vocab_size=11; received 30"]

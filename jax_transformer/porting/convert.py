@@ -106,7 +106,12 @@ def params_from_state_dict(
       PortingError: the dialect doesn't have such models, or tensors are missing, unexpected or do not fit; all problems together.
     """
     table, shapes = _table(config, dialect)
-    computed = {path: leaf if position_table is None else position_table.copy() for path, leaf in table.computed(config).items()}
+    computed = table.computed(config)
+    if position_table is not None:
+        if any(leaf.shape != position_table.shape for leaf in computed.values()):
+            expected, received = [config.max_length, config.d_model], list(position_table.shape)
+            raise PortingError(f"position_table: expected [rows, d_model] = {expected}; received {received}")
+        computed = {path: position_table.copy() for path in computed}
     held = {path: shape for path, shape in shapes.items() if path not in computed}
     leaves = leaves_from_tensors(table.rules(config), as_arrays(state_dict), held, f"{table.name} checkpoint")
     return unflatten({path: leaves[path] if path in leaves else computed[path] for path in shapes})

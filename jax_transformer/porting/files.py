@@ -21,7 +21,7 @@ SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
 
 
 def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """A file's tensors by name, each read from the disk when it is asked for; of a torch file the dict in it, whatever its values.
+    """A file's tensors by name, each read from the disk when it is asked for; of a torch file with other things in it, the dict it holds.
 
     Torch files are read with weights_only=True and no other way: what they hold besides tensors is never executed.
 
@@ -32,7 +32,12 @@ def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     _check_suffix(path)
     if not path.is_file():
         raise PortingError(f"{path}: {'is no file' if path.exists() else 'no such file'}; expected one of {', '.join(SUFFIXES)}")
-    return SafetensorsFile(path) if path.suffix == ".safetensors" else _load_torch(path)
+    if path.suffix == ".safetensors":
+        return SafetensorsFile(path)
+    content = _load_torch(path)
+    if not isinstance(content, Mapping):
+        raise PortingError(f"{path}: expected a state_dict, names with tensors; received {type(content).__name__}")
+    return as_arrays(content, str(path)) if is_state_dict(content) else content
 
 
 def read_array(path: str | os.PathLike[str]) -> np.ndarray:
@@ -47,10 +52,11 @@ def read_array(path: str | os.PathLike[str]) -> np.ndarray:
             return np.load(path, allow_pickle=False)
         except (OSError, ValueError) as error:
             raise PortingError(f"{path}: truncated, or no .npy file ({_first_line(error)})") from None
-    content = read_tensors(path)
-    if len(content) != 1:
-        raise PortingError(f"{path}: expected one array; received {len(content)} named ones")
-    return next(iter(as_arrays(content, str(path)).values()))
+    content = _load_torch(path) if path.suffix in TORCH_SUFFIXES and path.is_file() else read_tensors(path)
+    named = content if isinstance(content, Mapping) else {"": content}
+    if len(named) != 1:
+        raise PortingError(f"{path}: expected one array; received {len(named)} named ones")
+    return next(iter(as_arrays(named, str(path)).values()))
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Tensors) -> None:
@@ -166,7 +172,7 @@ def _check_suffix(path: Path) -> None:
         raise PortingError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}; received {path.suffix or 'no suffix'}")
 
 
-def _load_torch(path: Path) -> Mapping[str, Any]:
+def _load_torch(path: Path) -> Any:
     import torch
 
     try:
@@ -179,8 +185,6 @@ def _load_torch(path: Path) -> Mapping[str, Any]:
                 f"{path}: holds Python objects beside tensors ({unsupported[1]}), which are not loaded; save model.state_dict() alone"
             ) from None
         raise PortingError(f"{path}: truncated, or no torch file ({type(error).__name__}: {_first_line(error)})") from None
-    if not isinstance(content, Mapping):
-        raise PortingError(f"{path}: expected a state_dict, names with tensors; received {type(content).__name__}")
     return content
 
 

@@ -1,0 +1,133 @@
+"""What comes around a state_dict: dicts, prefixes, and tables that it doesn't hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jax_transformer.porting import export_checkpoint, import_checkpoint
+from jax_transformer.porting.checkpoint import open_checkpoint
+from jax_transformer.porting.dialects import candidates, get_dialect
+from jax_transformer.porting.files import read_tensors
+from jax_transformer.porting.rules import PortingError
+from jax_transformer.recipes import sayhello
+
+torch = pytest.importorskip("torch")
+
+HINTS: dict[str, Any] = {"num_heads": 2, "source_pad_id": 0, "target_pad_id": 0}
+
+
+def state_dict(bias: bool = False) -> dict[str, Any]:
+    """Of sayhello's program: 1+1 layers of width 4."""
+    from torch_reference.sayhello import SayhelloTransformer
+
+    model = SayhelloTransformer(
+        source_vocab_size=7, target_vocab_size=6, d_model=4, num_heads=2, d_ff=5, num_encoder_layers=1, num_decoder_layers=1,
+        attention_bias=bias,
+    )  # fmt: skip
+    return model.state_dict()
+
+
+def known(names: Any) -> bool:
+    return bool(candidates(names))
+
+
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.module.", "model."])
+def test_a_prefix_of_all_names_is_taken_off_and_put_back(tmp_path: Path, prefix: str) -> None:
+    tensors = {prefix + name: tensor for name, tensor in state_dict().items()}
+    model = import_checkpoint(tensors, **HINTS)
+    assert model.origin is not None
+    assert model.origin["prefix"] == prefix
+    export_checkpoint(model, tmp_path / "back.pt")
+    back = read_tensors(tmp_path / "back.pt")
+    assert list(back) == list(tensors)
+    assert all(np.array_equal(back[name], tensor) for name, tensor in tensors.items())
+
+
+def test_names_that_are_known_keep_what_they_share() -> None:
+    encoder_only = {name: tensor for name, tensor in state_dict().items() if name.startswith("encoder.")}
+    assert open_checkpoint(encoder_only, known).prefix == ""
+    with pytest.raises(PortingError, match=r"decoder\.emb\.tok_emb\.weight"):
+        import_checkpoint(encoder_only, **HINTS)
+
+
+def test_a_state_dict_among_other_things_is_opened(tmp_path: Path) -> None:
+    optimizer = {"state": {0: {"step": torch.ones(())}}, "param_groups": [{"lr": 0.1}]}
+    path = tmp_path / "training.pt"
+    torch.save({"epoch": 3, "model_state_dict": state_dict(), "optimizer": optimizer, "loss": torch.ones(())}, path)
+    checkpoint = open_checkpoint(path, known)
+    assert checkpoint.inside == "model_state_dict"
+    assert checkpoint.described() == "the state_dict lies under 'model_state_dict'"
+    assert list(checkpoint.tensors) == list(state_dict())
+
+
+def test_several_state_dicts_are_named_and_none_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "several.pt"
+    torch.save({"model": state_dict(), "ema": state_dict(), "epoch": 3}, path)
+    with pytest.raises(PortingError, match=r"several.pt: expected one state_dict; received several, under 'model', 'ema'"):
+        open_checkpoint(path, known)
+    torch.save({"epoch": 3, "nothing": {}}, path)
+    with pytest.raises(PortingError, match=r"received also 'epoch' \(int\), 'nothing' \(dict\)"):
+        open_checkpoint(path, known)
+
+
+# --- names that fit several
+
+
+def test_relatives_are_told_apart_by_name_alone() -> None:
+    with pytest.raises(PortingError, match="say which this is") as error:
+        import_checkpoint(state_dict(bias=True), **HINTS)
+    assert [problem.split(":")[0] for problem in error.value.problems] == ["dialect='sayhello'", "dialect='hyunwoongko'"]
+    ours, theirs = (import_checkpoint(state_dict(bias=True), name, **HINTS).config for name in ("sayhello", "hyunwoongko"))
+    assert (ours.norm_unbiased, theirs.norm_unbiased) == (True, False)
+    assert import_checkpoint(state_dict(), **HINTS).config.attention_bias is False
+
+
+def test_what_follows_from_hints() -> None:
+    config = import_checkpoint(state_dict(), **HINTS | {"source_pad_id": 2, "target_pad_id": 3}).config
+    assert config.decoder_padding_id == 2
+    assert config.dropout_rate == sayhello().model.dropout_rate
+    assert import_checkpoint(state_dict(), **HINTS, dropout_rate=0.3).config.dropout_rate == 0.3
+
+
+# --- position tables
+
+
+def test_a_position_table_is_computed_or_given(tmp_path: Path) -> None:
+    computed = import_checkpoint(state_dict(), **HINTS)
+    assert computed.config.max_length == 256
+    np.testing.assert_array_equal(computed.params["constants"]["encoder_positions"][0], [0.0, 1.0, 0.0, 1.0])
+    table = np.random.default_rng(0).standard_normal((9, 4)).astype(np.float32)
+    np.save(tmp_path / "table.npy", table)
+    torch.save(torch.from_numpy(table), tmp_path / "alone.pt")
+    torch.save({"positions": torch.from_numpy(table)}, tmp_path / "named.pt")
+    for given in (table, torch.from_numpy(table), tmp_path / "table.npy", str(tmp_path / "alone.pt"), tmp_path / "named.pt"):
+        model = import_checkpoint(state_dict(), **HINTS, position_table=given)
+        assert model.config.max_length == 9
+        for stack in ("encoder", "decoder"):
+            np.testing.assert_array_equal(model.params["constants"][f"{stack}_positions"], table)
+    export_checkpoint(model, tmp_path / "back.pt")
+    assert list(read_tensors(tmp_path / "back.pt")) == list(state_dict())
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (np.zeros((9, 5), np.float32), r"expected \[rows, d_model\] = \[9, 4\]; received \[9, 5\]"),
+        (np.zeros(9), r"expected floating-point numbers \[rows, d_model\]; received float64 \[9\]"),
+        (np.zeros((9, 4), int), r"received int64 \[9, 4\]"),
+        ("nowhere.npy", "nowhere.npy: truncated, or no .npy file"),
+    ],
+)
+def test_other_position_tables_are_refused(table: Any, message: str) -> None:
+    with pytest.raises(PortingError, match=message):
+        import_checkpoint(state_dict(), **HINTS, position_table=table)
+
+
+def test_a_table_beside_one_that_the_checkpoint_holds_is_refused() -> None:
+    assert not get_dialect("floydhub").computes_positions
+    with pytest.raises(PortingError, match="checkpoints of dialect floydhub hold their own"):
+        import_checkpoint({"encoder.embed.embed.weight": np.zeros((2, 2))}, "floydhub", position_table=np.zeros((2, 2)))

@@ -1,0 +1,148 @@
+"""jax-transformer port: both directions, a look into a file, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from jax_transformer.cli import main
+from jax_transformer.decoding.translation import translate
+from jax_transformer.model_directory import load_model
+
+torch = pytest.importorskip("torch")
+
+TOLD = ["--num-heads", "2", "--source-pad-id", "0", "--target-pad-id", "0"]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of annotated_zh's program, saved while it was training on several GPUs."""
+    from torch_reference.annotated_zh import AnnotatedZhTransformer
+
+    torch.manual_seed(0)
+    model = AnnotatedZhTransformer(
+        source_vocab_size=8, target_vocab_size=9, d_model=4, num_heads=2, d_ff=6, num_encoder_layers=1, num_decoder_layers=2, max_length=20
+    )
+    path = tmp_path_factory.mktemp("checkpoint") / "model.pt"
+    torch.save({"epoch": 2, "model": {f"module.{name}": tensor for name, tensor in model.state_dict().items()}}, path)
+    return path
+
+
+def run(*arguments: str | Path) -> int:
+    return main(["port", *map(str, arguments)])
+
+
+def test_there_and_back(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(file, tmp_path / "model", "--dialect", "annotated_zh", *TOLD) == 0
+    printed = capsys.readouterr().out
+    assert "dialect:  annotated_zh" in printed
+    assert "all named module.…" in printed
+    assert "without vocabularies" in printed
+    assert load_model(tmp_path / "model").config.num_decoder_layers == 2
+    expected = torch.load(file, weights_only=True)["model"]
+    for name in ("back.pt", "back.safetensors"):
+        assert run(tmp_path / "model", tmp_path / name) == 0
+    back = torch.load(tmp_path / "back.pt", weights_only=True)
+    assert list(back) == list(expected)
+    assert all(torch.equal(back[name], tensor) for name, tensor in expected.items())
+
+
+def test_with_vocabularies_it_translates(file: Path, tmp_path: Path) -> None:
+    source, target = tmp_path / "source.txt", tmp_path / "target.txt"
+    source.write_text("<unk>\n<s>\n</s>\na\ncat\nsat\n.\nhere\n")
+    target.write_text("<unk>\n<s>\n</s>\n一\n只\n猫\n坐\n着\n。\n", encoding="utf-8")
+    vocabularies = ["--source-vocab", source, "--target-vocab", target]
+    assert run(file, tmp_path / "model", "--dialect", "annotated_zh", *TOLD, *vocabularies) == 0
+    model = load_model(tmp_path / "model")
+    assert (model.generation.decoder_start_id, model.generation.eos_id) == (1, 2)
+    assert model.source_tokenizer is not None
+    assert model.source_tokenizer.encode(["A cat sat."]) == [[1, 3, 4, 5, 6, 2]]
+    assert set(translate(model, ["A cat sat."])[0]) <= set("一只猫坐着。<unk>")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_values_are_converted_where_asked(file: Path, tmp_path: Path, dtype: str) -> None:
+    """Position tables stay as precise as they are."""
+    assert run(file, tmp_path / "model", "--dialect", "harvard", *TOLD, "--dtype", dtype) == 0
+    params = load_model(tmp_path / "model").params
+    assert params["source_embedding"]["embedding"].dtype.name == dtype
+    assert params["constants"]["encoder_positions"].dtype.name == ("float64" if dtype == "float64" else "float32")
+
+
+def test_other_fields_are_set(file: Path, tmp_path: Path) -> None:
+    options = ["--set", "dropout_rate=0.3", "--set", "norm-eps=1e-5", "--start-id", "1", "--eos-id", "2"]
+    assert run(file, tmp_path / "model", "--dialect", "harvard", *TOLD, *options) == 0
+    model = load_model(tmp_path / "model")
+    assert (model.config.dropout_rate, model.config.norm_eps, model.generation.eos_id) == (0.3, 1e-5, 2)
+    assert json.loads((tmp_path / "model" / "generation.json").read_text())["decoder_start_id"] == 1
+
+
+def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(file, "--inspect") == 0
+    printed = capsys.readouterr().out
+    assert "src_embed.0.lut.weight" in printed
+    assert "float32   8×4" in printed
+    assert "the state_dict lies under 'model', and all names begin with 'module.'" in printed
+    assert [line.split(":")[0] for line in printed.splitlines() if line.startswith("could be")] == [
+        "could be annotated_zh",
+        "could be harvard",
+    ]
+    torch.save({"a": torch.ones(())}, tmp_path / "other.pt")
+    assert run(tmp_path / "other.pt", "--inspect") == 0
+    assert capsys.readouterr().out.endswith("1 tensors, 1 values\nof no known dialect\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["{file}", "{out}"], "several dialects have tensors of these names; say which this is"),
+        (["{file}", "{out}", "--dialect", "annotated_zh"], "num_heads: how many heads its attentions have"),
+        (["{file}", "{out}", "--dialect", "annotated_zh", *TOLD[2:], "--num-heads", "3"], "num_heads must be a divisor of d_model=4"),
+        (["{file}", "{out}", "--dialect", "floydhub", *TOLD], "missing tensor encoder.embed.embed.weight"),
+        (["{file}"], "expected two paths; received {file} alone"),
+        (["{file}", "{out}.pt", "--dialect", "harvard", *TOLD], "expected a directory to write; received {out}.pt"),
+        (["{file}", "{out}", "--inspect"], "expected one file; received also {out}"),
+        (
+            ["{file}", "{out}", "--dialect", "harvard", *TOLD, "--set", "dropout_rate"],
+            "--set: expected FIELD=VALUE; received 'dropout_rate'",
+        ),
+        (
+            ["{file}", "{out}", "--dialect", "harvard", *TOLD, "--source-vocab", "a.txt"],
+            "expected both, or neither; received a.txt and None",
+        ),
+        (["nowhere.pt", "{out}"], "nowhere.pt: no such file"),
+    ],
+)
+def test_mistakes_are_told_and_nothing_is_written(
+    file: Path, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"file": file, "out": tmp_path / "out"}
+    assert run(*(argument.format(**places) for argument in arguments)) == 2
+    assert message.format(**places) in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_vocabulary_of_another_size_is_refused(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "v.txt").write_text("<unk>\n<s>\n</s>\n" + "".join(f"w{k}\n" for k in range(9)))
+    options = ["--source-vocab", tmp_path / "v.txt", "--target-vocab", tmp_path / "v.txt", "--target-tokenizer", "words"]
+    assert run(file, tmp_path / "model", "--dialect", "harvard", *TOLD, *options, "--source-tokenizer", "words") == 2
+    assert "expected at most 8 tokens, the rows of the source embedding; received 12" in capsys.readouterr().err
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_model_that_was_trained_here_needs_a_dialect(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import dataclasses
+
+    from jax_transformer.model_directory import save_model
+
+    assert run(file, tmp_path / "model", "--dialect", "harvard", *TOLD) == 0
+    save_model(dataclasses.replace(load_model(tmp_path / "model"), origin=None), tmp_path / "own")
+    assert run(tmp_path / "own", tmp_path / "out.pt") == 2
+    assert "a dialect must be given" in capsys.readouterr().err
+    assert run(tmp_path / "own", tmp_path / "out.pt", "--dialect", "harvard") == 0
+    names = list(torch.load(tmp_path / "out.pt", weights_only=True))
+    assert not any(name.startswith("module.") for name in names)
+    assert np.all([name.split(".")[0] in ("encoder", "decoder", "src_embed", "tgt_embed", "generator") for name in names])
