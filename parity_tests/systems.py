@@ -205,6 +205,7 @@ def jax_loss(params: Params, config: TransformerConfig, source_ids: Any, decoder
 
 QUICKLY = {"xla_backend_optimization_level": 0}  # the same operations, compiled in two thirds of the time
 _gradients = jax.jit(jax.grad(jax_loss), static_argnames="config", compiler_options=QUICKLY)
+quick_logits = jax.jit(functional.apply, static_argnums=0, compiler_options=QUICKLY)
 
 
 def jax_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:

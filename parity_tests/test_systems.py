@@ -14,11 +14,13 @@ from systems import (
     make_case,
     make_labels,
     per_layer,
+    quick_logits,
     torch_gradients,
     torch_trace,
 )
 
 from jax_transformer.decoding.greedy import greedy
+from jax_transformer.model import functional
 from jax_transformer.parity.compare import compare, float32_rule
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.porting.convert import state_dict_from_params
@@ -54,6 +56,26 @@ def test_every_trace_in_float32(case: Case) -> None:
         if not name.startswith("mask."):
             verdict = float32_rule(received[name], expected[name], truth[name], attended(name, truth))
             assert verdict.passed, f"{name}: {verdict}"
+
+
+@pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if system.dialect == name])
+def test_the_longest_sentences_that_the_tables_allow(name: str) -> None:
+    """And one token more is refused by both. (Positions by batch row bound the batch instead.)"""
+    case = make_case(name)
+    config, rng = case.config, np.random.default_rng(3)
+    longest = config.max_length if config.position_kind != "none" and config.position_index == "column" else 45
+    source = rng.integers(config.source_vocab_size, size=(2, longest))
+    target = rng.integers(config.target_vocab_size, size=(2, longest))
+    with torch.no_grad():
+        expected = case.torch64(torch.from_numpy(source), torch.from_numpy(target)).numpy()
+    received = quick_logits(config, case.params64, source, target)
+    assert compare(np.asarray(received), expected).within(FLOAT64_RELATIVE_RMS)
+    if longest == config.max_length:
+        too_long = np.concatenate([source, source[:, :1]], axis=1)
+        with pytest.raises(ValueError, match="the position table allows"):
+            functional.apply(config, case.params64, too_long, target)
+        with pytest.raises(ValueError, match="the position table allows"):
+            case.torch64(torch.from_numpy(too_long), torch.from_numpy(target))
 
 
 def test_parameter_gradients(case: Case) -> None:

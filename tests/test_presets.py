@@ -11,7 +11,7 @@ from jax_transformer.presets import PRESETS, get_preset
 from jax_transformer.run_config import RunConfig
 from jax_transformer.validation import ConfigError
 
-GENERIC = {"demo", "tiny", "paper_base", "paper_big"}
+GENERIC = {"demo", "tiny", "paper_base", "paper_big", "codersarts"}
 """Presets without a corpus of their own: on the phrasebook, or on what the user names."""
 
 

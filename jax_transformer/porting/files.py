@@ -5,6 +5,7 @@ Everything the project saves in these formats is saved here.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import zipfile
@@ -18,20 +19,27 @@ from jax_transformer.porting.rules import PortingError, Tensors
 
 TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
+INDEX = ".index.json"
+"""End of the name of a file that says which tensor is in which of several."""
 
 
 def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     """A file's tensors by name, each read from the disk when it is asked for; of a torch file with other things in it, the dict it holds.
 
-    Torch files are read with weights_only=True and no other way: what they hold besides tensors is never executed.
+    Of a checkpoint in several files name the index, such as model.safetensors.index.json. Torch files are read with weights_only=True and
+    no other way: what they hold besides tensors is never executed.
 
     Raises:
-      PortingError: no such file, an unknown suffix, a truncated or foreign file, a torch file that holds no dict.
+      PortingError: no such file, an unknown suffix, a truncated or foreign file, a torch file that holds no dict; an index that names a
+        file elsewhere, one that isn't there, or tensors that aren't in it.
     """
     path = Path(path)
-    _check_suffix(path)
+    if not path.name.endswith(INDEX):
+        _check_suffix(path)
     if not path.is_file():
-        raise PortingError(f"{path}: {'is no file' if path.exists() else 'no such file'}; expected one of {', '.join(SUFFIXES)}")
+        raise PortingError(f"{path}: {'is no file' if path.exists() else 'no such file'}; expected one of {', '.join((*SUFFIXES, INDEX))}")
+    if path.name.endswith(INDEX):
+        return _read_shards(path)
     if path.suffix == ".safetensors":
         return SafetensorsFile(path)
     content = _load_torch(path)
@@ -78,6 +86,49 @@ def write_tensors(path: str | os.PathLike[str], tensors: Tensors) -> None:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _read_shards(index: Path) -> Tensors:
+    """The tensors of the files that an index names, in its order."""
+    try:
+        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
+            raise ValueError("weight_map names no files")
+    except (ValueError, KeyError, TypeError) as error:
+        raise PortingError(f"{index}: expected JSON with a weight_map, from tensors to files; received {_first_line(error)}") from None
+    names = dict.fromkeys(places.values())
+    elsewhere = [name for name in names if Path(name).name != name or name in (".", "..")]
+    if elsewhere:
+        raise PortingError(f"{index}: expected names of files beside it, without folders; received {', '.join(map(repr, elsewhere))}")
+    shards = {}
+    problems = []
+    for name in names:
+        try:
+            shards[name] = as_arrays(read_tensors(index.with_name(name)), str(index.with_name(name)))
+        except PortingError as error:
+            problems.append(str(error))
+    problems += [f"{place}: no tensor {name}" for name, place in places.items() if place in shards and name not in shards[place]]
+    problems += [f"{place}: {name} isn't in the index" for place, shard in shards.items() for name in shard if places.get(name) != place]
+    if problems:
+        raise PortingError(f"{index}: expected {len(places)} tensors in {len(names)} files", problems)
+    return ShardedFiles({name: shards[place] for name, place in places.items()})
+
+
+class ShardedFiles(Mapping[str, np.ndarray]):
+    """The tensors of several files; each access reads one."""
+
+    def __init__(self, homes: Mapping[str, Tensors]) -> None:
+        """`homes`: for each tensor the file that has it."""
+        self._homes = homes
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._homes[name][name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
 
 
 class SafetensorsFile(Mapping[str, np.ndarray]):
@@ -134,7 +185,7 @@ def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensor
     Raises:
       PortingError: the mapping is no flat one from names to arrays.
     """
-    if isinstance(state_dict, SafetensorsFile | StateDict):
+    if isinstance(state_dict, SafetensorsFile | ShardedFiles | StateDict):
         return state_dict
     odd = [name for name, value in state_dict.items() if not _is_named_tensor(name, value)]
     if odd:
@@ -145,7 +196,7 @@ def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensor
 
 def is_state_dict(content: Mapping[str, Any]) -> bool:
     """Whether it is a flat mapping from names to tensors or arrays."""
-    if isinstance(content, SafetensorsFile | StateDict):
+    if isinstance(content, SafetensorsFile | ShardedFiles | StateDict):
         return True
     return all(_is_named_tensor(name, value) for name, value in content.items())
 

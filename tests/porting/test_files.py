@@ -1,5 +1,7 @@
 """Files of tensors: what is written is what is read, and what can't be read says why in one line."""
 
+import json
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -142,3 +144,58 @@ def test_tensors_become_arrays_without_a_copy():
     assert arrays["b"].dtype == ml_dtypes.bfloat16
     with pytest.raises(PortingError, match="tensor q has a dtype that NumPy doesn't have"):
         as_arrays({"q": torch.ones(2).to(torch.float8_e4m3fn)})["q"]
+
+
+# --- several files
+
+
+def shards(folder, suffix=".safetensors"):
+    """Two files and an index, which orders their tensors in its own way."""
+    write_tensors(folder / f"one{suffix}", {"a": np.ones(2), "c": np.zeros((2, 3), "float32")})
+    write_tensors(folder / f"two{suffix}", {"b": np.arange(3.0)})
+    return index(folder, {"a": f"one{suffix}", "b": f"two{suffix}", "c": f"one{suffix}"})
+
+
+def index(folder, places):
+    path = folder / "model.safetensors.index.json"
+    path.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".bin"])
+def test_the_files_of_an_index_are_one_checkpoint(suffix, tmp_path):
+    if suffix == ".bin":
+        pytest.importorskip("torch")
+    tensors = read_tensors(shards(tmp_path, suffix))
+    assert list(tensors) == ["a", "b", "c"]
+    assert len(tensors) == 3
+    np.testing.assert_array_equal(tensors["b"], np.arange(3.0))
+    assert tensors["c"].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"a": "../one.safetensors"}, "expected names of files beside it, without folders; received '../one.safetensors'"),
+        ({"a": "/etc/one.safetensors"}, "without folders; received '/etc/one.safetensors'"),
+        ({"a": ".."}, "without folders; received '..'"),
+        ({"a": "three.safetensors"}, "three.safetensors: no such file"),
+        ({"a": "one.safetensors", "b": "one.safetensors", "c": "one.safetensors"}, "one.safetensors: no tensor b"),
+        ({"a": "one.safetensors"}, "one.safetensors: c isn't in the index"),
+        ({"a": 3}, "expected JSON with a weight_map, from tensors to files; received weight_map names no files"),
+        (None, "expected JSON with a weight_map"),
+    ],
+)
+def test_an_index_that_does_not_fit_is_refused(places, message, tmp_path):
+    shards(tmp_path)
+    with pytest.raises(PortingError) as error:
+        read_tensors(index(tmp_path, places))
+    assert message in str(error.value)
+    assert "model.safetensors.index.json" in str(error.value)
+
+
+def test_an_index_that_is_no_json(tmp_path):
+    path = tmp_path / "model.safetensors.index.json"
+    path.write_text("{")
+    with pytest.raises(PortingError, match="expected JSON with a weight_map"):
+        read_tensors(path)
