@@ -208,9 +208,13 @@ class TransformerConfig:
         Where the decoder doesn't hide its pads, real positions see those that stand before them, and these must then not see how many pads
         follow: a pad whose own row is masked attends to everything alike.
         """
-        hides_source_pads = self.encoder_padding in ("keys", "both") and self.cross_padding in ("keys", "both")
         sees_no_more = self.decoder_causal and self.decoder_padding == "none" and self.cross_padding == "keys"
-        return hides_source_pads and (self._decoder_hides_pads or sees_no_more)
+        return self.source_padding_is_invisible and (self._decoder_hides_pads or sees_no_more)
+
+    @property
+    def source_padding_is_invisible(self) -> bool:
+        """Appending pads to the sources of a batch changes nothing of what is decoded from them."""
+        return self.encoder_padding in ("keys", "both") and self.cross_padding in ("keys", "both")
 
     @property
     def is_causal(self) -> bool:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from jax_transformer.model_directory import Model
 
 USAGE_HINT = "name a torch file and the model directory to write, or a model directory and the .pt or .safetensors file to write"
-KINDS = ("words", "whitespace", "characters", "spacy")
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class PortOptions:
     position_table: str | None = None
     """A file with the live model's position table [rows, d_model], where the checkpoint holds none: .npy, .pt, .safetensors."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
-    """Convert all values to it. Without it they stay as they are."""
+    """Convert all values to it, but position tables not to bfloat16. Without it they stay as they are."""
     source_vocab: str | None = None
     """The source's vocabulary: a tokenizer.json, a sentencepiece .model, or a .txt of tokens, the line's number from 0 being the id."""
     target_vocab: str | None = None
@@ -144,7 +143,7 @@ def _with_vocabularies(model: Model, options: PortOptions) -> Model:
     """The model with the tokenizers that the options name, and the ids that these say.
 
     Raises:
-      ValueError: one vocabulary without the other; a vocabulary of another size than the embedding; other ids than those that are given.
+      ValueError: one vocabulary without the other; a vocabulary of another size than the embedding, or with another pad.
     """
     files = {"source": options.source_vocab, "target": options.target_vocab}
     if not any(files.values()):
@@ -160,13 +159,18 @@ def _with_vocabularies(model: Model, options: PortOptions) -> Model:
     tokenizers = {}
     for side, file in files.items():
         usual = text[side]
+        is_list = Path(str(file)).suffix == ".txt"  # the other files say more of themselves
         tokenizer = load_tokenizer(
-            str(file), kind=getattr(options, f"{side}_tokenizer") or usual.kind, specials=None, lowercase=usual.lowercase,
+            str(file), kind=getattr(options, f"{side}_tokenizer") or usual.kind, specials=None, lowercase=usual.lowercase and is_list,
             language=getattr(options, f"{side}_language"), add_bos=usual.add_bos, add_eos=usual.add_eos,
         )  # fmt: skip
-        size = getattr(model.config, f"{side}_vocab_size")
-        if tokenizer.vocab_size > size:
-            raise ValueError(f"{file}: expected at most {size} tokens, the rows of the {side} embedding; received {tokenizer.vocab_size}")
+        size, pad_id = (getattr(model.config, f"{side}_{name}") for name in ("vocab_size", "pad_id"))
+        if tokenizer.vocab_size != size:
+            raise ValueError(f"{file}: expected {size} tokens, the rows of the {side} embedding; received {tokenizer.vocab_size}")
+        if tokenizer.pad_id != pad_id:
+            raise ValueError(
+                f"{file}: expected {side}_pad_id={pad_id} to be its padding; received a list whose padding is {tokenizer.pad_id}"
+            )
         tokenizers[side] = tokenizer
     target = tokenizers["target"]
     generation = model.generation

@@ -110,6 +110,8 @@ class TrainConfig:
         for name in ("clip_norm", "adam_eps", "weight_decay"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 problems.append(f"{name} must be at least 0, and finite; received {getattr(self, name)}")
+        if self.smoothing == "others_but_pad" and self.loss_counts_pads:
+            problems.append("loss_counts_pads must be false with smoothing='others_but_pad', which gives pads no share; received true")
         if self.schedule == "paper" and self.warmup_steps < 1:
             problems.append(f"warmup_steps must be at least 1 with schedule='paper'; received {self.warmup_steps}")
         if self.best_metric == "bleu" and not self.evaluate_sentences:

@@ -90,6 +90,9 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
     is_return = origin.get("dialect") == name
     names = list(origin.get("tensors", {})) if is_return else []
     prefix = origin.get("prefix", "") if is_return else ""
+    epsilon = get_dialect(name).defaults.get("norm_eps", model.config.norm_eps)
+    if not is_return and model.config.norm_eps != epsilon:
+        raise PortingError(f"dialect {name}: its programs have norm_eps={epsilon:g}; received {model.config.norm_eps:g}")
     tensors = state_dict_from_params(model.config, model.params, name, names)
     write_tensors(path, {prefix + name: tensor for name, tensor in tensors.items()})
 

@@ -97,7 +97,7 @@ def _read_shards(index: Path) -> Tensors:
     except (ValueError, KeyError, TypeError) as error:
         raise PortingError(f"{index}: expected JSON with a weight_map, from tensors to files; received {_first_line(error)}") from None
     names = dict.fromkeys(places.values())
-    elsewhere = [name for name in names if Path(name).name != name or name in (".", "..")]
+    elsewhere = [name for name in names if Path(name).name != name or name in ("", ".", "..") or name.endswith(INDEX)]
     if elsewhere:
         raise PortingError(f"{index}: expected names of files beside it, without folders; received {', '.join(map(repr, elsewhere))}")
     shards = {}
@@ -230,13 +230,23 @@ def _load_torch(path: Path) -> Any:
         # only the zip format, torch's own since 1.6, can be mapped into memory
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # foreign bytes, unpickled, end in any exception
-        unsupported = re.search(r"Unsupported (?:global|class|operand)\S* *(?:GLOBAL )?(\S*)", str(error))
-        if unsupported and zipfile.is_zipfile(path):
+        wanted = _wanted_code(path, error)
+        if wanted:
             raise PortingError(
-                f"{path}: holds Python objects beside tensors ({unsupported[1]}), which are not loaded; save model.state_dict() alone"
+                f"{path}: holds Python objects beside tensors ({', '.join(wanted)}), which are not loaded; save model.state_dict() alone"
             ) from None
         raise PortingError(f"{path}: truncated, or no torch file ({type(error).__name__}: {_first_line(error)})") from None
     return content
+
+
+def _wanted_code(path: Path, error: Exception) -> list[str]:
+    """What a torch file wants to be imported and called, as far as it can be told without doing so."""
+    import torch
+
+    try:
+        return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    except Exception:  # the old format, or foreign bytes
+        return re.findall(r"(?i)unsupported (?:global|class|operand):?\s+(?:GLOBAL )?(\S+)", str(error))
 
 
 def _save_safetensors(arrays: dict[str, np.ndarray], path: Path) -> None:

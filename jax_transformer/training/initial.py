@@ -16,7 +16,7 @@ from jax_transformer.run_config import RunConfig
 
 FREE_FIELDS = {
     "dropout_rate", "embedding_dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate", "output_dropout_rate", "initializer",
-    "compute_dtype", "attention_path", "layer_loop", "remat",
+    "compute_dtype", "attention_path", "layer_loop", "remat", "trains_pad_embedding",
 }  # fmt: skip
 """What may differ between the model and the run: none of it changes the function that is computed without dropout."""
 

@@ -21,7 +21,9 @@ from jax_transformer.training.step import init_state, make_evaluation_step
 
 
 def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
-    """The config with the vocabulary sizes and pad ids of the corpus's tokenizers."""
+    """The config with the vocabulary sizes and pad ids of the corpus's tokenizers. A decoder that takes another id than its own for padding
+    takes the source's.
+    """
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     return dataclasses.replace(
         model,
@@ -29,6 +31,7 @@ def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfi
         target_vocab_size=target.vocab_size,
         source_pad_id=source.pad_id,
         target_pad_id=target.pad_id,
+        decoder_padding_id=None if model.decoder_padding_id is None else source.pad_id,
     )
 
 

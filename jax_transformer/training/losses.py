@@ -57,6 +57,13 @@ def counted_tokens(labels: jax.Array, target: Target) -> jax.Array:
     return labels >= 0 if target.counts_pads else labels != target.pad_id
 
 
+def without_filling(labels: jax.Array, target: Target) -> jax.Array:
+    """The labels [B, T]; where pads count, rows of nothing but pads, which only fill up a batch, are -1 throughout, and don't."""
+    if not target.counts_pads:
+        return labels
+    return jnp.where(jnp.any(labels != target.pad_id, axis=1, keepdims=True), labels, -1)
+
+
 def _mean_of_smoothed(logits: jax.Array, label_logit: jax.Array, target: Target) -> jax.Array:
     """The mean of those logits [B, T, V] that share ε."""
     if target.smoothing == "all":

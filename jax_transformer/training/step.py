@@ -15,7 +15,7 @@ from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.run_config import TrainConfig
 from jax_transformer.training.freezing import join_frozen, split_frozen
-from jax_transformer.training.losses import Target, chunked_cross_entropy, counted_tokens
+from jax_transformer.training.losses import Target, chunked_cross_entropy, counted_tokens, without_filling
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.schedules import make_schedule
 
@@ -94,7 +94,7 @@ def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         dropout_key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        tokens = counted_tokens(jnp.asarray(batch.labels), target).sum(dtype=jnp.int32)
+        tokens = counted_tokens(without_filling(jnp.asarray(batch.labels), target), target).sum(dtype=jnp.int32)
         loss, gradients = loss_and_gradients(state, batch, tokens, dropout_key)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         updates = jax.tree.map(lambda update: update * state.rate_scale.astype(update.dtype), updates)
@@ -138,4 +138,4 @@ def summed_loss(
     """The batch's cross-entropy in nats, summed over the target tokens that count, and how many those are."""
     hidden = functional.hidden_states(model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key)
     kernel, bias = functional.head(model, params)
-    return chunked_cross_entropy(hidden, kernel, bias, jnp.asarray(batch.labels), target)
+    return chunked_cross_entropy(hidden, kernel, bias, without_filling(jnp.asarray(batch.labels), target), target)

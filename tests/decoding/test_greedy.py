@@ -135,17 +135,24 @@ def test_the_loop_stops_when_every_row_has_ended(config: TransformerConfig, para
     assert (tokens[:, 1:] == config.target_pad_id).all()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"decoder_padding": "queries"}, "decoding with a cache needs"),
-        ({"decoder_max_length": 9}, "10 tokens; the position table allows 9"),
-    ],
-)
-def test_what_cannot_be_decoded_exactly_is_refused(
-    config: TransformerConfig, sources: np.ndarray, random_params: Any, options: Any, message: str
-) -> None:
-    config = dataclasses.replace(config, **options)
+def test_more_tokens_than_the_table_has_are_refused(config: TransformerConfig, sources: np.ndarray, random_params: Any) -> None:
+    config = dataclasses.replace(config, decoder_max_length=9)
     params = random_params(config)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="10 tokens; the position table allows 9"):
         jax.eval_shape(lambda: greedy(config, params, sources, decoder_start_id=START, eos_id=EOS, max_decode_length=LENGTH))
+
+
+def test_without_a_cache_each_token_follows_from_the_prefix_alone(
+    config: TransformerConfig, sources: np.ndarray, random_params: Any
+) -> None:
+    """Where pads are masked as queries a cache would be wrong: their rows attend to what comes later. (Not to room for tokens to come.)"""
+    config = dataclasses.replace(config, decoder_padding="queries", encoder_padding="queries", cross_padding="none")
+    assert not config.cache_is_exact
+    params, length = random_params(config), 4
+    received = np.asarray(greedy(config, params, sources, decoder_start_id=START, eos_id=-1, max_decode_length=length))
+    prefix = np.full((len(sources), 1), START)
+    for _ in range(length):
+        logits = np.asarray(functional.apply(config, params, sources, prefix))
+        prefix = np.concatenate([prefix, logits[:, -1].argmax(axis=-1)[:, None]], axis=1)
+    has_tokens = (sources != config.source_pad_id).any(axis=1)
+    np.testing.assert_array_equal(received[has_tokens], prefix[has_tokens, 1:])
