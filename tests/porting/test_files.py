@@ -113,7 +113,7 @@ class Attack:
 def test_torch_files_are_never_executed(tmp_path, capsys):
     torch = pytest.importorskip("torch")
     torch.save({"a": Attack()}, tmp_path / "a.pt")
-    assert "holds Python objects beside tensors (print)" in refusal(tmp_path / "a.pt")
+    assert "holds Python objects beside tensors (builtins.print)" in refusal(tmp_path / "a.pt")
     torch.save({"a": Attack()}, tmp_path / "b.pt", _use_new_zipfile_serialization=False)
     refusal(tmp_path / "b.pt")
     torch.save(torch.nn.Linear(2, 2), tmp_path / "c.pt")
