@@ -95,10 +95,28 @@ def test_a_list_without_specials_takes_them_after_its_end(tmp_path: Path) -> Non
     assert tokenizer.encode(["the cat sat"]) == [[0, 1, 2, 5]]
     assert tokenizer.vocab_size == 6
     expected = "set pad_id=2, unk_id=3, bos_id=4, eos_id=5 to have them after its end"
-    for specials in (SPECIALS, None, SpecialIds(pad=5, unk=6, bos=7, eos=8)):
+    for specials in (SPECIALS, SpecialIds(pad=5, unk=6, bos=7, eos=8)):
         with pytest.raises(ValueError, match=r"vocabulary.txt: expected the special tokens <.*; received none of these") as error:
             load(path, specials)
-        assert expected in str(error.value) or specials is None
+        assert expected in str(error.value)
+
+
+@pytest.mark.parametrize("kind", ["whitespace", "spacy"])
+def test_a_list_may_lack_specials_where_none_are_expected(tmp_path: Path, kind: str) -> None:
+    """It then knows its own tokens only, and nothing is taken for <unk>."""
+    if kind == "spacy":
+        pytest.importorskip("spacy")
+    path = write(tmp_path / "vocabulary.txt", "the\n<PAD>\ncat\n<EOS>\n")
+    tokenizer = load_tokenizer(path, kind=kind, specials=None, language="en")  # type: ignore[arg-type]
+    for same in (tokenizer, Tokenizer.from_json(tokenizer.to_json())):
+        assert (same.pad_id, same.unk_id, same.bos_id, same.eos_id) == (1, -1, -1, 3)
+        assert same.encode(["the cat", "cat"]) == [[0, 2], [2]]
+        assert same.decode([[0, 2, 3, 1, 1]]) == ["the cat"]
+        with pytest.raises(ValueError, match="expected tokens of the vocabulary only, for it has no <unk>; received 'sat'"):
+            same.encode(["the cat", "cat sat mat"])
+    assert tokenizer.adding(bos=False, eos=True).encode(["cat"]) == [[2, 3]]
+    with pytest.raises(ValueError, match="expected <bos>, to add to sentences; received only <pad>, <eos>"):
+        tokenizer.adding(bos=True, eos=True)
 
 
 def test_a_padding_token_may_be_missing_where_unknown_serves_for_it(tmp_path: Path) -> None:

@@ -268,7 +268,6 @@ def test_json_holds_everything(kind: Kind, tmp_path: Path) -> None:
         '{"format": "something else"}',
         '{"format": "jax-transformer spacy 1"}',
         '{"format": "jax-',
-        '{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"<unk>": 0}, "unk_token": "<unk>"}}',
     ],
 )
 def test_other_json_is_refused(text: str) -> None:

@@ -50,12 +50,12 @@ def load_tokenizer(
     - .txt: a token a line, and the line's number, from 0, is its id; text is split as `kind` says.
 
     Special tokens are recognised by common names: <pad> [PAD] <blank>, <unk> [UNK], <bos> <s> <sos> [CLS] <init>, <eos> </s> [SEP], ….
-    Their ids are the file's. One that the file lacks comes after its last token, if `specials` gives it that id; a file without <pad> also
-    goes with `specials` whose pad is unk. No token is ever moved to make room.
+    Their ids are the file's. With `specials`, one that the file lacks comes after its last token, if `specials` gives it that id; a file
+    without <pad> also goes with `specials` whose pad is unk. No token is ever moved to make room.
 
     Args:
       kind: how a .txt is split (words, whitespace, characters or spacy); the other files say it themselves.
-      specials: the ids that the file is expected to have, or None. Where it has others, those are used, with a warning.
+      specials: the ids that the file is expected to have; where it has others, those are used, with a warning. None: whatever it has.
       lowercase, normalization: done to the text before what the file itself does.
       language: for the kind spacy.
       tags: special tokens of the file that are used as tags. (It may have more.)
@@ -63,7 +63,8 @@ def load_tokenizer(
 
     Raises:
       ValueError: a file that can't be read, is none of the three, or is empty; a line of a .txt that is empty, repeated or isn't one token
-        (told with its number); a special token or tag that is missing; a kind that a list of tokens says too little for.
+        (told with its number); a tag that is missing, or a special token that is expected or to be added; a kind that a list of tokens says
+        too little for.
     """
     path = Path(path).expanduser()
     tags = check_tags(tags)
@@ -90,12 +91,13 @@ def load_tokenizer(
         raise ValueError(
             f"{path}: expected as a source_tag {known}; received {', '.join(missing)}; add it to the file, or take it out of the config"
         )
-    received = SpecialIds(pad=tokenizer.pad_id, unk=tokenizer.unk_id, bos=tokenizer.bos_id, eos=tokenizer.eos_id)
-    if specials is not None and received != specials:
-        warnings.warn(
-            f"{path}: expected the special ids {specials.settings()}; received, and used, the file's: {received.settings()}",
-            stacklevel=2,
-        )
+    if specials is not None:
+        received = SpecialIds(pad=tokenizer.pad_id, unk=tokenizer.unk_id, bos=tokenizer.bos_id, eos=tokenizer.eos_id)
+        if received != specials:
+            warnings.warn(
+                f"{path}: expected the special ids {specials.settings()}; received, and used, the file's: {received.settings()}",
+                stacklevel=2,
+            )
     return tokenizer
 
 
@@ -228,14 +230,16 @@ def _read_entries(path: Path, kind: str) -> list[str]:
 
 
 def _missing_specials(entries: Mapping[str, int], size: int, wanted: SpecialIds | None) -> dict[str, int]:
-    """The special tokens that a vocabulary of this size lacks, by id: those after its last, which `wanted` must give them."""
+    """The wanted special tokens that a vocabulary of this size lacks, by id: those after its last, which `wanted` must give them."""
+    if wanted is None:
+        return {}
     found = find_specials(entries)
     missing = [special for special in (PAD, UNK, BOS, EOS) if special not in found]
-    if PAD in missing and (wanted is None or wanted.pad == wanted.unk):
+    if PAD in missing and wanted.pad == wanted.unk:
         missing.remove(PAD)  # what is padding is then unknown
     if not missing:
         return {}
-    asked = {special: getattr(wanted, ROLES[special]) for special in missing} if wanted is not None else {}
+    asked = {special: getattr(wanted, ROLES[special]) for special in missing}
     if sorted(asked.values()) != list(range(size, size + len(missing))):
         names = "; ".join(f"{special} (or {', '.join(NAMES[special][1:])})" for special in missing)
         free = ", ".join(f"{ROLES[special]}_id={index}" for index, special in enumerate(missing, size))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials, unknown_token
 
 if TYPE_CHECKING:
     import tokenizers  # elsewhere imported where it is used, so that importing this module costs little
@@ -49,7 +49,24 @@ class PipelineBackend:
         return self._specials
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self._pipeline.encode_batch_fast(list(sentences), add_special_tokens=False)]
+        try:
+            encodings = self._pipeline.encode_batch_fast(list(sentences), add_special_tokens=False)
+        except Exception:  # the library's bare one, for a token that isn't there
+            token = self._first_unknown(sentences)
+            if token is None:
+                raise
+            raise unknown_token(token) from None
+        return [encoding.ids for encoding in encodings]
+
+    def _first_unknown(self, sentences: Sequence[str]) -> str | None:
+        """The first token of the sentences that has no id."""
+        pipeline = self._pipeline
+        for sentence in sentences:
+            text = pipeline.normalizer.normalize_str(sentence) if pipeline.normalizer else sentence
+            for token, _ in pipeline.pre_tokenizer.pre_tokenize_str(text):
+                if pipeline.token_to_id(token) is None:
+                    return token
+        return None
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
         return self._pipeline.decode_batch(sequences, skip_special_tokens=False)

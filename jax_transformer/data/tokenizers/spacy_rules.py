@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.data.tokenizers.pipelines import Normalization, normalizer_steps
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials, unknown_token
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -94,7 +94,7 @@ class SpacyBackend:
         self._specials = dict(specials)
         taken = set(self._specials.values())
         self._ids = {token: index for index, token in enumerate(self._entries) if index not in taken}
-        self._unk_id = find_specials(self._specials).get(UNK, 0)
+        self._unk_id = find_specials(self._specials).get(UNK)
 
     @property
     def size(self) -> int:
@@ -105,7 +105,13 @@ class SpacyBackend:
         return self._specials
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        return [[self._ids.get(token, self._unk_id) for token in self._rules.split(sentence)] for sentence in sentences]
+        return [[self._id(token) for token in self._rules.split(sentence)] for sentence in sentences]
+
+    def _id(self, token: str) -> int:
+        index = self._ids.get(token, self._unk_id)
+        if index is None:
+            raise unknown_token(token)
+        return index
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
         return [NO_SPACE.sub("", " ".join(self._entries[index] for index in sequence)) for sequence in sequences]

@@ -15,6 +15,8 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 """Our name of a special token → the names by which it is recognised in files, the likeliest first."""
 ALL_NAMES = tuple(name for names in NAMES.values() for name in names)
+NO_TOKEN = -1
+"""In place of the id of a special token that a vocabulary lacks."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ def find_specials(ids: Mapping[str, int]) -> dict[str, int]:
         for special, names in NAMES.items()
         if any(name in shown for name in names)
     }
+
+
+def unknown_token(token: str) -> ValueError:
+    """What is raised for a token that is in no entry of a vocabulary without <unk>."""
+    return ValueError(f"text: expected tokens of the vocabulary only, for it has no {UNK}; received {token!r}")
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:

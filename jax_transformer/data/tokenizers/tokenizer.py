@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, PAD, UNK, find_specials, shown_name
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, NO_TOKEN, PAD, UNK, find_specials, shown_name
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -46,19 +46,25 @@ class Backend(Protocol):
 
 
 class Tokenizer:
-    """Text to ids and back; made by `train_tokenizer`, `load_tokenizer` or `from_json`, never changed afterwards."""
+    """Text to ids and back; made by `train_tokenizer`, `load_tokenizer` or `from_json`, never changed afterwards.
+
+    Of a special token that a given vocabulary lacks, the id is -1; without <pad>, pad_id is unk_id. A vocabulary without <unk> encodes
+    known tokens only.
+    """
 
     def __init__(self, backend: Backend, *, add_bos: bool, add_eos: bool) -> None:
-        """Wraps `backend`, which must know <unk>, <bos> and <eos> under a common name; ValueError otherwise."""
+        """Wraps `backend`, which must have the tokens to be added, under a common name; ValueError otherwise."""
         found = find_specials(backend.specials)
-        names = (UNK, BOS, EOS)
-        if not set(names) <= set(found):
-            known = ", ".join(name for name in names if name in found)
-            raise ValueError(f"tokenizer: expected the special tokens {', '.join(names)}; received only {known or 'none of them'}")
+        lacking = [name for name, is_added in ((BOS, add_bos), (EOS, add_eos)) if is_added and name not in found]
+        if lacking:
+            known = ", ".join(found)
+            raise ValueError(
+                f"tokenizer: expected {' and '.join(lacking)}, to add to sentences; received only {known or 'no special token'}"
+            )
         self._backend = backend
         self._add_bos, self._add_eos = add_bos, add_eos
         self._segmenter: Segmenter | None = None
-        self.unk_id, self.bos_id, self.eos_id = (found[name] for name in names)
+        self.unk_id, self.bos_id, self.eos_id = (found.get(name, NO_TOKEN) for name in (UNK, BOS, EOS))
         self.pad_id = found.get(PAD, self.unk_id)
         roles = {self.pad_id, self.unk_id, self.bos_id, self.eos_id}
         by_id = sorted((index, entry) for entry, index in backend.specials.items() if index not in roles)
@@ -81,7 +87,7 @@ class Tokenizer:
           tag: one of `tags`, whose id is put before each sentence, after <bos>; "" for none. In a sentence its text is mere text.
 
         Raises:
-          ValueError: a tag that this vocabulary doesn't have.
+          ValueError: a tag that this vocabulary doesn't have; a token that it doesn't have, if it has no <unk> either.
         """
         return self._surrounded(self._backend.encode(sentences), tag)
 
@@ -142,8 +148,9 @@ class Tokenizer:
         unless it sets `encode_special_tokens`, as is done here.
         """
         names = {index: entry for entry, index in self._backend.specials.items()}
-        bos, eos = ((names[index], index) for index in (self.bos_id, self.eos_id))
-        return self._backend.to_json(bos if self._add_bos else None, eos if self._add_eos else None)
+        bos = (names[self.bos_id], self.bos_id) if self._add_bos else None
+        eos = (names[self.eos_id], self.eos_id) if self._add_eos else None
+        return self._backend.to_json(bos, eos)
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:
