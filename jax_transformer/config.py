@@ -325,5 +325,13 @@ class GenerationConfig:
                 problems.append(f"{name} must be at least {least}; received {value}")
         require(self, problems)
 
+    def ids_outside(self, target_vocab_size: int) -> list[str]:
+        """What is wrong with the ids for a vocabulary of this size."""
+        return [
+            f"{name} must be below target_vocab_size={target_vocab_size}; received {getattr(self, name)}"
+            for name in ("decoder_start_id", "eos_id")
+            if (getattr(self, name) or 0) >= target_vocab_size
+        ]
+
 
 __all__ = ["ConfigError", "EmbeddingNorm", "GenerationConfig", "PaddingCover", "StackConfig", "TransformerConfig"]

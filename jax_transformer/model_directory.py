@@ -313,12 +313,7 @@ def _param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> l
 
 
 def _id_problems(config: TransformerConfig, generation: GenerationConfig) -> list[str]:
-    size = config.target_vocab_size
-    return [
-        f"generation: {name} must be below target_vocab_size={size}; received {getattr(generation, name)}"
-        for name in ("decoder_start_id", "eos_id")
-        if (getattr(generation, name) or 0) >= size
-    ]
+    return [f"generation: {problem}" for problem in generation.ids_outside(config.target_vocab_size)]
 
 
 def _sha256(path: Path) -> str:

@@ -34,33 +34,39 @@ class Checkpoint:
 
 
 def open_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], recognised: Callable[[Collection[str]], bool]) -> Checkpoint:
-    """The tensors of a file or a state_dict.
+    """The tensors of a file or a state_dict; of several in one file, those whose names are recognised.
 
     A prefix that all names share (nn.DataParallel's "module.", torch.compile's "_orig_mod.", the attribute of a wrapping module) is taken
     off if the names are recognised without it, and aren't with it.
 
     Raises:
-      PortingError: see `read_tensors`; several state_dicts in one file, or none.
+      PortingError: see `read_tensors`; several such state_dicts in one file, or none.
     """
+
+    def is_known(names: Collection[str]) -> bool:
+        prefix = _common_prefix(names)
+        return recognised(names) or recognised([name.removeprefix(prefix) for name in names])
+
     inside = ""
     content: Mapping[str, Any] = source if isinstance(source, Mapping) else read_tensors(source)
     if not is_state_dict(content):
-        content, inside = _only_state_dict(content, "state_dict" if isinstance(source, Mapping) else str(source))
+        content, inside = _only_state_dict(content, "state_dict" if isinstance(source, Mapping) else str(source), is_known)
     tensors = as_arrays(content)
     prefix = _common_prefix(tensors)
-    if prefix and not recognised(list(tensors)) and recognised([name.removeprefix(prefix) for name in tensors]):
+    if prefix and not recognised(list(tensors)) and is_known(list(tensors)):
         return Checkpoint(_WithoutPrefix(tensors, prefix), prefix, inside)
     return Checkpoint(tensors, "", inside)
 
 
-def _only_state_dict(content: Mapping[str, Any], what: str) -> tuple[Mapping[str, Any], str]:
-    """The one state_dict among a dict's values, and its key."""
+def _only_state_dict(content: Mapping[str, Any], what: str, is_known: Callable[[Collection[str]], bool]) -> tuple[Mapping[str, Any], str]:
+    """The one state_dict among a dict's values, or the one of a known model, and its key."""
     found = {key: value for key, value in content.items() if isinstance(value, Mapping) and value and is_state_dict(value)}
-    if len(found) == 1:
-        ((key, value),) = found.items()
+    known = {key: value for key, value in found.items() if is_known(list(value))}
+    if len(known or found) == 1:
+        ((key, value),) = (known or found).items()
         return value, str(key)
     if found:
-        names = ", ".join(map(repr, found))
+        names = ", ".join(map(repr, known or found))
         raise PortingError(f"{what}: expected one state_dict; received several, under {names}. Save the one that is meant by itself.")
     as_arrays(content, what)  # tells what is there instead
     raise PortingError(f"{what}: expected a state_dict; received none")

@@ -22,8 +22,10 @@ from jax_transformer.porting.checkpoint import open_checkpoint
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
 from jax_transformer.porting.files import as_arrays, read_array, write_tensors
 from jax_transformer.porting.rules import (
+    DTYPES,
     PortingError,
     Shapes,
+    Tensors,
     leaves_from_tensors,
     tensors_from_leaves,
 )
@@ -62,9 +64,12 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
         raise PortingError(f"a state_dict of dialect {table.name} doesn't say everything; give by name", problems)
     try:
         config = _config(table, told, hints)
-        generation = GenerationConfig(**generation_hints)
+        generation = GenerationConfig(**{**table.generation, **generation_hints})
     except ConfigError as error:
-        raise PortingError(f"{table.name}: {error}") from None
+        raise PortingError(f"{table.name}: {error}", _problems_with_one_head(table, told, hints, tensors, positions)) from None
+    outside = generation.ids_outside(config.target_vocab_size)
+    if outside:
+        raise PortingError(f"hints for dialect {table.name}", outside)
     params = params_from_state_dict(config, tensors, table, positions)
     origin = {"dialect": table.name, "prefix": checkpoint.prefix, "tensors": {name: str(tensors[name].dtype) for name in tensors}}
     return Model(config, params, None, None, generation, origin)
@@ -73,7 +78,7 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
 def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str | None = None) -> None:
     """Writes the model's parameters as one file of PyTorch tensors, in the order and under the names they were imported with.
 
-    A position table that the dialect's programs compute for themselves isn't in the file.
+    A position table that the dialect's programs compute for themselves isn't in the file; nor is one that the model was given instead.
 
     Args:
       path: ends in .safetensors (which orders its tensors itself), .pt, .pth or .bin.
@@ -162,8 +167,10 @@ def _position_table(table: Dialect, hints: dict[str, Any]) -> np.ndarray | None:
     if not table.computes_positions:
         raise PortingError(f"position_table: checkpoints of dialect {table.name} hold their own; leave it out")
     array = read_array(given) if isinstance(given, str | os.PathLike) else as_arrays({"position_table": given})["position_table"]
-    if array.ndim != 2 or array.dtype.kind != "f":
+    if array.ndim != 2 or array.dtype.name not in DTYPES:
         raise PortingError(f"position_table: expected floating-point numbers [rows, d_model]; received {array.dtype} {list(array.shape)}")
+    if not np.isfinite(array).all():
+        raise PortingError(f"position_table {list(array.shape)}: {int((~np.isfinite(array)).sum())} values are not finite")
     return array
 
 
@@ -204,6 +211,19 @@ def _config(table: Dialect, told: dict[str, Any], hints: dict[str, Any]) -> Tran
         raise PortingError(f"hints that contradict the {table.name} checkpoint", problems)
     fields = {**table.defaults, **table.fixed, **told, **hints}
     return TransformerConfig(**{**table.follows(fields), **fields})
+
+
+def _problems_with_one_head(
+    table: Dialect, told: dict[str, Any], hints: dict[str, Any], tensors: Tensors, positions: np.ndarray | None
+) -> list[str]:
+    """What else is wrong with a checkpoint whose config can't be, as far as it shows with a number of heads that divides any width."""
+    try:
+        params_from_state_dict(_config(table, told, hints | {"num_heads": 1}), tensors, table, positions)
+    except PortingError as error:
+        return error.problems or [str(error)]
+    except ConfigError:
+        pass  # it wasn't the heads, and there is nothing to compare the tensors with
+    return []
 
 
 def _field_names(config_class: type) -> set[str]:

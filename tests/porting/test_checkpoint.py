@@ -64,11 +64,20 @@ def test_a_state_dict_among_other_things_is_opened(tmp_path: Path) -> None:
     assert list(checkpoint.tensors) == list(state_dict())
 
 
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_the_one_of_a_known_model_is_meant(prefix: str) -> None:
+    tensors = {prefix + name: tensor for name, tensor in state_dict().items()}
+    checkpoint = open_checkpoint({"metrics": {"loss": torch.ones(())}, "model": tensors, "epoch": 2}, known)
+    assert (checkpoint.inside, checkpoint.prefix) == ("model", prefix)
+
+
 def test_several_state_dicts_are_named_and_none_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "several.pt"
     torch.save({"model": state_dict(), "ema": state_dict(), "epoch": 3}, path)
     with pytest.raises(PortingError, match=r"several.pt: expected one state_dict; received several, under 'model', 'ema'"):
         open_checkpoint(path, known)
+    with pytest.raises(PortingError, match=r"state_dict: expected one state_dict; received several, under 'a', 'b'"):
+        open_checkpoint({"a": {"x": np.ones(1)}, "b": {"x": np.ones(1)}}, known)
     torch.save({"epoch": 3, "nothing": {}}, path)
     with pytest.raises(PortingError, match=r"received also 'epoch' \(int\), 'nothing' \(dict\)"):
         open_checkpoint(path, known)
@@ -111,6 +120,8 @@ def test_a_position_table_is_computed_or_given(tmp_path: Path) -> None:
             np.testing.assert_array_equal(model.params["constants"][f"{stack}_positions"], table)
     export_checkpoint(model, tmp_path / "back.pt")
     assert list(read_tensors(tmp_path / "back.pt")) == list(state_dict())
+    half = import_checkpoint(state_dict(), **HINTS, position_table=torch.from_numpy(table).bfloat16())
+    assert half.params["constants"]["encoder_positions"].dtype.name == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -119,6 +130,7 @@ def test_a_position_table_is_computed_or_given(tmp_path: Path) -> None:
         (np.zeros((9, 5), np.float32), r"expected \[rows, d_model\] = \[9, 4\]; received \[9, 5\]"),
         (np.zeros(9), r"expected floating-point numbers \[rows, d_model\]; received float64 \[9\]"),
         (np.zeros((9, 4), int), r"received int64 \[9, 4\]"),
+        (np.array([[0.0, np.nan, np.inf, 0.0]]), r"position_table \[1, 4\]: 2 values are not finite"),
         ("nowhere.npy", "nowhere.npy: truncated, or no .npy file"),
     ],
 )

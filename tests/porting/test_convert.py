@@ -147,10 +147,39 @@ def test_a_broken_checkpoint_is_refused_with_everything_that_is_wrong():
     assert f"missing tensor {name}: expected shape (36, 12)" in str(error.value)
 
 
+def test_heads_that_do_not_divide_the_width_are_told_with_all_else():
+    state_dict = make_state_dict()
+    del state_dict["transformer.encoder.norm.bias"]
+    with pytest.raises(PortingError, match=r"num_heads must be a divisor of d_model=12 .*; received 5") as error:
+        import_checkpoint(state_dict, **HINTS | {"num_heads": 5})
+    assert error.value.problems == ["missing tensor transformer.encoder.norm.bias: expected shape (12,)"]
+    with pytest.raises(PortingError, match=r"num_heads must be a divisor of d_model=12 .*; received 5$"):
+        import_checkpoint(make_state_dict(), **HINTS | {"num_heads": 5})
+
+
+def test_ids_beyond_the_vocabulary_are_refused():
+    with pytest.raises(PortingError) as error:
+        import_checkpoint(make_state_dict(), **HINTS | {"decoder_start_id": 11, "eos_id": 12})
+    assert error.value.problems == [
+        "decoder_start_id must be below target_vocab_size=11; received 11",
+        "eos_id must be below target_vocab_size=11; received 12",
+    ]
+
+
+def test_a_layer_after_a_gap_is_unexpected():
+    """However large its number."""
+    state_dict = make_state_dict() | {"transformer.encoder.layers.999999999.norm1.bias": np.zeros(12, np.float32)}
+    with pytest.raises(PortingError) as error:
+        import_checkpoint(state_dict, **HINTS)
+    assert len(error.value.problems) == 1
+    assert error.value.problems[0].startswith("unexpected tensor transformer.encoder.layers.999999999.norm1.bias (12,)")
+
+
 def test_a_missing_layer_is_found():
     state_dict = {name: tensor for name, tensor in make_state_dict().items() if "encoder.layers.0." not in name}
-    with pytest.raises(PortingError, match=r"transformer\.encoder\.layers\.0\.linear1\.weight, which tells the model's size"):
+    with pytest.raises(PortingError, match=r"transformer\.encoder\.layers\.0\.linear1\.weight, which tells the model's size") as error:
         import_checkpoint(state_dict, dialect="pytorch", **HINTS)
+    assert "no tensor starts with transformer.encoder.layers.0." in str(error.value)
 
 
 def test_sizes_that_cannot_be_told_are_named_together():

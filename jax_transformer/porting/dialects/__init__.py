@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ def _nothing_computed(config: TransformerConfig) -> dict[str, np.ndarray]:
 
 
 def one_size_of_heads(config: TransformerConfig) -> list[str]:
-    """Why a config can't be one of a program with one number of heads, as wide together as the model, and one pad id on each side."""
+    """Why a config can't be one of a program with one number of heads, as wide together as the model."""
     encoder, decoder = config.encoder, config.decoder
     problems = []
     if decoder.num_heads != encoder.num_heads:
@@ -37,9 +38,18 @@ def one_size_of_heads(config: TransformerConfig) -> list[str]:
     for name, stack in (("head_dim", encoder), ("decoder_head_dim", decoder)):
         if stack.num_heads * stack.head_dim != config.d_model:
             problems.append(f"{name} must be d_model / num_heads = {config.d_model / stack.num_heads:g}; received {stack.head_dim}")
-    if config.decoder_padding_id not in (None, config.target_pad_id):
-        problems.append(f"decoder_padding_id must be None or target_pad_id={config.target_pad_id}; received {config.decoder_padding_id}")
     return problems
+
+
+def one_target_pad_id(config: TransformerConfig) -> list[str]:
+    """Why a config can't be one of a program whose decoder takes the target's padding for padding."""
+    if config.decoder_padding_id in (None, config.target_pad_id):
+        return []
+    return [f"decoder_padding_id must be None or target_pad_id={config.target_pad_id}; received {config.decoder_padding_id}"]
+
+
+def _usual_refusals(config: TransformerConfig) -> list[str]:
+    return one_size_of_heads(config) + one_target_pad_id(config)
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,7 @@ class Dialect:
     """The config fields that it does not tell, or not always: what to say about them when they are asked for."""
     rules: Callable[[TransformerConfig], list[Rule]]
     """The correspondence of names, for models of this config."""
-    refuses: Callable[[TransformerConfig], list[str]] = one_size_of_heads
+    refuses: Callable[[TransformerConfig], list[str]] = _usual_refusals
     """What else stands in the way of a config."""
     computed: Callable[[TransformerConfig], dict[str, np.ndarray]] = _nothing_computed
     """Leaves by path that its checkpoints don't hold, because the program computes them."""
@@ -85,6 +95,8 @@ class Dialect:
     """The family's own words for a config field: {"norm_first": ("norm_placement", {True: "pre", False: "post"})}."""
     text: Mapping[str, Text] = field(default_factory=lambda: {"source": Text(add_eos=True), "target": Text()})
     """Of each side, for checkpoints that come with lists of tokens."""
+    generation: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of GenerationConfig as the published program has them; hints may say otherwise."""
     follows: Callable[[Mapping[str, Any]], dict[str, Any]] = _nothing_follows
     """Config fields that follow from the others."""
 
@@ -160,12 +172,14 @@ class Reader:
         return int(shape[axis])
 
     def layers(self, pattern: str) -> int:
-        """How many layers have tensors that start with `pattern`, in which {i} is the layer's number; 1 where there are none."""
-        expression = re.compile(re.escape(pattern).replace(re.escape("{i}"), r"(\d+)"))
-        found = [int(match[1]) for match in map(expression.match, self.tensors) if match]
-        if not found:
+        """How many layers, from 0 without a gap, have tensors that start with `pattern`, in which {i} is the layer's number; 1 where there
+        are none."""
+        expression = re.compile(re.escape(pattern).replace(re.escape("{i}"), r"(0|[1-9]\d*)"))
+        found = {int(match[1]) for match in map(expression.match, self.tensors) if match}
+        count = next(number for number in itertools.count() if number not in found)
+        if count == 0:
             self._add(f"no tensor starts with {pattern.replace('{i}', '0')}, so the number of layers can't be told")
-        return max(found, default=0) + 1
+        return max(count, 1)
 
     def equal(self, first: str, second: str) -> bool:
         """Whether two tensors are there and hold the same values."""

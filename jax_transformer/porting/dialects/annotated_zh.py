@@ -86,6 +86,7 @@ DIALECT = Dialect(
     asks=ASKS,
     rules=rules,
     text={"source": Text("words", lowercase=True, add_bos=True, add_eos=True), "target": Text("characters")},
+    generation={"max_decode_length": 60},
 )
 
 DIALECTS = (DIALECT,)

@@ -6,7 +6,8 @@ from collections.abc import Collection
 from typing import Any
 
 from jax_transformer.config import TransformerConfig
-from jax_transformer.porting.dialects import Dialect, Reader, one_size_of_heads
+from jax_transformer.porting.dialects import Dialect, Reader, one_size_of_heads, one_target_pad_id
+from jax_transformer.porting.dialects.tables import LINEAR, layers, norm, within
 from jax_transformer.porting.rules import Rule, Tensors
 
 FIXED = {
@@ -57,45 +58,42 @@ ASKS = {
     "tie_head": "its head's weight equals the target embedding: true if they are one parameter",
 }
 
+NORM = norm("weight", "bias")
 ATTENTION = [
-    ("{torch}.in_proj_weight", "{jax}/{query,key,value}/kernel", "(3 N H) D -> D N H"),
-    ("{torch}.in_proj_bias", "{jax}/{query,key,value}/bias", "(3 N H) -> N H"),
-    ("{torch}.out_proj.weight", "{jax}/output/kernel", "D (N H) -> N H D"),
-    ("{torch}.out_proj.bias", "{jax}/output/bias", ""),
+    ("in_proj_weight", "{query,key,value}/kernel", "(3 N H) D -> D N H"),
+    ("in_proj_bias", "{query,key,value}/bias", "(3 N H) -> N H"),
+    ("out_proj.weight", "output/kernel", "D (N H) -> N H D"),
+    ("out_proj.bias", "output/bias", ""),
 ]
-LINEAR = [("{torch}.weight", "{jax}/kernel", "O I -> I O"), ("{torch}.bias", "{jax}/bias", "")]
-NORM = [("{torch}.weight", "{jax}/scale", ""), ("{torch}.bias", "{jax}/bias", "")]
-
-ENCODER_LAYER = [
-    ("self_attn", "self_attention", ATTENTION),
-    ("norm1", "self_attention_norm", NORM),
-    ("linear1", "feed_forward/hidden", LINEAR),
-    ("linear2", "feed_forward/output", LINEAR),
-    ("norm2", "feed_forward_norm", NORM),
-]
-DECODER_LAYER = [
-    ("self_attn", "self_attention", ATTENTION),
-    ("norm1", "self_attention_norm", NORM),
-    ("multihead_attn", "cross_attention", ATTENTION),
-    ("norm2", "cross_attention_norm", NORM),
-    ("linear1", "feed_forward/hidden", LINEAR),
-    ("linear2", "feed_forward/output", LINEAR),
-    ("norm3", "feed_forward_norm", NORM),
-]
+ENCODER_LAYER = {
+    "self_attn": ("self_attention", ATTENTION),
+    "norm1": ("self_attention_norm", NORM),
+    "linear1": ("feed_forward/hidden", LINEAR),
+    "linear2": ("feed_forward/output", LINEAR),
+    "norm2": ("feed_forward_norm", NORM),
+}
+DECODER_LAYER = {
+    "self_attn": ("self_attention", ATTENTION),
+    "norm1": ("self_attention_norm", NORM),
+    "multihead_attn": ("cross_attention", ATTENTION),
+    "norm2": ("cross_attention_norm", NORM),
+    "linear1": ("feed_forward/hidden", LINEAR),
+    "linear2": ("feed_forward/output", LINEAR),
+    "norm3": ("feed_forward_norm", NORM),
+}
 
 
 def rules(config: TransformerConfig) -> list[Rule]:
     """The correspondence, tied as the config says."""
     table = [*_embeddings(config)]
     table.append(Rule("positions", "constants/{encoder,decoder}_positions"))
-    for stack, layer in (("encoder", ENCODER_LAYER), ("decoder", DECODER_LAYER)):
-        for torch_name, jax_name, parts in layer:
-            table += _rules(f"transformer.{stack}.layers.{{i}}.{torch_name}", f"{stack}/layers/{jax_name}", parts)
-        table += _rules(f"transformer.{stack}.norm", f"{stack}/final_norm", NORM)
+    for stack, parts in (("encoder", ENCODER_LAYER), ("decoder", DECODER_LAYER)):
+        table += layers(f"transformer.{stack}.layers", stack, parts)
+        table += within(f"transformer.{stack}.norm", f"{stack}/final_norm", NORM)
     if config.tie_head:
         table.append(Rule("head.bias", "head_bias"))
     else:
-        table += _rules("head", "head", LINEAR)
+        table += within("head", "head", LINEAR)
     return table
 
 
@@ -105,10 +103,6 @@ def _embeddings(config: TransformerConfig) -> list[Rule]:
     if config.share_embeddings:
         return [Rule((source, target, *tied), "shared_embedding/embedding")]
     return [Rule(source, "source_embedding/embedding"), Rule((target, *tied), "target_embedding/embedding")]
-
-
-def _rules(torch_name: str, jax_name: str, parts: list[tuple[str, str, str]]) -> list[Rule]:
-    return [Rule(torch.replace("{torch}", torch_name), jax.replace("{jax}", jax_name), axes) for torch, jax, axes in parts]
 
 
 def recognises(names: Collection[str]) -> bool:
@@ -143,7 +137,7 @@ def refuses(config: TransformerConfig) -> list[str]:
         for name in ("d_ff", "max_length")
         if getattr(decoder, name) != getattr(encoder, name)
     ]
-    return problems + one_size_of_heads(config)
+    return problems + one_size_of_heads(config) + one_target_pad_id(config)
 
 
 DIALECT = Dialect(

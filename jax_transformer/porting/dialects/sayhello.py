@@ -83,7 +83,7 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
-    """The position tables, which the program makes anew each time."""
+    """The position tables, which the program makes anew each time, in float32 whatever the parameters' dtype."""
     return {
         f"constants/{name}_positions": sinusoid_table(config, stack).astype(np.float32)
         for name, stack in (("encoder", config.encoder), ("decoder", config.decoder))
@@ -97,7 +97,7 @@ def follows(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def refuses(config: TransformerConfig) -> list[str]:
     """What else a config must be."""
-    problems = [problem for problem in one_size_of_heads(config) if not problem.startswith("decoder_padding_id")]
+    problems = one_size_of_heads(config)
     own = config.target_pad_id if config.decoder_padding_id is None else config.decoder_padding_id
     if own != config.source_pad_id:
         problems.append(f"decoder_padding_id must be source_pad_id={config.source_pad_id}; received {config.decoder_padding_id}")

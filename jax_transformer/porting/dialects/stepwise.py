@@ -104,6 +104,7 @@ def _dialect(name: str, title: str, fixed: dict[str, Any], has: Collection[str],
         asks={field: why for field, why in ASKS.items() if field not in fixed},
         rules=rules_of_one_layer if "num_encoder_layers" in fixed else rules,
         text={"source": Text(), "target": Text()},
+        generation={"max_decode_length": 40},
     )
 
 
