@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers import Tokenizer
     from jax_transformer.model_directory import Model
 
 USAGE_HINT = "name a torch file and the model directory to write, or a model directory and the .pt or .safetensors file to write"
@@ -38,10 +39,10 @@ class PortOptions:
     """The id that pads source sentences."""
     target_pad_id: int | None = None
     """The id that pads target sentences."""
-    start_id: int | None = None
-    """The id that the decoder starts with. (With vocabularies: theirs.)"""
+    decoder_start_id: int | None = None
+    """The id that the decoder starts with. With vocabularies: the target's <bos>, or its <eos> where it has no <bos>."""
     eos_id: int | None = None
-    """The id that ends a sentence."""
+    """The id that ends a sentence. With vocabularies: the target's."""
     position_table: str | None = None
     """A file with the live model's position table [rows, d_model], where the checkpoint holds none: .npy, .pt, .safetensors."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
@@ -53,7 +54,7 @@ class PortOptions:
     """How text is split for a .txt vocabulary. Without it: as the dialect's program does."""
     target_tokenizer: Literal["words", "whitespace", "characters", "spacy"] | None = None
     source_language: str = ""
-    """For spacy: the code of the language, such as en."""
+    """For a .txt vocabulary of spaCy's words: the code of the language, such as en."""
     target_language: str = ""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
     """Any other field of the config, such as norm_placement=pre or dropout_rate=0.3."""
@@ -67,10 +68,26 @@ def port(arguments: Sequence[str]) -> int:
     """
     options = tyro.cli(PortOptions, args=list(arguments), prog="jax-transformer port")
     if options.inspect:
+        _refuse_others(options, {"inspect"}, "with --inspect")
         return _inspect(options)
     if not options.destination:
         raise ValueError(f"port: expected two paths; received {options.source} alone; {USAGE_HINT}")
-    return _export(options) if Path(options.source).is_dir() else _import(options)
+    if Path(options.source).is_dir():
+        _refuse_others(options, {"destination", "dialect", "dtype"}, f"with the directory {options.source} as the source")
+        return _export(options)
+    return _import(options)
+
+
+def _refuse_others(options: PortOptions, used: Collection[str], when: str) -> None:
+    """Raises ValueError for options that have no effect here, and so aren't what was meant."""
+    others = [
+        field.name
+        for field in dataclasses.fields(options)
+        if field.name not in {"source", *used} and getattr(options, field.name) != field.default
+    ]
+    if others:
+        named = ", ".join(f"--{name}".replace("_", "-") if name != "destination" else options.destination for name in others)
+        raise ValueError(f"port: expected none of these {when}; received {named}")
 
 
 # --- a file → a model directory
@@ -88,11 +105,20 @@ def _import(options: PortOptions) -> int:
     model = _with_vocabularies(model, options)
     save_model(model, options.destination)
     origin = model.origin or {}
-    tensors, prefix = origin["tensors"], origin["prefix"]
+    prefix = f", all named {origin['prefix']}…" if origin["prefix"] else ""
     print(f"dialect:  {origin['dialect']}")
-    print(f"tensors:  {len(tensors)}, {_count(model.params):,} values" + (f", all named {prefix}…" if prefix else ""))
-    print(f"model:    {options.destination} ({'translates' if model.source_tokenizer else 'without vocabularies'})")
+    print(f"file:     {options.source}, {len(origin['tensors'])} tensors{prefix}")
+    print(f"model:    {options.destination}, {_num_parameters(model):,} parameters, {_use(model)}")
     return 0
+
+
+def _use(model: Model) -> str:
+    """What can be done with a model, in words."""
+    if model.source_tokenizer is None:
+        return "without vocabularies"
+    if model.generation.decoder_start_id is None or model.generation.eos_id is None:
+        return "which doesn't know how sentences begin and end: give --decoder-start-id and --eos-id"
+    return "which translates"
 
 
 def _hints(options: PortOptions) -> dict[str, Any]:
@@ -100,7 +126,7 @@ def _hints(options: PortOptions) -> dict[str, Any]:
         "num_heads": options.num_heads,
         "source_pad_id": options.source_pad_id,
         "target_pad_id": options.target_pad_id,
-        "decoder_start_id": options.start_id,
+        "decoder_start_id": options.decoder_start_id,
         "eos_id": options.eos_id,
         "position_table": options.position_table,
     }
@@ -109,7 +135,9 @@ def _hints(options: PortOptions) -> dict[str, Any]:
         name, equals, text = assignment.partition("=")
         if not equals:
             raise ValueError(f"--set: expected FIELD=VALUE; received {assignment!r}")
-        hints[name.strip().replace("-", "_")] = _value(text.strip())
+        field, value = name.strip().replace("-", "_"), _value(text.strip())
+        if hints.setdefault(field, value) != value:
+            raise ValueError(f"--set: expected {field}={hints[field]}, which was said before; received {assignment!r}")
     return hints
 
 
@@ -135,50 +163,67 @@ def _cast(tree: Mapping[str, Any], dtype: str) -> dict[str, Any]:
     return {name: cast(name, value) for name, value in tree.items()}
 
 
-def _count(tree: Any) -> int:
-    return sum(map(_count, tree.values())) if isinstance(tree, Mapping) else tree.size
+def _num_parameters(model: Model) -> int:
+    """Values that are trained: not those of position tables."""
+    from jax_transformer.trees import flatten
+
+    return sum(leaf.size for path, leaf in flatten(model.params).items() if not path.startswith("constants/"))
 
 
 def _with_vocabularies(model: Model, options: PortOptions) -> Model:
     """The model with the tokenizers that the options name, and the ids that these say.
 
     Raises:
-      ValueError: one vocabulary without the other; a vocabulary of another size than the embedding, or with another pad.
+      ValueError: one vocabulary without the other, or an option of a vocabulary that isn't there; a vocabulary of another size than the
+        embedding, with another pad, or with an <eos> other than the option's.
     """
     files = {"source": options.source_vocab, "target": options.target_vocab}
     if not any(files.values()):
+        _refuse_others(options, _WITHOUT_VOCABULARIES, "without --source-vocab and --target-vocab")
         return model
     if not all(files.values()):
         raise ValueError(
             f"--source-vocab and --target-vocab: expected both, or neither; received {options.source_vocab} and {options.target_vocab}"
         )
+    source, target = (_tokenizer(model, side, str(file), options) for side, file in files.items())
+    generation = model.generation
+    if generation.decoder_start_id is None and max(target.bos_id, target.eos_id) >= 0:
+        generation = dataclasses.replace(generation, decoder_start_id=target.bos_id if target.bos_id >= 0 else target.eos_id)
+    if generation.eos_id is None and target.eos_id >= 0:
+        generation = dataclasses.replace(generation, eos_id=target.eos_id)
+    elif generation.eos_id != target.eos_id >= 0:
+        raise ValueError(f"--eos-id: expected {target.eos_id}, as {options.target_vocab} says; received {generation.eos_id}")
+    return dataclasses.replace(model, source_tokenizer=source, target_tokenizer=target, generation=generation)
+
+
+_OF_VOCABULARIES = {f"{side}_{name}" for side in ("source", "target") for name in ("vocab", "tokenizer", "language")}
+_WITHOUT_VOCABULARIES = {field.name for field in dataclasses.fields(PortOptions)} - _OF_VOCABULARIES
+
+
+def _tokenizer(model: Model, side: str, file: str, options: PortOptions) -> Tokenizer:
+    """The tokenizer of one side, in agreement with the model."""
     from jax_transformer.data.tokenizers import load_tokenizer
     from jax_transformer.porting.dialects import get_dialect
 
-    text = get_dialect((model.origin or {})["dialect"]).text
-    tokenizers = {}
-    for side, file in files.items():
-        usual = text[side]
-        is_list = Path(str(file)).suffix == ".txt"  # the other files say more of themselves
-        tokenizer = load_tokenizer(
-            str(file), kind=getattr(options, f"{side}_tokenizer") or usual.kind, specials=None, lowercase=usual.lowercase and is_list,
-            language=getattr(options, f"{side}_language"), add_bos=usual.add_bos, add_eos=usual.add_eos,
-        )  # fmt: skip
-        size, pad_id = (getattr(model.config, f"{side}_{name}") for name in ("vocab_size", "pad_id"))
-        if tokenizer.vocab_size != size:
-            raise ValueError(f"{file}: expected {size} tokens, the rows of the {side} embedding; received {tokenizer.vocab_size}")
-        if tokenizer.pad_id != pad_id:
-            raise ValueError(
-                f"{file}: expected {side}_pad_id={pad_id} to be its padding; received a list whose padding is {tokenizer.pad_id}"
-            )
-        tokenizers[side] = tokenizer
-    target = tokenizers["target"]
-    generation = model.generation
-    if generation.decoder_start_id is None:
-        generation = dataclasses.replace(generation, decoder_start_id=target.bos_id)
-    if generation.eos_id is None:
-        generation = dataclasses.replace(generation, eos_id=target.eos_id)
-    return dataclasses.replace(model, source_tokenizer=tokenizers["source"], target_tokenizer=target, generation=generation)
+    usual = get_dialect((model.origin or {})["dialect"]).text[side]
+    kind, language = getattr(options, f"{side}_tokenizer"), getattr(options, f"{side}_language")
+    is_list = Path(file).suffix == ".txt"
+    if (kind or language) and not is_list:
+        raise ValueError(f"--{side}-tokenizer, --{side}-language: expected with a .txt vocabulary; {file} says itself how text is split")
+    kind = kind or usual.kind
+    if language and kind != "spacy":
+        raise ValueError(f"--{side}-language: expected with --{side}-tokenizer spacy; received with {kind}")
+    tokenizer = load_tokenizer(
+        file, kind=kind, specials=None, lowercase=usual.lowercase and is_list, language=language, add_bos=usual.add_bos,
+        add_eos=usual.add_eos,
+    )  # fmt: skip
+    size, pad_id = (getattr(model.config, f"{side}_{name}") for name in ("vocab_size", "pad_id"))
+    if tokenizer.vocab_size != size:
+        raise ValueError(f"{file}: expected {size} tokens, the rows of the {side} embedding; received {tokenizer.vocab_size}")
+    if tokenizer.pad_id != pad_id:
+        received = "without any" if tokenizer.pad_id < 0 else f"whose padding is {tokenizer.pad_id}"
+        raise ValueError(f"{file}: expected {side}_pad_id={pad_id} to be its padding; received a list {received}")
+    return tokenizer
 
 
 # --- a model directory → a file
@@ -187,13 +232,17 @@ def _with_vocabularies(model: Model, options: PortOptions) -> Model:
 def _export(options: PortOptions) -> int:
     from jax_transformer.model_directory import load_model
     from jax_transformer.porting.convert import export_checkpoint
+    from jax_transformer.porting.dialects import get_dialect
 
     model = load_model(options.source)
     if options.dtype:
         model = dataclasses.replace(model, params=_cast(model.params, options.dtype))
     export_checkpoint(model, options.destination, options.dialect)
-    dialect = options.dialect or (model.origin or {})["dialect"]
-    print(f"dialect:  {dialect}\nfile:     {options.destination}, {_count(model.params):,} values")
+    dialect = get_dialect(options.dialect or (model.origin or {})["dialect"])
+    print(f"dialect:  {dialect.name}")
+    print(f"file:     {options.destination}, {_num_parameters(model):,} parameters")
+    if dialect.computes_positions:
+        print("          without position tables, which its programs compute")
     return 0
 
 
@@ -204,8 +253,6 @@ def _inspect(options: PortOptions) -> int:
     from jax_transformer.porting.checkpoint import open_checkpoint
     from jax_transformer.porting.dialects import candidates
 
-    if options.destination:
-        raise ValueError(f"port --inspect: expected one file; received also {options.destination}")
     checkpoint = open_checkpoint(options.source, lambda names: bool(candidates(names)))
     width = max((len(name) for name in checkpoint.tensors), default=0)
     total = 0

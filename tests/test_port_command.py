@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from jax_transformer.cli import main
 from jax_transformer.decoding.translation import translate
@@ -18,16 +20,20 @@ TOLD = ["--num-heads", "2", "--source-pad-id", "0", "--target-pad-id", "0"]
 
 
 @pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint of annotated_zh's program, saved while it was training on several GPUs."""
+def original() -> Any:
+    """annotated_zh's model."""
     from torch_reference.annotated_zh import AnnotatedZhTransformer
 
     torch.manual_seed(0)
-    model = AnnotatedZhTransformer(
-        source_vocab_size=8, target_vocab_size=9, d_model=4, num_heads=2, d_ff=6, num_encoder_layers=1, num_decoder_layers=2, max_length=20
-    )
+    sizes = {"source_vocab_size": 8, "target_vocab_size": 9, "d_model": 4, "num_heads": 2, "d_ff": 6, "max_length": 20}
+    return AnnotatedZhTransformer(**sizes, num_encoder_layers=1, num_decoder_layers=2).eval()
+
+
+@pytest.fixture(scope="module")
+def file(original: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its checkpoint, saved while it was training on several GPUs."""
     path = tmp_path_factory.mktemp("checkpoint") / "model.pt"
-    torch.save({"epoch": 2, "model": {f"module.{name}": tensor for name, tensor in model.state_dict().items()}}, path)
+    torch.save({"epoch": 2, "model": {f"module.{name}": tensor for name, tensor in original.state_dict().items()}}, path)
     return path
 
 
@@ -43,14 +49,23 @@ def test_there_and_back(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "without vocabularies" in printed
     assert load_model(tmp_path / "model").config.num_decoder_layers == 2
     expected = torch.load(file, weights_only=True)["model"]
-    for name in ("back.pt", "back.safetensors"):
-        assert run(tmp_path / "model", tmp_path / name) == 0
+    assert run(tmp_path / "model", tmp_path / "back.pt") == 0
+    assert run(tmp_path / "model", tmp_path / "back.safetensors") == 0
     back = torch.load(tmp_path / "back.pt", weights_only=True)
     assert list(back) == list(expected)
     assert all(torch.equal(back[name], tensor) for name, tensor in expected.items())
+    arrays = safetensors.numpy.load_file(tmp_path / "back.safetensors")
+    assert arrays.keys() == expected.keys()
+    assert all(np.array_equal(arrays[name], tensor.numpy()) for name, tensor in expected.items())
+    assert f"back.pt, {sum(tensor.numel() for name, tensor in expected.items() if not name.endswith('.pe')):,} parameters" in (
+        capsys.readouterr().out
+    )
 
 
-def test_with_vocabularies_it_translates(file: Path, tmp_path: Path) -> None:
+def test_with_vocabularies_it_translates(original: Any, file: Path, tmp_path: Path) -> None:
+    """Into what PyTorch's own decoding says."""
+    from torch_reference.annotated_zh import greedy
+
     source, target = tmp_path / "source.txt", tmp_path / "target.txt"
     source.write_text("<unk>\n<s>\n</s>\na\ncat\nsat\n.\nhere\n")
     target.write_text("<unk>\n<s>\n</s>\n一\n只\n猫\n坐\n着\n。\n", encoding="utf-8")
@@ -60,7 +75,48 @@ def test_with_vocabularies_it_translates(file: Path, tmp_path: Path) -> None:
     assert (model.generation.decoder_start_id, model.generation.eos_id) == (1, 2)
     assert model.source_tokenizer is not None
     assert model.source_tokenizer.encode(["A cat sat."]) == [[1, 3, 4, 5, 6, 2]]
-    assert set(translate(model, ["A cat sat."])[0]) <= set("一只猫坐着。<unk>")
+    assert model.generation.max_decode_length == 60
+    assert model.target_tokenizer is not None
+    ids = greedy(original, torch.tensor([[1, 3, 4, 5, 6, 2]]), 1, 2, 20).tolist()
+    assert translate(model, ["A cat sat."]) == model.target_tokenizer.decode(ids) != [""]
+
+
+def stepwise_file(directory: Path, source_words: int, target_words: int) -> Path:
+    from torch_reference.stepwise import StepwiseTransformer
+
+    torch.manual_seed(1)
+    path = directory / "stepwise.pt"
+    torch.save(StepwiseTransformer(source_vocab_size=source_words, target_vocab_size=target_words).state_dict(), path)
+    return path
+
+
+def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in stepwise's vocabularies, which have no <unk> either."""
+    source, target = tmp_path / "source.txt", tmp_path / "target.txt"
+    source.write_text("ein\nHund\n<PAD>\n")
+    target.write_text("<PAD>\na\ndog\n<EOS>\nrests\n")
+    file = stepwise_file(tmp_path, 3, 5)
+    told = ["--dialect", "stepwise", "--num-heads", "2", "--source-pad-id", "2", "--target-pad-id", "0"]
+    told += ["--source-vocab", source, "--target-vocab", target]
+    assert run(file, tmp_path / "model", *told) == 0
+    assert "parameters, which translates" in capsys.readouterr().out
+    model = load_model(tmp_path / "model")
+    assert (model.generation.decoder_start_id, model.generation.eos_id, model.generation.max_decode_length) == (3, 3, 40)
+    assert model.source_tokenizer is not None
+    assert model.source_tokenizer.encode(["ein Hund"]) == [[0, 1]]
+    assert set(translate(model, ["ein Hund"])[0].split()) <= {"a", "dog", "rests"}
+    with pytest.raises(ValueError, match="expected tokens of the vocabulary only, for it has no <unk>; received 'eine'"):
+        translate(model, ["eine Hund"])
+    assert run(file, tmp_path / "other", *told, "--eos-id", "4") == 2
+    assert f"--eos-id: expected 3, as {target} says; received 4" in capsys.readouterr().err
+    target.write_text("<PAD>\na\ndog\nis\nrests\n")
+    assert run(file, tmp_path / "model", *told) == 0
+    assert "which doesn't know how sentences begin and end: give --decoder-start-id and --eos-id" in capsys.readouterr().out
+    assert run(file, tmp_path / "model", *told, "--decoder-start-id", "3", "--eos-id", "3") == 0
+    source.write_text("ein\nHund\nruht\n")
+    assert run(file, tmp_path / "other", *told) == 2
+    assert f"{source}: expected source_pad_id=2 to be its padding; received a list without any" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
@@ -73,7 +129,7 @@ def test_values_are_converted_where_asked(file: Path, tmp_path: Path, dtype: str
 
 
 def test_other_fields_are_set(file: Path, tmp_path: Path) -> None:
-    options = ["--set", "dropout_rate=0.3", "--set", "norm-eps=1e-5", "--start-id", "1", "--eos-id", "2"]
+    options = ["--set", "dropout_rate=0.3", "--set", "norm-eps=1e-5", "--decoder-start-id", "1", "--eos-id", "2"]
     assert run(file, tmp_path / "model", "--dialect", "harvard", *TOLD, *options) == 0
     model = load_model(tmp_path / "model")
     assert (model.config.dropout_rate, model.config.norm_eps, model.generation.eos_id) == (0.3, 1e-5, 2)
@@ -104,7 +160,24 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
         (["{file}", "{out}", "--dialect", "floydhub", *TOLD], "missing tensor encoder.embed.embed.weight"),
         (["{file}"], "expected two paths; received {file} alone"),
         (["{file}", "{out}.pt", "--dialect", "harvard", *TOLD], "expected a directory to write; received {out}.pt"),
-        (["{file}", "{out}", "--inspect"], "expected one file; received also {out}"),
+        (["{file}", "{out}", "--inspect"], "expected none of these with --inspect; received {out}"),
+        (["{file}", "--inspect", "--num-heads", "2"], "expected none of these with --inspect; received --num-heads"),
+        (
+            ["{folder}", "{out}.pt", "--num-heads", "2", "--set", "norm_eps=1"],
+            "expected none of these with the directory {folder} as the source; received --num-heads, --set",
+        ),
+        (
+            ["{file}", "{out}", "--dialect", "harvard", *TOLD, "--source-tokenizer", "words"],
+            "expected none of these without --source-vocab and --target-vocab; received --source-tokenizer",
+        ),
+        (
+            ["{file}", "{out}", "--dialect", "harvard", *TOLD, "--set", "num_heads=4"],
+            "--set: expected num_heads=2, which was said before; received 'num_heads=4'",
+        ),
+        (
+            ["{file}", "{out}", "--dialect", "harvard", *TOLD, "--eos-id", "9"],
+            "eos_id must be below target_vocab_size=9; received 9",
+        ),
         (
             ["{file}", "{out}", "--dialect", "harvard", *TOLD, "--set", "dropout_rate"],
             "--set: expected FIELD=VALUE; received 'dropout_rate'",
@@ -119,7 +192,7 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_mistakes_are_told_and_nothing_is_written(
     file: Path, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    places = {"file": file, "out": tmp_path / "out"}
+    places = {"file": file, "out": tmp_path / "out", "folder": file.parent}
     assert run(*(argument.format(**places) for argument in arguments)) == 2
     assert message.format(**places) in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
