@@ -155,7 +155,8 @@ def _smoothing(options: SmoothingOptions) -> Figure:
 
     config = _run(options.config)
     share = config.train.label_smoothing if options.label_smoothing is None else options.label_smoothing
-    return plots.smoothing(share, vocab_size=config.model.target_vocab_size or config.data.vocab_size)
+    vocab_size = config.model.target_vocab_size or config.data.vocab_size
+    return plots.smoothing(share, over=config.train.smoothing, vocab_size=vocab_size)
 
 
 def _ids(tokens: Sequence[str], pad_id: int, reserved: set[int | None]) -> list[int]:

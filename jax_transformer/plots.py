@@ -28,7 +28,7 @@ from jax_transformer.model.masks import Mask, causal_mask, decoder_padding_id, m
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.plot_style import ink, is_dark
 from jax_transformer.run_config import TrainConfig
-from jax_transformer.training.losses import Target, cross_entropy
+from jax_transformer.training.losses import Criterion, Smoothing, cross_entropy
 from jax_transformer.training.schedules import inverse_square_root, make_schedule
 
 PAPER_CURVES = ((512, 4000), (512, 8000), (256, 4000))
@@ -277,11 +277,19 @@ EXAMPLE_VOCABULARY = ("<pad>", "<eos>", "Der", "Hund", "schläft", "Katze", ".")
 EXAMPLE_LABELS = (2, 3, 4, 6, 1, EXAMPLE_PAD)
 
 
-def smoothing(label_smoothing: float = 0.1, *, vocab_size: int = 0) -> Figure:
+SPREAD = {
+    "all": "1 − ε on the label plus ε / V on every entry",
+    "others": "1 − ε on the label, ε / (V − 1) on every other entry",
+    "others_but_pad": "1 − ε on the label, ε / (V − 2) on every other entry but <pad>",
+}
+
+
+def smoothing(label_smoothing: float = 0.1, *, over: Smoothing = "all", vocab_size: int = 0) -> Figure:
     """The targets that a small example's loss aims at, and the loss of one token by the probability that the model gives its label.
 
     Args:
       label_smoothing: ε, in [0, 1).
+      over: the entries that share ε, as `smoothing` of TrainConfig.
       vocab_size: draws the loss for a vocabulary of this size too. 0: for the example's only.
 
     Raises:
@@ -289,23 +297,20 @@ def smoothing(label_smoothing: float = 0.1, *, vocab_size: int = 0) -> Figure:
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1); received {label_smoothing}")
-    if vocab_size < 0 or vocab_size == 1:
-        raise ValueError(f"vocab_size must be at least 2, or 0; received {vocab_size}")
+    if vocab_size < 0 or vocab_size in (1, 2):
+        raise ValueError(f"vocab_size must be at least 3, or 0; received {vocab_size}")
     figure = Figure(figsize=(12, 6.2), layout="constrained")
     targets, losses = figure.subplots(1, 2)
-    figure.suptitle(f"Label smoothing ε = {label_smoothing:g}: the target is 1 − ε on the label plus ε / V on every entry")
-    figure.supxlabel(
-        "The Annotated Transformer smooths otherwise: ε / (V − 2) on the other entries, 0 on <pad>; and it draws the KL divergence,\n"
-        "which is the cross-entropy less the target's own entropy.", fontsize=9,
-    )  # fmt: skip
-    _draw_targets(targets, label_smoothing)
-    _draw_losses(losses, label_smoothing, vocab_size)
+    figure.suptitle(f"Label smoothing ε = {label_smoothing:g}: the target is {SPREAD[over]}")
+    aim = Criterion(EXAMPLE_PAD, label_smoothing, over)
+    _draw_targets(targets, aim)
+    _draw_losses(losses, aim, vocab_size)
     return figure
 
 
-def _draw_targets(axes: Axes, label_smoothing: float) -> None:
+def _draw_targets(axes: Axes, criterion: Criterion) -> None:
     names = EXAMPLE_VOCABULARY
-    table = smoothed_targets(EXAMPLE_LABELS, len(names), EXAMPLE_PAD, label_smoothing)
+    table = smoothed_targets(EXAMPLE_LABELS, len(names), criterion)
     image = axes.imshow(table, interpolation="nearest", cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
     for (row, column), value in np.ndenumerate(table):
         axes.text(column, row, f"{value:.3f}", ha="center", va="center", color="black" if value > 0.5 else "white", fontsize=10)
@@ -315,14 +320,14 @@ def _draw_targets(axes: Axes, label_smoothing: float) -> None:
     axes.figure.colorbar(image, ax=axes, label="target probability")
 
 
-def _draw_losses(axes: Axes, label_smoothing: float, vocab_size: int) -> None:
+def _draw_losses(axes: Axes, criterion: Criterion, vocab_size: int) -> None:
     probabilities = np.linspace(0.002, 0.998, 499)
     small = len(EXAMPLE_VOCABULARY)
     cases = [(0.0, small)]
-    if label_smoothing:
-        cases += [(label_smoothing, size) for size in (small, vocab_size) if size]
+    if criterion.label_smoothing:
+        cases += [(criterion.label_smoothing, size) for size in (small, vocab_size) if size]
     for (epsilon, size), dash in zip(cases, DASHES, strict=False):
-        curve = loss_by_probability(probabilities, size, epsilon)
+        curve = loss_by_probability(probabilities, size, criterion._replace(label_smoothing=epsilon))
         (line,) = axes.plot(probabilities, curve, dash, linewidth=2.0, label=f"ε = {epsilon:g}, V = {size:,}")
         if epsilon:
             best = int(np.argmin(curve))
@@ -331,28 +336,31 @@ def _draw_losses(axes: Axes, label_smoothing: float, vocab_size: int) -> None:
             halo = [patheffects.withStroke(linewidth=3, foreground=matplotlib.rcParams["axes.facecolor"])]
             note = f"least: {curve[best]:.2f}"
             axes.annotate(note, at, xytext=(0, 10), textcoords="offset points", ha="right", path_effects=halo)
-    axes.set(title="Cross-entropy of one token", xlim=(0, 1), ylim=(0, None))
+    what = "Divergence of one token from its target" if criterion.smoothing == "others_but_pad" else "Cross-entropy of one token"
+    axes.set(title=what, xlim=(0, 1), ylim=(0, None))
     axes.set(xlabel="probability given to the label (the rest spread evenly)", ylabel="loss (nats)")
     axes.grid(alpha=0.25)
     axes.legend()
 
 
-def smoothed_targets(labels: Sequence[int], vocab_size: int, pad_id: int, label_smoothing: float) -> np.ndarray:
+def smoothed_targets(labels: Sequence[int], vocab_size: int, criterion: Criterion) -> np.ndarray:
     """The distributions [T, V] that `cross_entropy` aims at, read off its gradient, which is softmax(logits) - target; zero at pads."""
     ids = jnp.asarray(labels)[None]
     logits = jnp.zeros((1, len(labels), vocab_size))
-    to_logits = jax.grad(lambda x: cross_entropy(x, ids, Target(pad_id, label_smoothing))[0])(logits)
-    targets = jnp.where((ids != pad_id)[..., None], jax.nn.softmax(logits) - to_logits, 0.0)
+    to_logits = jax.grad(lambda x: cross_entropy(x, ids, criterion)[0])(logits)
+    targets = jnp.where((ids != criterion.pad_id)[..., None], jax.nn.softmax(logits) - to_logits, 0.0)
     return np.asarray(targets[0])
 
 
-def loss_by_probability(probabilities: np.ndarray, vocab_size: int, label_smoothing: float) -> np.ndarray:
+def loss_by_probability(probabilities: np.ndarray, vocab_size: int, criterion: Criterion) -> np.ndarray:
     """`cross_entropy` of one token, in nats, when its label is given each of the probabilities and all other entries share the rest."""
+
+    label = criterion.pad_id + 1
 
     def loss(probability: jax.Array) -> jax.Array:
         others = jnp.log((1.0 - probability) / (vocab_size - 1))
-        logits = jnp.where(jnp.arange(vocab_size) == 1, jnp.log(probability), others)
-        return cross_entropy(logits[None, None], jnp.ones((1, 1), jnp.int32), Target(0, label_smoothing))[0]
+        logits = jnp.where(jnp.arange(vocab_size) == label, jnp.log(probability), others)
+        return cross_entropy(logits[None, None], jnp.full((1, 1), label), criterion)[0]
 
     return np.asarray(jax.lax.map(loss, jnp.asarray(probabilities, jnp.float32)))
 

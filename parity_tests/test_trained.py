@@ -23,7 +23,7 @@ from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gra
 from jax_transformer.porting.convert import export_checkpoint, import_checkpoint, params_from_state_dict
 from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
 from jax_transformer.training.loop import train
-from jax_transformer.training.losses import Target, cross_entropy
+from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.trees import flatten
 from torch_reference.pytorch import PytorchTransformer, greedy
 
@@ -123,7 +123,7 @@ def test_gradients_are_those_of_torch(trained: Model, exported: Path) -> None:
     @jax.jit
     def loss(params: Params) -> jax.Array:
         logits = functional.apply(config, params, batch.source_ids, batch.decoder_input_ids)
-        total, tokens = cross_entropy(logits, jnp.asarray(batch.labels), Target(config.target_pad_id))
+        total, tokens = cross_entropy(logits, jnp.asarray(batch.labels), Criterion(config.target_pad_id))
         return total / tokens
 
     ours = flatten(jax.grad(loss)(wide(trained.params)))

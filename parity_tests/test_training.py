@@ -16,7 +16,7 @@ from torch.nn import functional as torch_functional
 from torch.optim import lr_scheduler
 
 from jax_transformer.run_config import TrainConfig
-from jax_transformer.training.losses import Target, chunked_cross_entropy, cross_entropy
+from jax_transformer.training.losses import Criterion, chunked_cross_entropy, cross_entropy
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.schedules import make_schedule, plateau_scale
 
@@ -180,14 +180,14 @@ def of_torch(**options: Any) -> Callable[[torch.Tensor, torch.Tensor], torch.Ten
     return lambda logits, labels: torch_functional.cross_entropy(logits, labels, reduction="sum", **options)
 
 
-LOSSES: dict[str, tuple[Target, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
-    "pads ignored": (Target(PAD), of_torch(ignore_index=PAD)),
-    "pads counted": (Target(PAD, counts_pads=True), of_torch()),
-    "torch's smoothing": (Target(PAD, 0.1), of_torch(ignore_index=PAD, label_smoothing=0.1)),
-    "torch's smoothing, pads counted": (Target(PAD, 0.3, counts_pads=True), of_torch(label_smoothing=0.3)),
-    "fairseq's smoothing": (Target(PAD, 0.1, "others"), lambda x, y: fairseq(x, y, 0.1)),
-    "the Annotated Transformer's": (Target(PAD, 0.1, "others_but_pad"), lambda x, y: annotated(x, y, 0.1)),
-    "the Annotated Transformer's, unsmoothed": (Target(PAD, 0.0, "others_but_pad"), lambda x, y: annotated(x, y, 0.0)),
+LOSSES: dict[str, tuple[Criterion, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "pads ignored": (Criterion(PAD), of_torch(ignore_index=PAD)),
+    "pads counted": (Criterion(PAD, counts_pads=True), of_torch()),
+    "torch's smoothing": (Criterion(PAD, 0.1), of_torch(ignore_index=PAD, label_smoothing=0.1)),
+    "torch's smoothing, pads counted": (Criterion(PAD, 0.3, counts_pads=True), of_torch(label_smoothing=0.3)),
+    "fairseq's smoothing": (Criterion(PAD, 0.1, "others"), lambda x, y: fairseq(x, y, 0.1)),
+    "the Annotated Transformer's": (Criterion(PAD, 0.1, "others_but_pad"), lambda x, y: annotated(x, y, 0.1)),
+    "the Annotated Transformer's, unsmoothed": (Criterion(PAD, 0.0, "others_but_pad"), lambda x, y: annotated(x, y, 0.0)),
 }
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.model_directory import Model, save_model
 from jax_transformer.plot_style import save, style
 from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
-from jax_transformer.training.losses import Target, cross_entropy
+from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.training.schedules import inverse_square_root, make_schedule
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -177,8 +177,25 @@ def test_targets_are_what_the_loss_is_least_for() -> None:
             continue
         assert row.sum() == pytest.approx(1.0, abs=1e-6)
         assert row == pytest.approx(0.7 * np.eye(entries)[label] + 0.3 / entries, abs=1e-6)
-        gradient = jax.grad(lambda x, y: cross_entropy(x, y, Target(0, 0.3))[0])(jnp.log(row)[None, None], jnp.asarray([[label]]))
+        gradient = jax.grad(lambda x, y: cross_entropy(x, y, Criterion(0, 0.3))[0])(jnp.log(row)[None, None], jnp.asarray([[label]]))
         assert np.abs(gradient).max() < 1e-6
+
+
+@pytest.mark.parametrize(("over", "others"), [("others", 6), ("others_but_pad", 5)])
+def test_targets_of_the_other_smoothings(over: Literal["others", "others_but_pad"], others: int) -> None:
+    figure = plots.smoothing(0.3, over=over)
+    assert f"ε / (V − {7 - others})" in figure.get_suptitle()
+    table = image(figure, "Target distributions")
+    for row, label in zip(table, plots.EXAMPLE_LABELS, strict=True):
+        if label != plots.EXAMPLE_PAD:
+            expected = np.full(7, 0.3 / others)
+            expected[label] = 0.7
+            if over == "others_but_pad":
+                expected[plots.EXAMPLE_PAD] = 0.0
+            assert row == pytest.approx(expected, abs=1e-6)
+    title = "Divergence of one token" if over == "others_but_pad" else "Cross-entropy of one token"
+    least = min(np.min(line.get_ydata()) for line in panel(figure, title).lines[1:])
+    assert (least < 0.1) == (over == "others_but_pad")
 
 
 def test_the_loss_is_the_trainings() -> None:
@@ -189,7 +206,7 @@ def test_the_loss_is_the_trainings() -> None:
         logits = np.log(np.repeat((1 - probabilities[:, None]) / (size - 1), size, axis=1))
         logits[:, 3] = np.log(probabilities)
         labels = jnp.full((1, 1), 3)
-        expected = [cross_entropy(jnp.asarray(x)[None, None], labels, Target(0, epsilon))[0] for x in logits[::50]]
+        expected = [cross_entropy(jnp.asarray(x)[None, None], labels, Criterion(0, epsilon))[0] for x in logits[::50]]
         assert curve[::50] == pytest.approx(np.asarray(expected), abs=1e-5)
         if epsilon:
             assert probabilities[np.argmin(curve)] == pytest.approx(1 - epsilon + epsilon / size, abs=0.003)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 Smoothing = Literal["all", "others", "others_but_pad"]
 
 
-class Target(NamedTuple):
+class Criterion(NamedTuple):
     """The distribution that each token's is compared with, and which tokens count."""
 
     pad_id: int
@@ -32,45 +32,45 @@ SMOOTHINGS = {
 }
 
 
-def cross_entropy(logits: jax.Array, labels: jax.Array, target: Target) -> tuple[jax.Array, jax.Array]:
+def cross_entropy(logits: jax.Array, labels: jax.Array, criterion: Criterion) -> tuple[jax.Array, jax.Array]:
     """Cross-entropy of labels [B, T] under logits [B, T, V], in at least float32.
 
     Returns:
       The sum over the tokens that count, in nats, and how many these are (int32).
     """
-    counted = counted_tokens(labels, target)
+    counted = counted_tokens(labels, criterion)
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
     # a comparison instead of a gather: its gradient is a fused select, not a scatter
     at_label = labels[..., None] == jnp.arange(logits.shape[-1])
     label_logit = jnp.sum(jnp.where(at_label, logits, 0.0), axis=-1)
-    losses = log_normalizer - (1.0 - target.label_smoothing) * label_logit
-    if target.label_smoothing:
-        losses = losses - target.label_smoothing * _mean_of_smoothed(logits, label_logit, target)
-    if target.label_smoothing and target.smoothing == "others_but_pad":
-        losses = losses - _entropy(target.label_smoothing, logits.shape[-1] - 2)
+    losses = log_normalizer - (1.0 - criterion.label_smoothing) * label_logit
+    if criterion.label_smoothing:
+        losses = losses - criterion.label_smoothing * _mean_of_smoothed(logits, label_logit, criterion)
+    if criterion.label_smoothing and criterion.smoothing == "others_but_pad":
+        losses = losses - _entropy(criterion.label_smoothing, logits.shape[-1] - 2)
     return jnp.where(counted, losses, 0.0).sum(), counted.sum(dtype=jnp.int32)
 
 
-def counted_tokens(labels: jax.Array, target: Target) -> jax.Array:
+def counted_tokens(labels: jax.Array, criterion: Criterion) -> jax.Array:
     """Which of the labels [B, T] count, a boolean array; one below 0 never does."""
-    return labels >= 0 if target.counts_pads else labels != target.pad_id
+    return labels >= 0 if criterion.counts_pads else labels != criterion.pad_id
 
 
-def without_filling(labels: jax.Array, target: Target) -> jax.Array:
+def without_filling(labels: jax.Array, criterion: Criterion) -> jax.Array:
     """The labels [B, T]; where pads count, rows of nothing but pads, which only fill up a batch, are -1 throughout, and don't."""
-    if not target.counts_pads:
+    if not criterion.counts_pads:
         return labels
-    return jnp.where(jnp.any(labels != target.pad_id, axis=1, keepdims=True), labels, -1)
+    return jnp.where(jnp.any(labels != criterion.pad_id, axis=1, keepdims=True), labels, -1)
 
 
-def _mean_of_smoothed(logits: jax.Array, label_logit: jax.Array, target: Target) -> jax.Array:
+def _mean_of_smoothed(logits: jax.Array, label_logit: jax.Array, criterion: Criterion) -> jax.Array:
     """The mean of those logits [B, T, V] that share ε."""
-    if target.smoothing == "all":
+    if criterion.smoothing == "all":
         return logits.mean(axis=-1)
     rest, count = logits.sum(axis=-1) - label_logit, logits.shape[-1] - 1
-    if target.smoothing == "others_but_pad":
-        rest, count = rest - logits[..., target.pad_id], count - 1
+    if criterion.smoothing == "others_but_pad":
+        rest, count = rest - logits[..., criterion.pad_id], count - 1
     return rest / count
 
 
@@ -88,9 +88,9 @@ def chunked_cross_entropy(
     kernel: jax.Array,
     bias: jax.Array | None,
     labels: jax.Array,
-    target: Target,
+    criterion: Criterion,
 ) -> tuple[jax.Array, jax.Array]:
-    """`cross_entropy(hidden @ kernel + bias, labels, target)` without ever holding all the logits, which are the largest array by far.
+    """`cross_entropy(hidden @ kernel + bias, labels, criterion)` without ever holding all the logits, which are the largest array by far.
 
     They are made for some tokens at a time, and their gradient is taken to hidden, kernel and bias before the next ones are made, so that
     nothing is computed again in the backward pass.
@@ -105,11 +105,11 @@ def chunked_cross_entropy(
     most = max(CHUNK_BYTES // (4 * kernel.shape[1]), 1)
     chunks = -(-tokens // most)
     length = -(-tokens // chunks)
-    filling, filler = chunks * length - tokens, -1 if target.counts_pads else target.pad_id
+    filling, filler = chunks * length - tokens, -1 if criterion.counts_pads else criterion.pad_id
     hidden = jnp.pad(hidden.reshape(tokens, -1), ((0, filling), (0, 0))).reshape(chunks, length, -1)
     in_chunks = jnp.pad(labels.reshape(tokens), (0, filling), constant_values=filler).reshape(chunks, length)
-    total = _loss_of_chunks(target, hidden, kernel, bias, in_chunks)
-    return total, counted_tokens(labels, target).sum(dtype=jnp.int32)
+    total = _loss_of_chunks(criterion, hidden, kernel, bias, in_chunks)
+    return total, counted_tokens(labels, criterion).sum(dtype=jnp.int32)
 
 
 Gradients = tuple[jax.Array, jax.Array, jax.Array | None]
@@ -117,23 +117,23 @@ Gradients = tuple[jax.Array, jax.Array, jax.Array | None]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _loss_of_chunks(target: Target, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array) -> jax.Array:
+def _loss_of_chunks(criterion: Criterion, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array) -> jax.Array:
     """The summed loss of hidden [C, L, D] and labels [C, L]."""
 
     def chunk_loss(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
         logits = _logits(chunk[0], kernel, bias)
-        return cross_entropy(logits, chunk[1], target)[0]
+        return cross_entropy(logits, chunk[1], criterion)[0]
 
     return jax.lax.map(chunk_loss, (hidden, labels)).sum()
 
 
 def _loss_and_gradients(
-    target: Target, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
+    criterion: Criterion, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
 ) -> tuple[jax.Array, Gradients]:
     """The same, and its gradients."""
 
     def loss_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
-        return cross_entropy(logits, labels, target)[0]
+        return cross_entropy(logits, labels, criterion)[0]
 
     def add_chunk(sums: tuple[Any, Any, Any], chunk: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any, Any], jax.Array]:
         total, to_kernel, to_bias = sums
@@ -150,7 +150,7 @@ def _loss_and_gradients(
     return total, (to_hidden, to_kernel, to_bias)
 
 
-def _scale_gradients(target: Target, gradients: Gradients, cotangent: jax.Array) -> tuple[Any, ...]:
+def _scale_gradients(criterion: Criterion, gradients: Gradients, cotangent: jax.Array) -> tuple[Any, ...]:
     scaled = jax.tree.map(lambda gradient: (gradient * cotangent).astype(gradient.dtype), gradients)
     return (*scaled, None)  # labels have none
 

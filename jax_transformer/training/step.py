@@ -15,7 +15,7 @@ from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.run_config import TrainConfig
 from jax_transformer.training.freezing import join_frozen, split_frozen
-from jax_transformer.training.losses import Target, chunked_cross_entropy, counted_tokens, without_filling
+from jax_transformer.training.losses import Criterion, chunked_cross_entropy, counted_tokens, without_filling
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.schedules import make_schedule
 
@@ -71,11 +71,11 @@ def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
     """
     schedule = make_schedule(config, model.d_model)
     optimizer = make_optimizer(config, schedule)
-    target = Target(model.target_pad_id, config.label_smoothing, config.smoothing, config.loss_counts_pads)
+    criterion = Criterion(model.target_pad_id, config.label_smoothing, config.smoothing, config.loss_counts_pads)
 
     def mean_loss(trained: Params, state: TrainState, part: Batch, tokens: jax.Array, dropout_key: jax.Array) -> jax.Array:
         """The part's share of the loss per target token of the whole batch."""
-        total, _ = summed_loss(model, all_params(state._replace(params=trained)), part, target, dropout_key)
+        total, _ = summed_loss(model, all_params(state._replace(params=trained)), part, criterion, dropout_key)
         return total / jnp.maximum(tokens, 1)
 
     def loss_and_gradients(state: TrainState, batch: Batch, tokens: jax.Array, dropout_key: jax.Array) -> tuple[jax.Array, Params]:
@@ -94,7 +94,7 @@ def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         dropout_key = jax.random.fold_in(jax.random.key(config.seed), state.step)
-        tokens = counted_tokens(without_filling(jnp.asarray(batch.labels), target), target).sum(dtype=jnp.int32)
+        tokens = counted_tokens(without_filling(jnp.asarray(batch.labels), criterion), criterion).sum(dtype=jnp.int32)
         loss, gradients = loss_and_gradients(state, batch, tokens, dropout_key)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         updates = jax.tree.map(lambda update: update * state.rate_scale.astype(update.dtype), updates)
@@ -129,13 +129,13 @@ def _moved_average(average: Params, params: Params, step: jax.Array, decay: floa
 def make_evaluation_step(model: TransformerConfig) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
     """A jitted function (params, batch) → (sum of cross-entropies without smoothing and dropout, number of target tokens)."""
 
-    return jax.jit(lambda params, batch: summed_loss(model, params, batch, Target(model.target_pad_id)))
+    return jax.jit(lambda params, batch: summed_loss(model, params, batch, Criterion(model.target_pad_id)))
 
 
 def summed_loss(
-    model: TransformerConfig, params: Params, batch: Batch, target: Target, dropout_key: jax.Array | None = None
+    model: TransformerConfig, params: Params, batch: Batch, criterion: Criterion, dropout_key: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array]:
     """The batch's cross-entropy in nats, summed over the target tokens that count, and how many those are."""
     hidden = functional.hidden_states(model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key)
     kernel, bias = functional.head(model, params)
-    return chunked_cross_entropy(hidden, kernel, bias, without_filling(jnp.asarray(batch.labels), target), target)
+    return chunked_cross_entropy(hidden, kernel, bias, without_filling(jnp.asarray(batch.labels), criterion), criterion)

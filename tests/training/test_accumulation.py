@@ -13,7 +13,7 @@ import pytest
 from jax_transformer.config import TransformerConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.run_config import RunConfig, TrainConfig
-from jax_transformer.training.losses import Target
+from jax_transformer.training.losses import Criterion
 from jax_transformer.training.step import TrainState, all_params, init_state, kept_params, make_train_step, summed_loss
 from jax_transformer.trees import flatten
 from jax_transformer.validation import ConfigError
@@ -69,7 +69,7 @@ def test_each_part_has_dropout_of_its_own(config: TransformerConfig, batch: Batc
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(train.seed), 0), 0)
     params = all_params(init_state(model, train))
     total, tokens = summed_loss(
-        model, params, jax.tree.map(lambda array: array[:1], twice), Target(model.target_pad_id, train.label_smoothing), key
+        model, params, jax.tree.map(lambda array: array[:1], twice), Criterion(model.target_pad_id, train.label_smoothing), key
     )
     assert abs(float(metrics["loss"]) - float(total / tokens)) > 1e-3
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from jax_transformer.training import losses
-from jax_transformer.training.losses import Target, chunked_cross_entropy, cross_entropy
+from jax_transformer.training.losses import Criterion, chunked_cross_entropy, cross_entropy
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 
@@ -28,7 +28,7 @@ def make_batch(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 @partial(jax.jit, static_argnames="smoothing")
 def loss_of(logits: Any, labels: Any, smoothing: float = 0.1) -> tuple[jax.Array, jax.Array]:
-    return cross_entropy(logits, labels, Target(PAD, smoothing))
+    return cross_entropy(logits, labels, Criterion(PAD, smoothing))
 
 
 def expected_loss(logits: np.ndarray, labels: np.ndarray, smoothing: float) -> float:
@@ -54,7 +54,7 @@ def test_cross_entropy_is_its_formula(smoothing: float) -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_its_gradient_is_softmax_minus_target(smoothing: float) -> None:
     logits, labels = make_batch()
-    gradient = jax.jit(jax.grad(lambda x: cross_entropy(x, jnp.asarray(labels), Target(PAD, smoothing))[0]))(logits)
+    gradient = jax.jit(jax.grad(lambda x: cross_entropy(x, jnp.asarray(labels), Criterion(PAD, smoothing))[0]))(logits)
     softmax = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     target = (1 - smoothing) * np.eye(V)[labels] + smoothing / V
     np.testing.assert_allclose(gradient, np.where((labels != PAD)[..., None], softmax - target, 0.0), rtol=1e-12, atol=1e-15)
@@ -96,7 +96,7 @@ def labels() -> jax.Array:
 
 def in_chunks(*head: Any, smoothing: float = 0.1) -> tuple[jax.Array, jax.Array]:
     hidden, kernel, bias = head if len(head) == 3 else (*head, None)
-    return chunked_cross_entropy(hidden, kernel, bias, labels(), Target(PAD, smoothing))
+    return chunked_cross_entropy(hidden, kernel, bias, labels(), Criterion(PAD, smoothing))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -112,7 +112,7 @@ def test_chunks_give_the_same_loss_and_gradients(
         return jax.jit(jax.value_and_grad(lambda *head: (3.0 * loss(*head)[0], loss(*head)), argnums=range(len(head)), has_aux=True))
 
     def whole(hidden: Any, kernel: Any, bias: Any = 0.0) -> Any:
-        return cross_entropy(hidden @ kernel + bias, labels(), Target(PAD, smoothing))
+        return cross_entropy(hidden @ kernel + bias, labels(), Criterion(PAD, smoothing))
 
     monkeypatch.setattr(losses, "CHUNK_BYTES", tokens_at_once * 4 * V)
     received, expected = tripled(partial(in_chunks, smoothing=smoothing))(*head), tripled(whole)(*head)

@@ -14,7 +14,7 @@ import pytest
 from jax_transformer.config import TransformerConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.run_config import TrainConfig
-from jax_transformer.training.losses import Target
+from jax_transformer.training.losses import Criterion
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.step import TrainState, TrainStep, all_params, init_state, make_evaluation_step, make_train_step, summed_loss
 
@@ -53,7 +53,7 @@ def step(model: TransformerConfig) -> TrainStep:
 
 def gradients_of(model: TransformerConfig, state: TrainState, batch: Batch) -> Any:
     def mean(params: Any) -> Any:
-        total, tokens = summed_loss(model, {**params, "constants": state.constants}, batch, Target(model.target_pad_id, 0.1))
+        total, tokens = summed_loss(model, {**params, "constants": state.constants}, batch, Criterion(model.target_pad_id, 0.1))
         return total / tokens
 
     return jax.jit(jax.grad(mean))(state.params)
@@ -95,7 +95,7 @@ def test_constants_stay(state: TrainState, step: TrainStep, batch: Batch) -> Non
 
 def test_the_loss_is_per_target_token(model: TransformerConfig, state: TrainState, step: TrainStep, batch: Batch) -> None:
     _, metrics = step(copy(state), batch)
-    total, tokens = summed_loss(model, all_params(state), batch, Target(model.target_pad_id, 0.1))
+    total, tokens = summed_loss(model, all_params(state), batch, Criterion(model.target_pad_id, 0.1))
     assert int(metrics["tokens"]) == int(tokens) == (batch.labels != model.target_pad_id).sum()
     np.testing.assert_allclose(metrics["loss"], total / tokens, rtol=1e-6)
     np.testing.assert_allclose(metrics["learning_rate"], 0.01)
@@ -170,6 +170,6 @@ def test_evaluation_neither_smooths_nor_drops(config: TransformerConfig, batch: 
     model = dataclasses.replace(config, dropout_rate=0.3)
     params = all_params(init_state(model, TRAIN))
     total, tokens = make_evaluation_step(model)(params, batch)
-    np.testing.assert_allclose(total, summed_loss(config, params, batch, Target(config.target_pad_id))[0], rtol=1e-6)
+    np.testing.assert_allclose(total, summed_loss(config, params, batch, Criterion(config.target_pad_id))[0], rtol=1e-6)
     assert int(tokens) == (batch.labels != config.target_pad_id).sum()
-    assert abs(float(total) - float(summed_loss(config, params, batch, Target(config.target_pad_id, 0.1))[0])) > 1e-3
+    assert abs(float(total) - float(summed_loss(config, params, batch, Criterion(config.target_pad_id, 0.1))[0])) > 1e-3
