@@ -314,12 +314,14 @@ class GenerationConfig:
     """Ends a sentence."""
     max_decode_length: int | None = None
     """Most tokens of a translation, <eos> included. None: what the position table allows."""
+    source_length: int | None = None
+    """Of a model that attends to the source's padding: what sources are padded to, because it was trained on no other length. None: they
+    aren't padded, and neither is one that is longer."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
         problems = []
-        for name in ("decoder_start_id", "eos_id", "max_decode_length"):
-            least = 1 if name == "max_decode_length" else 0
+        for name, least in (("decoder_start_id", 0), ("eos_id", 0), ("max_decode_length", 1), ("source_length", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 problems.append(f"{name} must be at least {least}; received {value}")

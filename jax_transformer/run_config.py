@@ -73,6 +73,8 @@ class TrainConfig:
     """Steps between evaluations on the validation set; each also saves a checkpoint."""
     evaluate_sentences: int = 500
     """Validation sentences translated for BLEU and chrF at each evaluation. 0: only the loss is computed."""
+    max_decode_length: int = 0
+    """Most tokens of a translation, <eos> included, by the model that is trained. 0: data.max_length."""
     best_metric: Literal["loss", "bleu"] = "loss"
     """Which validation figure picks the best checkpoint."""
     patience: int = 0
@@ -98,7 +100,7 @@ class TrainConfig:
             ("max_steps", 1), ("max_epochs", 0), ("warmup_steps", 0), ("evaluate_every", 1), ("evaluate_sentences", 0), ("log_every", 1),
             ("keep_checkpoints", 1), ("seed", 0), ("accumulate", 1), ("patience", 0), ("average_checkpoints", 0), ("report_every", 0),
             ("restart_steps", 1 if self.schedule == "cosine_restarts" else 0), ("restart_factor", 1), ("plateau_patience", 0),
-            ("plateau_start", 0),
+            ("plateau_start", 0), ("max_decode_length", 0),
         ):  # fmt: skip
             if getattr(self, name) < least:
                 problems.append(f"{name} must be at least {least}; received {getattr(self, name)}")

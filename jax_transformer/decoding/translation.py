@@ -61,10 +61,11 @@ def decode_ids(model: Model, source_ids: Sequence[Sequence[int]]) -> list[list[i
     the model's max_decode_length, so that the room taken doesn't change a result.
     """
     config, (start_id, eos_id) = model.config, _decoding_ids(model)
-    if len(source_ids) > 1 and not (config.source_padding_is_invisible and config.batch_rows_are_independent):
+    longest, fixed = max(len(ids) for ids in source_ids), model.generation.source_length or 0
+    are_padded_alike = config.source_padding_is_invisible or longest <= fixed
+    if len(source_ids) > 1 and not (are_padded_alike and config.batch_rows_are_independent):
         return [decoded for ids in source_ids for decoded in decode_ids(model, [ids])]  # each as if it were the only one
-    longest = max(len(ids) for ids in source_ids)
-    length = _round_length(longest, limit(model, "source")) if config.source_padding_is_invisible else longest
+    length = _round_length(longest, limit(model, "source")) if config.source_padding_is_invisible else max(longest, fixed)
     padded = _pad(source_ids, rows=_round_rows(len(source_ids)), length=length, pad_id=config.source_pad_id)
     most = limit(model, "target")
     room = _round_length(2 * longest, most)

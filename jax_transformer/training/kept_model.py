@@ -36,10 +36,23 @@ def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfi
 
 
 def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Model:
-    """The model of a run's parameters. It decodes no more tokens than it was trained on in one sentence."""
+    """The model of a run's parameters. Unless told otherwise, it decodes no more tokens than it was trained on in one sentence."""
     target = corpus.target_tokenizer
-    generation = GenerationConfig(decoder_start_id=target.bos_id, eos_id=target.eos_id, max_decode_length=config.data.max_length)
-    return Model(fitted(config.model, corpus), params, corpus.source_tokenizer, target, generation)
+    longest = config.train.max_decode_length or config.data.max_length
+    model = fitted(config.model, corpus)
+    source_length = None if model.source_padding_is_invisible else _only_source_length(config, corpus)
+    generation = GenerationConfig(
+        decoder_start_id=target.bos_id, eos_id=target.eos_id, max_decode_length=longest, source_length=source_length
+    )
+    return Model(model, params, corpus.source_tokenizer, target, generation)
+
+
+def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None:
+    """The length that all sources are padded to in training; None if there are several, or if it isn't known beforehand."""
+    if config.data.num_shapes > 1 or config.data.streaming or config.data.subword_sampling:
+        return None
+    pairs = corpus.splits["train"]
+    return int(pairs.source_lengths[pairs.usable_indices].max())
 
 
 def averaged_model(run: str | Path, which: str, count: int) -> Model:

@@ -1,0 +1,75 @@
+"""How sentences of different lengths are decoded, by what the config says of padding."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.decoding.greedy import greedy
+from jax_transformer.decoding.translation import decode_ids
+from jax_transformer.model.functional import abstract_params
+from jax_transformer.model_directory import Model
+from jax_transformer.trees import flatten, unflatten
+
+CONFIG = TransformerConfig(
+    source_vocab_size=23, target_vocab_size=29, d_model=16, num_heads=2, d_ff=20, num_encoder_layers=1, num_decoder_layers=2, max_length=40,
+    norm_placement="pre",
+)  # fmt: skip
+GENERATION = GenerationConfig(decoder_start_id=5, eos_id=28, max_decode_length=9)
+
+
+def make_model(generation: GenerationConfig = GENERATION, **changes: str) -> Model:
+    config = dataclasses.replace(CONFIG, **changes)
+    rng = np.random.default_rng(1)
+    leaves = {
+        path: (0.4 * rng.standard_normal(leaf.shape) + path.endswith("norm/scale")).astype(np.float32)
+        for path, leaf in flatten(abstract_params(config)).items()
+    }
+    return Model(config, unflatten(leaves), None, None, generation)
+
+
+def sentences(*lengths: int) -> list[list[int]]:
+    rng = np.random.default_rng(3)
+    return [rng.integers(1, 23, length).tolist() for length in lengths]
+
+
+def by_itself(model: Model, ids: Sequence[int], length: int) -> list[int]:
+    """Greedy decoding of one sentence, padded to `length`."""
+    padded = np.array([[*ids, *[0] * (length - len(ids))]])
+    tokens = greedy(model.config, model.params, padded, decoder_start_id=5, eos_id=28, max_decode_length=9)[0].tolist()
+    return tokens[: tokens.index(28)] if 28 in tokens else tokens
+
+
+SEEN = {"encoder_padding": "queries", "decoder_padding": "queries", "cross_padding": "none"}
+"""Masks with which padding is seen."""
+
+
+def test_padding_that_changes_nothing_is_used() -> None:
+    model, sources = make_model(), sentences(3, 17, 9)
+    decoded = decode_ids(model, sources)
+    assert decoded == [by_itself(model, ids, len(ids)) for ids in sources]
+    assert len({tuple(ids) for ids in decoded}) > 1
+
+
+def test_where_padding_is_seen_there_is_none() -> None:
+    model, sources = make_model(**SEEN), sentences(3, 17, 9)
+    alone = [by_itself(model, ids, len(ids)) for ids in sources]
+    assert decode_ids(model, sources) == alone
+    assert [by_itself(model, ids, 17) for ids in sources] != alone
+
+
+@pytest.mark.parametrize("lengths", [(3, 11, 9), (3, 17, 9)])
+def test_where_padding_is_seen_it_is_that_of_training(lengths: tuple[int, ...]) -> None:
+    """A sentence that is longer isn't padded, and the others as ever."""
+    model, sources = make_model(dataclasses.replace(GENERATION, source_length=12), **SEEN), sentences(*lengths)
+    assert decode_ids(model, sources) == [by_itself(model, ids, max(12, len(ids))) for ids in sources]
+    assert decode_ids(model, sources) != [by_itself(model, ids, len(ids)) for ids in sources]
+
+
+def test_rows_that_depend_on_each_other_are_decoded_alone() -> None:
+    model, sources = make_model(position_index="batch_row"), sentences(3, 17, 9)
+    assert decode_ids(model, sources) == [by_itself(model, ids, len(ids)) for ids in sources]
