@@ -237,7 +237,7 @@ def train_nudged(corpus: PreparedCorpus, task: Task, seed: int = 0) -> Trained:
 def measure_exactly(corpus: PreparedCorpus, seed: int = 0) -> dict[str, Any]:
     task = make_task(corpus, seed, epochs=1)
     with jax.enable_x64(True), jax.default_matmul_precision("highest"):
-        ours, theirs = timed("JAX, float64", lambda: train_exactly(corpus, task, seed))
+        ours, theirs = timed("JAX and PyTorch", lambda: train_exactly(corpus, task, seed))
         nudged = timed("PyTorch from weights changed in the last bit", lambda: train_nudged(corpus, task, seed))
     found = {"jax": differences(ours, theirs), "torch_nudged": differences(nudged, theirs)}
     for name, difference in found.items():
@@ -319,6 +319,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.data is None:
         parser.error("expected --data, or JAX_TRANSFORMER_SHARED in the environment; received neither")
+    if options.seeds < 2:
+        parser.error(f"--seeds: expected 2 or more, for a deviation; received {options.seeds}")
     corpus = read_corpus(options.data)
     record: dict[str, Any] = {"machine": machine()}
     if options.only != "dropout":
