@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from recipes_in_torch import NO_DROPOUT, Loss, adam, divergence, noam
 from systems import Case, make_batch, make_case, per_layer
 from torch import nn
 from torch.nn import functional as torch_functional
@@ -30,9 +31,6 @@ from jax_transformer.presets import PRESETS
 from jax_transformer.training.step import all_params, init_state, make_train_step
 from jax_transformer.trees import flatten
 
-Loss = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
-"""(logits [N, V], labels [N], pad id) → the mean over tokens."""
-
 
 class Recipe(NamedTuple):
     """How a system's own program trains."""
@@ -51,33 +49,6 @@ def counting_pads(logits: torch.Tensor, labels: torch.Tensor, pad_id: int) -> to
     return torch_functional.cross_entropy(logits, labels)
 
 
-def divergence(epsilon: float) -> Loss:
-    """The Annotated Transformer's: summed, and divided by the tokens that are no pads."""
-
-    def loss(logits: torch.Tensor, labels: torch.Tensor, pad_id: int) -> torch.Tensor:
-        targets = torch.full_like(logits, epsilon / (logits.shape[1] - 2))
-        targets.scatter_(1, labels[:, None], 1.0 - epsilon)
-        targets[:, pad_id] = 0.0
-        targets[labels == pad_id] = 0.0
-        return torch_functional.kl_div(torch.log_softmax(logits, dim=-1), targets, reduction="sum") / (labels != pad_id).sum()
-
-    return loss
-
-
-def noam(warmup: int, first: int) -> Callable[[torch.optim.Optimizer, int], Any]:
-    """By LambdaLR, which begins to count at 0; `first`: what it calls the first step."""
-
-    def rate(step: int, d_model: int) -> float:
-        t = max(step + first, 1)
-        return d_model**-0.5 * min(t**-0.5, t * warmup**-1.5)
-
-    return lambda optimizer, d_model: lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, d_model))
-
-
-def adam(rate: float, b2: float = 0.999, eps: float = 1e-8, **options: Any) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
-    return lambda parameters: torch.optim.Adam(parameters, rate, (0.9, b2), eps, **options)
-
-
 RECIPES = {
     "floydhub": Recipe(ignoring_pads, adam(1e-4, 0.98, 1e-9)),
     "annotated_zh": Recipe(divergence(0.0), adam(1.0, 0.98, 1e-9), noam(2000, first=1)),
@@ -87,7 +58,6 @@ RECIPES = {
     "hyunwoongko": Recipe(ignoring_pads, adam(1e-5, eps=5e-9, weight_decay=5e-4), clip_norm=1.0),
     "stepwise": Recipe(counting_pads, adam(5e-3)),
 }
-NO_DROPOUT = {"dropout_rate": 0.0, "embedding_dropout_rate": 0.0, "attention_dropout_rate": 0.0, "feed_forward_dropout_rate": 0.0}
 
 
 def make_batches(case: Case) -> list[Batch]:
