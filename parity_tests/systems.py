@@ -89,6 +89,8 @@ def make_case(name: str) -> Case:
     arguments = make_arguments(rng, system)
     torch32 = system.build(**arguments).eval()
     randomise(torch32, rng)
+    batch = make_batch(rng, arguments)
+    balance(torch32, batch)
     torch64 = system.build(**arguments, dtype=torch.float64).eval()
     torch64.load_state_dict(torch32.state_dict())
     models = []
@@ -99,7 +101,7 @@ def make_case(name: str) -> Case:
         if system.dialect.startswith("stepwise") and system.dialect != "stepwise":
             del hints["num_heads"]
         models.append(import_checkpoint(model.state_dict(), system.dialect, **hints))
-    return Case(system, torch32, torch64, models[0].config, models[0].params, models[1].params, *make_batch(rng, arguments))
+    return Case(system, torch32, torch64, models[0].config, models[0].params, models[1].params, *batch)
 
 
 def make_arguments(rng: np.random.Generator, system: System) -> dict[str, Any]:
@@ -125,6 +127,16 @@ def randomise(model: nn.Module, rng: np.random.Generator) -> None:
             if path.rsplit(".")[-1] in ("alpha", "a_2", "gamma") or ("norm" in path and path.endswith("weight")):
                 values += 1.0
             parameter.copy_(torch.from_numpy(values))
+
+
+def balance(model: nn.Module, batch: tuple[np.ndarray, np.ndarray]) -> None:
+    """Takes from the head's bias what all places of the batch share in their logits, so that no word is the likeliest of them everywhere.
+
+    Random biases, those of norms above all, give every place the same large part: after a few layers it would choose the words alone.
+    """
+    *_, head_bias = model.parameters()
+    with torch.no_grad():
+        head_bias -= model(*map(torch.from_numpy, batch)).mean(dim=(0, 1))
 
 
 def make_batch(rng: np.random.Generator, sizes: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:

@@ -100,10 +100,6 @@ def test_weights_go_back_as_they_came(case: Case) -> None:
         assert back[name].tobytes() == tensor.numpy().tobytes(), name
 
 
-SAME_WORDS_FOR_ALL = {"codersarts", "hyunwoongko", "stepwise_sublayers"}
-"""Systems whose random weights say the same to every sentence of the batch."""
-
-
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_greedy_decoding_is_the_systems_own(name: str) -> None:
     """Token for token, in float64, with the masks that the system uses while decoding; to the end, and with an <eos> that comes up."""
@@ -119,6 +115,6 @@ def test_greedy_decoding_is_the_systems_own(name: str) -> None:
 
     expected, received = both(eos=-1)
     np.testing.assert_array_equal(received, expected)
-    assert (len(np.unique(expected, axis=0)) == 1) == (name in SAME_WORDS_FOR_ALL)
+    assert len(np.unique(expected, axis=0)) >= 4  # of six: rows that took each other's place would show
     expected, received = both(eos=int(expected[0, 2]))
     np.testing.assert_array_equal(received, expected)
