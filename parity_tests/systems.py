@@ -194,13 +194,13 @@ def make_labels(case: Case) -> np.ndarray:
     return rng.integers(case.config.target_vocab_size, size=case.decoder_input_ids.shape)
 
 
-def torch_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """The gradients of cross-entropy, under the JAX model's paths."""
+def torch_gradients(case: Case, labels: np.ndarray, trace: Trace | None = None) -> dict[str, np.ndarray]:
+    """The gradients of cross-entropy, under the JAX model's paths; those of activations are then in the trace."""
     from jax_transformer.porting.convert import params_from_state_dict
 
     model = case.torch64
     model.zero_grad()
-    logits = model(*case.ids())
+    logits = model(*case.ids(), trace=trace)
     pad_id = case.config.target_pad_id
     torch_functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten(), ignore_index=pad_id).backward()
     gradients = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
@@ -208,8 +208,10 @@ def torch_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
     return flatten(params_from_state_dict(case.config, gradients, case.system.dialect))
 
 
-def jax_loss(params: Params, config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any) -> jax.Array:
-    logits = functional.apply(config, params, source_ids, decoder_input_ids)
+def jax_loss(
+    params: Params, add: dict[str, Any] | None, config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any
+) -> jax.Array:
+    logits = functional.apply(config, params, source_ids, decoder_input_ids, add=add)
     losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
     counted = labels != config.target_pad_id
     return jnp.where(counted, losses, 0.0).sum() / counted.sum()
@@ -217,14 +219,30 @@ def jax_loss(params: Params, config: TransformerConfig, source_ids: Any, decoder
 
 QUICKLY = {"xla_backend_optimization_level": 0}  # the same operations, compiled in two thirds of the time
 _gradients = jax.jit(jax.grad(jax_loss), static_argnames="config", compiler_options=QUICKLY)
+_activation_gradients = jax.jit(jax.grad(jax_loss, argnums=1), static_argnames="config", compiler_options=QUICKLY)
 quick_logits = jax.jit(functional.apply, static_argnums=0, compiler_options=QUICKLY)
 
 
 def jax_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
-    gradients = _gradients(
-        case.params64, config=case.config, source_ids=case.source_ids, decoder_input_ids=case.decoder_input_ids, labels=labels
-    )
+    gradients = _gradients(case.params64, None, case.config, case.source_ids, case.decoder_input_ids, labels)
     return {path: np.asarray(leaf) for path, leaf in flatten(gradients).items()}
+
+
+def torch_activation_gradients(case: Case, labels: np.ndarray) -> OrderedDict[str, np.ndarray]:
+    """Of everything in the trace but the masks, by name."""
+    trace = Trace(keep_gradients=True)
+    torch_gradients(case, labels, trace)
+    return OrderedDict((name, gradient.numpy()) for name, gradient in trace.gradients().items())
+
+
+def jax_activation_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """The same, of zeros that are added to what the JAX model's own trace has."""
+    trace = jax.eval_shape(
+        partial(functional.apply, case.config, return_trace=True), case.params64, case.source_ids, case.decoder_input_ids
+    )[1]
+    zeros = {name: np.zeros(value.shape, value.dtype) for name, value in trace.items() if not name.startswith("mask.")}
+    gradients = _activation_gradients(case.params64, zeros, case.config, case.source_ids, case.decoder_input_ids, labels)
+    return {name: np.asarray(gradient) for name, gradient in gradients.items()}
 
 
 def per_layer(gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -9,12 +9,14 @@ from systems import (
     SYSTEMS,
     Case,
     attended,
+    jax_activation_gradients,
     jax_gradients,
     jax_trace,
     make_case,
     make_labels,
     per_layer,
     quick_logits,
+    torch_activation_gradients,
     torch_gradients,
     torch_trace,
 )
@@ -88,6 +90,18 @@ def test_parameter_gradients(case: Case) -> None:
             assert max(np.abs(expected[name]).max(), np.abs(received[name]).max()) <= FLOAT64_RELATIVE_RMS * size
             continue
         result = compare(received[name], expected[name])
+        assert result.within(FLOAT64_RELATIVE_RMS), f"{name}: {result}"
+
+
+def test_activation_gradients(case: Case) -> None:
+    """Of the loss, to every activation that the two models name."""
+    labels = make_labels(case)
+    expected, received = torch_activation_gradients(case, labels), jax_activation_gradients(case, labels)
+    assert expected.keys() == received.keys()
+    for name, reference in expected.items():
+        assert reference.any(), name
+        assert (received[name].shape, received[name].dtype) == (reference.shape, reference.dtype), name
+        result = compare(received[name], reference)
         assert result.within(FLOAT64_RELATIVE_RMS), f"{name}: {result}"
 
 
