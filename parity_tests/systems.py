@@ -23,6 +23,7 @@ from jax_transformer.config import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.porting.convert import import_checkpoint
+from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.trees import flatten
 from torch_reference import annotated_zh, codersarts, floydhub, harvard, hyunwoongko, sayhello, stepwise
 from torch_reference.trace import Trace
@@ -38,6 +39,11 @@ class System(NamedTuple):
     """What import needs to be told of the variant, beside heads and pad ids."""
     heads: tuple[tuple[int, int], ...] = ((3, 4), (4, 5), (5, 4), (3, 6), (6, 5))
     """(num_heads, head_dim) to choose from."""
+
+    @property
+    def computes_positions(self) -> bool:
+        """Whether its checkpoints hold no position table."""
+        return get_dialect(self.dialect).computes_positions
 
 
 def _step(rung: int, dialect: str) -> System:
@@ -70,6 +76,8 @@ class Case(NamedTuple):
     """One model in both frameworks, in float32-representable parameters, and one batch."""
 
     system: System
+    hints: dict[str, Any]
+    """What import needs to be told, but for a position table that checkpoints don't hold."""
     torch32: nn.Module
     torch64: nn.Module
     config: TransformerConfig
@@ -93,15 +101,14 @@ def make_case(name: str) -> Case:
     balance(torch32, batch)
     torch64 = system.build(**arguments, dtype=torch.float64).eval()
     torch64.load_state_dict(torch32.state_dict())
+    hints = {name: arguments[name] for name in ("num_heads", "source_pad_id", "target_pad_id")} | dict(system.hints)
+    if system.dialect.startswith("stepwise") and system.dialect != "stepwise":
+        del hints["num_heads"]
     models = []
     for model in (torch32, torch64):
-        hints = {name: arguments[name] for name in ("num_heads", "source_pad_id", "target_pad_id")} | dict(system.hints)
-        if system.dialect in ("sayhello", "hyunwoongko"):
-            hints["position_table"] = model.encoder.emb.positions
-        if system.dialect.startswith("stepwise") and system.dialect != "stepwise":
-            del hints["num_heads"]
-        models.append(import_checkpoint(model.state_dict(), system.dialect, **hints))
-    return Case(system, torch32, torch64, models[0].config, models[0].params, models[1].params, *batch)
+        table = {"position_table": model.encoder.emb.positions} if system.computes_positions else {}
+        models.append(import_checkpoint(model.state_dict(), system.dialect, **hints, **table))
+    return Case(system, hints, torch32, torch64, models[0].config, models[0].params, models[1].params, *batch)
 
 
 def make_arguments(rng: np.random.Generator, system: System) -> dict[str, Any]:
