@@ -79,6 +79,25 @@ def test_the_longest_sentences_that_the_tables_allow(name: str) -> None:
             case.torch64(torch.from_numpy(too_long), torch.from_numpy(target))
 
 
+def test_positions_by_row_bound_the_batch() -> None:
+    """As many sentences as codersarts's table has rows, and one more is refused by both."""
+    case, rng = make_case("codersarts"), np.random.default_rng(4)
+    config = case.config
+    source = rng.integers(config.source_vocab_size, size=(config.max_length + 1, 3))
+    target = rng.integers(config.target_vocab_size, size=(config.max_length + 1, 2))
+    with torch.no_grad():
+        expected = case.torch64(torch.from_numpy(source[:-1]), torch.from_numpy(target[:-1])).numpy()
+    received = quick_logits(config, case.params64, source[:-1], target[:-1])
+    assert compare(np.asarray(received), expected).within(FLOAT64_RELATIVE_RMS)
+    refusal = f"{len(source)} .*the position table allows {config.max_length}"
+    with pytest.raises(ValueError, match=refusal):
+        functional.apply(config, case.params64, source, target)
+    with pytest.raises(ValueError, match=refusal):
+        case.torch64(torch.from_numpy(source), torch.from_numpy(target))
+    with pytest.raises(ValueError, match=refusal):
+        greedy(config, case.params64, source, decoder_start_id=5, eos_id=-1, max_decode_length=2)
+
+
 def test_parameter_gradients(case: Case) -> None:
     labels = make_labels(case)
     expected, received = per_layer(torch_gradients(case, labels)), per_layer(jax_gradients(case, labels))
