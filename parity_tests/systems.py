@@ -23,6 +23,7 @@ from jax_transformer.config import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.porting.convert import import_checkpoint
+from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.trees import flatten
 from torch_reference import annotated_zh, codersarts, floydhub, harvard, hyunwoongko, sayhello, stepwise
 from torch_reference.trace import Trace
@@ -38,6 +39,11 @@ class System(NamedTuple):
     """What import needs to be told of the variant, beside heads and pad ids."""
     heads: tuple[tuple[int, int], ...] = ((3, 4), (4, 5), (5, 4), (3, 6), (6, 5))
     """(num_heads, head_dim) to choose from."""
+
+    @property
+    def computes_positions(self) -> bool:
+        """Whether its checkpoints hold no position table."""
+        return get_dialect(self.dialect).computes_positions
 
 
 def _step(rung: int, dialect: str) -> System:
@@ -70,6 +76,8 @@ class Case(NamedTuple):
     """One model in both frameworks, in float32-representable parameters, and one batch."""
 
     system: System
+    hints: dict[str, Any]
+    """What import needs to be told, but for a position table that checkpoints don't hold."""
     torch32: nn.Module
     torch64: nn.Module
     config: TransformerConfig
@@ -89,17 +97,18 @@ def make_case(name: str) -> Case:
     arguments = make_arguments(rng, system)
     torch32 = system.build(**arguments).eval()
     randomise(torch32, rng)
+    batch = make_batch(rng, arguments)
+    balance(torch32, batch)
     torch64 = system.build(**arguments, dtype=torch.float64).eval()
     torch64.load_state_dict(torch32.state_dict())
+    hints = {name: arguments[name] for name in ("num_heads", "source_pad_id", "target_pad_id")} | dict(system.hints)
+    if system.dialect.startswith("stepwise") and system.dialect != "stepwise":
+        del hints["num_heads"]
     models = []
     for model in (torch32, torch64):
-        hints = {name: arguments[name] for name in ("num_heads", "source_pad_id", "target_pad_id")} | dict(system.hints)
-        if system.dialect in ("sayhello", "hyunwoongko"):
-            hints["position_table"] = model.encoder.emb.positions
-        if system.dialect.startswith("stepwise") and system.dialect != "stepwise":
-            del hints["num_heads"]
-        models.append(import_checkpoint(model.state_dict(), system.dialect, **hints))
-    return Case(system, torch32, torch64, models[0].config, models[0].params, models[1].params, *make_batch(rng, arguments))
+        table = {"position_table": model.encoder.emb.positions} if system.computes_positions else {}
+        models.append(import_checkpoint(model.state_dict(), system.dialect, **hints, **table))
+    return Case(system, hints, torch32, torch64, models[0].config, models[0].params, models[1].params, *batch)
 
 
 def make_arguments(rng: np.random.Generator, system: System) -> dict[str, Any]:
@@ -125,6 +134,16 @@ def randomise(model: nn.Module, rng: np.random.Generator) -> None:
             if path.rsplit(".")[-1] in ("alpha", "a_2", "gamma") or ("norm" in path and path.endswith("weight")):
                 values += 1.0
             parameter.copy_(torch.from_numpy(values))
+
+
+def balance(model: nn.Module, batch: tuple[np.ndarray, np.ndarray]) -> None:
+    """Takes from the head's bias what all places of the batch share in their logits, so that no word is the likeliest of them everywhere.
+
+    Random biases, those of norms above all, give every place the same large part: after a few layers it would choose the words alone.
+    """
+    *_, head_bias = model.parameters()
+    with torch.no_grad():
+        head_bias -= model(*map(torch.from_numpy, batch)).mean(dim=(0, 1))
 
 
 def make_batch(rng: np.random.Generator, sizes: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -182,13 +201,13 @@ def make_labels(case: Case) -> np.ndarray:
     return rng.integers(case.config.target_vocab_size, size=case.decoder_input_ids.shape)
 
 
-def torch_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """The gradients of cross-entropy, under the JAX model's paths."""
+def torch_gradients(case: Case, labels: np.ndarray, trace: Trace | None = None) -> dict[str, np.ndarray]:
+    """The gradients of cross-entropy, under the JAX model's paths; those of activations are then in the trace."""
     from jax_transformer.porting.convert import params_from_state_dict
 
     model = case.torch64
     model.zero_grad()
-    logits = model(*case.ids())
+    logits = model(*case.ids(), trace=trace)
     pad_id = case.config.target_pad_id
     torch_functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten(), ignore_index=pad_id).backward()
     gradients = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
@@ -196,8 +215,10 @@ def torch_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
     return flatten(params_from_state_dict(case.config, gradients, case.system.dialect))
 
 
-def jax_loss(params: Params, config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any) -> jax.Array:
-    logits = functional.apply(config, params, source_ids, decoder_input_ids)
+def jax_loss(
+    params: Params, add: dict[str, Any] | None, config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any
+) -> jax.Array:
+    logits = functional.apply(config, params, source_ids, decoder_input_ids, add=add)
     losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
     counted = labels != config.target_pad_id
     return jnp.where(counted, losses, 0.0).sum() / counted.sum()
@@ -205,14 +226,30 @@ def jax_loss(params: Params, config: TransformerConfig, source_ids: Any, decoder
 
 QUICKLY = {"xla_backend_optimization_level": 0}  # the same operations, compiled in two thirds of the time
 _gradients = jax.jit(jax.grad(jax_loss), static_argnames="config", compiler_options=QUICKLY)
+_activation_gradients = jax.jit(jax.grad(jax_loss, argnums=1), static_argnames="config", compiler_options=QUICKLY)
 quick_logits = jax.jit(functional.apply, static_argnums=0, compiler_options=QUICKLY)
 
 
 def jax_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
-    gradients = _gradients(
-        case.params64, config=case.config, source_ids=case.source_ids, decoder_input_ids=case.decoder_input_ids, labels=labels
-    )
+    gradients = _gradients(case.params64, None, case.config, case.source_ids, case.decoder_input_ids, labels)
     return {path: np.asarray(leaf) for path, leaf in flatten(gradients).items()}
+
+
+def torch_activation_gradients(case: Case, labels: np.ndarray) -> OrderedDict[str, np.ndarray]:
+    """Of everything in the trace but the masks, by name."""
+    trace = Trace(keep_gradients=True)
+    torch_gradients(case, labels, trace)
+    return OrderedDict((name, gradient.numpy()) for name, gradient in trace.gradients().items())
+
+
+def jax_activation_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
+    """The same, of zeros that are added to what the JAX model's own trace has."""
+    trace = jax.eval_shape(
+        partial(functional.apply, case.config, return_trace=True), case.params64, case.source_ids, case.decoder_input_ids
+    )[1]
+    zeros = {name: np.zeros(value.shape, value.dtype) for name, value in trace.items() if not name.startswith("mask.")}
+    gradients = _activation_gradients(case.params64, zeros, case.config, case.source_ids, case.decoder_input_ids, labels)
+    return {name: np.asarray(gradient) for name, gradient in gradients.items()}
 
 
 def per_layer(gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

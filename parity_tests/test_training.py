@@ -15,8 +15,11 @@ from torch import nn
 from torch.nn import functional as torch_functional
 from torch.optim import lr_scheduler
 
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model import functional
 from jax_transformer.run_config import TrainConfig
-from jax_transformer.training.losses import Criterion, chunked_cross_entropy, cross_entropy
+from jax_transformer.training import losses
+from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.schedules import make_schedule, plateau_scale
 
@@ -78,6 +81,46 @@ def test_optimizers(name: str) -> None:
             nn.utils.clip_grad_norm_([parameter], config.clip_norm)
         theirs.step()
         np.testing.assert_allclose(values, parameter.detach().numpy(), rtol=RELATIVE, atol=RELATIVE)
+
+
+PAD_ROW = 3
+
+
+@pytest.mark.parametrize("trains_pad_embedding", [False, True])
+def test_the_pads_row_of_an_embedding(trains_pad_embedding: bool) -> None:
+    """That of torch's padding_idx has no gradient, and L2 still moves it: under Adam as far as any other. (sayhello and hyunwoongko.)"""
+    model = TransformerConfig(
+        source_vocab_size=6, target_vocab_size=6, d_model=4, num_heads=1, d_ff=4, num_encoder_layers=1, num_decoder_layers=1, max_length=8,
+        source_pad_id=PAD_ROW, scale_embedding=False, trains_pad_embedding=trains_pad_embedding,
+    )  # fmt: skip
+    rng = np.random.default_rng(2)
+    ids, factors = rng.integers(6, size=(STEPS, 3, 5)), rng.standard_normal((STEPS, 3, 5, 4))
+    start = rng.standard_normal((6, 4))
+    config = TrainConfig(schedule="constant", learning_rate=0.01, warmup_steps=0, adam_b2=0.999, adam_eps=5e-9, weight_decay=5e-4)
+    optimizer = make_optimizer(config, make_schedule(config, D_MODEL))
+    others = jax.tree.map(lambda leaf: leaf.astype(float), functional.init_params(model, jax.random.key(0)))
+
+    def loss(table: jax.Array, ids: jax.Array, factors: jax.Array) -> jax.Array:
+        _, trace = functional.apply(model, others | {"source_embedding": {"embedding": table}}, ids, ids, return_trace=True)
+        return (trace["encoder.token_embedding"] * factors).sum()
+
+    def step(carry: tuple[Any, Any], inputs: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any], jax.Array]:
+        table, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(table, *inputs), state, table)
+        return (table + updates, state), table + updates
+
+    received = np.asarray(jax.lax.scan(step, (jnp.asarray(start), optimizer.init(jnp.asarray(start))), (ids, factors))[1])
+    embedding = nn.Embedding(6, 4, padding_idx=None if trains_pad_embedding else PAD_ROW, dtype=torch.float64)
+    with torch.no_grad():
+        embedding.weight.copy_(torch.from_numpy(start))
+    theirs = torch.optim.Adam(embedding.parameters(), 0.01, (0.9, 0.999), 5e-9, weight_decay=5e-4)
+    for number in range(STEPS):
+        theirs.zero_grad()
+        (embedding(torch.from_numpy(ids[number])) * torch.from_numpy(factors[number])).sum().backward()
+        theirs.step()
+        np.testing.assert_allclose(received[number], embedding.weight.detach().numpy(), rtol=RELATIVE, atol=RELATIVE)
+    if not trains_pad_embedding:
+        assert np.abs(received[-1, PAD_ROW]).max() < 0.1 < 0.5 < np.abs(start[PAD_ROW]).max()  # decayed
 
 
 # --- schedules
@@ -193,7 +236,7 @@ LOSSES: dict[str, tuple[Criterion, Callable[[torch.Tensor, torch.Tensor], torch.
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_losses(name: str) -> None:
-    """Values, and gradients to the logits; also a chunk at a time, as training does."""
+    """Values, and gradients to the logits."""
     target, theirs = LOSSES[name]
     logits, labels = logits_and_labels()
     in_torch = torch.from_numpy(logits).flatten(0, 1).requires_grad_()
@@ -207,7 +250,34 @@ def test_losses(name: str) -> None:
     value, gradient = jax.value_and_grad(summed)(jnp.asarray(logits))
     np.testing.assert_allclose(value, expected.item(), rtol=RELATIVE)
     np.testing.assert_allclose(np.asarray(gradient).reshape(-1, VOCABULARY), in_torch.grad.numpy(), rtol=1e-11, atol=1e-15)
-    in_chunks, count = chunked_cross_entropy(jnp.asarray(logits), jnp.eye(VOCABULARY), None, jnp.asarray(labels), target)
-    np.testing.assert_allclose(in_chunks, expected.item(), rtol=RELATIVE)
-    assert int(count) == (labels.size if target.counts_pads else (labels != PAD).sum())
     assert math.isfinite(expected.item())
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("most", "chunks"), [(42, (1, 42)), (14, (3, 14)), (5, (9, 5)), (1, (42, 1))])
+def test_losses_in_chunks(name: str, most: int, chunks: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As training has them: values, and gradients to the decoder's output and to the head, of so many chunks of so many tokens."""
+    criterion, theirs = LOSSES[name]
+    _, labels = logits_and_labels()
+    rng = np.random.default_rng(6)
+    arrays = rng.standard_normal((6, 7, 8)), rng.standard_normal((8, VOCABULARY)), rng.standard_normal(VOCABULARY)
+    hidden, kernel, bias = (torch.from_numpy(array).requires_grad_() for array in arrays)
+    expected = theirs((hidden @ kernel + bias).flatten(0, 1), torch.from_numpy(labels).flatten())
+    (expected / 7).backward()
+
+    whole, seen = losses._loss_of_chunks, []
+    monkeypatch.setattr(losses, "CHUNK_BYTES", most * 4 * VOCABULARY)
+    monkeypatch.setattr(losses, "_loss_of_chunks", lambda criterion, *of: seen.append(of[0].shape[:2]) or whole(criterion, *of))
+
+    def summed(hidden: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
+        total, count = losses.chunked_cross_entropy(hidden, kernel, bias, jnp.asarray(labels), criterion)
+        return total / 7, count
+
+    (value, count), gradients = jax.value_and_grad(summed, argnums=(0, 1, 2), has_aux=True)(*map(jnp.asarray, arrays))
+    assert seen == [chunks]
+    np.testing.assert_allclose(value, expected.item() / 7, rtol=RELATIVE)
+    np.testing.assert_allclose(summed(*map(jnp.asarray, arrays))[0], expected.item() / 7, rtol=RELATIVE)
+    assert int(count) == (labels.size if criterion.counts_pads else (labels != PAD).sum())
+    for gradient, tensor in zip(gradients, (hidden, kernel, bias), strict=True):
+        assert tensor.grad is not None
+        np.testing.assert_allclose(gradient, tensor.grad.numpy(), rtol=1e-11, atol=1e-14)

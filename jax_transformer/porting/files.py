@@ -21,6 +21,9 @@ TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
 INDEX = ".index.json"
 """End of the name of a file that says which tensor is in which of several."""
+MAPPED_BYTES = {"safetensors": 8 * 2**20, "torch": 32 * 2**20}
+"""How much is read of a file before it is mapped into memory anew, about: what was read of a mapping stays part of the process's memory. To
+open a torch file again takes longer, since it is unpickled."""
 
 
 def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
@@ -45,7 +48,11 @@ def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     content = _load_torch(path)
     if not isinstance(content, Mapping):
         raise PortingError(f"{path}: expected a state_dict, names with tensors; received {type(content).__name__}")
-    return as_arrays(content, str(path)) if is_state_dict(content) else content
+    if not zipfile.is_zipfile(path):  # read, and not mapped
+        return as_arrays(content, str(path)) if is_state_dict(content) else content
+    if is_state_dict(content):
+        return TorchFile(path, content)
+    return {key: TorchFile(path, value, key) if _is_inner_state_dict(value) else value for key, value in content.items()}
 
 
 def read_array(path: str | os.PathLike[str]) -> np.ndarray:
@@ -136,28 +143,35 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
 
     def __init__(self, path: Path) -> None:
         """Reads the header only. Raises PortingError if it doesn't describe the file."""
-        from safetensors import SafetensorError, safe_open
-
         self.path = path
-        try:
-            self._file = safe_open(path, framework="np")
-        except (SafetensorError, OSError) as error:
-            raise PortingError(f"{path}: truncated, or no safetensors file ({_first_line(error)})") from None
+        self._file, self._bytes_read = self._open(), 0
         self._names: list[str] = list(self._file.offset_keys())
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._names:
             raise KeyError(name)
         try:
-            return self._file.get_tensor(name)
+            array = self._file.get_tensor(name)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise PortingError(f"{self.path}: tensor {name} has a dtype that NumPy doesn't have ({_first_line(error)})") from None
+        self._bytes_read += array.nbytes
+        if self._bytes_read > MAPPED_BYTES["safetensors"]:
+            self._file, self._bytes_read = self._open(), 0
+        return array
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
+
+    def _open(self) -> Any:
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            return safe_open(self.path, framework="np")
+        except (SafetensorError, OSError) as error:
+            raise PortingError(f"{self.path}: truncated, or no safetensors file ({_first_line(error)})") from None
 
 
 class StateDict(Mapping[str, np.ndarray]):
@@ -177,6 +191,24 @@ class StateDict(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._tensors)
+
+
+class TorchFile(StateDict):
+    """A state_dict in a torch file that is mapped into memory: each access reads one tensor, an array that is not to be written to."""
+
+    def __init__(self, path: Path, tensors: Mapping[str, Any], key: str | None = None) -> None:
+        """`tensors` as they were loaded; `key`: under which they lie in the file's dict."""
+        super().__init__(tensors)
+        self._path, self._key, self._bytes_read = path, key, 0
+        self._most = max(MAPPED_BYTES["torch"], path.stat().st_size // 8)  # a large one is opened at most 8 times in one reading
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        array = super().__getitem__(name)
+        self._bytes_read += array.nbytes
+        if self._bytes_read > self._most:
+            content = _load_torch(self._path)
+            self._tensors, self._bytes_read = content if self._key is None else content[self._key], 0
+        return array
 
 
 def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensors:
@@ -199,6 +231,10 @@ def is_state_dict(content: Mapping[str, Any]) -> bool:
     if isinstance(content, SafetensorsFile | ShardedFiles | StateDict):
         return True
     return all(_is_named_tensor(name, value) for name, value in content.items())
+
+
+def _is_inner_state_dict(value: object) -> bool:
+    return isinstance(value, Mapping) and bool(value) and is_state_dict(value)
 
 
 def _is_named_tensor(name: object, value: object) -> bool:

@@ -40,6 +40,31 @@ def test_round_trip(suffix, tmp_path):
         assert list(received) == list(arrays)
 
 
+@pytest.mark.parametrize("suffix", files.SUFFIXES)
+@pytest.mark.parametrize("key", [None, "model"])
+def test_a_file_that_is_mapped_anew_reads_the_same(suffix, key, tmp_path, monkeypatch):
+    """Here after every tensor. Arrays that were read before stay what they are."""
+    monkeypatch.setattr(files, "MAPPED_BYTES", {"safetensors": 0, "torch": 0})
+    arrays = {f"{name}.{i}": array for name, array in make_arrays().items() for i in range(5)}
+    path = tmp_path / f"a{suffix}"
+    write_tensors(path, arrays)
+    opened = []
+    monkeypatch.setattr(files.SafetensorsFile, "_open", lambda self, own=files.SafetensorsFile._open: opened.append(1) or own(self))
+    monkeypatch.setattr(files, "_load_torch", lambda path, own=files._load_torch: opened.append(1) or own(path))
+    if suffix == ".safetensors":
+        tensors = read_tensors(path)
+    else:
+        torch = pytest.importorskip("torch")
+        if key:
+            torch.save({"epoch": 3, key: torch.load(path, weights_only=True)}, path)
+        content = read_tensors(path)
+        assert not key or content["epoch"] == 3
+        tensors = content[key] if key else content
+    received = [(name, tensors[name]) for name in [*arrays, *arrays]]
+    assert len(opened) > 2
+    assert all(array.tobytes() == arrays[name].tobytes() for name, array in received)
+
+
 def test_tied_names_stay_tied_in_torch_files(tmp_path):
     torch = pytest.importorskip("torch")
     shared = np.ones((2, 3))

@@ -49,6 +49,22 @@ def test_parts_equal_the_large_batch(parts: int, config: TransformerConfig, rand
         np.testing.assert_allclose(received, expected, rtol=1e-11, atol=1e-14)
 
 
+def test_pads_that_count_do_in_parts_too(config: TransformerConfig, random_params: Any, batch: Batch) -> None:
+    """But not those of a row that only fills the batch up, which here is all that one part has."""
+    labels = batch.labels.copy()
+    labels[1] = config.target_pad_id
+    batch, train = batch._replace(labels=labels), dataclasses.replace(TRAIN, loss_counts_pads=True)
+    with jax.enable_x64(True):
+        params = random_params(config)
+        whole, in_one = step_in_float64(config, train, params, batch)
+        summed, in_parts = step_in_float64(config, dataclasses.replace(train, accumulate=4), params, batch)
+    assert int(in_parts["tokens"]) == 3 * labels.shape[1]
+    for name in ("loss", "tokens", "gradient_norm"):
+        np.testing.assert_allclose(in_parts[name], in_one[name], rtol=1e-13)
+    for received, expected in zip(jax.tree.leaves(summed), jax.tree.leaves(whole), strict=True):
+        np.testing.assert_allclose(received, expected, rtol=1e-11, atol=1e-14)
+
+
 def test_the_mean_of_the_parts_means_would_be_another_gradient(config: TransformerConfig, random_params: Any, batch: Batch) -> None:
     """Which shows that the batch above can tell a sum over tokens from a mean of means."""
     with jax.enable_x64(True):

@@ -1,0 +1,68 @@
+"""Importing and exporting a checkpoint takes the memory of its tensors once, beside what is there already: measured in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model.functional import abstract_params
+from jax_transformer.porting.convert import state_dict_from_params
+from jax_transformer.porting.files import write_tensors
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="/proc/self/status, which tells the peak, is Linux's")
+
+MOST = 1.3
+"""Times the checkpoint's size, on top of what the process had before; for an export, of what it had with the model."""
+
+HINTS = {
+    "num_heads": 8, "source_pad_id": 1, "target_pad_id": 1, "norm_placement": "post", "activation": "relu", "share_embeddings": False,
+    "tie_head": False,
+}  # fmt: skip
+
+MEASURE = """
+import json, sys
+from pathlib import Path
+from jax_transformer.porting import export_checkpoint, import_checkpoint
+
+def measured(field):
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
+    return 1024 * int(line.split()[1])
+
+small, large, back, hints = *sys.argv[1:4], json.loads(sys.argv[4])
+export_checkpoint(import_checkpoint(small, "pytorch", **hints), back)  # everything that is loaded when it is first needed
+figures = {"before": measured("VmRSS")}
+model = import_checkpoint(large, "pytorch", **hints)
+figures |= {"import": measured("VmHWM") - figures["before"], "with_model": measured("VmRSS")}
+export_checkpoint(model, back)
+print(json.dumps(figures | {"export": measured("VmHWM") - figures["with_model"]}))
+"""
+
+
+def write_checkpoint(path: Path, **sizes: int) -> None:
+    config = TransformerConfig(num_heads=8, max_length=256, final_norm=True, **sizes)
+    params = jax.tree.map(lambda leaf: np.full(leaf.shape, 0.5, np.float32), abstract_params(config))
+    write_tensors(path, state_dict_from_params(config, params, "pytorch"))
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_peak_memory(suffix: str, tmp_path: Path) -> None:
+    if suffix == ".pt":
+        pytest.importorskip("torch")
+    small, large, back = (tmp_path / f"{name}{suffix}" for name in ("small", "large", "back"))
+    write_checkpoint(small, source_vocab_size=9, target_vocab_size=7, d_model=16, d_ff=8, num_encoder_layers=1, num_decoder_layers=1)
+    write_checkpoint(large, source_vocab_size=7000, target_vocab_size=6000)
+    size = large.stat().st_size
+    assert size > 200e6
+    command = [sys.executable, "-c", MEASURE, *map(str, (small, large, back)), json.dumps(HINTS)]
+    figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    shares = {what: figures[what] / size for what in ("import", "export")}
+    assert min(shares.values()) > 0.8, "what was measured isn't the checkpoint"
+    assert max(shares.values()) <= MOST, shares
+    assert back.stat().st_size == pytest.approx(size, rel=0.01)
