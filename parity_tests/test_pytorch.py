@@ -328,7 +328,7 @@ def greedy_with_cache(case: Case, eos_id: int, length: int) -> np.ndarray:
 
 def test_greedy_tokens_are_equal(case: Case) -> None:
     length = 12
-    endless = greedy(case.torch64, case.ids()[0], START_ID, eos_id=-1, max_length=length).numpy()
+    endless = greedy(case.torch64, case.ids()[0], START_ID, eos_id=-1, max_decode_length=length).numpy()
     real = endless[endless != case.config.target_pad_id]
     eos_id = int(np.bincount(real).argmax())  # so that some sentences end early
     expected = greedy(case.torch64, case.ids()[0], START_ID, eos_id, length).numpy()

@@ -80,6 +80,7 @@ def test_a_recipe_is_of_its_dialect(name: str) -> None:
     model = PRESETS[name]().model
     assert get_dialect(name).refusals(model) == []
     assert {field: getattr(model, field) for field in get_dialect(name).defaults} == get_dialect(name).defaults
+    assert PRESETS[name]().train.max_decode_length == get_dialect(name).generation.get("max_decode_length", 0)
 
 
 @pytest.mark.parametrize("name", SYSTEMS)

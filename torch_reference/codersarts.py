@@ -259,22 +259,22 @@ def causal_mask(ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def greedy(model: CodersartsTransformer, source_ids: Tensor, start_id: int, eos_id: int, max_length: int) -> Tensor:
+def greedy(model: CodersartsTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int) -> Tensor:
     """The likeliest token, again and again, in evaluation mode, with the masks of training. (The article has no decoding.)
 
     Args:
       source_ids: [B, S].
-      start_id: first decoder input; not part of the result.
-      max_length: most tokens of a translation, eos_id included.
+      decoder_start_id: first decoder input; not part of the result.
+      max_decode_length: most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
     """
     was_training = model.training
     model.eval()
-    prefix = source_ids.new_full((len(source_ids), 1), start_id)
+    prefix = source_ids.new_full((len(source_ids), 1), decoder_start_id)
     finished = torch.zeros(len(source_ids), dtype=torch.bool, device=source_ids.device)
-    for _ in range(max_length):
+    for _ in range(max_decode_length):
         likeliest = model(source_ids, prefix)[:, -1].argmax(dim=-1).masked_fill(finished, model.target_pad_id)  # [B]
         prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
         finished |= likeliest == eos_id

@@ -257,22 +257,22 @@ def plain_attention() -> Iterator[None]:
 
 
 @torch.no_grad()
-def greedy(model: PytorchTransformer, source_ids: Tensor, start_id: int, eos_id: int, max_length: int) -> Tensor:
+def greedy(model: PytorchTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int) -> Tensor:
     """The likeliest token, again and again, the whole prefix computed anew each time.
 
     Args:
       source_ids: [B, S].
-      start_id: first decoder input; not part of the result.
-      max_length: most tokens of a translation, eos_id included.
+      decoder_start_id: first decoder input; not part of the result.
+      max_decode_length: most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
     """
     was_training = model.training
     model.eval()
-    prefix = torch.full((len(source_ids), 1), start_id, dtype=source_ids.dtype, device=source_ids.device)
+    prefix = torch.full((len(source_ids), 1), decoder_start_id, dtype=source_ids.dtype, device=source_ids.device)
     finished = torch.zeros(len(source_ids), dtype=torch.bool, device=source_ids.device)
-    for _ in range(max_length):
+    for _ in range(max_decode_length):
         likeliest = model(source_ids, prefix)[:, -1].argmax(dim=-1)  # [B]
         likeliest = likeliest.masked_fill(finished, model.target_pad_id)
         prefix = torch.cat([prefix, likeliest[:, None].to(prefix.dtype)], dim=1)
