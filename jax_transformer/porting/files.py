@@ -89,7 +89,10 @@ def write_tensors(path: str | os.PathLike[str], tensors: Tensors) -> None:
     write = _save_safetensors if path.suffix == ".safetensors" else _save_torch
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         write(arrays, temporary)
+        temporary.chmod(mode)  # safetensors makes files that only their owner may read
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -65,6 +65,15 @@ def test_a_file_that_is_mapped_anew_reads_the_same(suffix, key, tmp_path, monkey
     assert all(array.tobytes() == arrays[name].tobytes() for name, array in received)
 
 
+@pytest.mark.parametrize("suffix", files.SUFFIXES)
+def test_files_may_be_read_by_whom_other_files_may(suffix, tmp_path):
+    if suffix != ".safetensors":
+        pytest.importorskip("torch")
+    (tmp_path / "other").touch()
+    write_tensors(tmp_path / f"model{suffix}", {"a": np.ones(2)})
+    assert (tmp_path / f"model{suffix}").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 def test_tied_names_stay_tied_in_torch_files(tmp_path):
     torch = pytest.importorskip("torch")
     shared = np.ones((2, 3))
