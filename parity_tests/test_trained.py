@@ -144,7 +144,9 @@ def test_greedy_translations_are_those_of_torch(trained: Model, exported: Path) 
     for row, sentence in zip(padded, ids, strict=True):
         row[: len(sentence)] = sentence
     generation = trained.generation
-    tokens = greedy(reference, as_torch(padded), generation.decoder_start_id, generation.eos_id, max_decode_length=trained.config.max_length)
+    tokens = greedy(
+        reference, as_torch(padded), generation.decoder_start_id, generation.eos_id, max_decode_length=trained.config.max_length
+    )
     rows = [row[: row.index(target.eos_id)] if target.eos_id in row else row for row in np.asarray(tokens).tolist()]
     theirs = target.decode([[token for token in row if token != generation.decoder_start_id] for row in rows])
     assert ours == theirs
