@@ -77,7 +77,7 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
         put; its parent doesn't exist; the model's parameters are not those of its config.
     """
     target = Path(os.path.realpath(path))
-    _check_replaceable(target)
+    check_replaceable(target)
     problems = _param_problems(model.config, flatten(model.params)) + _id_problems(model.config, model.generation)
     if problems:
         raise ModelError("this model can't be saved", problems)
@@ -123,6 +123,14 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     return Model(config, params, **tokenizers, generation=generation, origin=manifest.get("origin"), training=manifest.get("training"))
 
 
+def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The origin of the model in a directory, or in that of a run; None if it has none, or isn't there."""
+    try:
+        return _read_manifest(_find(Path(path))).get("origin")
+    except ModelError:
+        return None
+
+
 def is_model_directory(path: str | os.PathLike[str]) -> bool:
     """Whether there is a directory with a model's manifest."""
     return (Path(path) / MANIFEST).is_file() and (Path(path) / CONFIG).is_file()
@@ -131,7 +139,8 @@ def is_model_directory(path: str | os.PathLike[str]) -> bool:
 # --- saving
 
 
-def _check_replaceable(target: Path) -> None:
+def check_replaceable(target: Path) -> None:
+    """Raises ModelError where `save_model` could not write to this path: see there."""
     if not target.parent.is_dir():
         raise ModelError(f"{target}: there is no directory {target.parent}")
     if not target.exists():

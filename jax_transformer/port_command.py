@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from jax_transformer.model_directory import check_replaceable
+from jax_transformer.porting.files import SUFFIXES
+
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
     from jax_transformer.model_directory import Model
@@ -26,9 +29,9 @@ class PortOptions:
     """
 
     source: tyro.conf.Positional[str]
-    """A file (.pt, .pth, .bin, .safetensors); or a model directory, or a run directory with one in it."""
+    """A file (.pt, .pth, .bin, .safetensors), or the .index.json of several; or a model directory, or a run directory with one in it."""
     destination: tyro.conf.Positional[str] = ""
-    """The model directory to write; or the file (.pt, .pth, .bin, .safetensors)."""
+    """The model directory to write; or the file (.pt, .pth, .bin, .safetensors). One that is there is replaced."""
     inspect: bool = False
     """Only list the file's tensors, and the dialects that they could be of."""
     dialect: str | None = None
@@ -72,10 +75,28 @@ def port(arguments: Sequence[str]) -> int:
         return _inspect(options)
     if not options.destination:
         raise ValueError(f"port: expected two paths; received {options.source} alone; {USAGE_HINT}")
-    if Path(options.source).is_dir():
-        _refuse_others(options, {"destination", "dialect", "dtype"}, f"with the directory {options.source} as the source")
-        return _export(options)
-    return _import(options)
+    _check_places(options)
+    return _export(options) if Path(options.source).is_dir() else _import(options)
+
+
+def _check_places(options: PortOptions) -> None:
+    """Raises ValueError for paths, and options beside them, that can't be meant, before anything is read."""
+    source, destination = Path(options.source), Path(options.destination)
+    to_file = destination.suffix in SUFFIXES
+    if not source.exists():
+        raise ValueError(f"{source}: no such file or directory; {USAGE_HINT}")
+    if not source.is_dir():
+        if to_file:
+            raise ValueError(f"port: expected a directory to write; received {destination}; {USAGE_HINT}")
+        check_replaceable(destination.resolve())
+        return
+    _refuse_others(options, {"destination", "dialect", "dtype"}, f"with the directory {source} as the source")
+    if not to_file:
+        raise ValueError(f"port: expected a file to write, whose name ends in {', '.join(SUFFIXES)}; received {destination}; {USAGE_HINT}")
+    if not destination.parent.is_dir():
+        raise ValueError(f"{destination}: there is no directory {destination.parent}")
+    if source.resolve() in destination.resolve().parents:
+        raise ValueError(f"port: expected a file outside of {source}, whose files are under checksums; received {destination}")
 
 
 def _refuse_others(options: PortOptions, used: Collection[str], when: str) -> None:
@@ -97,19 +118,32 @@ def _import(options: PortOptions) -> int:
     from jax_transformer.model_directory import save_model
     from jax_transformer.porting.convert import import_checkpoint
 
-    if Path(options.destination).suffix in (".pt", ".pth", ".bin", ".safetensors"):
-        raise ValueError(f"port: expected a directory to write; received {options.destination}; {USAGE_HINT}")
-    model = import_checkpoint(options.source, options.dialect, **_hints(options))
+    hints = _hints(options)
+    model = import_checkpoint(options.source, options.dialect, **hints)
     if options.dtype:
-        model = dataclasses.replace(model, params=_cast(model.params, options.dtype))
+        _cast(model.params, options.dtype)
     model = _with_vocabularies(model, options)
     save_model(model, options.destination)
     origin = model.origin or {}
     prefix = f", all named {origin['prefix']}…" if origin["prefix"] else ""
     print(f"dialect:  {origin['dialect']}")
     print(f"file:     {options.source}, {len(origin['tensors'])} tensors{prefix}")
+    assumed = ", ".join(f"{name}={value}" for name, value in _assumed(model, hints).items())
+    if assumed:
+        print(f"assumed:  {assumed} (as its program has it; --set says otherwise)")
     print(f"model:    {options.destination}, {_num_parameters(model):,} parameters, {_use(model)}")
     return 0
+
+
+def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
+    """What neither the checkpoint nor the user said of what the model computes."""
+    from jax_transformer.porting.dialects import get_dialect
+
+    origin = model.origin or {}
+    told = dict(origin["config"])
+    if get_dialect(origin["dialect"]).computes_positions and "position_table" not in hints:
+        told["max_length"] = model.config.max_length
+    return {name: value for name, value in told.items() if name not in hints}
 
 
 def _use(model: Model) -> str:
@@ -149,18 +183,15 @@ def _value(text: str) -> Any:
         return text
 
 
-def _cast(tree: Mapping[str, Any], dtype: str) -> dict[str, Any]:
-    """All leaves in another dtype, but for position tables, which bfloat16 would spoil."""
+def _cast(tree: dict[str, Any], dtype: str) -> None:
+    """Replaces all leaves by others of the dtype, one at a time; but not position tables, which bfloat16 would spoil."""
     import jax.numpy as jnp
 
-    wanted = jnp.dtype(dtype)
-
-    def cast(name: str, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return value if name == "constants" and dtype == "bfloat16" else {key: cast(key, leaf) for key, leaf in value.items()}
-        return value.astype(wanted)
-
-    return {name: cast(name, value) for name, value in tree.items()}
+    for name, value in tree.items():
+        if not isinstance(value, dict):
+            tree[name] = value.astype(jnp.dtype(dtype), copy=False)
+        elif not (name == "constants" and dtype == "bfloat16"):
+            _cast(value, dtype)
 
 
 def _num_parameters(model: Model) -> int:
@@ -187,6 +218,12 @@ def _with_vocabularies(model: Model, options: PortOptions) -> Model:
         )
     source, target = (_tokenizer(model, side, str(file), options) for side, file in files.items())
     generation = model.generation
+    specials = {index for index in (target.bos_id, target.eos_id, target.unk_id, target.pad_id) if index >= 0}
+    if generation.decoder_start_id not in {None, *specials}:
+        raise ValueError(
+            f"--decoder-start-id: expected a special token of {options.target_vocab}, {' or '.join(map(str, sorted(specials)))}; received "
+            f"{generation.decoder_start_id}"
+        )
     if generation.decoder_start_id is None and max(target.bos_id, target.eos_id) >= 0:
         generation = dataclasses.replace(generation, decoder_start_id=target.bos_id if target.bos_id >= 0 else target.eos_id)
     if generation.eos_id is None and target.eos_id >= 0:
@@ -213,6 +250,8 @@ def _tokenizer(model: Model, side: str, file: str, options: PortOptions) -> Toke
     kind = kind or usual.kind
     if language and kind != "spacy":
         raise ValueError(f"--{side}-language: expected with --{side}-tokenizer spacy; received with {kind}")
+    if is_list and kind == "spacy" and not language:
+        raise ValueError(f"--{side}-language: expected the code of the language, such as en, by which spaCy splits text; received none")
     tokenizer = load_tokenizer(
         file, kind=kind, specials=None, lowercase=usual.lowercase and is_list, language=language, add_bos=usual.add_bos,
         add_eos=usual.add_eos,
@@ -220,7 +259,7 @@ def _tokenizer(model: Model, side: str, file: str, options: PortOptions) -> Toke
     size, pad_id = (getattr(model.config, f"{side}_{name}") for name in ("vocab_size", "pad_id"))
     if tokenizer.vocab_size != size:
         raise ValueError(f"{file}: expected {size} tokens, the rows of the {side} embedding; received {tokenizer.vocab_size}")
-    if tokenizer.pad_id != pad_id:
+    if pad_id not in (tokenizer.pad_id, tokenizer.unk_id):  # some programs pad with <unk>, whatever else their list has
         received = "without any" if tokenizer.pad_id < 0 else f"whose padding is {tokenizer.pad_id}"
         raise ValueError(f"{file}: expected {side}_pad_id={pad_id} to be its padding; received a list {received}")
     return tokenizer
@@ -231,18 +270,20 @@ def _tokenizer(model: Model, side: str, file: str, options: PortOptions) -> Toke
 
 def _export(options: PortOptions) -> int:
     from jax_transformer.model_directory import load_model
-    from jax_transformer.porting.convert import export_checkpoint
+    from jax_transformer.porting.convert import computes_position_table, export_checkpoint
     from jax_transformer.porting.dialects import get_dialect
 
     model = load_model(options.source)
+    name, count = options.dialect or (model.origin or {}).get("dialect"), _num_parameters(model)
+    as_computed = name is None or computes_position_table(model, name)
     if options.dtype:
-        model = dataclasses.replace(model, params=_cast(model.params, options.dtype))
-    export_checkpoint(model, options.destination, options.dialect)
-    dialect = get_dialect(options.dialect or (model.origin or {})["dialect"])
-    print(f"dialect:  {dialect.name}")
-    print(f"file:     {options.destination}, {_num_parameters(model):,} parameters")
-    if dialect.computes_positions:
-        print("          without position tables, which its programs compute")
+        _cast(model.params, options.dtype)
+    export_checkpoint(model, options.destination, name, consume=True)
+    print(f"dialect:  {name}")
+    print(f"file:     {options.destination}, {count:,} parameters")
+    if get_dialect(str(name)).computes_positions:
+        other = "" if as_computed else "; this model's are others than are computed here, so keep those that it was given"
+        print(f"          without position tables, which its programs compute{other}")
     return 0
 
 

@@ -67,17 +67,17 @@ def test_with_vocabularies_it_translates(original: Any, file: Path, tmp_path: Pa
     from torch_reference.annotated_zh import greedy
 
     source, target = tmp_path / "source.txt", tmp_path / "target.txt"
-    source.write_text("<unk>\n<s>\n</s>\na\ncat\nsat\n.\nhere\n")
+    source.write_text("UNK\nBOS\nEOS\na\ncat\nsat\nPAD\n.\n")  # sentences are padded with UNK
     target.write_text("<unk>\n<s>\n</s>\n一\n只\n猫\n坐\n着\n。\n", encoding="utf-8")
     vocabularies = ["--source-vocab", source, "--target-vocab", target]
     assert run(file, tmp_path / "model", "--dialect", "annotated_zh", *TOLD, *vocabularies) == 0
     model = load_model(tmp_path / "model")
     assert (model.generation.decoder_start_id, model.generation.eos_id) == (1, 2)
     assert model.source_tokenizer is not None
-    assert model.source_tokenizer.encode(["A cat sat."]) == [[1, 3, 4, 5, 6, 2]]
+    assert model.source_tokenizer.encode(["A cat sat."]) == [[1, 3, 4, 5, 7, 2]]
     assert model.generation.max_decode_length == 60
     assert model.target_tokenizer is not None
-    ids = greedy(original, torch.tensor([[1, 3, 4, 5, 6, 2]]), 1, 2, 20).tolist()
+    ids = greedy(original, torch.tensor([[1, 3, 4, 5, 7, 2]]), 1, 2, 20).tolist()
     assert translate(model, ["A cat sat."]) == model.target_tokenizer.decode(ids) != [""]
 
 
@@ -107,12 +107,14 @@ def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.Ca
     assert set(translate(model, ["ein Hund"])[0].split()) <= {"a", "dog", "rests"}
     with pytest.raises(ValueError, match="expected tokens of the vocabulary only, for it has no <unk>; received 'eine'"):
         translate(model, ["eine Hund"])
+    assert run(file, tmp_path / "other", *told, "--decoder-start-id", "1") == 2
+    assert f"--decoder-start-id: expected a special token of {target}, 0 or 3; received 1" in capsys.readouterr().err
     assert run(file, tmp_path / "other", *told, "--eos-id", "4") == 2
     assert f"--eos-id: expected 3, as {target} says; received 4" in capsys.readouterr().err
     target.write_text("<PAD>\na\ndog\nis\nrests\n")
     assert run(file, tmp_path / "model", *told) == 0
     assert "which doesn't know how sentences begin and end: give --decoder-start-id and --eos-id" in capsys.readouterr().out
-    assert run(file, tmp_path / "model", *told, "--decoder-start-id", "3", "--eos-id", "3") == 0
+    assert run(file, tmp_path / "model", *told, "--decoder-start-id", "0", "--eos-id", "3") == 0
     source.write_text("ein\nHund\nruht\n")
     assert run(file, tmp_path / "other", *told) == 2
     assert f"{source}: expected source_pad_id=2 to be its padding; received a list without any" in capsys.readouterr().err
@@ -141,7 +143,7 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     assert "src_embed.0.lut.weight" in printed
     assert "float32   8×4" in printed
-    assert "the state_dict lies under 'model', and all names begin with 'module.'" in printed
+    assert "the state_dict lies under 'model', and the model's names begin with 'module.'" in printed
     assert [line.split(":")[0] for line in printed.splitlines() if line.startswith("could be")] == [
         "could be annotated_zh",
         "could be harvard",
@@ -160,6 +162,11 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
         (["{file}", "{out}", "--dialect", "floydhub", *TOLD], "missing tensor encoder.embed.embed.weight"),
         (["{file}"], "expected two paths; received {file} alone"),
         (["{file}", "{out}.pt", "--dialect", "harvard", *TOLD], "expected a directory to write; received {out}.pt"),
+        (["{file}", "{folder}", "--dialect", "harvard", *TOLD], "{folder} is a directory but no model's"),
+        (["{folder}", "{out}"], "expected a file to write, whose name ends in .safetensors, .pt, .pth, .bin; received {out}"),
+        (["{folder}", "{folder}/params.safetensors"], "expected a file outside of {folder}, whose files are under checksums"),
+        (["{folder}", "{out}/a.pt"], "there is no directory {out}"),
+        (["{file}", "{out}", "--dialect", "pytorch", *TOLD, "--set", "norm_first=[1]"], "norm_first must be True or False; received [1]"),
         (["{file}", "{out}", "--inspect"], "expected none of these with --inspect; received {out}"),
         (["{file}", "--inspect", "--num-heads", "2"], "expected none of these with --inspect; received --num-heads"),
         (
@@ -186,7 +193,8 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
             ["{file}", "{out}", "--dialect", "harvard", *TOLD, "--source-vocab", "a.txt"],
             "expected both, or neither; received a.txt and None",
         ),
-        (["nowhere.pt", "{out}"], "nowhere.pt: no such file"),
+        (["nowhere.pt", "{out}"], "nowhere.pt: no such file or directory"),
+        (["nowhere", "{out}.pt"], "nowhere: no such file or directory"),
     ],
 )
 def test_mistakes_are_told_and_nothing_is_written(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ class Checkpoint:
 
     tensors: Tensors
     prefix: str = ""
-    """What stood before all names and is taken off, such as "module."."""
+    """What stood before the model's names and is taken off, such as "module."."""
     inside: str = ""
     """The key under which the state_dict lay in the file's dict; "" where the file is one."""
 
@@ -28,7 +27,7 @@ class Checkpoint:
         """What was unwrapped, in words; empty if nothing was."""
         parts = [
             f"the state_dict lies under {self.inside!r}" if self.inside else "",
-            f"all names begin with {self.prefix!r}" if self.prefix else "",
+            f"the model's names begin with {self.prefix!r}" if self.prefix else "",
         ]
         return ", and ".join(filter(None, parts))
 
@@ -36,35 +35,35 @@ class Checkpoint:
 def open_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], recognised: Callable[[Collection[str]], bool]) -> Checkpoint:
     """The tensors of a file or a state_dict; of several in one file, those whose names are recognised.
 
-    A prefix that all names share (nn.DataParallel's "module.", torch.compile's "_orig_mod.", the attribute of a wrapping module) is taken
-    off if the names are recognised without it, and aren't with it.
+    A prefix (nn.DataParallel's "module.", torch.compile's "_orig_mod.", the attribute of a wrapping module) is taken off where the names
+    are recognised without it, and aren't with it; names that don't begin with it stay as they are.
 
     Raises:
       PortingError: see `read_tensors`; several such state_dicts in one file, or none.
     """
 
-    def is_known(names: Collection[str]) -> bool:
-        prefix = _common_prefix(names)
-        return recognised(names) or recognised([name.removeprefix(prefix) for name in names])
+    def prefix_of(names: Collection[str]) -> str | None:
+        """The shortest prefix without which names are recognised; None if there is none."""
+        return next((prefix for prefix in _prefixes(names) if recognised(_without(prefix, names))), None)
 
     inside = ""
     content: Mapping[str, Any] = source if isinstance(source, Mapping) else read_tensors(source)
     if not is_state_dict(content):
-        content, inside = _only_state_dict(content, "state_dict" if isinstance(source, Mapping) else str(source), is_known)
+        content, inside = _only_state_dict(content, "state_dict" if isinstance(source, Mapping) else str(source), prefix_of)
     tensors = as_arrays(content)
-    prefix = _common_prefix(tensors)
-    if prefix and not recognised(list(tensors)) and is_known(list(tensors)):
-        return Checkpoint(_WithoutPrefix(tensors, prefix), prefix, inside)
-    return Checkpoint(tensors, "", inside)
+    prefix = prefix_of(tensors)
+    return Checkpoint(_WithoutPrefix(tensors, prefix), prefix, inside) if prefix else Checkpoint(tensors, "", inside)
 
 
-def _only_state_dict(content: Mapping[str, Any], what: str, is_known: Callable[[Collection[str]], bool]) -> tuple[Mapping[str, Any], str]:
-    """The one state_dict among a dict's values, or the one of a known model, and its key."""
-    found = {key: value for key, value in content.items() if isinstance(value, Mapping) and value and is_state_dict(value)}
-    known = {key: value for key, value in found.items() if is_known(list(value))}
+def _only_state_dict(
+    content: Mapping[str, Any], what: str, prefix_of: Callable[[Collection[str]], str | None]
+) -> tuple[Mapping[str, Any], str]:
+    """The one state_dict in a dict, or the one of a known model, and its key (or keys, with a dot between them)."""
+    found = dict(_state_dicts(content))
+    known = {key: value for key, value in found.items() if prefix_of(value) is not None}
     if len(known or found) == 1:
         ((key, value),) = (known or found).items()
-        return value, str(key)
+        return value, key
     if found:
         names = ", ".join(map(repr, known or found))
         raise PortingError(f"{what}: expected one state_dict; received several, under {names}. Save the one that is meant by itself.")
@@ -72,24 +71,42 @@ def _only_state_dict(content: Mapping[str, Any], what: str, is_known: Callable[[
     raise PortingError(f"{what}: expected a state_dict; received none")
 
 
-def _common_prefix(names: Collection[str]) -> str:
-    """The modules' names that all names begin with, each with its dot."""
-    modules = zip(*(name.split(".")[:-1] for name in names), strict=False)
-    shared = takewhile(lambda column: len(set(column)) == 1, modules)
-    return "".join(f"{column[0]}." for column in shared)
+def _state_dicts(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The state_dicts in a dict, and in dicts in it, with their keys."""
+    for key, value in content.items():
+        if isinstance(value, Mapping) and value:
+            if is_state_dict(value):
+                yield ".".join((*keys, str(key))), value
+            else:
+                yield from _state_dicts(value, (*keys, str(key)))
+
+
+def _prefixes(names: Collection[str]) -> list[str]:
+    """ "", and the modules' names that names begin with, each with its dot: the shortest first."""
+    found = {""}
+    for name in names:
+        modules = name.split(".")[:-1]
+        found |= {"".join(f"{module}." for module in modules[:count]) for count in range(1, 4)}
+    return sorted(found, key=lambda prefix: (prefix.count("."), prefix))
+
+
+def _without(prefix: str, names: Collection[str]) -> list[str]:
+    """Those that begin with the prefix, without it."""
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 class _WithoutPrefix(Mapping[str, np.ndarray]):
-    """The same tensors under shorter names."""
+    """The same tensors under shorter names. (One that would then have another's name keeps its own.)"""
 
     def __init__(self, tensors: Tensors, prefix: str) -> None:
-        self._tensors, self._prefix = tensors, prefix
+        self._tensors = tensors
+        self._names = {name if (short := name.removeprefix(prefix)) in tensors else short: name for name in tensors}
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._tensors[self._prefix + name]
+        return self._tensors[self._names[name]]
 
     def __iter__(self) -> Iterator[str]:
-        return (name.removeprefix(self._prefix) for name in self._tensors)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._tensors)
+        return len(self._names)

@@ -20,6 +20,7 @@ from jax_transformer.model.functional import abstract_params
 from jax_transformer.model_directory import Model
 from jax_transformer.porting.checkpoint import open_checkpoint
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
+from jax_transformer.porting.dialects.tables import ASKS
 from jax_transformer.porting.files import as_arrays, read_array, write_tensors
 from jax_transformer.porting.rules import (
     DTYPES,
@@ -27,6 +28,7 @@ from jax_transformer.porting.rules import (
     Shapes,
     Tensors,
     leaves_from_tensors,
+    not_finite,
     tensors_from_leaves,
 )
 from jax_transformer.trees import flatten, nearest, unflatten
@@ -44,7 +46,8 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
 
     Returns:
       A Model without tokenizers. Its parameters are NumPy arrays of the checkpoint's dtypes that share no memory with the source; its
-      `origin` has the dialect, the prefix of all names, if any, and the tensors' names, in order, with their dtypes.
+      `origin` has the dialect, the prefix of all names, if any, the tensors' names, in order, with their dtypes, and what the tensors don't
+      tell of the program's numbers.
 
     Raises:
       PortingError: the file can't be read; the dialect is unknown, or one of several; hints are missing, unknown or contradict the
@@ -57,7 +60,12 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
     positions = _position_table(table, hints)
     hints = _in_our_words(table, hints)
     generation_hints = {name: hints.pop(name) for name in _field_names(GenerationConfig) & hints.keys()}
-    told = table.read(tensors) | ({} if positions is None else {"max_length": len(positions)})
+    try:
+        told = table.read(tensors)
+    except PortingError as error:
+        asked = [f"{name}: {why}" for name, why in ASKS.items() if name not in hints]
+        raise PortingError(f"this is no checkpoint of dialect {table.name}", error.problems + not_finite(tensors) + asked) from None
+    told |= {} if positions is None else {"max_length": len(positions)}
 
     problems = [f"{name}: {why}" for name, why in table.asks.items() if name not in told and name not in hints]
     if problems:
@@ -71,11 +79,20 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
     if outside:
         raise PortingError(f"hints for dialect {table.name}", outside)
     params = params_from_state_dict(config, tensors, table, positions)
-    origin = {"dialect": table.name, "prefix": checkpoint.prefix, "tensors": {name: str(tensors[name].dtype) for name in tensors}}
+    origin = {
+        "dialect": table.name,
+        "prefix": checkpoint.prefix,
+        "tensors": {name: str(tensors[name].dtype) for name in tensors},
+        "config": {name: getattr(config, name) for name in UNTOLD if name in table.defaults},
+    }
     return Model(config, params, None, None, generation, origin)
 
 
-def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str | None = None) -> None:
+UNTOLD = ("norm_eps", "position_index")
+"""Config fields that decide what is computed, where a dialect only has them from its program."""
+
+
+def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str | None = None, *, consume: bool = False) -> None:
     """Writes the model's parameters as one file of PyTorch tensors, in the order and under the names they were imported with.
 
     A position table that the dialect's programs compute for themselves isn't in the file; nor is one that the model was given instead.
@@ -83,6 +100,7 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
     Args:
       path: ends in .safetensors (which orders its tensors itself), .pt, .pth or .bin.
       dialect: whose names to use; by default those of the checkpoint that the model was imported from.
+      consume: take the model's parameters apart on the way, so that little more memory is needed than they have: it has none afterwards.
 
     Raises:
       PortingError: no dialect is given and the model wasn't imported; the config or the parameters have no place in the dialect; the path
@@ -95,10 +113,11 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
     is_return = origin.get("dialect") == name
     names = list(origin.get("tensors", {})) if is_return else []
     prefix = origin.get("prefix", "") if is_return else ""
-    epsilon = get_dialect(name).defaults.get("norm_eps", model.config.norm_eps)
-    if not is_return and model.config.norm_eps != epsilon:
-        raise PortingError(f"dialect {name}: its programs have norm_eps={epsilon:g}; received {model.config.norm_eps:g}")
-    tensors = state_dict_from_params(model.config, model.params, name, names)
+    _check_untold(model, get_dialect(name), origin.get("config", {}) if is_return else {})
+    leaves = flatten(model.params)
+    if consume:
+        model.params.clear()
+    tensors = _state_dict(model.config, leaves, name, names, consume)
     write_tensors(path, {prefix + name: tensor for name, tensor in tensors.items()})
 
 
@@ -136,11 +155,26 @@ def state_dict_from_params(
     Raises:
       PortingError: the dialect can't express the config, or leaves are missing, unexpected or do not fit; all problems together.
     """
+    return _state_dict(config, flatten(params), dialect, names, consume=False)
+
+
+def computes_position_table(model: Model, dialect: str) -> bool:
+    """Whether the dialect's programs compute, and don't keep, the very position tables that the model has."""
+    computed, leaves = get_dialect(dialect).computed(model.config), flatten(model.params)
+    return bool(computed) and all(np.array_equal(leaves[path], table) for path, table in computed.items())
+
+
+def _state_dict(
+    config: TransformerConfig, leaves: dict[str, np.ndarray], dialect: str | Dialect, names: Collection[str], consume: bool
+) -> dict[str, np.ndarray]:
+    """`state_dict_from_params` of leaves by path; `consume` as of `tensors_from_leaves`."""
     table, shapes = _table(config, dialect)
     computed = table.computed(config)
+    for path in computed:
+        leaves.pop(path, None)
     held = {path: shape for path, shape in shapes.items() if path not in computed}
-    leaves = {path: leaf for path, leaf in flatten(params).items() if path not in computed}
-    tensors = tensors_from_leaves(table.rules(config), leaves, held, names, f"parameters for dialect {table.name}")
+    what = f"parameters for dialect {table.name}"
+    tensors = tensors_from_leaves(table.rules(config), leaves, held, names, what, consume=consume)
     order = [name for name in dict.fromkeys([*names, *tensors]) if name in tensors]
     return {name: tensors[name] for name in order}
 
@@ -157,6 +191,19 @@ def _table(config: TransformerConfig, dialect: str | Dialect) -> tuple[Dialect, 
     if problems:
         raise PortingError(f"dialect {table.name} has no models of this config", problems)
     return table, param_shapes(config)
+
+
+def _check_untold(model: Model, table: Dialect, imported: Mapping[str, Any]) -> None:
+    """Raises PortingError where the dialect's program, or the one that the checkpoint came from, would compute other numbers."""
+    expected = {name: value for name, value in {**table.defaults, **imported}.items() if name in UNTOLD}
+    problems = [
+        f"{name} must be {value!r}, as in {'the checkpoint that was imported' if name in imported else 'its programs'}; received "
+        f"{getattr(model.config, name)!r}"
+        for name, value in expected.items()
+        if getattr(model.config, name) != value
+    ]
+    if problems:
+        raise PortingError(f"dialect {table.name}: a checkpoint doesn't hold these fields of the config", problems)
 
 
 def _position_table(table: Dialect, hints: dict[str, Any]) -> np.ndarray | None:
@@ -184,10 +231,11 @@ def _in_our_words(table: Dialect, hints: dict[str, Any]) -> dict[str, Any]:
         field = name
         if name in aliases:
             field, words = aliases[name]
-            if value not in words:
+            meant = [ours for word, ours in words.items() if word == value]
+            if not meant:
                 problems.append(f"{name} must be {' or '.join(map(repr, words))}; received {value!r}")
                 continue
-            value = words[value]
+            (value,) = meant
         if name not in known:
             problems.append(f"{name}: no such hint{nearest(name, known)}")
         elif ours.get(field, value) != value:

@@ -178,12 +178,19 @@ def leaves_from_tensors(rules: list[Rule], tensors: Tensors, shapes: Shapes, wha
 
 
 def tensors_from_leaves(
-    rules: list[Rule], leaves: Leaves, shapes: Shapes, optional: Collection[str] = (), what: str = "parameters"
+    rules: list[Rule],
+    leaves: dict[str, np.ndarray],
+    shapes: Shapes,
+    optional: Collection[str] = (),
+    what: str = "parameters",
+    *,
+    consume: bool = False,
 ) -> dict[str, np.ndarray]:
     """JAX → torch: new contiguous arrays in the leaves' own dtypes; tied names have the same array.
 
     Args:
       optional: which of the copies that may be left out are wanted.
+      consume: take each leaf out of the dict once its tensors are made: what nobody else holds then needs its memory once.
 
     Raises:
       PortingError: leaves missing, unexpected, of the wrong shape or dtype, not finite, or copies of one tensor and unequal; a leaf without
@@ -204,6 +211,8 @@ def tensors_from_leaves(
             tensor = np.asarray(rule.axes.merge(parts) if rule.axes else parts[0], order="C")
             wanted = [name for name in place.names if name in place.required() or name in optional]
             tensors |= dict.fromkeys(wanted, tensor)
+        for path in rule.paths if consume else ():
+            del leaves[path]
     return tensors
 
 
@@ -287,7 +296,17 @@ def _value_problems(what: str, array: np.ndarray, shape: tuple[int, ...]) -> Ite
     if array.dtype.name not in DTYPES:
         yield f"{what}: expected a dtype of {', '.join(DTYPES)}; received {array.dtype}"
     elif not np.isfinite(array).all():
-        yield f"{what} {tuple(array.shape)}: {int((~np.isfinite(array)).sum())} values are not finite"
+        yield _infinities(what, array)
+
+
+def _infinities(what: str, array: np.ndarray) -> str:
+    return f"{what} {tuple(array.shape)}: {int((~np.isfinite(array)).sum())} values are not finite"
+
+
+def not_finite(tensors: Tensors) -> list[str]:
+    """Of each tensor of floating-point numbers, what is wrong with its values."""
+    arrays = ((name, tensors[name]) for name in tensors)
+    return [_infinities(f"tensor {name}", array) for name, array in arrays if array.dtype.name in DTYPES and not np.isfinite(array).all()]
 
 
 def _unequal(what: str, copies: Mapping[str, np.ndarray]) -> Iterator[str]:

@@ -11,7 +11,7 @@ from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.config_files import load_config
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
-from jax_transformer.model_directory import Model
+from jax_transformer.model_directory import Model, origin_of
 from jax_transformer.run_config import RunConfig
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints
@@ -36,7 +36,10 @@ def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfi
 
 
 def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Model:
-    """The model of a run's parameters. Unless told otherwise, it decodes no more tokens than it was trained on in one sentence."""
+    """The model of a run's parameters. Unless told otherwise, it decodes no more tokens than it was trained on in one sentence.
+
+    Its origin is that of the model that the run began with, as long as that is there.
+    """
     target = corpus.target_tokenizer
     longest = config.train.max_decode_length or config.data.max_length
     model = fitted(config.model, corpus)
@@ -44,7 +47,8 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
     generation = GenerationConfig(
         decoder_start_id=target.bos_id, eos_id=target.eos_id, max_decode_length=longest, source_length=source_length
     )
-    return Model(model, params, corpus.source_tokenizer, target, generation)
+    origin = origin_of(config.init_from) if config.init_from else None
+    return Model(model, params, corpus.source_tokenizer, target, generation, origin)
 
 
 def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None:

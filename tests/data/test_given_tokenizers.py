@@ -101,6 +101,14 @@ def test_a_list_without_specials_takes_them_after_its_end(tmp_path: Path) -> Non
         assert expected in str(error.value)
 
 
+def test_bare_names_are_specials_where_there_are_no_others(tmp_path: Path) -> None:
+    path = write(tmp_path / "vocabulary.txt", "UNK\nPAD\nBOS\nEOS\nthe\n")
+    tokenizer = load(path, SpecialIds(pad=1, unk=0, bos=2, eos=3))
+    assert tokenizer.encode(["the BOS UNK"]) == [[4, 0, 0]]
+    path = write(tmp_path / "vocabulary.txt", "<pad>\n<unk>\n<bos>\n<eos>\nPAD\n")
+    assert load(path, SPECIALS).encode(["PAD PUT"]) == [[4, 1]]
+
+
 @pytest.mark.parametrize("kind", ["whitespace", "spacy"])
 def test_a_list_may_lack_specials_where_none_are_expected(tmp_path: Path, kind: str) -> None:
     """It then knows its own tokens only, and nothing is taken for <unk>."""

@@ -71,6 +71,22 @@ def test_the_one_of_a_known_model_is_meant(prefix: str) -> None:
     assert (checkpoint.inside, checkpoint.prefix) == ("model", prefix)
 
 
+def test_a_state_dict_further_inside_is_opened() -> None:
+    checkpoint = open_checkpoint({"checkpoint": {"model": state_dict(), "step": 3}, "args": {"lr": 0.1}}, known)
+    assert checkpoint.inside == "checkpoint.model"
+    assert list(checkpoint.tensors) == list(state_dict())
+
+
+def test_names_without_the_models_prefix_are_unexpected() -> None:
+    """As a loss's weight beside a model in a Lightning module."""
+    tensors = {f"model.{name}": tensor for name, tensor in state_dict().items()} | {"criterion.weight": torch.ones(6)}
+    assert open_checkpoint(tensors, known).prefix == "model."
+    with pytest.raises(PortingError) as error:
+        import_checkpoint(tensors, "sayhello", **HINTS)
+    assert len(error.value.problems) == 1
+    assert error.value.problems[0].startswith("unexpected tensor criterion.weight (6,)")
+
+
 def test_several_state_dicts_are_named_and_none_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "several.pt"
     torch.save({"model": state_dict(), "ema": state_dict(), "epoch": 3}, path)

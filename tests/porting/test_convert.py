@@ -157,6 +157,38 @@ def test_heads_that_do_not_divide_the_width_are_told_with_all_else():
         import_checkpoint(make_state_dict(), **HINTS | {"num_heads": 5})
 
 
+def test_what_else_is_wrong_is_told_where_sizes_cannot_be_told():
+    state_dict = make_state_dict()
+    del state_dict["transformer.encoder.layers.0.linear1.weight"]
+    state_dict["head.bias"][3] = np.nan
+    with pytest.raises(PortingError, match="this is no checkpoint of dialect pytorch") as error:
+        import_checkpoint(state_dict, num_heads=3, source_pad_id=1)
+    told = [problem.split(",")[0].split(" (")[0] for problem in error.value.problems]
+    assert told == [
+        "missing tensor transformer.encoder.layers.0.linear1.weight", "tensor head.bias", "target_pad_id: the id that pads target sentences"
+    ]  # fmt: skip
+
+
+def test_numbers_that_a_checkpoint_does_not_hold_are_its_programs(tmp_path):
+    model = Model(dataclasses.replace(CONFIG, norm_eps=1e-6), make_params(), None, None, GenerationConfig())
+    with pytest.raises(PortingError, match=r"norm_eps must be 1e-05, as in its programs; received 1e-06"):
+        export_checkpoint(model, tmp_path / "model.safetensors", "pytorch")
+    imported = import_checkpoint(make_state_dict(), **HINTS, norm_eps=1e-6)
+    export_checkpoint(imported, tmp_path / "model.safetensors")
+    other = dataclasses.replace(imported, config=dataclasses.replace(imported.config, norm_eps=1e-5))
+    with pytest.raises(PortingError, match=r"norm_eps must be 1e-06, as in the checkpoint that was imported; received 1e-05"):
+        export_checkpoint(other, tmp_path / "model.safetensors")
+
+
+def test_a_model_can_be_taken_apart_on_the_way(tmp_path):
+    model = import_checkpoint(make_state_dict(), **HINTS)
+    export_checkpoint(model, tmp_path / "kept.safetensors")
+    assert_same_params(model.params, make_params())
+    export_checkpoint(model, tmp_path / "taken.safetensors", consume=True)
+    assert model.params == {}
+    assert (tmp_path / "taken.safetensors").read_bytes() == (tmp_path / "kept.safetensors").read_bytes()
+
+
 def test_ids_beyond_the_vocabulary_are_refused():
     with pytest.raises(PortingError) as error:
         import_checkpoint(make_state_dict(), **HINTS | {"decoder_start_id": 11, "eos_id": 12})

@@ -26,14 +26,16 @@ HINTS = {
     "tie_head": False,
 }  # fmt: skip
 
-MEASURE = """
+MEASURED = """
 import json, sys
 from pathlib import Path
-from jax_transformer.porting import export_checkpoint, import_checkpoint
 
 def measured(field):
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(field))
     return 1024 * int(line.split()[1])
+"""
+FUNCTIONS = """
+from jax_transformer.porting import export_checkpoint, import_checkpoint
 
 small, large, back, hints = *sys.argv[1:4], json.loads(sys.argv[4])
 export_checkpoint(import_checkpoint(small, "pytorch", **hints), back)  # everything that is loaded when it is first needed
@@ -42,6 +44,15 @@ model = import_checkpoint(large, "pytorch", **hints)
 figures |= {"import": measured("VmHWM") - figures["before"], "with_model": measured("VmRSS")}
 export_checkpoint(model, back)
 print(json.dumps(figures | {"export": measured("VmHWM") - figures["with_model"]}))
+"""
+COMMAND = """
+from jax_transformer.cli import main
+
+(small_from, small_to), (large_from, large_to), options = json.loads(sys.argv[1])
+assert main(["port", small_from, small_to, *options]) == 0  # everything that is loaded when it is first needed
+before = measured("VmRSS")
+assert main(["port", large_from, large_to, *options]) == 0
+Path(sys.argv[2]).write_text(json.dumps(measured("VmHWM") - before))
 """
 
 
@@ -60,9 +71,27 @@ def test_peak_memory(suffix: str, tmp_path: Path) -> None:
     write_checkpoint(large, source_vocab_size=7000, target_vocab_size=6000)
     size = large.stat().st_size
     assert size > 200e6
-    command = [sys.executable, "-c", MEASURE, *map(str, (small, large, back)), json.dumps(HINTS)]
+    command = [sys.executable, "-c", MEASURED + FUNCTIONS, *map(str, (small, large, back)), json.dumps(HINTS)]
     figures = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     shares = {what: figures[what] / size for what in ("import", "export")}
     assert min(shares.values()) > 0.8, "what was measured isn't the checkpoint"
     assert max(shares.values()) <= MOST, shares
     assert back.stat().st_size == pytest.approx(size, rel=0.01)
+
+
+def test_peak_memory_of_the_command(tmp_path: Path) -> None:
+    """From a file to a model directory and back; converting what has the dtype already costs nothing."""
+    small, large = tmp_path / "small.safetensors", tmp_path / "large.safetensors"
+    write_checkpoint(small, source_vocab_size=9, target_vocab_size=7, d_model=16, d_ff=8, num_encoder_layers=1, num_decoder_layers=1)
+    write_checkpoint(large, source_vocab_size=7000, target_vocab_size=6000)
+    told = [word for name, value in HINTS.items() for word in ("--set", f"{name}={value}")]
+    there = [(str(file), str(file.with_suffix(""))) for file in (small, large)]
+    back = [(directory, f"{directory}-back.safetensors") for _, directory in there]
+    shares = {}
+    for what, places, options in (("there", there, [*told, "--dtype", "float32"]), ("back", back, [])):
+        command = [sys.executable, "-c", MEASURED + COMMAND, json.dumps([*places, options]), str(tmp_path / "peak")]
+        subprocess.run(command, check=True, capture_output=True, text=True)
+        shares[what] = json.loads((tmp_path / "peak").read_text()) / large.stat().st_size
+    assert min(shares.values()) > 0.8, "what was measured isn't the checkpoint"
+    assert max(shares.values()) <= MOST, shares
+    assert Path(back[1][1]).read_bytes() == large.read_bytes()

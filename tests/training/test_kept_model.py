@@ -14,7 +14,7 @@ import pytest
 
 from jax_transformer.cli import main
 from jax_transformer.config import TransformerConfig
-from jax_transformer.model_directory import load_model
+from jax_transformer.model_directory import load_model, save_model
 from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
 from jax_transformer.training import loop
 from jax_transformer.training.averaging import mean_params
@@ -159,7 +159,10 @@ def test_a_run_starts_from_a_models_parameters_and_vocabulary(averaged: Training
     """Other text, the model's tokenizers: with everything but a bias frozen, all else is what it was."""
     config = small_run(tmp_path, max_steps=1, freeze=("encoder/*", "decoder/*", "*embedding/*", "head/kernel"))
     other_text = dataclasses.replace(config.data, split_seed=5, phrasebook_pairs=100)
-    result = train(dataclasses.replace(config, data=other_text, init_from=str(averaged.run)))
+    ported = dataclasses.replace(load_model(averaged.run), origin={"dialect": "pytorch", "prefix": "module.", "tensors": {}, "config": {}})
+    save_model(ported, tmp_path / "ported")
+    result = train(dataclasses.replace(config, data=other_text, init_from=str(tmp_path / "ported")))
+    assert load_model(result.run).origin == ported.origin
     before, after = params_of(averaged.run), params_of(result.run)
     assert [path for path, leaf in after.items() if not np.array_equal(leaf, before[path])] == ["head/bias"]
     ours, theirs = load_model(result.run), load_model(averaged.run)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from jax_transformer.data.tokenizers.pipelines import Normalization, PipelineBackend, make_pipeline, normalizer_steps, read_pipeline
 from jax_transformer.data.tokenizers.special_tokens import (
     ALL_NAMES,
+    BARE_NAMES,
     BOS,
     EOS,
     NAMES,
@@ -187,6 +188,8 @@ def _read_list(
             raise ValueError(f"expected one {special} token; received {lines}")
     marked = {name: index for name, index in ids.items() if name in ALL_NAMES}
     found = find_specials(marked)
+    found |= {special: ids[name] for special, name in BARE_NAMES.items() if special not in found and name in ids}
+    marked |= found
     found |= _missing_specials(marked, len(entries), specials)
     by_id = {index: name for name, index in found.items()} | {ids[tag]: hidden_name(tag) for tag in tags if tag in ids}
     size = max([len(entries), *(index + 1 for index in by_id)])

@@ -14,6 +14,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     EOS: (EOS, "</s>", "<EOS>", "[EOS]", "[SEP]", "<end>", "<|endoftext|>"),
 }
 """Our name of a special token → the names by which it is recognised in files, the likeliest first."""
+BARE_NAMES = {PAD: "PAD", UNK: "UNK", BOS: "BOS", EOS: "EOS"}
+"""Names that are words as well: they count in a list of tokens that has none of the others."""
 ALL_NAMES = tuple(name for names in NAMES.values() for name in names)
 NO_TOKEN = -1
 """In place of the id of a special token that a vocabulary lacks."""

@@ -146,6 +146,7 @@ DIALECT = Dialect(
     recognises=recognises,
     fixed=FIXED,
     choices=CHOICES,
+    defaults={"norm_eps": 1e-5},
     read=read,
     asks=ASKS,
     rules=rules,
