@@ -16,7 +16,7 @@ def floydhub() -> RunConfig:
     """FloydHub's tutorial, English to French: train.en, train.fr, valid.en and valid.fr here.
 
     Reported: a loss of about 1.3, and BLEU 0.39 on Europarl. Its program keeps pairs of sentences of fewer than
-    80 spaces; here those of up to 80 tokens. The released program decodes with a beam of 3.
+    80 spaces; here those of up to 80 tokens. The released program decodes with a beam of 3; here decoding is greedy.
     """
     return RunConfig(
         model=TransformerConfig(
@@ -97,7 +97,7 @@ def codersarts() -> RunConfig:
             max_length=5000, scale_embedding=False, position_index="batch_row", norm_placement="pre", norm_eps=1e-6, norm_eps_outside=True,
             norm_unbiased=True, masked_value=-1e9, dropout_rate=0.1, attention_dropout_rate=0.1, initializer="torch",
         ),
-        data=DataConfig(tokenizer="whitespace", max_length=32, batch_tokens=2048, num_shapes=2),
+        data=DataConfig(tokenizer="whitespace", source_eos=False, max_length=32, batch_tokens=2048, num_shapes=2),
         train=TrainConfig(
             max_steps=1_000_000, max_epochs=100, schedule="constant", learning_rate=1e-4, warmup_steps=0, adam_b2=0.999, adam_eps=1e-8,
             label_smoothing=0.0, loss_counts_pads=True, evaluate_sentences=100,
@@ -148,7 +148,8 @@ def stepwise() -> RunConfig:
     """The article that builds a Transformer in steps: width 4, to memorise 50 pairs. train.tsv here, with these pairs.
 
     Reported: that it memorises its 50 pairs of OPUS-100; tried again, 7 of 50 come out whole at this size. `stepwise_wide` does memorise.
-    The article's batches of 32 cut the end off the longest sentences' targets; here nothing is cut. Its padding is attended to, so that all
+    The article's batches of 32 cut the end off the longest sentences' targets; here nothing is cut. Its one <EOS> begins and ends targets,
+    and it has no <unk>; here <bos> begins them, and the vocabularies have both. Its padding is attended to, so that all
     batches have one length, to which sources are padded while decoding too.
     """
     return RunConfig(
