@@ -8,6 +8,9 @@ What it computes otherwise than Vaswani et al. (2017):
 - masked logits become -10000, beside which a large logit still counts;
 - there is no dropout on attention weights.
 
+The embeddings' row of the pad gets no gradient (`padding_idx`). The program writes 1 there, which is its pad; here it is the pad's id,
+whatever that is.
+
 Norms are the paper's, with ε 1e-12 inside the root. The position table is no part of the state_dict. Its keys and shapes are those of
 `sayhello`, with biases in the attentions, which has another norm and other masks: nothing but the numbers tells them apart.
 

@@ -9,6 +9,9 @@ What it computes otherwise than Vaswani et al. (2017):
 - the decoder's own mask takes the *source's* pad id for padding;
 - there is no dropout on attention weights.
 
+The embeddings' row of the pad gets no gradient (`padding_idx`). The program writes 1 there, which is its pad; here it is the pad's id,
+whatever that is.
+
 The article's projections in the attentions have biases; those of the released program have none (`attention_bias`). The position table is
 no part of the state_dict.
 
