@@ -79,6 +79,19 @@ def test_the_longest_sentences_that_the_tables_allow(name: str) -> None:
             case.torch64(torch.from_numpy(too_long), torch.from_numpy(target))
 
 
+@pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if system.dialect in (name, name.removesuffix("_as_meant"))])
+def test_sentences_of_more_than_512_tokens(name: str) -> None:
+    """With tables of 600 rows, all of them taken by the sources. (What has no table, or one for the rows of a batch, takes any length.)"""
+    case, rng = make_case(name, max_length=600), np.random.default_rng(6)
+    config = case.config
+    source, target = rng.integers(config.source_vocab_size, size=(2, 600)), rng.integers(config.target_vocab_size, size=(2, 520))
+    source[1, 540:], target[1, 515:] = config.source_pad_id, config.target_pad_id
+    with torch.no_grad():
+        expected = case.torch64(torch.from_numpy(source), torch.from_numpy(target)).numpy()
+    received = quick_logits(config, case.params64, source, target)
+    assert compare(np.asarray(received), expected).within(FLOAT64_RELATIVE_RMS), compare(np.asarray(received), expected)
+
+
 def test_positions_by_row_bound_the_batch() -> None:
     """As many sentences as codersarts's table has rows, and one more is refused by both."""
     case, rng = make_case("codersarts"), np.random.default_rng(4)
