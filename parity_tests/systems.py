@@ -173,6 +173,26 @@ def make_batch(rng: np.random.Generator, sizes: dict[str, Any]) -> tuple[np.ndar
     return source, target
 
 
+# --- parameters
+
+
+def bits(tensors: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...], str, bytes]]:
+    """Name, shape, dtype and bytes of torch tensors or arrays, in their order."""
+    arrays = {name: value.view(torch.uint8) if isinstance(value, torch.Tensor) else value for name, value in tensors.items()}
+    return [(name, tuple(tensors[name].shape), str(tensors[name].dtype), np.asarray(array).tobytes()) for name, array in arrays.items()]
+
+
+def per_layer(gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Parameters one by one: stacked leaves taken apart, constants left out."""
+    parts = {}
+    for path, leaf in gradients.items():
+        if "/layers/" in path:
+            parts |= {f"{path}[{i}]": leaf[i] for i in range(len(leaf))}
+        elif not path.startswith("constants/"):
+            parts[path] = leaf
+    return parts
+
+
 # --- traces
 
 
@@ -254,14 +274,3 @@ def jax_activation_gradients(case: Case, labels: np.ndarray) -> dict[str, np.nda
     zeros = {name: np.zeros(value.shape, value.dtype) for name, value in trace.items() if not name.startswith("mask.")}
     gradients = _activation_gradients(case.params64, zeros, case.config, case.source_ids, case.decoder_input_ids, labels)
     return {name: np.asarray(gradient) for name, gradient in gradients.items()}
-
-
-def per_layer(gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Parameters one by one: stacked leaves taken apart, constants left out."""
-    parts = {}
-    for path, leaf in gradients.items():
-        if "/layers/" in path:
-            parts |= {f"{path}[{i}]": leaf[i] for i in range(len(leaf))}
-        elif not path.startswith("constants/"):
-            parts[path] = leaf
-    return parts
