@@ -7,7 +7,8 @@ shuffled once. Each is padded to one of a few shapes, on both sides alike, so th
 nothing but rounding.
 
 exact: one epoch in float64 without dropout. Every step's loss, the dev loss and the weights at the end are compared; beside them stands
-PyTorch against itself, each of its first weights changed in the last bit.
+PyTorch against itself, each of its first weights changed in the last bit. The exit code is 1 if a step's loss is not finite, or differs by
+more than 1e-9.
 
 dropout: float32, each framework with random numbers of its own, so that only the distribution of the dev losses can be compared. A seed is
 one draw of first weights and order for both sides.
@@ -23,6 +24,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
@@ -196,6 +198,10 @@ GROWTH = (1, 10, 30, 100, 200)
 """Steps at which the largest difference so far is printed."""
 
 
+EPOCH_LOSS_RELATIVE = 1e-9
+"""Each loss of a whole epoch: ten times what the fifty steps of a trajectory may differ by, for training amplifies rounding."""
+
+
 class Differences(NamedTuple):
     """Of a candidate from a reference, all relative."""
 
@@ -208,8 +214,10 @@ class Differences(NamedTuple):
 def differences(candidate: Trained, reference: Trained) -> Differences:
     errors = {path: compare(candidate.weights[path], leaf).relative_rms for path, leaf in reference.weights.items()}
     is_key_bias = {path: has_zero_gradient(path.split("[")[0]) for path in errors}
+    with np.errstate(invalid="ignore"):  # no number where either is none
+        losses = np.abs(np.array(candidate.losses) / np.array(reference.losses) - 1.0)
     return Differences(
-        losses=np.abs(np.array(candidate.losses) / np.array(reference.losses) - 1.0),
+        losses=losses,
         dev_loss=abs(candidate.dev_losses[-1] / reference.dev_losses[-1] - 1.0),
         weights={path: error for path, error in errors.items() if not is_key_bias[path]},
         key_biases=max(error for path, error in errors.items() if is_key_bias[path]),
@@ -252,6 +260,17 @@ def measure_exactly(corpus: PreparedCorpus, seed: int = 0) -> dict[str, Any]:
         "dev_losses": theirs.dev_losses,
         "differences": {name: {**difference._asdict(), "losses": difference.losses.tolist()} for name, difference in found.items()},
     }
+
+
+def complaint(losses: Sequence[float]) -> str:
+    """What is wrong with the losses' differences from PyTorch's, step by step; empty if nothing is."""
+    wrong = [step for step, difference in enumerate(losses) if not difference <= EPOCH_LOSS_RELATIVE]
+    if not wrong:
+        return ""
+    return (
+        f"FAILED: {len(wrong)} of {len(losses)} losses are not finite, or differ from torch's by more than {EPOCH_LOSS_RELATIVE:g}; "
+        f"the first at step {wrong[0] + 1}, by {losses[wrong[0]]:.1e}"
+    )
 
 
 # --- with dropout: the same distribution
@@ -309,14 +328,15 @@ def machine() -> dict[str, Any]:
     return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "jax": version("jax"), "torch": version("torch")}
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=("exact", "dropout"))
     parser.add_argument("--data", default=data_folder())
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--json")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.data is None:
         parser.error("expected --data, or JAX_TRANSFORMER_SHARED in the environment; received neither")
     if options.seeds < 2:
@@ -329,7 +349,11 @@ def main() -> None:
         record["dropout"] = measure_dropout(corpus, options.epochs, options.seeds)
     if options.json:
         Path(options.json).write_text(json.dumps(record, indent=1), encoding="utf-8")
+    failed = complaint(record["exact"]["differences"]["jax"]["losses"]) if "exact" in record else ""
+    if failed:
+        print(failed)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

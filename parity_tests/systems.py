@@ -1,7 +1,8 @@
 """The published systems as pairs: a reference in PyTorch with random weights, the JAX model that they are imported into, and a batch.
 
 Inputs are such that mistakes show: all sizes differ pairwise; padding stands right, left and inside; there are a sentence of one token and
-one of nothing but padding; every parameter is random, biases and the scales of norms included.
+one of nothing but padding; pad ids are anywhere, and others on either side; every parameter is random, biases and the scales of norms
+included.
 """
 
 from __future__ import annotations
@@ -91,10 +92,11 @@ class Case(NamedTuple):
 
 
 @cache
-def make_case(name: str) -> Case:
-    """The case of one of the SYSTEMS; the same whenever it is made."""
+def make_case(name: str, max_length: int | None = None) -> Case:
+    """The case of one of the SYSTEMS; the same whenever it is made. `max_length`: rows of its position tables, instead of drawn ones."""
     rng, system = np.random.default_rng([*name.encode()]), SYSTEMS[name]
     arguments = make_arguments(rng, system)
+    arguments["max_length"] = max_length or arguments["max_length"]
     torch32 = system.build(**arguments).eval()
     randomise(torch32, rng)
     batch = make_batch(rng, arguments)
@@ -112,13 +114,13 @@ def make_case(name: str) -> Case:
 
 
 def make_arguments(rng: np.random.Generator, system: System) -> dict[str, Any]:
-    """Sizes no two of which are equal, and pad ids anywhere."""
+    """Sizes no two of which are equal, and two pad ids, each a token of both sides."""
     num_heads, head_dim = (int(size) for size in rng.choice(np.array(system.heads)))
     d_ff, source_vocab_size, target_vocab_size, max_length = (int(size) for size in rng.choice(np.arange(41, 60), 4, replace=False))
+    source_pad_id, target_pad_id = (int(token) for token in rng.choice(min(source_vocab_size, target_vocab_size), 2, replace=False))
     sizes = {
         "source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size, "d_model": num_heads * head_dim,
-        "num_heads": num_heads, "d_ff": d_ff, "max_length": max_length, "source_pad_id": int(rng.integers(4)),
-        "target_pad_id": int(rng.integers(4)),
+        "num_heads": num_heads, "d_ff": d_ff, "max_length": max_length, "source_pad_id": source_pad_id, "target_pad_id": target_pad_id,
     }  # fmt: skip
     if not system.dialect.startswith("stepwise"):
         return sizes | {"num_encoder_layers": 3, "num_decoder_layers": 2}
@@ -165,8 +167,30 @@ def make_batch(rng: np.random.Generator, sizes: dict[str, Any]) -> tuple[np.ndar
     target[1, :2] = target_pad
     target[2, [3, 4]] = target_pad
     target[3, 1:] = target_pad
+    target[4, [2, 6]] = source_pad  # which sayhello's decoder takes for padding
+    target[5, 0] = source_pad
     target[6] = target_pad
     return source, target
+
+
+# --- parameters
+
+
+def bits(tensors: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...], str, bytes]]:
+    """Name, shape, dtype and bytes of torch tensors or arrays, in their order."""
+    arrays = {name: value.view(torch.uint8) if isinstance(value, torch.Tensor) else value for name, value in tensors.items()}
+    return [(name, tuple(tensors[name].shape), str(tensors[name].dtype), np.asarray(array).tobytes()) for name, array in arrays.items()]
+
+
+def per_layer(gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Parameters one by one: stacked leaves taken apart, constants left out."""
+    parts = {}
+    for path, leaf in gradients.items():
+        if "/layers/" in path:
+            parts |= {f"{path}[{i}]": leaf[i] for i in range(len(leaf))}
+        elif not path.startswith("constants/"):
+            parts[path] = leaf
+    return parts
 
 
 # --- traces
@@ -250,14 +274,3 @@ def jax_activation_gradients(case: Case, labels: np.ndarray) -> dict[str, np.nda
     zeros = {name: np.zeros(value.shape, value.dtype) for name, value in trace.items() if not name.startswith("mask.")}
     gradients = _activation_gradients(case.params64, zeros, case.config, case.source_ids, case.decoder_input_ids, labels)
     return {name: np.asarray(gradient) for name, gradient in gradients.items()}
-
-
-def per_layer(gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Parameters one by one: stacked leaves taken apart, constants left out."""
-    parts = {}
-    for path, leaf in gradients.items():
-        if "/layers/" in path:
-            parts |= {f"{path}[{i}]": leaf[i] for i in range(len(leaf))}
-        elif not path.startswith("constants/"):
-            parts[path] = leaf
-    return parts

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
+import one_epoch
 import pytest
-from one_epoch import data_folder, differences, make_task, read_corpus, train_exactly
+from one_epoch import Trained, data_folder, differences, make_task, read_corpus, train_exactly
 
 from jax_transformer.parity.tolerances import TRAJECTORY_LOSS_RELATIVE, TRAJECTORY_PARAMETERS_RELATIVE_RMS
 
@@ -27,3 +29,32 @@ def test_the_first_steps_of_an_epoch(tmp_path: Path) -> None:
     np.testing.assert_allclose(ours.dev_losses, theirs.dev_losses, rtol=TRAJECTORY_LOSS_RELATIVE)
     errors = differences(ours, theirs).weights
     assert {path: error for path, error in errors.items() if not error <= TRAJECTORY_PARAMETERS_RELATIVE_RMS} == {}
+
+
+@pytest.mark.parametrize(
+    ("factor", "code", "told"),
+    [
+        (1.0 + 9e-10, 0, ""),
+        (
+            1.0 + 2e-9,
+            1,
+            "FAILED: 1 of 3 losses are not finite, or differ from torch's by more than 1e-09; the first at step 2, by 2.0e-09\n",
+        ),
+        (np.nan, 1, "FAILED: 1 of 3 losses are not finite, or differ from torch's by more than 1e-09; the first at step 2, by nan\n"),
+    ],
+)
+def test_an_epoch_whose_losses_differ_fails(
+    factor: float, code: int, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command still writes what it has measured."""
+    weights = {"head/kernel": np.ones(2), "encoder/layers/self_attention/key/bias[0]": np.ones(2)}
+    theirs, ours = (Trained([3.0, 2.0 * times, 1.0], [1.5], weights) for times in (1.0, factor))
+    for name in ("read_corpus", "make_task"):
+        monkeypatch.setattr(one_epoch, name, lambda *arguments, **options: None)
+    monkeypatch.setattr(one_epoch, "train_exactly", lambda *arguments: (ours, theirs))
+    monkeypatch.setattr(one_epoch, "train_nudged", lambda *arguments: theirs)
+    record = tmp_path / "record.json"
+    assert one_epoch.main(["--only", "exact", "--data", "anywhere", "--json", str(record)]) == code
+    assert capsys.readouterr().out.endswith(told)
+    assert ("FAILED" in told) == bool(code)
+    assert len(json.loads(record.read_text())["exact"]["differences"]["jax"]["losses"]) == 3

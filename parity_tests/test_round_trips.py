@@ -6,7 +6,6 @@ than a normal number. What is compared: names, their order, shapes, dtypes, and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from systems import SYSTEMS, Case, make_case
+from systems import SYSTEMS, Case, bits, make_case
 
 from jax_transformer.config import GenerationConfig
 from jax_transformer.model.functional import abstract_params
@@ -44,12 +43,6 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 def hints(case: Case, table: np.ndarray) -> dict[str, Any]:
     """What import is told; of the position table only where no checkpoint holds it."""
     return case.hints | ({"position_table": table} if case.system.computes_positions else {})
-
-
-def bits(tensors: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...], str, bytes]]:
-    """Of torch tensors or arrays, in their order."""
-    arrays = {name: value.view(torch.uint8) if isinstance(value, torch.Tensor) else value for name, value in tensors.items()}
-    return [(name, tuple(tensors[name].shape), str(tensors[name].dtype), np.asarray(array).tobytes()) for name, array in arrays.items()]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +24,7 @@ from systems import (
     torch_trace,
 )
 
+from jax_transformer.config import TransformerConfig
 from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model import functional
 from jax_transformer.parity.compare import compare, float32_rule
@@ -79,6 +83,19 @@ def test_the_longest_sentences_that_the_tables_allow(name: str) -> None:
             case.torch64(torch.from_numpy(too_long), torch.from_numpy(target))
 
 
+@pytest.mark.parametrize("name", [name for name, system in SYSTEMS.items() if system.dialect in (name, name.removesuffix("_as_meant"))])
+def test_sentences_of_more_than_512_tokens(name: str) -> None:
+    """With tables of 600 rows, all of them taken by the sources. (What has no table, or one for the rows of a batch, takes any length.)"""
+    case, rng = make_case(name, max_length=600), np.random.default_rng(6)
+    config = case.config
+    source, target = rng.integers(config.source_vocab_size, size=(2, 600)), rng.integers(config.target_vocab_size, size=(2, 520))
+    source[1, 540:], target[1, 515:] = config.source_pad_id, config.target_pad_id
+    with torch.no_grad():
+        expected = case.torch64(torch.from_numpy(source), torch.from_numpy(target)).numpy()
+    received = quick_logits(config, case.params64, source, target)
+    assert compare(np.asarray(received), expected).within(FLOAT64_RELATIVE_RMS), compare(np.asarray(received), expected)
+
+
 def test_positions_by_row_bound_the_batch() -> None:
     """As many sentences as codersarts's table has rows, and one more is refused by both."""
     case, rng = make_case("codersarts"), np.random.default_rng(4)
@@ -123,21 +140,81 @@ def test_activation_gradients(case: Case) -> None:
         assert result.within(FLOAT64_RELATIVE_RMS), f"{name}: {result}"
 
 
+START, LENGTH = 5, 14
+"""Of decoding: the first decoder input, and the most tokens."""
+
+
+def by_torch(case: Case, eos_id: int) -> np.ndarray:
+    """Tokens [B, LENGTH] of the sources that are not all padding. (Ours gives nothing for nothing.)"""
+    tokens = case.system.greedy(case.torch64, torch.from_numpy(case.source_ids), START, eos_id, LENGTH).numpy()
+    tokens = np.pad(tokens, ((0, 0), (0, LENGTH - tokens.shape[1])), constant_values=case.config.target_pad_id)
+    return tokens[(case.source_ids != case.config.source_pad_id).any(axis=1)]
+
+
+def by_jax(case: Case, eos_id: int, config: TransformerConfig | None = None) -> np.ndarray:
+    """The same; `config`: one of other masks than the case's."""
+    tokens = greedy(config or case.config, case.params64, case.source_ids, decoder_start_id=START, eos_id=eos_id, max_decode_length=LENGTH)
+    return np.asarray(tokens)[(case.source_ids != case.config.source_pad_id).any(axis=1)]
+
+
+def with_other_masks(config: TransformerConfig) -> list[TransformerConfig]:
+    """Each takes one padding mask of the decoder for another while decoding: training's for the system's own, or none for training's."""
+    others = []
+    if config.decoder_padding != "none":
+        others.append(dataclasses.replace(config, decoding_decoder_padding=None if config.decoding_decoder_padding else "none"))
+    if config.cross_padding == "both":
+        others.append(dataclasses.replace(config, decoding_cross_padding="keys"))
+    return others
+
+
+def after_pads(tokens: np.ndarray, pad_ids: list[int]) -> np.ndarray:
+    """Where tokens [B, T] are no pads, but those before them are."""
+    is_pad = np.isin(tokens, pad_ids)
+    return ~is_pad & np.roll(is_pad, 1, axis=1) & (np.arange(tokens.shape[1]) > 0)
+
+
+def giving_out_pads(case: Case, pad_ids: list[int]) -> Case:
+    """The case with a head that prefers pads, so much that as many sentences as possible depend on the padding masks of decoding.
+
+    Not so much that all translations become one.
+    """
+
+    def preferring(by: float) -> Case:
+        model = copy.deepcopy(case.torch64)
+        *_, head_bias = model.parameters()
+        with torch.no_grad():
+            head_bias[pad_ids] += by
+        return case._replace(torch64=model, params64=case.params64 | {"head": case.params64["head"] | {"bias": head_bias.detach().numpy()}})
+
+    def sentences(preferred: Case) -> tuple[int, ...]:
+        """Of four that differ from each other; whose tokens differ with other masks; that go on after a pad."""
+        tokens = by_jax(preferred, eos_id=-1)
+        others = [by_jax(preferred, -1, config) for config in with_other_masks(case.config)]
+        differing = min(((other != tokens).any(axis=1).sum() for other in others), default=0)
+        return min(len(np.unique(tokens, axis=0)), 4), differing, after_pads(tokens, pad_ids).any(axis=1).sum()
+
+    with torch.no_grad():
+        scale = case.torch64(*case.ids()).std().item()
+    return max((preferring(scale * by) for by in np.arange(0.0, 4.0, 0.2)), key=sentences)
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_greedy_decoding_is_the_systems_own(name: str) -> None:
-    """Token for token, in float64, with the masks that the system uses while decoding; to the end, and with an <eos> that comes up."""
-    case, start, length = make_case(name), 5, 14
-    has_tokens = (case.source_ids != case.config.source_pad_id).any(axis=1)  # ours gives nothing for nothing
+    """Token for token, in float64, with the masks that the system uses while decoding; to the end, and with an <eos> that comes up.
 
-    def both(eos: int) -> tuple[np.ndarray, np.ndarray]:
-        expected = case.system.greedy(case.torch64, torch.from_numpy(case.source_ids), start, eos, length).numpy()
-        padded = np.full((len(expected), length), case.config.target_pad_id)
-        padded[:, : expected.shape[1]] = expected
-        received = greedy(case.config, case.params64, case.source_ids, decoder_start_id=start, eos_id=eos, max_decode_length=length)
-        return padded[has_tokens], np.asarray(received)[has_tokens]
-
-    expected, received = both(eos=-1)
-    np.testing.assert_array_equal(received, expected)
+    Pads are given out amid other tokens: with other masks, what follows them is something else.
+    """
+    config = make_case(name).config
+    pad_ids = sorted({config.target_pad_id, config.target_pad_id if config.decoder_padding_id is None else config.decoder_padding_id})
+    case = giving_out_pads(make_case(name), pad_ids)
+    expected = by_torch(case, eos_id=-1)
+    np.testing.assert_array_equal(by_jax(case, eos_id=-1), expected)
     assert len(np.unique(expected, axis=0)) >= 4  # of six: rows that took each other's place would show
-    expected, received = both(eos=int(expected[0, 2]))
-    np.testing.assert_array_equal(received, expected)
+    assert after_pads(expected, pad_ids).any()
+    assert (expected[:, :-1] == config.target_pad_id).any()
+    for others in with_other_masks(config):
+        assert (by_jax(case, -1, others) != expected).any()
+    eos_id = int(expected[after_pads(expected, pad_ids)][-1])
+    expected = by_torch(case, eos_id)
+    assert (expected == eos_id).any()
+    np.testing.assert_array_equal(by_jax(case, eos_id), expected)

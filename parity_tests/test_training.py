@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from recipes_in_torch import divergence, noam
 from torch import nn
 from torch.nn import functional as torch_functional
 from torch.optim import lr_scheduler
@@ -42,6 +43,22 @@ def gradients(seed: int = 0) -> np.ndarray:
 
 START = np.random.default_rng(1).standard_normal(20)
 
+
+class DecoupledSGD(torch.optim.SGD):
+    """Decays the parameters themselves before SGD's step, past the momentum, as AdamW does before Adam's. (torch has no such SGD.)"""
+
+    def __init__(self, parameters: list[nn.Parameter], rate: float, momentum: float, decay: float) -> None:
+        super().__init__(parameters, rate, momentum=momentum)
+        self.decay = decay
+
+    def step(self, closure: Any = None) -> Any:
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter -= group["lr"] * self.decay * parameter
+        return super().step(closure)
+
+
 OPTIMIZERS: dict[str, tuple[dict[str, Any], Callable[[list[nn.Parameter]], torch.optim.Optimizer]]] = {
     "Adam": ({}, lambda p: torch.optim.Adam(p, 0.01, (0.9, 0.98), 1e-9)),
     "Adam, ε 5e-9, L2 5e-4": (
@@ -54,8 +71,32 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Callable[[list[nn.Parameter]], torch
         {"optimizer": "sgd", "adam_b1": 0.9, "weight_decay": 0.01},
         lambda p: torch.optim.SGD(p, 0.01, momentum=0.9, weight_decay=0.01),
     ),
+    "SGD, decoupled decay": (
+        {"optimizer": "sgd", "adam_b1": 0.0, "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
+        lambda p: DecoupledSGD(p, 0.01, 0.0, 0.1),
+    ),
+    "SGD, momentum, decoupled decay": (
+        {"optimizer": "sgd", "adam_b1": 0.9, "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
+        lambda p: DecoupledSGD(p, 0.01, 0.9, 0.1),
+    ),
     "Adam, clipped to norm 1": ({"clip_norm": 1.0}, lambda p: torch.optim.Adam(p, 0.01, (0.9, 0.98), 1e-9)),
     "SGD, clipped to norm 1": ({"optimizer": "sgd", "adam_b1": 0.0, "clip_norm": 1.0}, lambda p: torch.optim.SGD(p, 0.01)),
+    "Adam, ε 5e-9, clipped to norm 1, L2 5e-4": (
+        {"adam_b2": 0.999, "adam_eps": 5e-9, "clip_norm": 1.0, "weight_decay": 5e-4},
+        lambda p: torch.optim.Adam(p, 0.01, (0.9, 0.999), 5e-9, weight_decay=5e-4),
+    ),
+    "AdamW, clipped to norm 1": (
+        {"clip_norm": 1.0, "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
+        lambda p: torch.optim.AdamW(p, 0.01, (0.9, 0.98), 1e-9, 0.1),
+    ),
+    "SGD, momentum, clipped to norm 1, L2": (
+        {"optimizer": "sgd", "adam_b1": 0.9, "clip_norm": 1.0, "weight_decay": 0.1},
+        lambda p: torch.optim.SGD(p, 0.01, momentum=0.9, weight_decay=0.1),
+    ),
+    "SGD, momentum, clipped to norm 1, decoupled decay": (
+        {"optimizer": "sgd", "adam_b1": 0.9, "clip_norm": 1.0, "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
+        lambda p: DecoupledSGD(p, 0.01, 0.9, 0.1),
+    ),
 }
 
 
@@ -136,18 +177,14 @@ def rates_of(build: Callable[[torch.optim.Optimizer], Any], peak: float = 1.0) -
         scheduler.step()
 
 
-def noam(step: int, factor: float, warmup: int) -> float:
-    return factor * D_MODEL**-0.5 * min(step**-0.5, step * warmup**-1.5)
-
-
 SCHEDULES: dict[str, tuple[dict[str, Any], Callable[[], Iterator[float]]]] = {
     "Noam, its own step counter": (
         {"schedule": "paper", "learning_rate": 2.0, "warmup_steps": 400},
-        lambda: (noam(step, 2.0, 400) for step in range(1, STEPS + 1)),
+        lambda: rates_of(lambda optimizer: noam(400, first=1)(optimizer, D_MODEL), 2.0),
     ),
     "Noam by LambdaLR": (
         {"schedule": "paper", "learning_rate": 1.5, "warmup_steps": 300, "repeats_first_rate": True},
-        lambda: rates_of(lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda step: noam(max(step, 1), 1.5, 300))),
+        lambda: rates_of(lambda optimizer: noam(300, first=0)(optimizer, D_MODEL), 1.5),
     ),
     "constant": ({"schedule": "constant", "learning_rate": 1e-4, "warmup_steps": 0}, lambda: iter([1e-4] * STEPS)),
     "cosine": (
@@ -202,12 +239,8 @@ def logits_and_labels() -> tuple[np.ndarray, np.ndarray]:
 
 
 def annotated(logits: torch.Tensor, labels: torch.Tensor, epsilon: float) -> torch.Tensor:
-    """Divergence from smoothed targets, as the Annotated Transformer makes them."""
-    targets = torch.full_like(logits, epsilon / (VOCABULARY - 2))
-    targets.scatter_(1, labels[:, None], 1.0 - epsilon)
-    targets[:, PAD] = 0.0
-    targets[labels == PAD] = 0.0
-    return torch_functional.kl_div(torch.log_softmax(logits, dim=-1), targets, reduction="sum")
+    """Divergence from smoothed targets, as the Annotated Transformer makes them, summed again."""
+    return divergence(epsilon)(logits, labels, PAD) * (labels != PAD).sum()
 
 
 def fairseq(logits: torch.Tensor, labels: torch.Tensor, epsilon: float) -> torch.Tensor:
