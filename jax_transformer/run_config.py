@@ -23,7 +23,7 @@ class TrainConfig:
     """0: no limit."""
 
     optimizer: Literal["adam", "sgd", "muon"] = "adam"
-    """sgd: with momentum adam_b1, the gradient added whole, as in torch. muon: the matrices of the layers move by orthogonalised momentum,
+    """sgd: with momentum, the gradient added whole, as in torch. muon: the matrices of the layers move by orthogonalised momentum,
     scaled to be about as large as Adam's steps, and all else, embeddings and head included, by Adam. Fewer steps to the same loss, each a
     little slower."""
     weight_decay: float = 0.0
@@ -49,6 +49,8 @@ class TrainConfig:
     plateau_factor: float = 0.9
     plateau_start: int = 0
     """Evaluations before the first that is looked at."""
+    momentum: float = 0.0
+    """Of sgd."""
     adam_b1: float = 0.9
     adam_b2: float = 0.98
     adam_eps: float = 1e-9
@@ -104,7 +106,7 @@ class TrainConfig:
         ):  # fmt: skip
             if getattr(self, name) < least:
                 problems.append(f"{name} must be at least {least}; received {getattr(self, name)}")
-        for name in ("label_smoothing", "adam_b1", "adam_b2", "ema_decay", "plateau_factor"):
+        for name in ("label_smoothing", "momentum", "adam_b1", "adam_b2", "ema_decay", "plateau_factor"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 problems.append(f"{name} must be in [0, 1); received {getattr(self, name)}")
         if not 0.0 < self.learning_rate < math.inf:

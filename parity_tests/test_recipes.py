@@ -78,7 +78,6 @@ def make_batches(case: Case) -> list[Batch]:
 
 OTHER_TEXT = {
     "annotated_zh": {("target", "lowercase")},  # of the program's only English is lowercased; a run's `lowercase` is both sides'
-    "codersarts": {("source", "add_eos")},  # the article's data are tensors, to which nothing is added; the run's are text
 }
 """Where a recipe makes tokens of text in another way than its dialect."""
 

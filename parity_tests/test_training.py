@@ -66,21 +66,21 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Callable[[list[nn.Parameter]], torch
         lambda p: torch.optim.Adam(p, 0.01, (0.9, 0.999), 5e-9, weight_decay=5e-4),
     ),
     "AdamW": ({"weight_decay": 0.1, "weight_decay_kind": "decoupled"}, lambda p: torch.optim.AdamW(p, 0.01, (0.9, 0.98), 1e-9, 0.1)),
-    "SGD": ({"optimizer": "sgd", "adam_b1": 0.0}, lambda p: torch.optim.SGD(p, 0.01)),
+    "SGD": ({"optimizer": "sgd"}, lambda p: torch.optim.SGD(p, 0.01)),
     "SGD, momentum, L2": (
-        {"optimizer": "sgd", "adam_b1": 0.9, "weight_decay": 0.01},
+        {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01},
         lambda p: torch.optim.SGD(p, 0.01, momentum=0.9, weight_decay=0.01),
     ),
     "SGD, decoupled decay": (
-        {"optimizer": "sgd", "adam_b1": 0.0, "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
+        {"optimizer": "sgd", "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
         lambda p: DecoupledSGD(p, 0.01, 0.0, 0.1),
     ),
     "SGD, momentum, decoupled decay": (
-        {"optimizer": "sgd", "adam_b1": 0.9, "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
+        {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
         lambda p: DecoupledSGD(p, 0.01, 0.9, 0.1),
     ),
     "Adam, clipped to norm 1": ({"clip_norm": 1.0}, lambda p: torch.optim.Adam(p, 0.01, (0.9, 0.98), 1e-9)),
-    "SGD, clipped to norm 1": ({"optimizer": "sgd", "adam_b1": 0.0, "clip_norm": 1.0}, lambda p: torch.optim.SGD(p, 0.01)),
+    "SGD, clipped to norm 1": ({"optimizer": "sgd", "clip_norm": 1.0}, lambda p: torch.optim.SGD(p, 0.01)),
     "Adam, ε 5e-9, clipped to norm 1, L2 5e-4": (
         {"adam_b2": 0.999, "adam_eps": 5e-9, "clip_norm": 1.0, "weight_decay": 5e-4},
         lambda p: torch.optim.Adam(p, 0.01, (0.9, 0.999), 5e-9, weight_decay=5e-4),
@@ -90,11 +90,11 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Callable[[list[nn.Parameter]], torch
         lambda p: torch.optim.AdamW(p, 0.01, (0.9, 0.98), 1e-9, 0.1),
     ),
     "SGD, momentum, clipped to norm 1, L2": (
-        {"optimizer": "sgd", "adam_b1": 0.9, "clip_norm": 1.0, "weight_decay": 0.1},
+        {"optimizer": "sgd", "momentum": 0.9, "clip_norm": 1.0, "weight_decay": 0.1},
         lambda p: torch.optim.SGD(p, 0.01, momentum=0.9, weight_decay=0.1),
     ),
     "SGD, momentum, clipped to norm 1, decoupled decay": (
-        {"optimizer": "sgd", "adam_b1": 0.9, "clip_norm": 1.0, "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
+        {"optimizer": "sgd", "momentum": 0.9, "clip_norm": 1.0, "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
         lambda p: DecoupledSGD(p, 0.01, 0.9, 0.1),
     ),
 }

@@ -44,7 +44,7 @@ def clip_by_norm(most: float) -> optax.GradientTransformation:
 def _direction(config: TrainConfig) -> optax.GradientTransformation:
     """From gradients to steps of a learning rate of -1."""
     if config.optimizer == "sgd":
-        return optax.trace(config.adam_b1)
+        return optax.trace(config.momentum)
     adam = optax.scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_eps)
     if config.optimizer == "adam":
         return adam
