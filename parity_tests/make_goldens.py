@@ -20,20 +20,9 @@ import numpy as np
 import torch
 from systems import SYSTEMS, System, balance, randomise
 
-from torch_reference.pytorch import PytorchTransformer
-from torch_reference.pytorch import greedy as pytorch_greedy
 from torch_reference.trace import Trace
 
 FOLDER = Path(__file__).parent / "goldens"
-PYTORCH_OPTIONS = {"pytorch_post_relu": (False, "relu"), "pytorch_pre_gelu": (True, "gelu")}
-GOLDENS = SYSTEMS | {
-    name: System(
-        "pytorch", partial(PytorchTransformer, norm_first=norm_first, activation=activation), pytorch_greedy,
-        {"norm_first": norm_first, "activation": activation},
-    )
-    for name, (norm_first, activation) in PYTORCH_OPTIONS.items()
-}  # fmt: skip
-"""All systems, and `pytorch` both ways."""
 
 
 def make_arguments(name: str, system: System) -> dict[str, Any]:
@@ -62,7 +51,7 @@ def make_batch(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 def make(name: str) -> dict[str, np.ndarray]:
     """The golden's arrays."""
-    system, rng = GOLDENS[name], np.random.default_rng([*name.encode()])
+    system, rng = SYSTEMS[name], np.random.default_rng([*name.encode()])
     arguments, batch = make_arguments(name, system), make_batch(rng)
     reference: Any = system.build.func if isinstance(system.build, partial) else system.build
     drawn = reference(**arguments).eval()
@@ -95,6 +84,6 @@ def make(name: str) -> dict[str, np.ndarray]:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for name in sys.argv[1:] or GOLDENS:
+    for name in sys.argv[1:] or SYSTEMS:
         np.savez_compressed(FOLDER / f"{name}.npz", **make(name))
         print(f"{FOLDER / name}.npz: {(FOLDER / name).with_suffix('.npz').stat().st_size:,} bytes")

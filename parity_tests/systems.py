@@ -26,7 +26,7 @@ from jax_transformer.model.functional import Params
 from jax_transformer.porting.convert import import_checkpoint
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.trees import flatten
-from torch_reference import annotated_zh, codersarts, floydhub, harvard, hyunwoongko, sayhello, stepwise
+from torch_reference import annotated_zh, codersarts, floydhub, harvard, hyunwoongko, pytorch, sayhello, stepwise
 from torch_reference.trace import Trace
 
 
@@ -52,6 +52,10 @@ def _step(rung: int, dialect: str) -> System:
     return System(dialect, partial(stepwise.StepwiseTransformer, rung=rung), stepwise.greedy, **heads)
 
 
+def _pytorch(**options: Any) -> System:
+    return System("pytorch", partial(pytorch.PytorchTransformer, **options), pytorch.greedy, options)
+
+
 SYSTEMS = {
     "floydhub": System("floydhub", floydhub.FloydhubTransformer, floydhub.greedy),
     "annotated_zh": System("annotated_zh", annotated_zh.AnnotatedZhTransformer, annotated_zh.greedy),
@@ -70,7 +74,14 @@ SYSTEMS = {
     "stepwise_layers": _step(stepwise.LAYERS, "stepwise_layers"),
     "stepwise_sublayers": _step(stepwise.SUBLAYERS, "stepwise_sublayers"),
     "stepwise": _step(stepwise.HEADS, "stepwise"),
+    "pytorch_post_relu": _pytorch(norm_first=False, activation="relu"),
+    "pytorch_pre_gelu": _pytorch(norm_first=True, activation="gelu"),
 }
+TIED = {
+    "pytorch_pre_gelu_tied_head": _pytorch(norm_first=True, activation="gelu", tie_head=True, norm_eps=1e-3),
+    "pytorch_post_gelu_all_tied": _pytorch(norm_first=False, activation="gelu", share_embeddings=True, tie_head=True),
+}
+"""Further ones, in which one parameter has several names."""
 
 
 class Case(NamedTuple):
@@ -93,8 +104,8 @@ class Case(NamedTuple):
 
 @cache
 def make_case(name: str, max_length: int | None = None) -> Case:
-    """The case of one of the SYSTEMS; the same whenever it is made. `max_length`: rows of its position tables, instead of drawn ones."""
-    rng, system = np.random.default_rng([*name.encode()]), SYSTEMS[name]
+    """The case of one of the SYSTEMS, or a TIED one; the same whenever it is made. `max_length`: rows of its tables, if not drawn."""
+    rng, system = np.random.default_rng([*name.encode()]), (SYSTEMS | TIED)[name]
     arguments = make_arguments(rng, system)
     arguments["max_length"] = max_length or arguments["max_length"]
     torch32 = system.build(**arguments).eval()
@@ -114,9 +125,11 @@ def make_case(name: str, max_length: int | None = None) -> Case:
 
 
 def make_arguments(rng: np.random.Generator, system: System) -> dict[str, Any]:
-    """Sizes no two of which are equal, and two pad ids, each a token of both sides."""
+    """Sizes no two of which are equal (but the vocabularies of one embedding), and two pad ids, each a token of both sides."""
     num_heads, head_dim = (int(size) for size in rng.choice(np.array(system.heads)))
     d_ff, source_vocab_size, target_vocab_size, max_length = (int(size) for size in rng.choice(np.arange(41, 60), 4, replace=False))
+    if system.hints.get("share_embeddings"):
+        source_vocab_size = target_vocab_size
     source_pad_id, target_pad_id = (int(token) for token in rng.choice(min(source_vocab_size, target_vocab_size), 2, replace=False))
     sizes = {
         "source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size, "d_model": num_heads * head_dim,
@@ -219,10 +232,15 @@ def attended(name: str, trace: OrderedDict[str, np.ndarray]) -> np.ndarray | Non
 # --- gradients
 
 
-def make_labels(case: Case) -> np.ndarray:
-    """Labels [B, T], pads here and there."""
-    rng = np.random.default_rng(0)
-    return rng.integers(case.config.target_vocab_size, size=case.decoder_input_ids.shape)
+def make_labels(case: Case, counts_fully_masked: bool | None = None) -> np.ndarray:
+    """Labels [B, T], pads here and there. `counts_fully_masked`: also where nothing may be attended; None: unless the system is `pytorch`,
+    whose gradients are others there (test_pytorch.py)."""
+    rng, config = np.random.default_rng(0), case.config
+    labels = rng.integers(config.target_vocab_size, size=case.decoder_input_ids.shape)
+    if counts_fully_masked is False or (counts_fully_masked is None and case.system.dialect == "pytorch"):
+        nothing_to_read = (case.source_ids == config.source_pad_id).all(axis=1)
+        labels[(case.decoder_input_ids == config.target_pad_id) | nothing_to_read[:, None]] = config.target_pad_id
+    return labels
 
 
 def torch_gradients(case: Case, labels: np.ndarray, trace: Trace | None = None) -> dict[str, np.ndarray]:
@@ -235,7 +253,7 @@ def torch_gradients(case: Case, labels: np.ndarray, trace: Trace | None = None) 
     pad_id = case.config.target_pad_id
     torch_functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten(), ignore_index=pad_id).backward()
     gradients = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
-    gradients |= {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    gradients |= {name: parameter.grad for name, parameter in model.named_parameters(remove_duplicate=False) if parameter.grad is not None}
     return flatten(params_from_state_dict(case.config, gradients, case.system.dialect))
 
 

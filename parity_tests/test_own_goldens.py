@@ -15,8 +15,8 @@ import jax
 import numpy as np
 import pytest
 import torch
-from make_goldens import FOLDER, GOLDENS
-from systems import QUICKLY
+from make_goldens import FOLDER
+from systems import QUICKLY, SYSTEMS
 
 from jax_transformer.model import functional
 from jax_transformer.parity.compare import compare
@@ -72,12 +72,12 @@ def of_jax(name: str) -> dict[str, np.ndarray]:
 
 def test_every_system_has_one_and_all_are_small() -> None:
     files = {path.stem: path.stat().st_size for path in FOLDER.iterdir()}
-    assert files.keys() == GOLDENS.keys()
+    assert files.keys() == SYSTEMS.keys()
     assert sum(files.values()) < 300_000
 
 
 @pytest.mark.parametrize("side", [of_reference, of_jax])
-@pytest.mark.parametrize("name", GOLDENS)
+@pytest.mark.parametrize("name", SYSTEMS)
 def test_a_golden_is_reproduced(name: str, side: Any) -> None:
     expected, found = golden(name), side(name)
     masks = {key for key in found if key.startswith("mask.")}

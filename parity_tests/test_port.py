@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from systems import SYSTEMS, Case, bits, make_case, quick_logits
+from systems import SYSTEMS, TIED, Case, bits, make_case, quick_logits
 
 from jax_transformer.cli import main
 from jax_transformer.model_directory import load_model
@@ -33,7 +33,7 @@ def told(case: Case, folder: Path) -> list[str]:
     return words
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+@pytest.mark.parametrize("name", [*SYSTEMS, *TIED])
 def test_a_checkpoint_is_ported_and_back(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

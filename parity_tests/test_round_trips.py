@@ -80,7 +80,7 @@ def test_jax_to_torch_to_jax(name: str, suffix: str, dtype: str, tmp_path: Path)
     shapes = {path: leaf.shape for path, leaf in flatten(abstract_params(case.config)).items()}
     tables = [path for path in shapes if path.endswith("_positions")]
     leaves = {path: draw(rng, shape, dtype) for path, shape in shapes.items()}
-    if name.startswith("stepwise") or case.system.computes_positions:  # one table for both sides
+    if name.startswith(("stepwise", "pytorch")) or case.system.computes_positions:  # one table for both sides
         leaves |= {path: leaves[tables[0]].copy() for path in tables}
     model = Model(case.config, unflatten(leaves), None, None, GenerationConfig())
     export_checkpoint(model, tmp_path / f"ours{suffix}", case.system.dialect)
