@@ -37,9 +37,9 @@ def floydhub() -> RunConfig:
 def annotated_zh() -> RunConfig:
     """English to Chinese on Tatoeba, after the Annotated Transformer: train.tsv and dev.tsv here.
 
-    Reported: 1200 s for 20 epochs on a laptop's GPU. Its program lowercases English only; here Latin letters among the Chinese, too. It sorts sentences by length into batches of 64 and shuffles their order
-    once, where each epoch is shuffled here; and it also runs `backward()` on the validation batches, whose gradients go into the next
-    epoch's first step: that isn't done here.
+    Reported: 1200 s for 20 epochs on a laptop's GPU. Its program lowercases English only; here Latin letters among the Chinese, too. It
+    sorts sentences by length into batches of 64 and shuffles their order once, where each epoch is shuffled here. It also runs
+    `backward()` on the validation batches, whose gradients go into the next epoch's first step: that isn't done here.
     """
     return RunConfig(
         model=TransformerConfig(
