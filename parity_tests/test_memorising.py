@@ -128,7 +128,7 @@ def test_three_hundred_steps_and_fifty_translations() -> None:
 
 @needs_data
 def test_the_wide_variant_memorises(tmp_path: Path) -> None:
-    """All 50, as its preset trains it, in half of its epochs: text files in, translations out."""
+    """All 50, as its preset trains it, in less than half of its epochs: text files in, translations out."""
     pairs = zip(first_sentences("de"), first_sentences("en"), strict=True)
     table = tmp_path / "train.tsv"
     table.write_text("".join(f"{' '.join(source)}\t{' '.join(target)}\n" for source, target in pairs), encoding="utf-8")
@@ -136,7 +136,7 @@ def test_the_wide_variant_memorises(tmp_path: Path) -> None:
     run = dataclasses.replace(
         run,
         data=dataclasses.replace(run.data, train=(file,), valid=(file,), cache_dir=str(tmp_path / "cache")),
-        train=dataclasses.replace(run.train, max_epochs=500, evaluate_every=1000),
+        train=dataclasses.replace(run.train, max_epochs=400, evaluate_every=1000),
         run_dir=str(tmp_path / "run"),
     )
     result = train(run)

@@ -13,7 +13,7 @@ from one_epoch import Trained, data_folder, differences, make_task, read_corpus,
 from jax_transformer.parity.tolerances import TRAJECTORY_LOSS_RELATIVE, TRAJECTORY_PARAMETERS_RELATIVE_RMS
 
 FOLDER = data_folder()
-STEPS = 25
+STEPS = 10
 SEED = 1  # its first batches all fit one shape
 
 

@@ -195,7 +195,8 @@ def _table(config: TransformerConfig, dialect: str | Dialect) -> tuple[Dialect, 
 
 def _check_untold(model: Model, table: Dialect, imported: Mapping[str, Any]) -> None:
     """Raises PortingError where the dialect's program, or the one that the checkpoint came from, would compute other numbers."""
-    expected = {name: value for name, value in {**table.defaults, **imported}.items() if name in UNTOLD}
+    fixed = {name: value for name, value in table.defaults.items() if name in UNTOLD and name not in table.choices}
+    expected = {**fixed, **imported}
     problems = [
         f"{name} must be {value!r}, as in {'the checkpoint that was imported' if name in imported else 'its programs'}; received "
         f"{getattr(model.config, name)!r}"
