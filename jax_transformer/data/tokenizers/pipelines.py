@@ -63,7 +63,7 @@ class PipelineBackend:
         pipeline = self._pipeline
         for sentence in sentences:
             text = pipeline.normalizer.normalize_str(sentence) if pipeline.normalizer else sentence
-            for token, _ in pipeline.pre_tokenizer.pre_tokenize_str(text):
+            for token, _ in pipeline.pre_tokenizer.pre_tokenize_str(text) if pipeline.pre_tokenizer else [(text, None)]:
                 if pipeline.token_to_id(token) is None:
                     return token
         return None
