@@ -56,8 +56,9 @@ def multi30k_tiny() -> RunConfig:
             train=(name("train", "en"), name("train", "de")),
             valid=(name("val", "en"), name("val", "de")),
             test=(name("test_2016_flickr", "en"), name("test_2016_flickr", "de")),
+            num_shapes=12,
         ),
-        train=replace(base.train, score_tokenizer="none", evaluate_sentences=200, average_checkpoints=5),
+        train=replace(base.train, max_steps=9_000, score_tokenizer="none", evaluate_sentences=200, average_checkpoints=5),
     )
 
 

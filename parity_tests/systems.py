@@ -258,7 +258,7 @@ def torch_gradients(case: Case, labels: np.ndarray, trace: Trace | None = None) 
 
 
 def jax_loss(
-    params: Params, add: dict[str, Any] | None, config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any
+    params: Params, add: dict[str, Any], config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any
 ) -> jax.Array:
     logits = functional.apply(config, params, source_ids, decoder_input_ids, add=add)
     losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
@@ -267,14 +267,22 @@ def jax_loss(
 
 
 QUICKLY = {"xla_backend_optimization_level": 0}  # the same operations, compiled in two thirds of the time
-_gradients = jax.jit(jax.grad(jax_loss), static_argnames="config", compiler_options=QUICKLY)
-_activation_gradients = jax.jit(jax.grad(jax_loss, argnums=1), static_argnames="config", compiler_options=QUICKLY)
+_gradients = jax.jit(jax.grad(jax_loss, argnums=(0, 1)), static_argnames="config", compiler_options=QUICKLY)
 quick_logits = jax.jit(functional.apply, static_argnums=0, compiler_options=QUICKLY)
 
 
-def jax_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
-    gradients = _gradients(case.params64, None, case.config, case.source_ids, case.decoder_input_ids, labels)
-    return {path: np.asarray(leaf) for path, leaf in flatten(gradients).items()}
+def jax_gradients(case: Case, labels: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """Those of the parameters, by path, and those of everything in the trace but the masks, by name.
+
+    The latter are the gradients of zeros that are added to what the trace has. One program has both, so that it is compiled once a case.
+    """
+    trace = jax.eval_shape(
+        partial(functional.apply, case.config, return_trace=True), case.params64, case.source_ids, case.decoder_input_ids
+    )[1]
+    zeros = {name: np.zeros(value.shape, value.dtype) for name, value in trace.items() if not name.startswith("mask.")}
+    both = _gradients(case.params64, zeros, case.config, case.source_ids, case.decoder_input_ids, labels)
+    of_parameters, of_activations = jax.tree.map(np.asarray, both)
+    return flatten(of_parameters), of_activations
 
 
 def torch_activation_gradients(case: Case, labels: np.ndarray) -> OrderedDict[str, np.ndarray]:
@@ -282,13 +290,3 @@ def torch_activation_gradients(case: Case, labels: np.ndarray) -> OrderedDict[st
     trace = Trace(keep_gradients=True)
     torch_gradients(case, labels, trace)
     return OrderedDict((name, gradient.numpy()) for name, gradient in trace.gradients().items())
-
-
-def jax_activation_gradients(case: Case, labels: np.ndarray) -> dict[str, np.ndarray]:
-    """The same, of zeros that are added to what the JAX model's own trace has."""
-    trace = jax.eval_shape(
-        partial(functional.apply, case.config, return_trace=True), case.params64, case.source_ids, case.decoder_input_ids
-    )[1]
-    zeros = {name: np.zeros(value.shape, value.dtype) for name, value in trace.items() if not name.startswith("mask.")}
-    gradients = _activation_gradients(case.params64, zeros, case.config, case.source_ids, case.decoder_input_ids, labels)
-    return {name: np.asarray(gradient) for name, gradient in gradients.items()}

@@ -69,19 +69,21 @@ def carried(model: stepwise.StepwiseTransformer, config: TransformerConfig, tens
     return tree
 
 
+def weights(model: stepwise.StepwiseTransformer, config: TransformerConfig) -> Params:
+    return carried(model, config, {name: parameter.detach() for name, parameter in model.named_parameters()})
+
+
 def as_torch_stands(
-    state: TrainState, model: stepwise.StepwiseTransformer, optimizer: torch.optim.Adam, config: TransformerConfig
+    state: TrainState, params: Params, model: stepwise.StepwiseTransformer, optimizer: torch.optim.Adam, config: TransformerConfig
 ) -> TrainState:
-    """The state with PyTorch's weights and moments in place of its own."""
-    parameters = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    """The state with PyTorch's weights, `params`, and moments in place of its own."""
+    parameters = dict(model.named_parameters())
     of_adam: dict[str, Any] = {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
     mean, square = (
         carried(model, config, {name: of_adam[name].get(key, torch.zeros_like(parameters[name])) for name in parameters})
         for key in ("exp_avg", "exp_avg_sq")
     )
-    return state._replace(
-        params=carried(model, config, parameters), optimizer=optax.tree_utils.tree_set(state.optimizer, mu=mean, nu=square)
-    )
+    return state._replace(params=params, optimizer=optax.tree_utils.tree_set(state.optimizer, mu=mean, nu=square))
 
 
 @needs_data
@@ -95,14 +97,15 @@ def test_three_hundred_steps_and_fifty_translations() -> None:
     begun = import_checkpoint(model.state_dict(), "stepwise", num_heads=2, source_pad_id=PAD, target_pad_id=PAD)
     config = begun.config
     assert dataclasses.replace(config, source_vocab_size=0, target_vocab_size=0) == recipe().model
-    state, train_step = init_state(config, recipe().train, begun.params), make_train_step(config, recipe().train)
+    train_step = make_train_step(config, recipe().train)
+    state, params = init_state(config, recipe().train, begun.params), weights(model, config)
     own_state = init_state(config, recipe().train, begun.params)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     losses = []
     for number in range(STEPS):
         rows = slice(BATCH) if number % 2 == 0 else slice(BATCH, PAIRS)
         batch = Batch(source_ids[rows], inputs[rows], labels[rows])
-        state, metrics = train_step(as_torch_stands(state, model, optimizer, config), batch)
+        state, metrics = train_step(as_torch_stands(state, params, model, optimizer, config), batch)
         own_state, own_metrics = train_step(own_state, batch)
         optimizer.zero_grad()
         logits = model(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.decoder_input_ids))
@@ -112,7 +115,8 @@ def test_three_hundred_steps_and_fifty_translations() -> None:
         losses.append(loss.item())
         np.testing.assert_allclose(metrics["loss"], loss.item(), rtol=FLOAT64_RELATIVE_RMS, err_msg=f"step {number}")
         np.testing.assert_allclose(own_metrics["loss"], loss.item(), rtol=LONG_TRAJECTORY_LOSS_RELATIVE, err_msg=f"step {number}")
-        expected = per_layer(flatten(carried(model, config, {name: p.detach() for name, p in model.named_parameters()})))
+        params = weights(model, config)
+        expected = per_layer(flatten(params))
         received = per_layer({path: np.asarray(leaf) for path, leaf in flatten(jax.device_get(state.params)).items()})
         for path, leaf in expected.items():
             if not has_zero_gradient(path.split("[")[0]):

@@ -32,7 +32,7 @@ Params = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    """The demo's kind of model, smaller, after 150 steps: enough for translations that look like German."""
+    """The demo's kind of model, smaller, after 100 steps: enough for translations that look like German."""
     from jax_transformer.config import TransformerConfig
 
     folder = tmp_path_factory.mktemp("trained")
@@ -43,7 +43,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Model:
         ),
         data=DataConfig(phrasebook_pairs=5000, max_length=32, batch_tokens=1024, num_shapes=1, cache_dir=str(folder / "cache")),
         train=TrainConfig(
-            max_steps=150, schedule="constant", learning_rate=3e-3, warmup_steps=30, label_smoothing=0.0, evaluate_every=150,
+            max_steps=100, schedule="constant", learning_rate=3e-3, warmup_steps=30, label_smoothing=0.0, evaluate_every=100,
             evaluate_sentences=0,
         ),
         run_dir=str(folder / "run"),
