@@ -30,6 +30,8 @@ class StackConfig:
     d_ff: int
     max_length: int
     embedding_norm: EmbeddingNorm
+    is_causal: bool
+    """Whether a position attends only to itself and what stands before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +98,10 @@ class TransformerConfig:
     position_offset: int = 0
     """Added to the number before the table is read."""
     relative_buckets: int = 32
+    """With position_kind="relative_bias" (T5): how many biases a head of self-attention has, one for each of the nearest distances, then
+    one for each of ever longer stretches. Half of them are for what stands after a position, where that may be attended to."""
     relative_max_distance: int = 128
+    """Distances from here on have one bias."""
     relative_bias_per_layer: bool = False
     """A relative-position bias for every layer (UMT5) instead of one shared by the stack (T5)."""
 
@@ -172,7 +177,9 @@ class TransformerConfig:
     @property
     def encoder(self) -> StackConfig:
         head_dim = self.head_dim or self.d_model // self.num_heads
-        return StackConfig(self.num_encoder_layers, self.num_heads, head_dim, self.d_ff, self.max_length, self.encoder_embedding_norm)
+        return StackConfig(
+            self.num_encoder_layers, self.num_heads, head_dim, self.d_ff, self.max_length, self.encoder_embedding_norm, False
+        )
 
     @property
     def decoder(self) -> StackConfig:
@@ -184,6 +191,7 @@ class TransformerConfig:
             d_ff=self.decoder_d_ff or self.d_ff,
             max_length=self.decoder_max_length or self.max_length,
             embedding_norm=self.decoder_embedding_norm,
+            is_causal=self.decoder_causal,
         )
 
     def while_decoding(self) -> TransformerConfig:
@@ -300,7 +308,14 @@ class TransformerConfig:
                     f"attention_path={self.attention_path!r} has no dropout on attention weights: set attention_dropout_rate=0 "
                     f"or attention_path='reference'; received a rate of {needs_weights}"
                 )
-        check(self.position_kind != "relative_bias", "position_kind", "sinusoidal, learned or none (relative_bias is not built yet)")
+        if self.position_kind == "relative_bias":
+            least = self.relative_buckets // 2 + 1
+            check(self.relative_buckets >= 4, "relative_buckets", "at least 4 with position_kind='relative_bias'")
+            check(
+                self.relative_max_distance >= least,
+                "relative_max_distance",
+                f"at least {least} with relative_buckets={self.relative_buckets}",
+            )
         return problems
 
 

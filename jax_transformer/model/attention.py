@@ -13,14 +13,22 @@ from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask
+from jax_transformer.model.positions import RelativeBias
 from jax_transformer.model.projections import Projection, project_together
 from jax_transformer.model.trace import Tap
 
+Bias = jax.Array | None
+"""What is added to attention logits, [1, N, Q, K]; None where nothing is."""
+
 
 class Attention(nnx.Module):
-    """Attention of x over y; self-attention where they are the same."""
+    """Attention of x over y; self-attention where they are the same.
 
-    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
+    Args:
+      own_bias: whether it has biases by distance of its own.
+    """
+
+    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream, own_bias: bool = False) -> None:
         self.config = config
         features, heads = (config.d_model,), (stack.num_heads, stack.head_dim)
         self.query = Projection(config, features, heads, config.attention_bias, keys, "query_key_value")
@@ -28,18 +36,22 @@ class Attention(nnx.Module):
         self.value = Projection(config, features, heads, config.attention_bias, keys, "query_key_value")
         if config.attention_output:
             self.output = Projection(config, heads, features, config.attention_output_bias, keys)
+        if own_bias:
+            self.relative_bias = RelativeBias(config, stack, keys)
 
-    def __call__(self, x: jax.Array, y: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey, exists: Mask = None) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, y: jax.Array, mask: Mask, bias: Bias, tap: Tap, dropout_key: DropoutKey, exists: Mask = None
+    ) -> jax.Array:
         """x [B, Q, D], y [B, K, D] → [B, Q, D]; `exists` as of `reference_attention`."""
         if x is y:
             query, key, value = project_together([self.query, self.key, self.value], x)
         else:
             query, (key, value) = self.query(x), self.keys_and_values(y)
         query, key, value = tap("query", query), tap("key", key), tap("value", value)
-        return self.attend(query, key, value, mask, tap, dropout_key, exists)
+        return self.attend(query, key, value, mask, self._bias(bias, y.shape[1], tap), tap, dropout_key, exists)
 
     def step(
-        self, x: jax.Array, keys: jax.Array, values: jax.Array, position: jax.Array, mask: Mask
+        self, x: jax.Array, keys: jax.Array, values: jax.Array, position: jax.Array, mask: Mask, bias: Bias
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Self-attention of the token at `position`, x [B, 1, D], over itself and those before it in the cache [B, T, N, H].
 
@@ -49,7 +61,8 @@ class Attention(nnx.Module):
         keys = jax.lax.dynamic_update_slice_in_dim(keys, key.astype(keys.dtype), position, axis=1)
         values = jax.lax.dynamic_update_slice_in_dim(values, value.astype(values.dtype), position, axis=1)
         exists = jnp.arange(keys.shape[1]) <= position
-        context = reference_attention(self.config, self.query(x), keys, values, mask, Tap(), None, exists)  # one query: nothing to fuse
+        bias = self._bias(bias, keys.shape[1], Tap(), position)
+        context = reference_attention(self.config, self.query(x), keys, values, mask, bias, Tap(), None, exists)
         return self.merge_heads(context), keys, values
 
     def keys_and_values(self, y: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -58,18 +71,30 @@ class Attention(nnx.Module):
         return key, value
 
     def attend(
-        self, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey, exists: Mask = None
+        self,
+        query: jax.Array,
+        key: jax.Array,
+        value: jax.Array,
+        mask: Mask,
+        bias: Bias,
+        tap: Tap,
+        dropout_key: DropoutKey,
+        exists: Mask = None,
     ) -> jax.Array:
         """query [B, Q, N, H], key and value [B, K, N, H] → [B, Q, D]."""
         if self.config.attention_path == "reference" or exists is not None:
-            context = reference_attention(self.config, query, key, value, mask, tap, dropout_key, exists)
+            context = reference_attention(self.config, query, key, value, mask, bias, tap, dropout_key, exists)
         else:
-            context = fused_attention(self.config, query, key, value, mask)
+            context = fused_attention(self.config, query, key, value, mask, bias)
         return tap("output", self.merge_heads(tap("context", context)))
 
     def merge_heads(self, context: jax.Array) -> jax.Array:
         """context [B, Q, N, H] → [B, Q, D]."""
         return self.output(context) if self.config.attention_output else context.reshape(*context.shape[:2], -1)
+
+    def _bias(self, bias: Bias, length: int, tap: Tap, position: jax.Array | None = None) -> Bias:
+        """The attention's own where it has one, as `RelativeBias` gives it; else `bias`."""
+        return tap("position_bias", self.relative_bias(length, position)) if hasattr(self, "relative_bias") else bias
 
 
 def attention_scale(config: TransformerConfig, head_dim: int) -> float:
@@ -82,17 +107,19 @@ def reference_attention(
     key: jax.Array,
     value: jax.Array,
     mask: Mask,
+    bias: Bias,
     tap: Tap,
     dropout_key: DropoutKey,
     exists: Mask = None,
 ) -> jax.Array:
-    """Softmax(query · key · scale) · value, written out; logits and softmax in at least float32. Returns [B, Q, N, H].
+    """Softmax(query · key · scale + bias) · value, written out; logits and softmax in at least float32. Returns [B, Q, N, H].
 
     Masked logits are replaced by one finite value, so that a fully masked row attends to all keys alike: to all that exist, where `exists`
     (as a mask) says that the others are room for keys to come.
     """
     wide = at_least_float32(query.dtype)
     logits = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide) * attention_scale(config, query.shape[-1])
+    logits = logits if bias is None else logits + bias.astype(wide)
     if mask is not None:
         masked_value = jnp.finfo(wide).min if config.masked_value is None else config.masked_value
         logits = jnp.where(mask, logits, jnp.asarray(masked_value, wide))
@@ -103,7 +130,7 @@ def reference_attention(
     return jnp.einsum("BNQK,BKNH->BQNH", weights.astype(value.dtype), value)
 
 
-def fused_attention(config: TransformerConfig, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask) -> jax.Array:
+def fused_attention(config: TransformerConfig, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, bias: Bias) -> jax.Array:
     """The same by `jax.nn.dot_product_attention`: no weights to look at, none dropped.
 
     Raises:
@@ -115,6 +142,7 @@ def fused_attention(config: TransformerConfig, query: jax.Array, key: jax.Array,
         query,
         key,
         value,
+        bias=None if bias is None else bias.astype(query.dtype),
         mask=mask,
         scale=attention_scale(config, query.shape[-1]),
         implementation="cudnn" if config.attention_path == "cudnn" else "xla",

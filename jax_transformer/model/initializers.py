@@ -61,3 +61,8 @@ def embedding(config: TransformerConfig, key: jax.Array, rows: int, pad_id: int 
         return table if pad_id is None else table.at[pad_id].set(0.0)
     # as torch computes fans for a matrix [rows, D]: in = D, out = rows
     return kernel(config, key, (rows, width), fan_in=width, fan_out=rows)
+
+
+def relative_bias(config: TransformerConfig, key: jax.Array, heads: int) -> jax.Array:
+    """The biases [P, N] of attention by distance; N(0, 1/D), as T5's, by any policy."""
+    return jax.random.normal(key, (config.relative_buckets, heads), jnp.float32) / math.sqrt(config.d_model)

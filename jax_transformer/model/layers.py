@@ -10,7 +10,7 @@ import jax
 from flax import nnx
 
 from jax_transformer.config import StackConfig, TransformerConfig
-from jax_transformer.model.attention import Attention
+from jax_transformer.model.attention import Attention, Bias
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask, Masks
@@ -58,8 +58,11 @@ class Layer(nnx.Module):
         self.config = config
         for site in sites:
             name = site.name.lower()
-            is_attention = site is not Site.FEED_FORWARD
-            setattr(self, name, Attention(config, stack, keys) if is_attention else FeedForward(config, stack, keys))
+            if site is Site.FEED_FORWARD:
+                self.feed_forward = FeedForward(config, stack, keys)
+            else:
+                has_bias = config.position_kind == "relative_bias" and config.relative_bias_per_layer and site is Site.SELF_ATTENTION
+                setattr(self, name, Attention(config, stack, keys, has_bias))
             if config.norm_kind != "none":
                 setattr(self, f"{name}_norm", Norm(config))
 
@@ -98,11 +101,11 @@ class EncoderLayer(Layer):
     def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
         super().__init__(config, config.encoder, _sites(config, Site.SELF_ATTENTION), keys)
 
-    def __call__(self, x: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
-        """x [B, S, D] → [B, S, D]."""
+    def __call__(self, x: jax.Array, mask: Mask, bias: Bias, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        """x [B, S, D] → [B, S, D]; `bias` as of the stack."""
         site = Site.SELF_ATTENTION
         h = self.before(site, x, tap)
-        y = self.self_attention(h, h, mask, tap.scope("self_attention"), fold(dropout_key, site))
+        y = self.self_attention(h, h, mask, bias, tap.scope("self_attention"), fold(dropout_key, site))
         x = self.after(site, x, y, tap, dropout_key)
         return self.transform(x, tap, dropout_key)
 
@@ -122,28 +125,30 @@ class DecoderLayer(Layer):
     def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
         super().__init__(config, config.decoder, _sites(config, Site.SELF_ATTENTION, Site.CROSS_ATTENTION), keys)
 
-    def __call__(self, x: jax.Array, encoder_output: jax.Array, masks: Masks, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
-        """x [B, T, D], encoder_output [B, S, D] → [B, T, D]."""
+    def __call__(self, x: jax.Array, encoder_output: jax.Array, masks: Masks, bias: Bias, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+        """x [B, T, D], encoder_output [B, S, D] → [B, T, D]; `bias` as of the stack."""
         site = Site.SELF_ATTENTION
         h = self.before(site, x, tap)
-        y = self.self_attention(h, h, masks.decoder_self, tap.scope("self_attention"), fold(dropout_key, site), masks.decoder_exists)
+        y = self.self_attention(h, h, masks.decoder_self, bias, tap.scope("self_attention"), fold(dropout_key, site), masks.decoder_exists)
         x = self.after(site, x, y, tap, dropout_key)
 
         site = Site.CROSS_ATTENTION
         h = self.before(site, x, tap)
-        y = self.cross_attention(h, encoder_output, masks.cross, tap.scope("cross_attention"), fold(dropout_key, site))
+        y = self.cross_attention(h, encoder_output, masks.cross, None, tap.scope("cross_attention"), fold(dropout_key, site))
         x = self.after(site, x, y, tap, dropout_key)
         return self.transform(x, tap, dropout_key)
 
-    def step(self, x: jax.Array, cache: LayerCache, position: jax.Array, self_mask: Mask, cross_mask: Mask) -> tuple[jax.Array, LayerCache]:
+    def step(
+        self, x: jax.Array, cache: LayerCache, position: jax.Array, self_mask: Mask, cross_mask: Mask, bias: Bias
+    ) -> tuple[jax.Array, LayerCache]:
         """The same for the one token x [B, 1, D] at `position`, the tokens before it being in the cache."""
         tap = Tap()
         h = self.before(Site.SELF_ATTENTION, x, tap)
-        y, keys, values = self.self_attention.step(h, cache.self_keys, cache.self_values, position, self_mask)
+        y, keys, values = self.self_attention.step(h, cache.self_keys, cache.self_values, position, self_mask, bias)
         x = self.after(Site.SELF_ATTENTION, x, y, tap, None)
 
         attention = self.cross_attention
         query = attention.query(self.before(Site.CROSS_ATTENTION, x, tap))
-        y = attention.attend(query, cache.cross_keys, cache.cross_values, cross_mask, tap, None)
+        y = attention.attend(query, cache.cross_keys, cache.cross_values, cross_mask, None, tap, None)
         x = self.after(Site.CROSS_ATTENTION, x, y, tap, None)
         return self.transform(x, tap, None), cache._replace(self_keys=keys, self_values=values)

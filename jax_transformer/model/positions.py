@@ -1,12 +1,19 @@
-"""Position tables and the numbers that index them (Vaswani et al. 2017, §3.5, and the variants of other programs)."""
+"""What tells positions apart: tables and the numbers that index them (Vaswani et al. 2017, §3.5, and the variants of other programs), and
+biases of the attention by distance (Raffel et al. 2020, §2.1).
+"""
 
 from __future__ import annotations
+
+import math
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 from jax_transformer.config import StackConfig, TransformerConfig
+from jax_transformer.model import initializers
+from jax_transformer.model.initializers import KeyStream
 
 
 def table_rows(config: TransformerConfig, stack: StackConfig) -> int:
@@ -61,3 +68,36 @@ def check_fits(config: TransformerConfig, stack: StackConfig, name: str, shape: 
     if shape[axis] > stack.max_length:
         what = "sentences in a batch (positions are indexed by batch row)" if axis == 0 else "tokens"
         raise ValueError(f"{name} has {shape[axis]} {what}; the position table allows {stack.max_length} (max_length)")
+
+
+class RelativeBias(nnx.Module):
+    """A bias for every head and every bucket of distances, [P, N], that attention logits get."""
+
+    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
+        self.config, self.is_causal = config, stack.is_causal
+        self.embedding = nnx.Param(initializers.relative_bias(config, next(keys), stack.num_heads))
+
+    def __call__(self, length: int, position: jax.Array | None = None) -> jax.Array:
+        """What the logits of `length` keys get, those of every query, [1, N, T, T], or of the one at `position`, [1, N, 1, T]."""
+        queries = jnp.arange(length)[:, None] if position is None else position[None, None]
+        of_distances = self.embedding[...][relative_buckets(self.config, self.is_causal, length)]  # [2 T - 1, N]
+        return jnp.moveaxis(of_distances[jnp.arange(length) - queries + length - 1], 2, 0)[None]
+
+
+def relative_buckets(config: TransformerConfig, is_causal: bool, length: int) -> np.ndarray:
+    """The bucket of every distance from 1 - length to length - 1, of a key from its query: integers [2 length - 1].
+
+    Half of a direction's buckets have a distance each; the others divide those up to relative_max_distance evenly by their logarithm. Where
+    a distance falls between two is decided in float32, as T5's programs do.
+    """
+    distances = np.arange(1 - length, length)
+    if is_causal:
+        buckets, first, distances = config.relative_buckets, 0, np.maximum(-distances, 0)
+    else:
+        buckets = config.relative_buckets // 2
+        first, distances = np.where(distances > 0, buckets, 0), np.abs(distances)
+    exact = buckets // 2
+    ratio = np.maximum(distances, exact).astype(np.float32) / np.float32(exact)
+    share = np.log(ratio.astype(np.float64)).astype(np.float32) / np.float32(math.log(config.relative_max_distance / exact))
+    far = exact + (share * np.float32(buckets - exact)).astype(np.int64)
+    return first + np.where(distances < exact, distances, np.minimum(far, buckets - 1))

@@ -17,6 +17,7 @@ from flax import nnx
 
 from jax_transformer.config import StackConfig, TransformerConfig
 from jax_transformer.model import initializers, positions
+from jax_transformer.model.attention import Bias
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.dtypes import compute_dtype
 from jax_transformer.model.initializers import KeyStream
@@ -69,6 +70,8 @@ class Stack(nnx.Module):
         self.layers = stack_layers(lambda keys: make_layer(config, keys), stack.num_layers, keys)
         if config.position_kind == "learned":
             self.positions = Embedding(config, positions.table_rows(config, stack), None, keys)
+        if config.position_kind == "relative_bias" and not config.relative_bias_per_layer:
+            self.relative_bias = positions.RelativeBias(config, stack, keys)
         if stack.embedding_norm != "none":
             self.embedding_norm = Norm(config)
         if config.final_norm:
@@ -87,6 +90,10 @@ class Stack(nnx.Module):
         rate = self.config.embedding_dropout_rate
         rate = self.config.dropout_rate if rate is None else rate
         return dropout(tap("embedding", x), rate, fold(dropout_key, Site.EMBEDDING))
+
+    def bias(self, length: int, tap: Tap, position: jax.Array | None = None) -> Bias:
+        """What the self-attention logits of every layer get, as `RelativeBias` gives it; None if nothing, or what each layer has itself."""
+        return tap("position_bias", self.relative_bias(length, position)) if hasattr(self, "relative_bias") else None
 
     def run(
         self, x: jax.Array, call: Callable[[Any, jax.Array, Tap, DropoutKey], jax.Array], tap: Tap, dropout_key: DropoutKey
@@ -178,16 +185,18 @@ class Transformer(nnx.Module):
         tap, key = tap.scope("encoder"), fold(dropout_key, Site.ENCODER)
         numbers = positions.position_numbers(self.config, source_ids, self.config.source_pad_id)
         vectors = (self.shared_embedding if self.config.share_embeddings else self.source_embedding)(source_ids)
+        bias = self.encoder.bias(source_ids.shape[1], tap)
         x = self.encoder.embed(vectors, self._table("encoder"), numbers, tap, key)
-        return self.encoder.run(x, lambda layer, x, tap, key: layer(x, mask, tap, key), tap, key)
+        return self.encoder.run(x, lambda layer, x, tap, key: layer(x, mask, bias, tap, key), tap, key)
 
     def decode(self, encoder_output: jax.Array, decoder_input_ids: jax.Array, masks: Masks, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
         """encoder_output [B, S, D], decoder_input_ids [B, T] → decoder output [B, T, D]."""
         positions.check_fits(self.config, self.config.decoder, "decoder_input_ids", decoder_input_ids.shape)
         stack_tap, key = tap.scope("decoder"), fold(dropout_key, Site.DECODER)
         numbers = positions.position_numbers(self.config, decoder_input_ids, self.config.target_pad_id)
+        bias = self.decoder.bias(decoder_input_ids.shape[1], stack_tap)
         x = self.decoder.embed(self._target_embedding(decoder_input_ids), self._table("decoder"), numbers, stack_tap, key)
-        return self.decoder.run(x, lambda layer, x, tap, key: layer(x, encoder_output, masks, tap, key), stack_tap, key)
+        return self.decoder.run(x, lambda layer, x, tap, key: layer(x, encoder_output, masks, bias, tap, key), stack_tap, key)
 
     def unembed(self, x: jax.Array) -> jax.Array:
         """x [B, T, D] → logits [B, T, V]."""
@@ -232,13 +241,14 @@ class Transformer(nnx.Module):
         }[self.config.position_index] + self.config.position_offset
         x = self.decoder.embed(self._target_embedding(ids[:, None]), self._table("decoder"), numbers, Tap(), None)
         self_mask = key_is_real[:, None, None, :]
+        bias = self.decoder.bias(key_is_real.shape[1], Tap(), position)
 
         graph, parameters = nnx.split(self.decoder.layers)
         keys, values = state.layers.self_keys, state.layers.self_values
         for i in range(self.config.num_decoder_layers):  # unrolled: the stacked cache is then updated in place
             layer = nnx.merge(graph, layer_slice(parameters, i))
             cache = LayerCache(keys[i], values[i], state.layers.cross_keys[i], state.layers.cross_values[i])
-            x, cache = layer.step(x, cache, position, self_mask, state.cross_mask)
+            x, cache = layer.step(x, cache, position, self_mask, state.cross_mask, bias)
             keys, values = keys.at[i].set(cache.self_keys), values.at[i].set(cache.self_values)
         logits = self.unembed(self.decoder.finish(x, Tap(), None))[:, 0]
         layers = state.layers._replace(self_keys=keys, self_values=values)
