@@ -4,6 +4,7 @@
     params.safetensors      parameters by path, such as encoder/layers/self_attention/query/kernel
     source_tokenizer.json   absent where the model has none
     target_tokenizer.json
+    tokenizer/              of a model of Hugging Face's, its tokenizer files as they were
     generation.json         GenerationConfig
     manifest.json           format version, sha256 of each other file, training step and metrics, origin
 
@@ -39,6 +40,7 @@ FORMAT_VERSION = 1
 MANIFEST, CONFIG, PARAMS, GENERATION = "manifest.json", "config.json", "params.safetensors", "generation.json"
 TOKENIZERS = {"source_tokenizer": "source_tokenizer.json", "target_tokenizer": "target_tokenizer.json"}
 FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values())
+TOKENIZER_FOLDER = "tokenizer"
 REQUIRED = (CONFIG, PARAMS, GENERATION)
 
 
@@ -64,6 +66,8 @@ class Model:
     """Of an imported model: the dialect, and the names of its tensors, in order, with their dtypes."""
     training: dict[str, Any] | None = None
     """Of a trained model: the step, and its metrics."""
+    tokenizer_files: dict[str, bytes] | None = None
+    """Of a model of Hugging Face's, the files of its tokenizer by name, to be written as they were."""
 
 
 def save_model(model: Model, path: str | os.PathLike[str]) -> None:
@@ -120,7 +124,9 @@ def load_model(path: str | os.PathLike[str]) -> Model:
             tokenizers[side] = _read_tokenizer(directory, name, problems)
     if problems or config is None or generation is None or params is None:
         raise ModelError(f"{directory} can't be loaded", problems)
-    return Model(config, params, **tokenizers, generation=generation, origin=manifest.get("origin"), training=manifest.get("training"))
+    files = {Path(name).name: (directory / name).read_bytes() for name in _tokenizer_files(directory)}
+    origin, training = manifest.get("origin"), manifest.get("training")
+    return Model(config, params, **tokenizers, generation=generation, origin=origin, training=training, tokenizer_files=files or None)
 
 
 def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -150,7 +156,7 @@ def check_replaceable(target: Path) -> None:
     entries = sorted(entry.name for entry in target.iterdir())
     if entries and not is_model_directory(target):
         raise ModelError(f"{target} is a directory but no model's (it holds {', '.join(entries[:3])}); it is left alone")
-    foreign = [name for name in entries if name not in (*FILES, MANIFEST)]
+    foreign = [name for name in entries if name not in (*FILES, TOKENIZER_FOLDER, MANIFEST)]
     if foreign:
         raise ModelError(f"{target} holds files that are no part of a model and would be lost: {', '.join(foreign)}; move them first")
 
@@ -163,11 +169,15 @@ def _write_files(model: Model, directory: Path) -> None:
         tokenizer = getattr(model, side)
         if tokenizer is not None:
             (directory / name).write_text(tokenizer.to_json(), encoding="utf-8")
-    sums = {name: _sha256(directory / name) for name in FILES if (directory / name).exists()}
+    if model.tokenizer_files:
+        (directory / TOKENIZER_FOLDER).mkdir()
+        for name, data in model.tokenizer_files.items():
+            (directory / TOKENIZER_FOLDER / name).write_bytes(data)
+    sums = {name: _sha256(directory / name) for name in (*FILES, *_tokenizer_files(directory)) if (directory / name).exists()}
     manifest = {"format_version": FORMAT_VERSION, "sha256": sums, "training": model.training, "origin": model.origin}
     _write_json(directory / MANIFEST, manifest)
-    for file in directory.iterdir():  # on the disk before the directory gets its name
-        with file.open("rb") as handle:
+    for name in (*sums, MANIFEST):  # on the disk before the directory gets its name
+        with (directory / name).open("rb") as handle:
             os.fsync(handle.fileno())
 
 
@@ -238,7 +248,8 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
 def _checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
     """Files that are missing, altered or smuggled in; each problem starts with the file's name and a colon."""
     problems = []
-    for name in FILES:
+    listed = [name for name in sums if Path(name).parent == Path(TOKENIZER_FOLDER)]
+    for name in dict.fromkeys((*FILES, *_tokenizer_files(directory), *listed)):
         exists = (directory / name).is_file()
         if name not in sums:
             if exists or name in REQUIRED:
@@ -299,6 +310,12 @@ def _read_tokenizer(directory: Path, name: str, problems: list[str]) -> Tokenize
 
 
 # --- both ways
+
+
+def _tokenizer_files(directory: Path) -> list[str]:
+    """Their names below the directory."""
+    folder = directory / TOKENIZER_FOLDER
+    return sorted(f"{TOKENIZER_FOLDER}/{file.name}" for file in folder.iterdir()) if folder.is_dir() else []
 
 
 def _param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The command jax-transformer port: a torch file to a model directory, a model directory to a torch file, or a look into a file."""
+"""The command jax-transformer port: a checkpoint to a model directory, a model directory to a checkpoint, or a look into a file."""
 
 from __future__ import annotations
 
@@ -11,27 +11,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jax_transformer.model_directory import check_replaceable
-from jax_transformer.porting.files import SUFFIXES
+from jax_transformer.model_directory import check_replaceable, is_model_directory
+from jax_transformer.porting.files import INDEX, SUFFIXES
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
     from jax_transformer.model_directory import Model
 
-USAGE_HINT = "name a torch file and the model directory to write, or a model directory and the .pt or .safetensors file to write"
+USAGE_HINT = (
+    "name a checkpoint (a torch file, or a directory of transformers) and the model directory to write, or a model directory and what to "
+    "write: a .pt or .safetensors file, or a directory for transformers"
+)
 
 
 @dataclass(frozen=True)
 class PortOptions:
-    """Port a checkpoint: a torch file to a model directory, or a model directory to a torch file.
+    """Port a checkpoint: a torch file, or a directory of transformers, to a model directory; or the other way round.
 
     What a file doesn't tell is asked for by name. Only the options that are needed say anything.
     """
 
     source: tyro.conf.Positional[str]
-    """A file (.pt, .pth, .bin, .safetensors), or the .index.json of several; or a model directory, or a run directory with one in it."""
+    """A file (.pt, .pth, .bin, .safetensors), or the .index.json of several; a directory that transformers wrote, or its name on the Hub;
+    or a model directory, or a run directory with one in it."""
     destination: tyro.conf.Positional[str] = ""
-    """The model directory to write; or the file (.pt, .pth, .bin, .safetensors). One that is there is replaced."""
+    """The model directory to write, or the file (.pt, .pth, .bin, .safetensors): one that is there is replaced. Or a directory for
+    transformers, whose name must be free."""
     inspect: bool = False
     """Only list the file's tensors, and the dialects that they could be of."""
     dialect: str | None = None
@@ -76,27 +81,35 @@ def port(arguments: Sequence[str]) -> int:
     if not options.destination:
         raise ValueError(f"port: expected two paths; received {options.source} alone; {USAGE_HINT}")
     _check_places(options)
-    return _export(options) if Path(options.source).is_dir() else _import(options)
+    return _export(options) if _is_ours(options.source) else _import(options)
+
+
+def _is_ours(source: str) -> bool:
+    """Whether it is a model directory or a run directory, and not one of transformers."""
+    from jax_transformer.porting.hugging_face import is_hugging_face
+
+    return Path(source).is_dir() and not (is_hugging_face(source) and not is_model_directory(source))
 
 
 def _check_places(options: PortOptions) -> None:
     """Raises ValueError for paths, and options beside them, that can't be meant, before anything is read."""
+    from jax_transformer.porting.hugging_face import HUB_NAME
+
     source, destination = Path(options.source), Path(options.destination)
     to_file = destination.suffix in SUFFIXES
-    if not source.exists():
+    could_be_on_the_hub = HUB_NAME.fullmatch(options.source) and not options.source.endswith((*SUFFIXES, INDEX))
+    if not source.exists() and not could_be_on_the_hub:
         raise ValueError(f"{source}: no such file or directory; {USAGE_HINT}")
-    if not source.is_dir():
+    if not _is_ours(options.source):
         if to_file:
             raise ValueError(f"port: expected a directory to write; received {destination}; {USAGE_HINT}")
         check_replaceable(destination.resolve())
         return
     _refuse_others(options, {"destination", "dialect", "dtype"}, f"with the directory {source} as the source")
-    if not to_file:
-        raise ValueError(f"port: expected a file to write, whose name ends in {', '.join(SUFFIXES)}; received {destination}; {USAGE_HINT}")
     if not destination.parent.is_dir():
         raise ValueError(f"{destination}: there is no directory {destination.parent}")
-    if source.resolve() in destination.resolve().parents:
-        raise ValueError(f"port: expected a file outside of {source}, whose files are under checksums; received {destination}")
+    if source.resolve() in (destination.resolve(), *destination.resolve().parents):
+        raise ValueError(f"port: expected a name outside of {source}, whose files are under checksums; received {destination}")
 
 
 def _refuse_others(options: PortOptions, used: Collection[str], when: str) -> None:
@@ -128,6 +141,8 @@ def _import(options: PortOptions) -> int:
     prefix = f", all named {origin['prefix']}…" if origin["prefix"] else ""
     print(f"dialect:  {origin['dialect']}")
     print(f"file:     {options.source}, {len(origin['tensors'])} tensors{prefix}")
+    if "ignored" in origin:
+        print(f"ignored:  {', '.join(origin['ignored'])} (its programs don't read them)")
     assumed = ", ".join(f"{name}={value}" for name, value in _assumed(model, hints).items())
     if assumed:
         print(f"assumed:  {assumed} (as its program has it; --set says otherwise)")
@@ -140,6 +155,8 @@ def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
     from jax_transformer.porting.dialects import get_dialect
 
     origin = model.origin or {}
+    if "hugging_face" in origin:
+        return {}  # config.json says it
     told = dict(origin["config"])
     if get_dialect(origin["dialect"]).computes_positions and "position_table" not in hints:
         told["max_length"] = model.config.max_length
@@ -148,6 +165,8 @@ def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
 
 def _use(model: Model) -> str:
     """What can be done with a model, in words."""
+    if model.tokenizer_files:
+        return f"with the tokenizer files {', '.join(model.tokenizer_files)}"
     if model.source_tokenizer is None:
         return "without vocabularies"
     if model.generation.decoder_start_id is None or model.generation.eos_id is None:
@@ -265,7 +284,7 @@ def _tokenizer(model: Model, side: str, file: str, options: PortOptions) -> Toke
     return tokenizer
 
 
-# --- a model directory → a file
+# --- a model directory → a file, or a directory of transformers
 
 
 def _export(options: PortOptions) -> int:
@@ -281,7 +300,7 @@ def _export(options: PortOptions) -> int:
     export_checkpoint(model, options.destination, name, consume=True)
     print(f"dialect:  {name}")
     print(f"file:     {options.destination}, {count:,} parameters")
-    if get_dialect(str(name)).computes_positions:
+    if get_dialect(str(name)).leaves_out_positions(model.config):
         other = "" if as_computed else "; this model's are others than are computed here, so keep those that it was given"
         print(f"          without position tables, which its programs compute{other}")
     return 0

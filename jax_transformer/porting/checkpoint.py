@@ -20,6 +20,8 @@ class Checkpoint:
     tensors: Tensors
     prefix: str = ""
     """What stood before the model's names and is taken off, such as "module."."""
+    added: str = ""
+    """What is put before the model's names, because the checkpoint was saved without the part that needs it (see Dialect.base_prefix)."""
     inside: str = ""
     """The key under which the state_dict lay in the file's dict; "" where the file is one."""
 
@@ -28,15 +30,19 @@ class Checkpoint:
         parts = [
             f"the state_dict lies under {self.inside!r}" if self.inside else "",
             f"the model's names begin with {self.prefix!r}" if self.prefix else "",
+            f"the model's names lack {self.added!r}" if self.added else "",
         ]
         return ", and ".join(filter(None, parts))
 
 
-def open_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], recognised: Callable[[Collection[str]], bool]) -> Checkpoint:
+def open_checkpoint(
+    source: str | os.PathLike[str] | Mapping[str, Any], recognised: Callable[[Collection[str]], bool], base_prefixes: Collection[str] = ()
+) -> Checkpoint:
     """The tensors of a file or a state_dict; of several in one file, those whose names are recognised.
 
     A prefix (nn.DataParallel's "module.", torch.compile's "_orig_mod.", the attribute of a wrapping module) is taken off where the names
-    are recognised without it, and aren't with it; names that don't begin with it stay as they are.
+    are recognised without it, and aren't with it; names that don't begin with it stay as they are. One of `base_prefixes` is put before all
+    of them where they are recognised so, and in no other way.
 
     Raises:
       PortingError: see `read_tensors`; several such state_dicts in one file, or none.
@@ -52,7 +58,10 @@ def open_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], recognis
         content, inside = _only_state_dict(content, "state_dict" if isinstance(source, Mapping) else str(source), prefix_of)
     tensors = as_arrays(content)
     prefix = prefix_of(tensors)
-    return Checkpoint(_WithoutPrefix(tensors, prefix), prefix, inside) if prefix else Checkpoint(tensors, "", inside)
+    if prefix is None:
+        added = next((base for base in base_prefixes if base and recognised([base + name for name in tensors])), "")
+        return Checkpoint(_Renamed(tensors, {added + name: name for name in tensors}) if added else tensors, "", added, inside)
+    return Checkpoint(_without_prefix(tensors, prefix) if prefix else tensors, prefix, "", inside)
 
 
 def _only_state_dict(
@@ -95,12 +104,17 @@ def _without(prefix: str, names: Collection[str]) -> list[str]:
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
-class _WithoutPrefix(Mapping[str, np.ndarray]):
+def _without_prefix(tensors: Tensors, prefix: str) -> Tensors:
     """The same tensors under shorter names. (One that would then have another's name keeps its own.)"""
+    return _Renamed(tensors, {name if (short := name.removeprefix(prefix)) in tensors else short: name for name in tensors})
 
-    def __init__(self, tensors: Tensors, prefix: str) -> None:
-        self._tensors = tensors
-        self._names = {name if (short := name.removeprefix(prefix)) in tensors else short: name for name in tensors}
+
+class _Renamed(Mapping[str, np.ndarray]):
+    """Tensors under other names."""
+
+    def __init__(self, tensors: Tensors, names: Mapping[str, str]) -> None:
+        """`names`: the new one → that in `tensors`."""
+        self._tensors, self._names = tensors, names
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self._tensors[self._names[name]]
@@ -110,3 +124,8 @@ class _WithoutPrefix(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self._names)
+
+
+def leaving_out(tensors: Tensors, names: Collection[str]) -> Tensors:
+    """The other tensors."""
+    return _Renamed(tensors, {name: name for name in tensors if name not in names})

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,13 +19,16 @@ import numpy as np
 from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model_directory import Model
-from jax_transformer.porting.checkpoint import open_checkpoint
+from jax_transformer.porting import hugging_face
+from jax_transformer.porting.checkpoint import leaving_out, open_checkpoint
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
 from jax_transformer.porting.dialects.tables import ASKS
-from jax_transformer.porting.files import as_arrays, read_array, write_tensors
+from jax_transformer.porting.files import SUFFIXES, as_arrays, read_array, write_tensors
+from jax_transformer.porting.hugging_face import HuggingFaceModel
 from jax_transformer.porting.rules import (
     DTYPES,
     PortingError,
+    Rule,
     Shapes,
     Tensors,
     leaves_from_tensors,
@@ -38,8 +42,9 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
     """A model from a PyTorch checkpoint.
 
     Args:
-      source: a file (.safetensors, .pt, .pth, .bin), or a state_dict of torch tensors, NumPy or JAX arrays.
-      dialect: whose names these are; may be left out where the names leave one possibility.
+      source: a file (.safetensors, .pt, .pth, .bin), or a state_dict of torch tensors, NumPy or JAX arrays; or a directory that Hugging
+        Face's transformers wrote, or its name on the Hub, whose config.json then tells what the tensors don't.
+      dialect: whose names these are; may be left out where the names, or config.json, leave one possibility.
       **hints: what a state_dict doesn't tell: fields of TransformerConfig and GenerationConfig, and `position_table`, an array [rows, D]
         or a file with one, in place of the table that is computed where a dialect's checkpoints hold none. Which are needed depends on the
         dialect; a message asks for those that are missing. Others (dropout_rate, norm_eps, …) are as in the published program unless given.
@@ -47,18 +52,27 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
     Returns:
       A Model without tokenizers. Its parameters are NumPy arrays of the checkpoint's dtypes that share no memory with the source; its
       `origin` has the dialect, the prefix of all names, if any, the tensors' names, in order, with their dtypes, and what the tensors don't
-      tell of the program's numbers.
+      tell of the program's numbers; of a directory also its config.json and generation_config.json.
 
     Raises:
       PortingError: the file can't be read; the dialect is unknown, or one of several; hints are missing, unknown or contradict the
         checkpoint; tensors do not fit. All problems of one of these kinds are reported together.
     """
+    directory = _open_directory(source)
+    if directory is not None:
+        if dialect not in (None, directory.table.name):
+            raise PortingError(f"{source}: dialect must be {directory.table.name!r}, as its config.json says; received {dialect!r}")
+        dialect, source = directory.table.name, directory.tensors
+    tables = all_dialects().values() if dialect is None else (get_dialect(dialect),)
     of_dialect = get_dialect(dialect).recognises if dialect is not None else lambda names: bool(candidates(names))
-    checkpoint = open_checkpoint(source, of_dialect)
-    tensors = checkpoint.tensors
-    table = get_dialect(dialect) if dialect is not None else detect(tensors.keys())
+    checkpoint = open_checkpoint(source, of_dialect, {table.base_prefix for table in tables})
+    table = get_dialect(dialect) if dialect is not None else detect(checkpoint.tensors.keys())
+    ignored = [name for name in checkpoint.tensors if name in table.ignores]
+    tensors = leaving_out(checkpoint.tensors, ignored) if ignored else checkpoint.tensors
     positions = _position_table(table, hints)
     hints = _in_our_words(table, hints)
+    if directory is not None:
+        hints = _with_fields(directory, hints)
     generation_hints = {name: hints.pop(name) for name in _field_names(GenerationConfig) & hints.keys()}
     try:
         told = table.read(tensors)
@@ -85,10 +99,38 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
         "tensors": {name: str(tensors[name].dtype) for name in tensors},
         "config": {name: getattr(config, name) for name in UNTOLD if name in table.defaults},
     }
-    return Model(config, params, None, None, generation, origin)
+    origin |= {"added": checkpoint.added} if checkpoint.added else {}
+    origin |= {"ignored": ignored} if ignored else {}
+    if directory is None:
+        return Model(config, params, None, None, generation, origin)
+    origin["hugging_face"] = {"config": dict(directory.config), "generation_config": dict(directory.generation)}
+    return Model(config, params, None, None, generation, origin, tokenizer_files=dict(directory.tokenizer))
 
 
-UNTOLD = ("norm_eps", "position_index")
+def _open_directory(source: Any) -> HuggingFaceModel | None:
+    """What is read of a directory of transformers, or of a model on the Hub; None if the source is none."""
+    if isinstance(source, Mapping):
+        return None
+    path = os.fspath(source)
+    if not os.path.exists(path) and hugging_face.HUB_NAME.fullmatch(path) and not path.endswith(SUFFIXES):
+        path = os.fspath(hugging_face.download(path))
+    return hugging_face.read_directory(path) if os.path.isdir(path) else None
+
+
+def _with_fields(directory: HuggingFaceModel, hints: dict[str, Any]) -> dict[str, Any]:
+    """The hints with the fields of config.json. Raises PortingError for hints that contradict it in what is computed."""
+    function = {*directory.table.fixed, *directory.table.choices, *directory.table.asks, *UNTOLD}
+    problems = [
+        f"{name}: config.json says {directory.fields[name]!r}; received {value!r}"
+        for name, value in hints.items()
+        if name in function and name in directory.fields and directory.fields[name] != value
+    ]
+    if problems:
+        raise PortingError("hints that contradict config.json", problems)
+    return directory.fields | hints
+
+
+UNTOLD = ("norm_eps", "position_index", "relative_max_distance")
 """Config fields that decide what is computed, where a dialect only has them from its program."""
 
 
@@ -98,7 +140,8 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
     A position table that the dialect's programs compute for themselves isn't in the file; nor is one that the model was given instead.
 
     Args:
-      path: ends in .safetensors (which orders its tensors itself), .pt, .pth or .bin.
+      path: ends in .safetensors (which orders its tensors itself), .pt, .pth or .bin; any other is that of a directory, which transformers
+        reads, of dialects that have them.
       dialect: whose names to use; by default those of the checkpoint that the model was imported from.
       consume: take the model's parameters apart on the way, so that little more memory is needed than they have: it has none afterwards.
 
@@ -112,13 +155,23 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
         raise PortingError(f"this model was not imported from a checkpoint, so a dialect must be given: one of {', '.join(all_dialects())}")
     is_return = origin.get("dialect") == name
     names = list(origin.get("tensors", {})) if is_return else []
-    prefix = origin.get("prefix", "") if is_return else ""
-    _check_untold(model, get_dialect(name), origin.get("config", {}) if is_return else {})
+    prefix, added = (origin.get(key, "") if is_return else "" for key in ("prefix", "added"))
+    to_file = os.fspath(path).endswith(SUFFIXES)
+    if to_file:
+        _check_untold(model, get_dialect(name), origin.get("config", {}) if is_return else {})
+    else:
+        hugging_face.of_family(get_dialect(name))
+        hugging_face.check_free(Path(path))
     leaves = flatten(model.params)
     if consume:
         model.params.clear()
     tensors = _state_dict(model.config, leaves, name, names, consume)
-    write_tensors(path, {prefix + name: tensor for name, tensor in tensors.items()})
+    tensors = {prefix + name.removeprefix(added): tensor for name, tensor in tensors.items()}
+    if to_file:
+        write_tensors(path, tensors)
+    else:
+        known, tokenizer = (origin.get("hugging_face", {}), model.tokenizer_files or {}) if is_return else ({}, {})
+        hugging_face.write_directory(path, get_dialect(name), model.config, model.generation, tensors, known, tokenizer)
 
 
 def params_from_state_dict(
@@ -133,14 +186,10 @@ def params_from_state_dict(
       PortingError: the dialect doesn't have such models, or tensors are missing, unexpected or do not fit; all problems together.
     """
     table, shapes = _table(config, dialect)
-    computed = table.computed(config)
-    if position_table is not None:
-        if any(leaf.shape != position_table.shape for leaf in computed.values()):
-            expected, received = [config.max_length, config.d_model], list(position_table.shape)
-            raise PortingError(f"position_table: expected [rows, d_model] = {expected}; received {received}")
-        computed = {path: position_table.copy() for path in computed}
+    state_dict = as_arrays(state_dict)
+    rules, computed = _computed(table, config, position_table, lambda rule, path, leaf: any(name in state_dict for name in rule.names))
     held = {path: shape for path, shape in shapes.items() if path not in computed}
-    leaves = leaves_from_tensors(table.rules(config), as_arrays(state_dict), held, f"{table.name} checkpoint")
+    leaves = leaves_from_tensors(rules, state_dict, held, f"{table.name} checkpoint")
     return unflatten({path: leaves[path] if path in leaves else computed[path] for path in shapes})
 
 
@@ -160,8 +209,9 @@ def state_dict_from_params(
 
 def computes_position_table(model: Model, dialect: str) -> bool:
     """Whether the dialect's programs compute, and don't keep, the very position tables that the model has."""
-    computed, leaves = get_dialect(dialect).computed(model.config), flatten(model.params)
-    return bool(computed) and all(np.array_equal(leaves[path], table) for path, table in computed.items())
+    table, leaves = get_dialect(dialect), flatten(model.params)
+    computed = {path: leaf for path, leaf in table.computed(model.config).items() if _is_position_table(path)}
+    return bool(computed) and all(np.array_equal(leaves[path], leaf) for path, leaf in computed.items())
 
 
 def _state_dict(
@@ -169,14 +219,42 @@ def _state_dict(
 ) -> dict[str, np.ndarray]:
     """`state_dict_from_params` of leaves by path; `consume` as of `tensors_from_leaves`."""
     table, shapes = _table(config, dialect)
-    computed = table.computed(config)
+    rules, computed = _computed(
+        table, config, None,
+        lambda rule, path, leaf: any(name in names for name in rule.names) or not np.array_equal(leaves.get(path, leaf), leaf),
+    )  # fmt: skip
     for path in computed:
         leaves.pop(path, None)
     held = {path: shape for path, shape in shapes.items() if path not in computed}
     what = f"parameters for dialect {table.name}"
-    tensors = tensors_from_leaves(table.rules(config), leaves, held, names, what, consume=consume)
+    tensors = tensors_from_leaves(rules, leaves, held, names, what, consume=consume)
     order = [name for name in dict.fromkeys([*names, *tensors]) if name in tensors]
     return {name: tensors[name] for name in order}
+
+
+def _computed(
+    table: Dialect, config: TransformerConfig, position_table: np.ndarray | None, is_held: Callable[[Rule, str, np.ndarray], bool]
+) -> tuple[list[Rule], dict[str, np.ndarray]]:
+    """The rules of what a checkpoint holds, and the leaves by path that are computed.
+
+    Args:
+      position_table: in place of those that are computed.
+      is_held: of a leaf that is computed and has a rule nonetheless, whether the checkpoint holds it.
+    """
+    rules, computed = table.rules(config), table.computed(config)
+    if position_table is not None:
+        tables = {path: leaf for path, leaf in computed.items() if _is_position_table(path)}
+        if any(leaf.shape != position_table.shape for leaf in tables.values()):
+            expected, received = [config.max_length, config.d_model], list(position_table.shape)
+            raise PortingError(f"position_table: expected [rows, d_model] = {expected}; received {received}")
+        computed |= {path: position_table.copy() for path in tables}
+    held = {path for rule in rules for path in rule.paths if path in computed and is_held(rule, path, computed[path])}
+    computed = {path: leaf for path, leaf in computed.items() if path not in held}
+    return [rule for rule in rules if not any(path in computed for path in rule.paths)], computed
+
+
+def _is_position_table(path: str) -> bool:
+    return path.endswith("_positions")
 
 
 @cache

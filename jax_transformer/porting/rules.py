@@ -97,8 +97,9 @@ class Rule:
     """One line of a table.
 
     Args:
-      torch: a tensor's name, or several whose tensors are equal (tied); a copy that checkpoints may leave out ends in "?". {i} stands for a
-        layer's number: the leaf then has a leading layer axis.
+      torch: a tensor's name, or several whose tensors are equal (tied). A copy that checkpoints may leave out ends in "?"; where all do,
+        one of them must be there, and the first is written unless it was another. {i} stands for a layer's number: the leaf then has a
+        leading layer axis.
       jax: a leaf's path. Several, as in "attention/{query,key,value}/kernel", are the parts of one fused tensor where `axes` says so, and
         otherwise equal copies of it.
       axes: how the axes correspond (see Axes), without the layer axis. Empty: they are the same.
@@ -147,8 +148,10 @@ class Place(NamedTuple):
     optional: tuple[bool, ...]
     index: Any
 
-    def required(self) -> list[str]:
-        return [name for name, optional in zip(self.names, self.optional, strict=True) if not optional]
+    def required(self, others: Collection[str]) -> list[str]:
+        """The names that must be there, beside `others`, which are or are wanted."""
+        required = [name for name, optional in zip(self.names, self.optional, strict=True) if not optional]
+        return required or ([] if any(name in others for name in self.names) else [self.names[0]])
 
 
 def leaves_from_tensors(rules: list[Rule], tensors: Tensors, shapes: Shapes, what: str = "checkpoint") -> dict[str, np.ndarray]:
@@ -209,7 +212,7 @@ def tensors_from_leaves(
         for place in rule.places(shapes):
             parts = np.stack([leaf[place.index] for leaf in sources])
             tensor = np.asarray(rule.axes.merge(parts) if rule.axes else parts[0], order="C")
-            wanted = [name for name in place.names if name in place.required() or name in optional]
+            wanted = [name for name in place.names if name in optional or name in place.required(optional)]
             tensors |= dict.fromkeys(wanted, tensor)
         for path in rule.paths if consume else ():
             del leaves[path]
@@ -256,7 +259,7 @@ def _name_problems(rules: list[Rule], tensors: Tensors, shapes: Shapes) -> Itera
     unexpected = [name for name in tensors if name not in expected]
     absent = [name for name in expected if name not in tensors]
     for rule in rules:
-        names = [name for place in rule.places(shapes) for name in place.required()]
+        names = [name for place in rule.places(shapes) for name in place.required(tensors)]
         shape = rule.torch_shape(shapes)
         if len(names) > 1 and not any(name in tensors for name in names):
             yield f"unused rule: no tensor matches {rule}, {len(names)} of shape {shape} expected{nearest(names[0], unexpected)}"

@@ -17,7 +17,20 @@ from jax_transformer.config import TransformerConfig
 from jax_transformer.porting.rules import PortingError, Rule, Tensors
 from jax_transformer.trees import nearest
 
-MODULES = ("pytorch", "floydhub", "annotated_zh", "harvard", "codersarts", "sayhello", "hyunwoongko", "stepwise")
+MODULES = (
+    "pytorch",
+    "floydhub",
+    "annotated_zh",
+    "harvard",
+    "codersarts",
+    "sayhello",
+    "hyunwoongko",
+    "stepwise",
+    "marian",
+    "bart",
+    "m2m_100",
+    "t5",
+)
 """The modules of this package that hold `DIALECTS`."""
 
 
@@ -63,6 +76,27 @@ class Text:
     """Of the target neither: what goes before and after it is the batch's business."""
 
 
+Json = Mapping[str, Any]
+"""An object of a JSON file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfigFile:
+    """How a family of Hugging Face's transformers says in config.json what its tensors don't tell."""
+
+    model_type: str
+    architectures: tuple[str, ...]
+    """Classes whose checkpoints these are: the one with the head, which is written, and the one without."""
+    defaults: Json
+    """What transformers takes for keys that are left out."""
+    allowed: Mapping[str, tuple[Any, ...]]
+    """The values that keys may have, where others are of models that this table isn't for."""
+    read: Callable[[Json], dict[str, Any]]
+    """Config fields from a config.json with all defaults filled in. Raises PortingError for values that no config has."""
+    write: Callable[[TransformerConfig], dict[str, Any]]
+    """What of config.json follows from a config."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
     """One family's table.
@@ -90,7 +124,13 @@ class Dialect:
     refuses: Callable[[TransformerConfig], list[str]] = _usual_refusals
     """What else stands in the way of a config."""
     computed: Callable[[TransformerConfig], dict[str, np.ndarray]] = _nothing_computed
-    """Leaves by path that its checkpoints don't hold, because the program computes them."""
+    """Leaves by path that its checkpoints don't hold, because the program computes them; of those that have a rule, some do."""
+    ignores: tuple[str, ...] = ()
+    """Tensors that some checkpoints have and no program of the family reads."""
+    base_prefix: str = ""
+    """What the names begin with, but those of checkpoints that were saved without the head."""
+    config_file: ConfigFile | None = None
+    """Of a family of transformers."""
     aliases: Mapping[str, tuple[str, Mapping[Any, Any]]] | None = None
     """The family's own words for a config field: {"norm_first": ("norm_placement", {True: "pre", False: "post"})}."""
     text: Mapping[str, Text] = field(default_factory=lambda: {"source": Text(add_eos=True), "target": Text()})
@@ -103,7 +143,12 @@ class Dialect:
     @property
     def computes_positions(self) -> bool:
         """Whether its checkpoints hold no position tables."""
-        return self.computed is not _nothing_computed
+        return self.computed is not _nothing_computed and self.fixed["position_kind"] == "sinusoidal"
+
+    def leaves_out_positions(self, config: TransformerConfig) -> bool:
+        """Whether its checkpoints of models of this config have no place for position tables that are computed."""
+        paths = [path for rule in self.rules(config) for path in rule.paths]
+        return self.computes_positions and "constants/encoder_positions" not in paths
 
     def refusals(self, config: TransformerConfig) -> list[str]:
         """Why a model of this config can't be written in this dialect: each field with the value received and what is allowed."""
@@ -186,6 +231,10 @@ class Reader:
         if first not in self.tensors or second not in self.tensors:
             return False
         return np.array_equal(self.tensors[first], self.tensors[second])
+
+    def differ(self, first: str, second: str) -> bool:
+        """Whether two tensors are there and hold other values: of tied ones a file has one, or equal ones."""
+        return first in self.tensors and second in self.tensors and first != second and not self.equal(first, second)
 
     def finished(self, what: str, **fields: Any) -> dict[str, Any]:
         """The fields that were read, but for those of the decoder that are as the encoder's.

@@ -1,0 +1,218 @@
+"""What the tables of Marian, BART and M2M-100 share: the names that transformers took from fairseq, and the keys of their config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.porting.dialects import Json, Reader, one_target_pad_id
+from jax_transformer.porting.dialects.tables import LINEAR, attention, layers, norm, within
+from jax_transformer.porting.rules import PortingError, Rule, Tensors
+
+PREFIX = "model."
+"""Of a model with a head. (BART's own checkpoints have none.)"""
+SHARED = "model.shared.weight"
+EMBEDDINGS = {"source": "model.encoder.embed_tokens.weight", "target": "model.decoder.embed_tokens.weight"}
+HEAD = "lm_head.weight"
+POSITIONS = {stack: f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
+
+FIXED = {
+    "trains_pad_embedding": False,
+    "scale_head": False,
+    "position_layout": "halves",
+    "norm_kind": "layer_norm",
+    "norm_eps_outside": False,
+    "norm_unbiased": False,
+    "norm_bias": True,
+    "attention_scale": None,
+    "attention_bias": True,
+    "attention_output": True,
+    "attention_output_bias": True,
+    "masked_value": None,
+    "feed_forward": True,
+    "feed_forward_gated": False,
+    "feed_forward_bias": True,
+    "encoder_padding": "keys",
+    "decoder_padding": "none",
+    "cross_padding": "keys",
+    "decoding_decoder_padding": None,
+    "decoding_cross_padding": None,
+    "decoder_causal": True,
+}
+CHOICES = {
+    "scale_embedding": (False, True),
+    "share_embeddings": (False, True),
+    "tie_head": (False, True),
+    "activation": ("relu", "gelu", "gelu_tanh", "silu"),
+}
+DEFAULTS = {"norm_eps": 1e-5}
+ASKS = {
+    "num_heads": "how many heads the encoder's attentions have (encoder_attention_heads)",
+    "decoder_num_heads": "how many heads the decoder's attentions have (decoder_attention_heads)",
+    "source_pad_id": "the id that pads sentences (pad_token_id)",
+    "target_pad_id": "the same of target sentences (pad_token_id)",
+    "scale_embedding": "whether embeddings are multiplied by the root of d_model (scale_embedding)",
+    "activation": "'relu', 'gelu', 'gelu_tanh' or 'silu' (activation_function)",
+    "share_embeddings": "whether the two sides have one embedding",
+    "tie_head": "whether the head's weight is the target embedding",
+}
+"""What is asked for beside a state_dict without its config.json."""
+
+NORM = norm("weight", "bias")
+ATTENTION = attention("q_proj", "k_proj", "v_proj", "out_proj")
+FEED_FORWARD = {
+    "fc1": ("feed_forward/hidden", LINEAR),
+    "fc2": ("feed_forward/output", LINEAR),
+    "final_layer_norm": ("feed_forward_norm", NORM),
+}
+LAYER = {"self_attn": ("self_attention", ATTENTION), "self_attn_layer_norm": ("self_attention_norm", NORM), **FEED_FORWARD}
+DECODER_LAYER = LAYER | {"encoder_attn": ("cross_attention", ATTENTION), "encoder_attn_layer_norm": ("cross_attention_norm", NORM)}
+
+
+def rules(config: TransformerConfig) -> list[Rule]:
+    """The correspondence of all that the three families have."""
+    table = _embeddings(config)
+    for stack, parts in (("encoder", LAYER), ("decoder", DECODER_LAYER)):
+        table += layers(f"model.{stack}.layers", stack, parts)
+        if config.position_kind == "learned":
+            table.append(Rule(POSITIONS[stack], f"{stack}/positions/embedding"))
+        if config.encoder_embedding_norm != "none":
+            table += within(f"model.{stack}.layernorm_embedding", f"{stack}/embedding_norm", NORM)
+        if config.final_norm:
+            table += within(f"model.{stack}.layer_norm", f"{stack}/final_norm", NORM)
+    if config.head_bias == "buffer":
+        table.append(Rule("final_logits_bias?", "constants/head_bias", "1 V -> V"))
+    return table
+
+
+def _embeddings(config: TransformerConfig) -> list[Rule]:
+    """Of tied tensors a file has any; the one that is named first is written."""
+    source, target = EMBEDDINGS.values()
+    head = (f"{HEAD}?",) if config.tie_head else ()
+    if config.share_embeddings:
+        table = [Rule((f"{SHARED}?", f"{source}?", f"{target}?", *head), "shared_embedding/embedding")]
+    else:
+        table = [Rule((source, f"{SHARED}?"), "source_embedding/embedding"), Rule((f"{target}?", *head), "target_embedding/embedding")]
+    return table if config.tie_head else [*table, Rule(HEAD, "head/kernel", "V D -> D V")]
+
+
+def recognises(names: Collection[str], *, embedding_norm: bool, final_norm: bool) -> bool:
+    """Whether they are of a model with these norms."""
+    has_layers = all(f"model.{stack}.layers.0.self_attn.q_proj.weight" in names for stack in POSITIONS)
+    norms = ("model.encoder.layernorm_embedding.weight" in names, "model.encoder.layer_norm.weight" in names)
+    return has_layers and norms == (embedding_norm, final_norm)
+
+
+def read(tensors: Tensors, what: str, **more: Any) -> dict[str, Any]:
+    """Sizes by shapes, and which embeddings are one, as far as it shows. Raises PortingError naming the tensors that are missing for it.
+
+    Args:
+      more: other fields, of which a function of the Reader tells.
+    """
+    reader = Reader(tensors)
+    source, target = EMBEDDINGS.values()
+    of_source, of_target = (
+        next((name for name in names if name in tensors), SHARED)
+        for names in ((source, SHARED, target, HEAD), (target, SHARED, HEAD, source))
+    )
+    fields = reader.finished(
+        what,
+        source_vocab_size=reader.size(of_source, 0, 2),
+        target_vocab_size=reader.size(of_target, 0, 2),
+        d_model=reader.size(of_source, 1, 2),
+        d_ff=reader.size("model.encoder.layers.0.fc1.weight", 0, 2),
+        decoder_d_ff=reader.size("model.decoder.layers.0.fc1.weight", 0, 2),
+        num_encoder_layers=reader.layers("model.encoder.layers.{i}."),
+        num_decoder_layers=reader.layers("model.decoder.layers.{i}."),
+        **{name: tell(reader) for name, tell in more.items()},
+    )
+    if any(reader.differ(first, second) for first, second in ((source, target), (SHARED, source), (SHARED, target))):
+        fields["share_embeddings"] = False
+    elif SHARED in tensors:
+        fields["share_embeddings"] = True
+    return fields | {"tie_head": not reader.differ(of_target, HEAD)}
+
+
+def refuses(config: TransformerConfig) -> list[str]:
+    """Heads that are not as wide together as the model; two lengths of tables, two paddings."""
+    problems = [
+        f"{name} must be d_model / {heads} = {config.d_model / stack.num_heads:g}; received {stack.head_dim}"
+        for name, heads, stack in (
+            ("head_dim", "num_heads", config.encoder),
+            ("decoder_head_dim", "decoder_num_heads", config.decoder),
+        )
+        if stack.num_heads * stack.head_dim != config.d_model
+    ]
+    if config.decoder.max_length != config.max_length:
+        problems.append(f"decoder_max_length must be max_length={config.max_length}; received {config.decoder.max_length}")
+    if config.source_pad_id != config.target_pad_id:
+        problems.append(f"target_pad_id must be source_pad_id={config.source_pad_id}; received {config.target_pad_id}")
+    return problems + one_target_pad_id(config)
+
+
+# --- config.json
+
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu", "silu": "silu"}
+"""Those of transformers that are ours, too. (Its gelu_fast rounds a constant.)"""
+SAME = {
+    "d_model": "d_model",
+    "encoder_layers": "num_encoder_layers",
+    "decoder_layers": "num_decoder_layers",
+    "encoder_attention_heads": "num_heads",
+    "encoder_ffn_dim": "d_ff",
+    "max_position_embeddings": "max_length",
+    "scale_embedding": "scale_embedding",
+    "dropout": "dropout_rate",
+    "attention_dropout": "attention_dropout_rate",
+    "activation_dropout": "feed_forward_dropout_rate",
+}
+"""Keys of config.json whose values are those of config fields."""
+
+
+def read_config(json: Json) -> dict[str, Any]:
+    """The config fields of a config.json with all defaults filled in."""
+    fields = {field: json[key] for key, field in SAME.items()}
+    decoder = {"decoder_num_heads": json["decoder_attention_heads"], "decoder_d_ff": json["decoder_ffn_dim"]}
+    encoder = {"decoder_num_heads": fields["num_heads"], "decoder_d_ff": fields["d_ff"]}
+    fields |= {name: None if value == encoder[name] else value for name, value in decoder.items()}
+    fields |= {"source_pad_id": json["pad_token_id"], "target_pad_id": json["pad_token_id"]}
+    fields |= {"source_vocab_size": json["vocab_size"], "target_vocab_size": json["vocab_size"]}
+    fields["activation"] = activation(json, "activation_function")
+    if not json["tie_word_embeddings"]:
+        fields |= {"share_embeddings": False, "tie_head": False}
+    return fields
+
+
+def write_config(config: TransformerConfig) -> dict[str, Any]:
+    """The inverse."""
+    json = {key: getattr(config, field) for key, field in SAME.items()}
+    json |= {key: config.dropout_rate for key in ("attention_dropout", "activation_dropout") if json[key] is None}
+    return json | {
+        "decoder_attention_heads": config.decoder.num_heads,
+        "decoder_ffn_dim": config.decoder.d_ff,
+        "pad_token_id": config.source_pad_id,
+        "vocab_size": config.source_vocab_size,
+        "activation_function": {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}[config.activation],
+        "tie_word_embeddings": config.share_embeddings or config.tie_head,
+    }
+
+
+def activation(json: Json, key: str, name: str | None = None) -> str:
+    """Our name of the activation that config.json gives under this key. Raises PortingError if there is none."""
+    name = json[key] if name is None else name
+    if name not in ACTIVATIONS:
+        raise PortingError(f"config.json: {key} must be one of {', '.join(ACTIVATIONS)}; received {json[key]!r}, which isn't built here")
+    return ACTIVATIONS[name]
+
+
+def allowed(fixed: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """What a config.json may say of choices that are none to a family, as old ones do."""
+    return {
+        "is_encoder_decoder": (True,),
+        "is_decoder": (False,),
+        "normalize_before": (fixed["norm_placement"] == "pre",),
+        "add_final_layer_norm": (fixed["final_norm"],),
+        "normalize_embedding": (fixed["encoder_embedding_norm"] != "none",),
+        "static_position_embeddings": (fixed["position_kind"] == "sinusoidal",),
+    }

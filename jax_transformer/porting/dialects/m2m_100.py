@@ -1,0 +1,103 @@
+"""M2M-100 and NLLB-200 (dense) in Hugging Face's transformers: fixed positions of the real tokens, pre-norm, no bias of the logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model.positions import table_rows
+from jax_transformer.porting.dialects import ConfigFile, Dialect, fairseq
+from jax_transformer.porting.rules import PortingError, Tensors
+
+FIXED = fairseq.FIXED | {
+    "encoder_embedding_norm": "none",
+    "decoder_embedding_norm": "none",
+    "head_bias": "none",
+    "position_kind": "sinusoidal",
+    "position_frequency": "inclusive",
+    "position_index": "non_pad_count",
+    "norm_placement": "pre",
+    "final_norm": True,
+}
+
+
+def recognises(names: Collection[str]) -> bool:
+    return fairseq.recognises(names, embedding_norm=False, final_norm=True)
+
+
+def read(tensors: Tensors) -> dict[str, Any]:
+    """What the tensors tell."""
+    return fairseq.read(tensors, "m2m_100")
+
+
+def refuses(config: TransformerConfig) -> list[str]:
+    """Pads stand in row pad_id of the table, and the first token in the next."""
+    problems = fairseq.refuses(config)
+    if config.position_offset != config.source_pad_id:
+        problems.append(f"position_offset must be source_pad_id={config.source_pad_id}; received {config.position_offset}")
+    return problems
+
+
+def follows(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"position_offset": fields["source_pad_id"]}
+
+
+def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
+    """The position tables, which no file holds, as transformers makes them: by PyTorch, in float32.
+
+    Angles reach a thousand, so that the last bit of a frequency is seen in the fourth decimal of a sine: another library's would be another
+    function.
+
+    Raises:
+      PortingError: PyTorch isn't installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise PortingError(
+            "m2m_100: its position tables are made by PyTorch in float32, and no other library gives the same; install torch "
+            "(pip install 'jax-transformer[parity]')"
+        ) from None
+    half = config.d_model // 2
+    frequencies = torch.exp(torch.arange(half).float() * -(math.log(10000) / (half - 1)))
+    angles = torch.arange(table_rows(config, config.encoder)).float()[:, None] * frequencies[None, :]
+    table = torch.cat([torch.sin(angles), torch.cos(angles)], dim=1).numpy()
+    table[config.position_offset] = 0.0
+    return {f"constants/{stack}_positions": table.copy() for stack in ("encoder", "decoder")}
+
+
+DIALECT = Dialect(
+    name="m2m_100",
+    title="M2M-100 or NLLB-200 (dense) in transformers",
+    recognises=recognises,
+    fixed=FIXED,
+    choices=fairseq.CHOICES,
+    defaults=fairseq.DEFAULTS,
+    read=read,
+    asks=fairseq.ASKS | {"max_length": "how many positions its tables have (max_position_embeddings)"},
+    rules=fairseq.rules,
+    refuses=refuses,
+    follows=follows,
+    computed=computed,
+    ignores=("model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),
+    base_prefix=fairseq.PREFIX,
+    config_file=ConfigFile(
+        model_type="m2m_100",
+        architectures=("M2M100ForConditionalGeneration", "M2M100Model"),
+        defaults={
+            "vocab_size": 128112, "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12, "encoder_attention_heads": 16,
+            "decoder_attention_heads": 16, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096, "max_position_embeddings": 1024,
+            "scale_embedding": True, "activation_function": "relu", "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.0,
+            "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "tie_word_embeddings": True,
+        },
+        allowed=fairseq.allowed(FIXED),
+        read=fairseq.read_config,
+        write=fairseq.write_config,
+    ),
+)  # fmt: skip
+
+DIALECTS = (DIALECT,)

@@ -1,0 +1,101 @@
+"""Marian's models in Hugging Face's transformers, such as OPUS-MT's: fixed positions, post-norm, one embedding or two."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model.positions import sinusoid_table
+from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, fairseq
+from jax_transformer.porting.rules import Rule, Tensors
+
+FIXED = fairseq.FIXED | {
+    "encoder_embedding_norm": "none",
+    "decoder_embedding_norm": "none",
+    "head_bias": "buffer",
+    "position_kind": "sinusoidal",
+    "position_frequency": "standard",
+    "position_index": "column",
+    "position_offset": 0,
+    "norm_placement": "post",
+    "final_norm": False,
+}
+
+
+def rules(config: TransformerConfig) -> list[Rule]:
+    """The correspondence. Old files hold the position tables, too."""
+    return [
+        *fairseq.rules(config),
+        *(Rule(f"{name}?", f"constants/{stack}_positions") for stack, name in fairseq.POSITIONS.items()),
+    ]
+
+
+def recognises(names: Collection[str]) -> bool:
+    return fairseq.recognises(names, embedding_norm=False, final_norm=False)
+
+
+def read(tensors: Tensors) -> dict[str, Any]:
+    """What the tensors tell, with the length of the position tables where they are there."""
+    name = fairseq.POSITIONS["encoder"]
+    length = {"max_length": lambda reader: reader.size(name, 0, 2)} if name in tensors else {}
+    return fairseq.read(tensors, "marian", **length)
+
+
+def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
+    """The position tables, in float64 and then rounded to float32, and a bias of the logits that does nothing."""
+    table = sinusoid_table(config, config.encoder).astype(np.float32)
+    positions = {f"constants/{stack}_positions": table.copy() for stack in ("encoder", "decoder")}
+    return positions | {"constants/head_bias": np.zeros(config.target_vocab_size, np.float32)}
+
+
+def read_config(json: Json) -> dict[str, Any]:
+    """The config fields of a config.json."""
+    fields = fairseq.read_config(json)
+    if json["tie_word_embeddings"]:
+        fields["share_embeddings"] = json["share_encoder_decoder_embeddings"]
+    if not json["share_encoder_decoder_embeddings"]:
+        fields["target_vocab_size"] = json["decoder_vocab_size"] or json["vocab_size"]
+    return fields
+
+
+def write_config(config: TransformerConfig) -> dict[str, Any]:
+    """The inverse."""
+    return fairseq.write_config(config) | {
+        "decoder_vocab_size": config.target_vocab_size,
+        "share_encoder_decoder_embeddings": config.share_embeddings,
+    }
+
+
+DIALECT = Dialect(
+    name="marian",
+    title="Marian in transformers, such as OPUS-MT",
+    recognises=recognises,
+    fixed=FIXED,
+    choices=fairseq.CHOICES,
+    defaults=fairseq.DEFAULTS,
+    read=read,
+    asks=fairseq.ASKS | {"max_length": "how many positions its tables have (max_position_embeddings)"},
+    rules=rules,
+    refuses=fairseq.refuses,
+    computed=computed,
+    base_prefix=fairseq.PREFIX,
+    config_file=ConfigFile(
+        model_type="marian",
+        architectures=("MarianMTModel", "MarianModel"),
+        defaults={
+            "vocab_size": 58101, "decoder_vocab_size": None, "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12,
+            "encoder_attention_heads": 16, "decoder_attention_heads": 16, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096,
+            "max_position_embeddings": 1024, "scale_embedding": False, "activation_function": "gelu", "dropout": 0.1,
+            "attention_dropout": 0.0, "activation_dropout": 0.0, "pad_token_id": 58100, "eos_token_id": 0, "decoder_start_token_id": 58100,
+            "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
+        },
+        allowed=fairseq.allowed(FIXED),
+        read=read_config,
+        write=write_config,
+    ),
+)  # fmt: skip
+
+DIALECTS = (DIALECT,)

@@ -1,0 +1,243 @@
+"""Directories in which Hugging Face's transformers keeps a model: config.json, generation_config.json, weights and tokenizer files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
+from jax_transformer.porting.files import read_tensors, write_tensors
+from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
+from jax_transformer.porting.rules import PortingError
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json", FLAX_WEIGHTS)
+"""The first of these that is there is read."""
+TOKENIZER_FILES = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
+    "target_vocab.json", "source.spm", "target.spm", "spiece.model", "sentencepiece.bpe.model",
+)  # fmt: skip
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True)
+class HuggingFaceModel:
+    """A directory as it was read."""
+
+    tensors: Mapping[str, Any]
+    table: Dialect
+    config: Json
+    """config.json."""
+    fields: dict[str, Any]
+    """What it says of TransformerConfig and GenerationConfig."""
+    generation: Json = field(default_factory=dict)
+    """generation_config.json."""
+    tokenizer: Mapping[str, bytes] = field(default_factory=dict)
+    """Tokenizer files by name."""
+
+
+def is_hugging_face(path: str | os.PathLike[str]) -> bool:
+    """Whether it is a directory with the config.json of a transformers model."""
+    try:
+        return "model_type" in json.loads((Path(path) / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, TypeError):
+        return False
+
+
+def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
+    """Reads a directory; of the weights only what is asked for later.
+
+    Raises:
+      PortingError: a file that is missing or malformed; another kind of model than the tables are for, or one that is quantised; values
+        in config.json that no model here has.
+    """
+    path = Path(path)
+    config = _read_json(path / CONFIG)
+    table = _table(path / CONFIG, config)
+    fields = read_fields(path / CONFIG, table, config)
+    generation = _read_json(path / GENERATION) if (path / GENERATION).is_file() else {}
+    fields |= _ids(path, of_config(table) | dict(config), generation)
+    tokenizer = {name: (path / name).read_bytes() for name in TOKENIZER_FILES if (path / name).is_file()}
+    return HuggingFaceModel(_read_weights(path), table, config, fields, generation, tokenizer)
+
+
+def write_directory(
+    path: str | os.PathLike[str],
+    table: Dialect,
+    config: TransformerConfig,
+    generation: GenerationConfig,
+    tensors: Mapping[str, np.ndarray],
+    origin: Mapping[str, Any],
+    tokenizer: Mapping[str, bytes],
+) -> None:
+    """Writes a directory that `from_pretrained` loads, under another name first, which then becomes `path`.
+
+    Args:
+      origin: the config.json and generation_config.json that the model came with, if any: what the config doesn't say stays as it was.
+
+    Raises:
+      PortingError: there is something at `path`, or no directory to put it in; the family isn't one of transformers.
+    """
+    path = Path(path)
+    check_free(path)
+    file = of_family(table)
+    dtype = next(iter(tensors.values())).dtype.name
+    content = _config_json(file, config, origin.get("config", {})) | {"dtype": dtype}
+    content.pop("torch_dtype", None)
+    ids = {"decoder_start_token_id": generation.decoder_start_id, "eos_token_id": generation.eos_id, "pad_token_id": config.target_pad_id}
+    ids = {name: value for name, value in ids.items() if value is not None}
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary.mkdir()
+    try:
+        _write_json(temporary / CONFIG, content | ids)
+        _write_json(temporary / GENERATION, dict(origin.get("generation_config", {})) | ids)
+        for name, data in tokenizer.items():
+            (temporary / name).write_bytes(data)
+        write_tensors(temporary / WEIGHTS[0], tensors)
+        if path.exists():
+            path.rmdir()
+        temporary.rename(path)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_free(path: Path) -> None:
+    """Raises PortingError where `write_directory` could not write."""
+    if not path.absolute().parent.is_dir():
+        raise PortingError(f"{path}: there is no directory {path.parent}")
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise PortingError(f"{path}: expected a name that is free, or an empty directory, for the directory that transformers will read")
+
+
+def of_family(table: Dialect) -> ConfigFile:
+    """Raises PortingError if the dialect is none of transformers."""
+    if table.config_file is None:
+        families = ", ".join(name for name, other in all_dialects().items() if other.config_file)
+        raise PortingError(f"dialect {table.name} has no directories, as {families} have: expected a name that ends in .pt or .safetensors")
+    return table.config_file
+
+
+def download(name: str) -> Path:
+    """The directory of a model on the Hub, from its cache where it was downloaded before.
+
+    Raises:
+      PortingError: there is no such model, or the Hub can't be reached.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    wanted = [CONFIG, GENERATION, *TOKENIZER_FILES]
+    try:
+        found = Path(snapshot_download(name, allow_patterns=[*wanted, "model*.safetensors*"]))
+        if not any((found / weights).exists() for weights in WEIGHTS):
+            found = Path(snapshot_download(name, allow_patterns=[*wanted, "pytorch_model*.bin*"]))
+        if not any((found / weights).exists() for weights in WEIGHTS):
+            found = Path(snapshot_download(name, allow_patterns=[*wanted, FLAX_WEIGHTS]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise PortingError(
+            f"{name}: no such file or directory, and no model of this name on the Hub, or it can't be reached ({type(error).__name__})"
+        ) from None
+    return found
+
+
+# --- config.json
+
+
+def of_config(table: Dialect) -> dict[str, Any]:
+    """The defaults of the family's config.json."""
+    return dict(of_family(table).defaults)
+
+
+def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
+    """The config fields of a config.json. Raises PortingError, with all problems, where it is of another kind of model."""
+    file = of_family(table)
+    problems = [
+        f"{key} must be {' or '.join(map(repr, values))}; received {config[key]!r}"
+        for key, values in file.allowed.items()
+        if config.get(key) is not None and config[key] not in values
+    ]
+    if config.get("quantization_config"):
+        problems.append("quantization_config: quantised weights can't be carried over; take the model that they were made of")
+    architectures = config.get("architectures") or [file.architectures[0]]
+    others = [name for name in architectures if name not in file.architectures]
+    if others:
+        problems.append(f"architectures must be {' or '.join(file.architectures)}; received {', '.join(others)}, which has other parts")
+    try:
+        fields = file.read(of_config(table) | dict(config))
+    except PortingError as error:
+        problems += error.problems or [str(error).removeprefix("config.json: ")]
+    if problems:
+        raise PortingError(f"{path}: no model that this ports", problems)
+    return fields
+
+
+def _config_json(file: ConfigFile, config: TransformerConfig, original: Json) -> dict[str, Any]:
+    """What config.json says of a config: what `original` says, where that still holds."""
+    start = {"architectures": [file.architectures[0]], "model_type": file.model_type, "is_encoder_decoder": True}
+    if original:
+        said = file.read(dict(file.defaults) | dict(original))
+        if all(getattr(config, name) == value for name, value in said.items()):
+            return start | dict(original)
+    follows = {key: value for key, value in file.write(config).items() if key in original or value != file.defaults.get(key)}
+    return start | dict(original) | follows
+
+
+def _table(path: Path, config: Json) -> Dialect:
+    """The dialect of a config.json's model_type."""
+    families = {table.config_file.model_type: table for table in all_dialects().values() if table.config_file}
+    found = config.get("model_type")
+    if found in families:
+        return families[found]
+    what = f"{found!r} ({', '.join(config.get('architectures') or ['no architecture'])})"
+    kind = "" if config.get("is_encoder_decoder") else ", which isn't said to be an encoder-decoder"
+    raise PortingError(f"{path}: model_type must be one of {', '.join(families)}; received {what}{kind}")
+
+
+def _ids(path: Path, config: Json, generation: Json) -> dict[str, Any]:
+    """Where sentences start and end, as generation says, or the config."""
+    ids = {}
+    for key, name in (("decoder_start_token_id", "decoder_start_id"), ("eos_token_id", "eos_id")):
+        value = generation.get(key, config.get(key))
+        value = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if value is not None and type(value) is not int:
+            raise PortingError(f"{path}: {key} must be one id; received {value!r}")
+        ids[name] = value
+    return {name: value for name, value in ids.items() if value is not None}
+
+
+# --- files
+
+
+def _read_weights(path: Path) -> Mapping[str, Any]:
+    name = next((name for name in WEIGHTS if (path / name).is_file()), None)
+    if name is None:
+        others = sorted(entry.name for entry in path.iterdir() if entry.suffix in (".h5", ".gguf", ".onnx", ".ot", ".msgpack"))
+        received = f"received {', '.join(others)}" if others else "received none of them"
+        raise PortingError(f"{path}: expected weights, one of {', '.join(WEIGHTS)}; {received}")
+    return read_flax(path / name) if name == FLAX_WEIGHTS else read_tensors(path / name)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PortingError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise PortingError(f"{path}: no JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise PortingError(f"{path}: expected a JSON object; received {type(content).__name__}")
+    return content
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
