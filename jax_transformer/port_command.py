@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from jax_transformer.model_directory import check_replaceable, is_model_directory
-from jax_transformer.porting.files import INDEX, SUFFIXES
+from jax_transformer.porting.files import SUFFIXES
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
@@ -93,12 +93,11 @@ def _is_ours(source: str) -> bool:
 
 def _check_places(options: PortOptions) -> None:
     """Raises ValueError for paths, and options beside them, that can't be meant, before anything is read."""
-    from jax_transformer.porting.hugging_face import HUB_NAME
+    from jax_transformer.porting.hugging_face import is_hub_name
 
     source, destination = Path(options.source), Path(options.destination)
     to_file = destination.suffix in SUFFIXES
-    could_be_on_the_hub = HUB_NAME.fullmatch(options.source) and not options.source.endswith((*SUFFIXES, INDEX))
-    if not source.exists() and not could_be_on_the_hub:
+    if not source.exists() and not is_hub_name(options.source):
         raise ValueError(f"{source}: no such file or directory; {USAGE_HINT}")
     if not _is_ours(options.source):
         if to_file:
@@ -306,14 +305,18 @@ def _export(options: PortOptions) -> int:
     return 0
 
 
-# --- a look into a file
+# --- a look into a checkpoint
 
 
 def _inspect(options: PortOptions) -> int:
     from jax_transformer.porting.checkpoint import open_checkpoint
-    from jax_transformer.porting.dialects import candidates
+    from jax_transformer.porting.dialects import all_dialects, candidates
+    from jax_transformer.porting.hugging_face import of_family, open_directory
 
-    checkpoint = open_checkpoint(options.source, lambda names: bool(candidates(names)))
+    directory = open_directory(options.source)
+    source = options.source if directory is None else directory.tensors
+    prefixes = {table.base_prefix for table in all_dialects().values()}
+    checkpoint = open_checkpoint(source, lambda names: bool(candidates(names)), prefixes)
     width = max((len(name) for name in checkpoint.tensors), default=0)
     total = 0
     for name, tensor in checkpoint.tensors.items():
@@ -323,6 +326,9 @@ def _inspect(options: PortOptions) -> int:
     if checkpoint.described():
         print(checkpoint.described())
     possible = candidates(checkpoint.tensors.keys())
+    if directory is not None:
+        print(f"config.json says {of_family(directory.table).model_type}")
+        possible = [directory.table]
     for dialect in possible:
         print(f"could be {dialect.name}: {dialect.title}")
     if not possible:

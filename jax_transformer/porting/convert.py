@@ -58,7 +58,7 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
       PortingError: the file can't be read; the dialect is unknown, or one of several; hints are missing, unknown or contradict the
         checkpoint; tensors do not fit. All problems of one of these kinds are reported together.
     """
-    directory = _open_directory(source)
+    directory = None if isinstance(source, Mapping) else hugging_face.open_directory(source)
     if directory is not None:
         if dialect not in (None, directory.table.name):
             raise PortingError(f"{source}: dialect must be {directory.table.name!r}, as its config.json says; received {dialect!r}")
@@ -80,6 +80,8 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
         asked = [f"{name}: {why}" for name, why in ASKS.items() if name not in hints]
         raise PortingError(f"this is no checkpoint of dialect {table.name}", error.problems + not_finite(tensors) + asked) from None
     told |= {} if positions is None else {"max_length": len(positions)}
+    if directory is not None:
+        _check_sizes(directory, told)
 
     problems = [f"{name}: {why}" for name, why in table.asks.items() if name not in told and name not in hints]
     if problems:
@@ -93,28 +95,20 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
     if outside:
         raise PortingError(f"hints for dialect {table.name}", outside)
     params = params_from_state_dict(config, tensors, table, positions)
-    origin = {
+    origin: dict[str, Any] = {
         "dialect": table.name,
         "prefix": checkpoint.prefix,
         "tensors": {name: str(tensors[name].dtype) for name in tensors},
         "config": {name: getattr(config, name) for name in UNTOLD if name in table.defaults},
     }
-    origin |= {"added": checkpoint.added} if checkpoint.added else {}
-    origin |= {"ignored": ignored} if ignored else {}
-    if directory is None:
-        return Model(config, params, None, None, generation, origin)
-    origin["hugging_face"] = {"config": dict(directory.config), "generation_config": dict(directory.generation)}
-    return Model(config, params, None, None, generation, origin, tokenizer_files=dict(directory.tokenizer))
-
-
-def _open_directory(source: Any) -> HuggingFaceModel | None:
-    """What is read of a directory of transformers, or of a model on the Hub; None if the source is none."""
-    if isinstance(source, Mapping):
-        return None
-    path = os.fspath(source)
-    if not os.path.exists(path) and hugging_face.HUB_NAME.fullmatch(path) and not path.endswith(SUFFIXES):
-        path = os.fspath(hugging_face.download(path))
-    return hugging_face.read_directory(path) if os.path.isdir(path) else None
+    if checkpoint.added:
+        origin["added"] = checkpoint.added
+    if ignored:
+        origin["ignored"] = ignored
+    if directory is not None:
+        origin["hugging_face"] = {"config": dict(directory.config), "generation_config": dict(directory.generation)}
+    files = None if directory is None else dict(directory.tokenizer) or None
+    return Model(config, params, None, None, generation, origin, tokenizer_files=files)
 
 
 def _with_fields(directory: HuggingFaceModel, hints: dict[str, Any]) -> dict[str, Any]:
@@ -128,6 +122,17 @@ def _with_fields(directory: HuggingFaceModel, hints: dict[str, Any]) -> dict[str
     if problems:
         raise PortingError("hints that contradict config.json", problems)
     return directory.fields | hints
+
+
+def _check_sizes(directory: HuggingFaceModel, told: dict[str, Any]) -> None:
+    """Raises PortingError where config.json says other sizes than the tensors have. (What is tied, the file decides.)"""
+    problems = [
+        f"{name}: config.json says {directory.fields[name]!r}; the tensors say {value!r}"
+        for name, value in told.items()
+        if name in directory.fields and directory.fields[name] != value and name not in ("share_embeddings", "tie_head")
+    ]
+    if problems:
+        raise PortingError("a config.json that contradicts the weights", problems)
 
 
 UNTOLD = ("norm_eps", "position_index", "relative_max_distance")

@@ -16,7 +16,7 @@ import numpy as np
 
 from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
-from jax_transformer.porting.files import read_tensors, write_tensors
+from jax_transformer.porting.files import INDEX, SUFFIXES, read_tensors, write_tensors
 from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
 from jax_transformer.porting.rules import PortingError
 
@@ -27,6 +27,8 @@ TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
     "target_vocab.json", "source.spm", "target.spm", "spiece.model", "sentencepiece.bpe.model",
 )  # fmt: skip
+IDS = {"decoder_start_token_id": "decoder_start_id", "eos_token_id": "eos_id"}
+"""Keys of config.json and generation_config.json, and the fields of GenerationConfig that they are here."""
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
@@ -52,6 +54,23 @@ def is_hugging_face(path: str | os.PathLike[str]) -> bool:
         return "model_type" in json.loads((Path(path) / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, TypeError):
         return False
+
+
+def open_directory(path: str | os.PathLike[str]) -> HuggingFaceModel | None:
+    """What is read of a directory, or of a model on the Hub; None if the path is neither, but a file, say.
+
+    Raises:
+      PortingError: see `read_directory` and `download`.
+    """
+    name = os.fspath(path)
+    if not os.path.exists(name) and is_hub_name(name):
+        name = os.fspath(download(name))
+    return read_directory(name) if os.path.isdir(name) else None
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether it could be the name of a model on the Hub, such as Helsinki-NLP/opus-mt-en-de, and not that of a file."""
+    return bool(HUB_NAME.fullmatch(name)) and not name.endswith((*SUFFIXES, INDEX))
 
 
 def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
@@ -92,15 +111,16 @@ def write_directory(
     check_free(path)
     file = of_family(table)
     dtype = next(iter(tensors.values())).dtype.name
-    content = _config_json(file, config, origin.get("config", {})) | {"dtype": dtype}
-    content.pop("torch_dtype", None)
-    ids = {"decoder_start_token_id": generation.decoder_start_id, "eos_token_id": generation.eos_id, "pad_token_id": config.target_pad_id}
-    ids = {name: value for name, value in ids.items() if value is not None}
+    original, of_generation = dict(origin.get("config", {})), dict(origin.get("generation_config", {}))
+    content = _config_json(file, config, original)
+    content["torch_dtype" if "torch_dtype" in original else "dtype"] = dtype
+    said = _ids(path, file.defaults | original, of_generation) if original else {}
+    ids = {key: getattr(generation, name) for key, name in IDS.items() if getattr(generation, name) != said.get(name)}
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     temporary.mkdir()
     try:
         _write_json(temporary / CONFIG, content | ids)
-        _write_json(temporary / GENERATION, dict(origin.get("generation_config", {})) | ids)
+        _write_json(temporary / GENERATION, of_generation | ids | {"pad_token_id": config.target_pad_id})
         for name, data in tokenizer.items():
             (temporary / name).write_bytes(data)
         write_tensors(temporary / WEIGHTS[0], tensors)
@@ -206,7 +226,7 @@ def _table(path: Path, config: Json) -> Dialect:
 def _ids(path: Path, config: Json, generation: Json) -> dict[str, Any]:
     """Where sentences start and end, as generation says, or the config."""
     ids = {}
-    for key, name in (("decoder_start_token_id", "decoder_start_id"), ("eos_token_id", "eos_id")):
+    for key, name in IDS.items():
         value = generation.get(key, config.get(key))
         value = value[0] if isinstance(value, list) and len(value) == 1 else value
         if value is not None and type(value) is not int:

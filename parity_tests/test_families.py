@@ -1,0 +1,292 @@
+"""Marian, BART, M2M-100 and T5 against the installed transformers: the same function, and back without a key missing or unexpected."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from families import (
+    FAMILIES,
+    KEYS,
+    UNTIED,
+    Case,
+    cached_error,
+    forward_errors,
+    gradient_errors,
+    greedy_tokens,
+    import_array,
+    make_case,
+    precision_verdicts,
+    reference_trace,
+    round_trip,
+    wide_norms,
+)
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model.positions import relative_buckets
+from jax_transformer.model_directory import load_model, save_model
+from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.porting import export_checkpoint, import_checkpoint
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("families")
+
+
+@pytest.fixture(params=KEYS, ids=lambda key: f"{key[0]}_{key[1]}")
+def case(request: Any, folder: Path) -> Case:
+    return make_case(*request.param, folder)
+
+
+@pytest.fixture(params=FAMILIES)
+def first(request: Any, folder: Path) -> Case:
+    """One of each family."""
+    return make_case(request.param, 0, folder)
+
+
+def beyond(errors: dict[str, float]) -> dict[str, float]:
+    return {name: error for name, error in errors.items() if not error <= FLOAT64_RELATIVE_RMS}
+
+
+def test_every_activation_in_float64(case: Case) -> None:
+    errors = forward_errors(case)
+    config = case.config
+    assert len(errors) >= 5 + 3 * config.num_encoder_layers + 5 * config.num_decoder_layers
+    assert beyond(errors) == {}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_every_activation_in_lower_precision(first: Case, dtype: str) -> None:
+    verdicts = precision_verdicts(first, dtype)
+    assert {name: verdict for name, verdict in verdicts.items() if not verdict.passed} == {}
+
+
+def test_loss_and_gradients(case: Case) -> None:
+    errors = gradient_errors(case)
+    assert len(errors) > 20
+    assert beyond(errors) == {}
+
+
+def test_decoding_with_a_cache_is_teacher_forcing(case: Case) -> None:
+    assert cached_error(case) <= FLOAT64_RELATIVE_RMS
+
+
+def test_greedy_decoding_is_that_of_generate(case: Case) -> None:
+    ours, theirs, eos_id = greedy_tokens(case)
+    np.testing.assert_array_equal(ours, theirs)
+    lengths = {int(np.argmax(row == eos_id)) for row in theirs if (row == eos_id).any()}
+    assert len(lengths) > 1, "sentences should end, and not all at once"
+
+
+def test_there_and_back(case: Case, tmp_path: Path) -> None:
+    """Nothing missing, nothing unexpected, tied where it was tied, every bit."""
+    back, loading = round_trip(case, tmp_path)
+    assert {name: found for name, found in loading.items() if found} == {}
+    expected, received = case.torch32.state_dict(), back.state_dict()
+    assert list(expected) == list(received)
+    assert all(torch.equal(expected[name], received[name]) for name in expected)
+    for model in (case.torch32, back):
+        is_tied = model.lm_head.weight.data_ptr() == model.get_decoder().embed_tokens.weight.data_ptr()
+        assert is_tied == case.config.tie_head == (case.directory.name.rsplit("_", 1)[0] not in UNTIED)
+    names = [json.loads((folder / "config.json").read_text()) for folder in (case.directory, tmp_path / f"{case.directory.name}_back")]
+    assert names[0] == names[1]
+
+
+def test_through_a_model_directory(first: Case, tmp_path: Path) -> None:
+    save_model(first.model, tmp_path / "model")
+    export_checkpoint(load_model(tmp_path / "model"), tmp_path / "back")
+    files = [path / "model.safetensors" for path in (first.directory, tmp_path / "back")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+# --- the ways in which transformers keeps a model
+
+
+@pytest.fixture
+def bart(folder: Path) -> Case:
+    return make_case("bart", 0, folder)
+
+
+def assert_same_function(case: Case, directory: Path) -> None:
+    """The directory's model has the case's config and leaves."""
+    model = import_checkpoint(directory)
+    assert model.config == case.config
+    from jax_transformer.trees import flatten
+
+    expected, received = flatten(case.model.params), flatten(model.params)
+    assert expected.keys() == received.keys()
+    assert all(np.array_equal(expected[path], received[path]) for path in expected)
+
+
+def copy_configs(case: Case, directory: Path) -> None:
+    directory.mkdir(exist_ok=True)
+    for name in ("config.json", "generation_config.json"):
+        (directory / name).write_text((case.directory / name).read_text())
+
+
+def test_shards(first: Case, tmp_path: Path) -> None:
+    first.torch32.save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    assert_same_function(first, tmp_path)
+
+
+def test_pytorch_model_bin(first: Case, tmp_path: Path) -> None:
+    """Every tied copy is in it, and Marian's position tables; old ones are sharded, too."""
+    copy_configs(first, tmp_path)
+    torch.save(first.torch32.state_dict(), tmp_path / "pytorch_model.bin")
+    assert_same_function(first, tmp_path)
+    tensors = dict(first.torch32.state_dict())
+    shards = {"pytorch_model-00001-of-00002.bin": list(tensors)[::2], "pytorch_model-00002-of-00002.bin": list(tensors)[1::2]}
+    (tmp_path / "pytorch_model.bin").unlink()
+    for file, names in shards.items():
+        torch.save({name: tensors[name] for name in names}, tmp_path / file)
+    places = {name: file for file, names in shards.items() for name in names}
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+    assert_same_function(first, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("family", "base"), [("marian", "MarianModel"), ("bart", "BartModel"), ("m2m_100", "M2M100Model"), ("t5", "T5Model")]
+)
+def test_a_model_without_its_head(family: str, base: str, folder: Path, tmp_path: Path) -> None:
+    """As BART's own checkpoints are: transformers ties the head then, and so is it here."""
+    case = make_case(family, 0, folder)
+    path, back = tmp_path / "base", tmp_path / "back"
+    getattr(transformers, base).from_pretrained(case.directory).save_pretrained(path)
+    loaded = type(case.torch32).from_pretrained(path, attn_implementation="eager", dtype=torch.float64).eval()
+    model = import_checkpoint(path)
+    assert model.config == case.config
+    without = case._replace(torch64=loaded, model=model, params64=_in_float64(model.params))
+    assert beyond(forward_errors(without)) == {}
+    export_checkpoint(model, back)
+    assert (back / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
+    _, loading = getattr(transformers, base).from_pretrained(back, output_loading_info=True)
+    assert {name: found for name, found in loading.items() if found} == {}
+
+
+def _in_float64(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: _in_float64(value) if isinstance(value, dict) else np.asarray(value, np.float64) for name, value in params.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_dtypes_come_back(first: Case, dtype: torch.dtype, tmp_path: Path) -> None:
+    there = type(first.torch32).from_pretrained(first.directory, dtype=dtype)
+    there.save_pretrained(tmp_path / "there")
+    export_checkpoint(import_checkpoint(tmp_path / "there"), tmp_path / "back")
+    assert (tmp_path / "there" / "model.safetensors").read_bytes() == (tmp_path / "back" / "model.safetensors").read_bytes()
+    back, loading = type(first.torch32).from_pretrained(tmp_path / "back", output_loading_info=True, dtype="auto")
+    assert {name: found for name, found in loading.items() if found} == {}
+    assert back.dtype == dtype
+
+
+# --- numbers that are the reference's own
+
+
+@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (8, 16), (12, 20), (4, 3), (64, 1000), (32, 24), (10, 33)])
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_relative_buckets(buckets: int, most: int, is_causal: bool) -> None:
+    """Of every distance up to 3000: where it falls between two is decided in float32."""
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    config = TransformerConfig(position_kind="relative_bias", relative_buckets=buckets, relative_max_distance=most)
+    distances = torch.arange(-2999, 3000)
+    expected = T5Attention._relative_position_bucket(distances, bidirectional=not is_causal, num_buckets=buckets, max_distance=most)
+    np.testing.assert_array_equal(relative_buckets(config, is_causal, 3000), expected.numpy())
+
+
+def test_the_wide_norm_is_t5s_own_in_low_precision(folder: Path) -> None:
+    case = make_case("t5", 0, folder)
+    for dtype in (torch.float32, torch.bfloat16):
+        model = type(case.torch32).from_pretrained(case.directory, dtype=dtype).eval()
+        with torch.no_grad():
+            expected = model(**case.inputs(), use_cache=False).logits
+            with wide_norms(model):
+                assert torch.equal(model(**case.inputs(), use_cache=False).logits, expected)
+
+
+@pytest.mark.parametrize(("d_model", "length", "pad_id"), [(1024, 1024, 1), (64, 30, 0), (8, 200, 5)])
+def test_the_tables_of_m2m_100_are_transformers_own(d_model: int, length: int, pad_id: int) -> None:
+    from transformers.models.m2m_100.modeling_m2m_100 import M2M100SinusoidalPositionalEmbedding as Positions
+
+    from jax_transformer.porting.dialects import get_dialect
+
+    config = TransformerConfig(
+        d_model=d_model, max_length=length, source_pad_id=pad_id, target_pad_id=pad_id, position_offset=pad_id,
+        position_index="non_pad_count", position_layout="halves", position_frequency="inclusive",
+    )  # fmt: skip
+    table = get_dialect("m2m_100").computed(config)["constants/encoder_positions"]
+    expected = Positions.get_embedding(length + pad_id + 1, d_model, pad_id).numpy()
+    assert table.dtype == np.float32
+    np.testing.assert_array_equal(table, expected)
+
+
+# --- Flax
+
+
+def flax_tree(model: Any) -> dict[str, Any]:
+    """The parameters as the Flax models of transformers 4 named and laid them out, by the kind of module that has each."""
+    from torch import nn
+
+    tree: dict[str, Any] = {}
+    skipped = {"lm_head"} if model.config.tie_word_embeddings and model.lm_head.weight is model.get_input_embeddings().weight else set()
+    for path, module in model.named_modules():
+        if path in skipped or path.endswith("embed_tokens") or (path.endswith("embed_positions") and model.config.model_type == "marian"):
+            continue
+        node = tree
+        for part in path.split("."):
+            node = node.setdefault(part, {})
+        if isinstance(module, nn.Linear):
+            node["kernel"] = import_array(module.weight.T)
+        elif isinstance(module, nn.Embedding):
+            node["embedding"] = import_array(module.weight)
+        elif isinstance(module, nn.LayerNorm):
+            node["scale"] = import_array(module.weight)
+        elif hasattr(module, "variance_epsilon"):
+            node["weight"] = import_array(module.weight)
+        if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
+            node["bias"] = import_array(module.bias)
+    if hasattr(model, "final_logits_bias"):
+        tree["final_logits_bias"] = import_array(model.final_logits_bias)
+    return _without_empty(tree)
+
+
+def _without_empty(tree: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: _without_empty(value) if isinstance(value, dict) else value for name, value in tree.items() if name}
+    return {name: value for name, value in kept.items() if not isinstance(value, dict) or value}
+
+
+@pytest.mark.parametrize("family", ["marian", "bart", "t5", "t5_gated", "mt5"])
+def test_flax_model_msgpack(family: str, folder: Path, tmp_path: Path) -> None:
+    """What transformers 4 wrote and 5 can't read."""
+    from flax import serialization
+
+    case = make_case(family, 0, folder)
+    copy_configs(case, tmp_path)
+    (tmp_path / "flax_model.msgpack").write_bytes(serialization.to_bytes(flax_tree(case.torch32)))
+    assert_same_function(case, tmp_path)
+    export_checkpoint(import_checkpoint(tmp_path), tmp_path / "back")
+    _, loading = type(case.torch32).from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert {name: found for name, found in loading.items() if found} == {}
+
+
+def test_a_flax_file_that_is_none(bart: Case, tmp_path: Path) -> None:
+    copy_configs(bart, tmp_path)
+    (tmp_path / "flax_model.msgpack").write_bytes(b"no msgpack")
+    with pytest.raises(ValueError, match=r"truncated, or no file of flax\.serialization"):
+        import_checkpoint(tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def test_traces_are_not_vacuous(bart: Case) -> None:
+    trace = reference_trace(bart.torch64, bart.inputs())
+    assert len(trace) == len({tensor.data_ptr() for tensor in trace.values()}), "every name has an array of its own"

@@ -1,0 +1,204 @@
+"""Directories of transformers: what is refused, with its reason, and that nothing is half-written. (What they compute: parity_tests.)"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from jax_transformer.cli import main
+from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.model import functional
+from jax_transformer.model_directory import Model, load_model, save_model
+from jax_transformer.porting import export_checkpoint, import_checkpoint
+from jax_transformer.porting.convert import state_dict_from_params
+from jax_transformer.porting.dialects import all_dialects
+from jax_transformer.porting.rules import PortingError
+from jax_transformer.trees import flatten
+
+FAMILIES = [name for name, table in all_dialects().items() if table.config_file and name != "m2m_100"]  # whose tables PyTorch makes
+SIZES: dict[str, Any] = {
+    "source_vocab_size": 13, "target_vocab_size": 13, "d_model": 12, "num_heads": 3, "d_ff": 7, "num_encoder_layers": 2,
+    "num_decoder_layers": 1, "max_length": 20, "source_pad_id": 1, "target_pad_id": 1, "share_embeddings": True, "tie_head": True,
+}  # fmt: skip
+
+
+def make_config(name: str, **options: Any) -> TransformerConfig:
+    table = all_dialects()[name]
+    first = {field: values[-1] for field, values in table.choices.items()}
+    return TransformerConfig(**{**table.defaults, **first, **table.fixed, **SIZES, **options})
+
+
+def make_model(config: TransformerConfig) -> Model:
+    rng = np.random.default_rng(7)
+    shapes = functional.abstract_params(config)
+    params = {path: rng.standard_normal(leaf.shape).astype(np.float32) for path, leaf in flatten(shapes).items()}
+    from jax_transformer.trees import unflatten
+
+    return Model(config, unflatten(params), None, None, GenerationConfig(decoder_start_id=2, eos_id=3))
+
+
+def write(folder: Path, name: str = "t5", **json_options: Any) -> Path:
+    """A directory of transformers, written by hand of what a small model of the family has."""
+    config = make_config(name)
+    model = make_model(config)
+    file = all_dialects()[name].config_file
+    assert file is not None
+    content = {"model_type": file.model_type, "architectures": [file.architectures[0]], "is_encoder_decoder": True, **file.write(config)}
+    content |= {"decoder_start_token_id": 2, "eos_token_id": 3} | json_options
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+    tensors = state_dict_from_params(config, model.params, name)
+    save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_directory_becomes_a_model_directory_and_comes_back(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = write(tmp_path / "there", name)
+    (there / "source.spm").write_bytes(b"\x00pieces")
+    (there / "generation_config.json").write_text(json.dumps({"num_beams": 4, "eos_token_id": 3}))
+    assert main(["port", str(there), str(tmp_path / "model")]) == 0
+    assert f"dialect:  {name}\n" in capsys.readouterr().out
+    model = load_model(tmp_path / "model")
+    assert (model.generation.decoder_start_id, model.generation.eos_id) == (2, 3)
+    assert model.tokenizer_files == {"source.spm": b"\x00pieces"}
+    assert main(["port", str(tmp_path / "model"), str(tmp_path / "back")]) == 0
+    for file in ("model.safetensors", "source.spm"):
+        assert (tmp_path / "back" / file).read_bytes() == (there / file).read_bytes()
+    config, generation = (json.loads((tmp_path / "back" / f"{file}.json").read_text()) for file in ("config", "generation_config"))
+    assert config == json.loads((there / "config.json").read_text()) | {"dtype": "float32", "pad_token_id": 1}
+    assert generation == {"num_beams": 4, "eos_token_id": 3, "decoder_start_token_id": 2, "pad_token_id": 1}
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_model_that_was_trained_here_can_go_to_transformers(name: str, tmp_path: Path) -> None:
+    """Its config.json says all that its config does."""
+    model = make_model(make_config(name, dropout_rate=0.2))
+    export_checkpoint(model, tmp_path / "there", name)
+    back = import_checkpoint(tmp_path / "there")
+    before, after = dataclasses.asdict(model.config), dataclasses.asdict(back.config)
+    of_dropout = {name for name in before if name.endswith("dropout_rate")}  # None is dropout_rate, and T5 has one rate for all
+    assert {name for name in before if before[name] != after[name]} <= of_dropout
+    assert after["dropout_rate"] == 0.2
+    expected, received = flatten(model.params), flatten(back.params)
+    assert all(np.array_equal(expected[path], received[path]) for path in expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("t5", {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "is_encoder_decoder": ...},
+         r"model_type must be one of marian, .*umt5; received 'gpt2' \(GPT2LMHeadModel\), which isn't said to be an encoder-decoder"),
+        ("t5", {"architectures": ["T5EncoderModel"]}, r"architectures must be T5ForConditionalGeneration or T5Model; received T5Enc"),
+        ("marian", {"architectures": ["MarianForCausalLM"], "is_decoder": True, "is_encoder_decoder": False},
+         r"is_encoder_decoder must be True; received False\n.*is_decoder must be False; received True\n.*received MarianForCausalLM"),
+        ("bart", {"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config: quantised weights can't be carried over"),
+        ("bart", {"activation_function": "tanh"}, "activation_function must be one of relu, .*; received 'tanh', which isn't built here"),
+        ("t5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj must be one of relu, .*; received 'gated-mish'"),
+        ("marian", {"normalize_before": True}, "normalize_before must be False; received True"),
+        ("bart", {"d_model": 24}, "d_model: config.json says 24; the tensors say 12"),
+        ("t5", {"num_layers": 3}, "num_encoder_layers: config.json says 3; the tensors say 2"),
+        ("t5", {"eos_token_id": [3, 4]}, r"eos_token_id must be one id; received \[3, 4\]"),
+    ],
+)  # fmt: skip
+def test_another_kind_of_model_is_refused(name: str, options: dict[str, Any], told: str, tmp_path: Path) -> None:
+    directory = write(tmp_path / "there", name, **options)
+    with pytest.raises(PortingError, match=told):
+        import_checkpoint(directory)
+    assert main(["port", str(directory), str(tmp_path / "model")]) == 2
+    assert [entry.name for entry in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_directory_without_weights_is_refused(tmp_path: Path) -> None:
+    directory = write(tmp_path / "there")
+    (directory / "model.safetensors").rename(directory / "tf_model.h5")
+    with pytest.raises(PortingError, match=r"expected weights, one of model\.safetensors, .*; received tf_model\.h5"):
+        import_checkpoint(directory)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [("missing.safetensors", "no such file"), ("../there/model.safetensors", "expected names of files beside it, without folders")],
+)
+def test_shards_that_are_missing_or_elsewhere_are_refused(place: str, told: str, tmp_path: Path) -> None:
+    directory = write(tmp_path / "there")
+    (directory / "model.safetensors").rename(directory / "shard.safetensors")
+    places = {"shared.weight": "shard.safetensors", "lm_head.weight": place}
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(PortingError, match=told):
+        import_checkpoint(directory)
+
+
+def test_a_config_that_is_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PortingError, match=r"config\.json: No such file or directory"):
+        import_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(PortingError, match=r"config\.json: no JSON"):
+        import_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(PortingError, match="expected a JSON object; received list"):
+        import_checkpoint(tmp_path)
+
+
+def test_hints_that_contradict_config_json_are_refused(tmp_path: Path) -> None:
+    directory = write(tmp_path / "there")
+    with pytest.raises(PortingError, match=r"activation: config\.json says 'silu'; received 'relu'"):
+        import_checkpoint(directory, activation="relu")
+    with pytest.raises(PortingError, match=r"dialect must be 't5', as its config\.json says; received 'mt5'"):
+        import_checkpoint(directory, "mt5")
+    assert import_checkpoint(directory, dropout_rate=0.4).config.dropout_rate == 0.4
+
+
+def test_tensors_that_no_program_reads_are_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = write(tmp_path / "there")
+    from safetensors.numpy import load_file
+
+    extra = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    save_file(load_file(directory / "model.safetensors") | {extra: np.zeros((32, 3), np.float32)}, directory / "model.safetensors")
+    assert main(["port", str(directory), str(tmp_path / "model")]) == 0
+    assert f"ignored:  {extra} (its programs don't read them)\n" in capsys.readouterr().out
+
+
+def test_a_place_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+    directory = write(tmp_path / "there")
+    save_model(import_checkpoint(directory), tmp_path / "model")
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "notes.txt").write_text("mine")
+    for place in ("taken", "there", "no/such/parent"):
+        assert main(["port", str(tmp_path / "model"), str(tmp_path / place)]) == 2
+    assert main(["port", str(tmp_path / "model"), str(tmp_path / "model" / "inside")]) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "taken", "there"]
+
+
+def test_a_dialect_without_directories_says_so(tmp_path: Path) -> None:
+    directory = write(tmp_path / "there")
+    model = import_checkpoint(directory)
+    with pytest.raises(PortingError, match=r"dialect harvard has no directories, as marian, .* have: expected a name that ends in \.pt"):
+        export_checkpoint(model, tmp_path / "out", "harvard")
+
+
+def test_a_name_on_the_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(PortingError, match="nobody/nothing: no such file or directory, and no model of this name on the Hub"):
+        import_checkpoint("nobody/nothing")
+
+
+def test_the_tokenizers_files_are_under_checksums(tmp_path: Path) -> None:
+    directory = write(tmp_path / "there")
+    (directory / "spiece.model").write_bytes(b"pieces")
+    save_model(import_checkpoint(directory), tmp_path / "model")
+    (tmp_path / "model" / "tokenizer" / "spiece.model").write_bytes(b"others")
+    with pytest.raises(ValueError, match=r"tokenizer/spiece\.model: altered since it was saved"):
+        load_model(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer" / "spiece.model").unlink()
+    with pytest.raises(ValueError, match=r"tokenizer/spiece\.model: missing"):
+        load_model(tmp_path / "model")
+    (tmp_path / "model" / "tokenizer" / "another").write_bytes(b"smuggled")
+    with pytest.raises(ValueError, match="tokenizer/another: not listed in manifest"):
+        load_model(tmp_path / "model")
