@@ -119,24 +119,39 @@ def make_case(family: str, size: int, folder: Path) -> Case:
     directory = folder / f"{family}_{size}"
     torch32.save_pretrained(directory)
     torch64 = kind.model.from_pretrained(directory, dtype=torch.float64, attn_implementation="eager").eval()
+    torch64.generation_config = transformers.GenerationConfig()  # Marian's and BART's force their last token
     model = import_checkpoint(directory)
     params64 = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
     return Case(torch32, torch64, directory, model, params64, *make_batch(rng, model.config))
 
 
 def randomised(model: Any, rng: np.random.Generator, *, untied: bool) -> Any:
-    """The model with every parameter drawn anew, and the bias of its logits."""
+    """The model with every parameter drawn anew, and the bias of its logits.
+
+    Embeddings are small, and queries and keys large, so that attention is sharp and what is decoded depends on the source.
+    """
     if untied:
         model.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))
     drawn = {"final_logits_bias": model.final_logits_bias} if hasattr(model, "final_logits_bias") else {}
     drawn |= {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     with torch.no_grad():
         for name, tensor in drawn.items():
-            is_scale = (tensor.ndim == 1 and name.endswith("norm.weight")) or name.endswith("layernorm_embedding.weight")
-            fan_in = tensor.shape[-1] if tensor.ndim > 1 and "embed" not in name and "shared" not in name else 1
-            values = rng.standard_normal(tuple(tensor.shape)) / np.sqrt(fan_in) * (0.3 if tensor.ndim == 1 else 1.0)
-            tensor.copy_(torch.from_numpy(values + is_scale))
+            is_scale = tensor.ndim == 1 and ("norm.weight" in name or "layernorm_embedding.weight" in name)
+            values = _spread(name, tensor) * rng.standard_normal(tuple(tensor.shape)) + is_scale
+            tensor.copy_(torch.from_numpy(values))
     return model
+
+
+def _spread(name: str, tensor: torch.Tensor) -> float:
+    """The standard deviation that a parameter is drawn with."""
+    if tensor.ndim == 1 or name == "final_logits_bias":
+        return 0.3 if name.endswith("weight") else 0.1
+    if "relative" in name or "embed_positions" in name:
+        return 1.0
+    if any(part in name for part in ("shared", "embed_tokens", "lm_head")):
+        return 0.1
+    is_sharp = any(name.endswith(part) for part in ("q_proj.weight", "k_proj.weight", ".q.weight", ".k.weight"))
+    return (6.0 if is_sharp else 1.5) / float(np.sqrt(tensor.shape[-1]))
 
 
 def make_batch(rng: np.random.Generator, config: TransformerConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -309,14 +324,24 @@ def cached_error(case: Case) -> float:
     return compare(np.stack(steps, axis=1), np.asarray(forced)).relative_rms
 
 
+def ragged_sources(config: TransformerConfig) -> np.ndarray:
+    """source_ids [24, 24]: sentences of 1 to 24 tokens, padded on the right."""
+    rng = np.random.default_rng(3)
+    real = [index for index in range(3, config.source_vocab_size) if index != config.source_pad_id]
+    lengths = np.arange(1, 25)[:, None]
+    return np.where(np.arange(24) < lengths, rng.choice(real, (24, 24)), config.source_pad_id)
+
+
 def greedy_tokens(case: Case, length: int = 24) -> tuple[np.ndarray, np.ndarray, int]:
-    """Ours and `generate`'s, [B, length] with pads after the end, and the token that ends sentences: one that comes up in most, and not at
+    """Ours and `generate`'s, [24, length] with pads after the end, and the token that ends sentences: one that comes up in most, and not at
     once."""
-    inputs = {name: tensor for name, tensor in case.inputs().items() if name != "decoder_input_ids"}
+    source_ids = ragged_sources(case.config)
+    inputs = {"input_ids": torch.from_numpy(source_ids), "attention_mask": torch.from_numpy(source_ids != case.config.source_pad_id)}
     start, pad_id = case.model.generation.decoder_start_id, case.config.target_pad_id
 
     def generate(eos_id: int) -> np.ndarray:
         options = {"max_new_tokens": length, "num_beams": 1, "do_sample": False, "eos_token_id": eos_id, "pad_token_id": pad_id}
+        options["use_cache"] = False  # that of T5 has as many layers as the encoder, also where the decoder has more
         config = transformers.GenerationConfig(**options, decoder_start_token_id=start)
         with torch.no_grad(), wide_norms(case.torch64):
             tokens = case.torch64.generate(**inputs, generation_config=config).numpy()[:, 1:]
@@ -326,7 +351,7 @@ def greedy_tokens(case: Case, length: int = 24) -> tuple[np.ndarray, np.ndarray,
     endless = generate(unused)
     firsts = {token: [int(np.argmax(row == token)) for row in endless if (row == token).any()] for token in np.unique(endless)}
     eos_id = int(max((token for token in firsts if token != pad_id), key=lambda token: (len(set(firsts[token])), sum(firsts[token]))))
-    ours = greedy(case.config, case.params64, case.source_ids, decoder_start_id=start, eos_id=eos_id, max_decode_length=length)
+    ours = greedy(case.config, case.params64, source_ids, decoder_start_id=start, eos_id=eos_id, max_decode_length=length)
     return np.asarray(ours), generate(eos_id), eos_id
 
 

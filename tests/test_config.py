@@ -223,11 +223,11 @@ def test_generation_config_refuses(options: dict[str, Any], message: str) -> Non
 
 def test_a_stack_takes_what_is_not_overridden_from_the_other() -> None:
     both = TransformerConfig(d_model=8, num_heads=2, d_ff=5, max_length=6)
-    assert dataclasses.replace(both.decoder, embedding_norm="none") == dataclasses.replace(both.encoder, embedding_norm="none")
+    assert dataclasses.replace(both.decoder, is_causal=False) == both.encoder
     config = dataclasses.replace(both, decoder_num_heads=4, decoder_d_ff=7, decoder_max_length=9, num_decoder_layers=3)
     config = dataclasses.replace(config, decoder_embedding_norm="after_positions")
-    assert dataclasses.astuple(config.encoder) == (6, 2, 4, 5, 6, "none")
-    assert dataclasses.astuple(config.decoder) == (3, 4, 2, 7, 9, "after_positions")
+    assert dataclasses.astuple(config.encoder) == (6, 2, 4, 5, 6, "none", False)
+    assert dataclasses.astuple(config.decoder) == (3, 4, 2, 7, 9, "after_positions", True)
     assert dataclasses.replace(config, head_dim=3).decoder.head_dim == 3
     assert dataclasses.replace(config, head_dim=3, decoder_head_dim=6).decoder.head_dim == 6
 

@@ -120,7 +120,7 @@ def write_directory(
     temporary.mkdir()
     try:
         _write_json(temporary / CONFIG, content | ids)
-        _write_json(temporary / GENERATION, of_generation | ids | {"pad_token_id": config.target_pad_id})
+        _write_json(temporary / GENERATION, (of_generation or {"pad_token_id": config.target_pad_id}) | ids)
         for name, data in tokenizer.items():
             (temporary / name).write_bytes(data)
         write_tensors(temporary / WEIGHTS[0], tensors)

@@ -33,14 +33,15 @@ def make_inputs(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def expected_attention(
-    query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray, scale: float
+    query: np.ndarray, key: np.ndarray, value: np.ndarray, mask: np.ndarray, scale: float, bias: Any = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights and context, one query after the other; a fully masked one attends to all keys alike."""
     weights, context = np.zeros((B, N, Q, K)), np.zeros((B, Q, N, H))
     for b, n, q in np.ndindex(B, N, Q):
         allowed = np.broadcast_to(mask, (B, N, Q, K))[b, n, q]
+        added = np.broadcast_to(bias, (B, N, Q, K))[b, n, q]
         if allowed.any():
-            powers = np.where(allowed, np.exp(key[b, :, n] @ query[b, q, n] * scale), 0.0)
+            powers = np.where(allowed, np.exp(key[b, :, n] @ query[b, q, n] * scale + added), 0.0)
             weights[b, n, q] = powers / powers.sum()
         else:
             weights[b, n, q] = 1 / K
@@ -48,10 +49,10 @@ def expected_attention(
     return weights, context
 
 
-def reference(config: TransformerConfig, mask: Any, *inputs: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def reference(config: TransformerConfig, mask: Any, *inputs: Any, bias: Any = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logits, weights, context."""
     tap = Tap(record=True)
-    context = reference_attention(config, *inputs, mask, tap, None)
+    context = reference_attention(config, *inputs, mask, bias, tap, None)
     return tuple(np.asarray(x) for x in (tap.trace["logits"], tap.trace["weights"], context))  # type: ignore[return-value]
 
 
@@ -97,7 +98,7 @@ def test_any_mask_and_scale(mask: list[bool], seed: int, scale: float) -> None:
 def test_fully_masked_rows_are_uniform_and_have_finite_gradients(mask: str, path: Callable[..., Any]) -> None:
     """In the context: the mean of all values. In the gradients: to the values evenly, to query and key nothing."""
     is_reference = path is reference_attention
-    config, extra = (PLAIN, (Tap(), None)) if is_reference else (FUSED, ())
+    config, extra = (PLAIN, (None, Tap(), None)) if is_reference else (FUSED, (None,))
     dtype, rounding = (np.float64, 1e-12) if is_reference else (np.float32, FLOAT32_ROUNDING)
     inputs, given = tuple(x.astype(dtype) for x in make_inputs()), MASKS[mask]
     is_masked = ~np.broadcast_to(given, (B, 1, Q, K)).any(axis=(1, 3))  # [B, Q]
@@ -114,14 +115,14 @@ def test_fully_masked_rows_are_uniform_and_have_finite_gradients(mask: str, path
     np.testing.assert_allclose(to_value, np.broadcast_to(is_masked.sum(axis=1)[:, None, None, None] / K, to_value.shape), rtol=rounding)
 
 
-def value_and_gradients(config: TransformerConfig, mask: Any, inputs: Any, dtype: str) -> list[np.ndarray]:
+def value_and_gradients(config: TransformerConfig, mask: Any, inputs: Any, dtype: str, bias: Any = None) -> list[np.ndarray]:
     """A random functional of the context, and its gradients to query, key and value."""
     weights = np.random.default_rng(5).standard_normal((B, Q, N, H)).astype(dtype)
 
     def loss(*inputs: Any) -> Any:
         if config.attention_path == "reference":
-            return (reference_attention(config, *inputs, mask, Tap(), None) * weights).sum()
-        return (fused_attention(config, *inputs, mask) * weights).sum()
+            return (reference_attention(config, *inputs, mask, bias, Tap(), None) * weights).sum()
+        return (fused_attention(config, *inputs, mask, bias) * weights).sum()
 
     value, gradients = jax.value_and_grad(loss, argnums=(0, 1, 2))(*(jnp.asarray(x, dtype) for x in inputs))
     return [np.asarray(x) for x in (value, *gradients)]
@@ -134,6 +135,21 @@ def test_the_fused_path_equals_the_reference(mask: str) -> None:
         expected, received = (value_and_gradients(config, MASKS[mask], make_inputs(), "float32") for config in configs)
         for a, b in zip(received, expected, strict=True):
             np.testing.assert_allclose(a, b, rtol=0, atol=FLOAT32_ROUNDING)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_a_bias_is_added_and_then_masked(mask: str) -> None:
+    """Whatever the path; the formula's, and for a fully masked row nothing."""
+    bias = np.random.default_rng(9).standard_normal((1, N, Q, K))
+    inputs, given = make_inputs(), MASKS[mask]
+    _, weights, context = reference(PLAIN, given, *inputs, bias=jnp.asarray(bias))
+    expected = expected_attention(*inputs, np.ones((1, 1, 1, 1), bool) if given is None else given, H**-0.5, bias)
+    np.testing.assert_allclose(weights, expected[0], rtol=1e-12)
+    np.testing.assert_allclose(context, expected[1], rtol=1e-12, atol=1e-15)
+    narrow = jnp.asarray(bias, jnp.float32)
+    both = (value_and_gradients(config, given, inputs, "float32", narrow) for config in (PLAIN, FUSED))
+    for a, b in zip(*both, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=FLOAT32_ROUNDING)
 
 
 def test_the_fused_path_is_refused_in_float64() -> None:
@@ -159,7 +175,7 @@ def test_scores_and_softmax_are_wide() -> None:
     """In bfloat16, the products are bfloat16's but logits and weights are float32; without masks no dtype's lowest number comes in."""
     inputs = tuple(jnp.asarray(x, jnp.bfloat16) for x in make_inputs())
     tap = Tap(record=True)
-    context = reference_attention(PLAIN, *inputs, MASKS["queries"], tap, None)
+    context = reference_attention(PLAIN, *inputs, MASKS["queries"], None, tap, None)
     assert (tap.trace["logits"].dtype, tap.trace["weights"].dtype, context.dtype) == (jnp.float32, jnp.float32, jnp.bfloat16)
     exact = expected_attention(*(np.asarray(x, np.float64) for x in inputs), MASKS["queries"], H**-0.5)
     np.testing.assert_allclose(tap.trace["weights"], exact[0], rtol=1e-5)
@@ -170,8 +186,8 @@ def test_dropout_takes_whole_weights() -> None:
     config = dataclasses.replace(PLAIN, attention_dropout_rate=0.5)
     query, key, _ = make_inputs()
     value = np.broadcast_to(np.eye(K)[:, None, :], (B, K, N, K))  # the context is then the weights
-    kept = np.asarray(reference_attention(config, query, key, value, None, Tap(), jax.random.key(0)))
-    weights = np.asarray(reference_attention(config, query, key, value, None, Tap(), None))
+    kept = np.asarray(reference_attention(config, query, key, value, None, None, Tap(), jax.random.key(0)))
+    weights = np.asarray(reference_attention(config, query, key, value, None, None, Tap(), None))
     dropped = kept == 0
     assert 0.3 < dropped.mean() < 0.7
     np.testing.assert_allclose(kept[~dropped], 2 * weights[~dropped], rtol=1e-12)

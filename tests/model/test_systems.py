@@ -56,6 +56,21 @@ MASKS = {**CORE, "encoder_padding": "keys", "decoder_padding": "keys", "decoder_
 POSITIONS = {**MASKS, "position_kind": "sinusoidal"}
 LAYERS = {**POSITIONS, "num_encoder_layers": 2, "num_decoder_layers": 2}
 NORMS = {**LAYERS, "norm_kind": "layer_norm", "feed_forward": True, "attention_output": True}
+OPEN_DECODER = {"decoder_padding": "none", "trains_pad_embedding": False, "tie_head": True}
+MARIAN = {**OPEN_DECODER, "position_layout": "halves", "head_bias": "buffer", "activation": "silu"}
+BART = {
+    **OPEN_DECODER, "position_kind": "learned", "position_offset": 2, "encoder_embedding_norm": "after_positions",
+    "decoder_embedding_norm": "after_positions", "head_bias": "buffer", "activation": "gelu", "scale_embedding": False,
+}  # fmt: skip
+M2M_100 = {
+    **OPEN_DECODER, **PRE, "position_layout": "halves", "position_frequency": "inclusive", "position_index": "non_pad_count",
+    "position_offset": 1, "head_bias": "none",
+}  # fmt: skip
+T5 = {
+    **OPEN_DECODER, **PRE, "position_kind": "relative_bias", "relative_buckets": 6, "relative_max_distance": 4, "norm_kind": "rms_norm",
+    "norm_bias": False, "attention_scale": 1.0, "attention_bias": False, "attention_output_bias": False, "feed_forward_bias": False,
+    "head_bias": "none", "head_dim": 5, "scale_head": True, "scale_embedding": False, "output_dropout_rate": 0.1,
+}  # fmt: skip
 
 
 class System(NamedTuple):
@@ -85,6 +100,11 @@ SYSTEMS = {
     "stepwise_norms": System(NORMS, padding=False),
     "pytorch_post": System({"final_norm": True}),
     "pytorch_pre_gelu": System({**PRE, "activation": "gelu"}),
+    "marian": System(MARIAN),
+    "bart": System(BART),
+    "m2m_100": System(M2M_100),
+    "t5": System(T5),
+    "umt5": System({**T5, "relative_bias_per_layer": True, "feed_forward_gated": True, "activation": "gelu_tanh"}),
 }
 
 
