@@ -75,11 +75,11 @@ def tatoeba_en_zh() -> RunConfig:
         ),
         data=DataConfig(
             train=("train.tsv",), test=("dev.tsv",), valid_pairs=500, tokenizer="bpe", target_kind="characters", vocab_size=4000,
-            lowercase=True, normalization="nfkc", max_length=64, batch_tokens=2048, num_shapes=6,
+            lowercase=True, normalization="nfkc", subword_sampling=0.1, max_length=64, batch_tokens=2048, num_shapes=6,
         ),
         train=TrainConfig(
-            max_steps=4000, schedule="cosine", learning_rate=1e-3, warmup_steps=400, clip_norm=1.0, evaluate_every=500,
-            evaluate_sentences=200, score_tokenizer="zh",
+            max_steps=3000, optimizer="muon", schedule="cosine", learning_rate=5e-3, warmup_steps=300, clip_norm=1.0, evaluate_every=300,
+            evaluate_sentences=200, average_checkpoints=5, score_tokenizer="zh",
         ),
     )  # fmt: skip
 
