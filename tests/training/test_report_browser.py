@@ -348,7 +348,7 @@ def test_a_streamed_corpus_is_counted_as_far_as_it_was_read(opened: Open, tmp_pa
             file.write(json.dumps({"step": read, "stream": {"read": read, "kept": read - 3, "empty": 1, "too_long": 2, "unequal": 0}}) + "\n")
     write_report(run)
     page = opened(run)
-    assert page.inner_text(".facts thead").strip().split("\t")[1:] == ["train, first shard", "train, all passes so far"]
+    assert page.locator(".facts thead th").all_inner_texts()[1:] == ["train, first shard", "train, all passes so far"]
     rows = page.eval_on_selector_all(".facts tbody tr", "all => all.map((row) => row.innerText.split('\t'))")
     assert ["Pairs read", "20", "210"] in rows
     assert ["Of unequal lengths", "–", "0"] in rows
