@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn import functional as torch_functional
 
 from jax_transformer.config import TransformerConfig
+from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.porting.convert import import_checkpoint
@@ -216,8 +217,10 @@ def torch_trace(model: nn.Module, case: Case) -> OrderedDict[str, np.ndarray]:
     return OrderedDict((name, value.numpy()) for name, value in trace.items())
 
 
-def jax_trace(config: TransformerConfig, params: Params, case: Case) -> OrderedDict[str, np.ndarray]:
-    _, trace = functional.apply(config, params, case.source_ids, case.decoder_input_ids, return_trace=True)
+def jax_trace(config: TransformerConfig, params: Params, case: Case, *, quickly: bool = False) -> OrderedDict[str, np.ndarray]:
+    """`quickly`: without XLA's optimisations, which users don't go without."""
+    run = quick_trace if quickly else partial(functional.apply, return_trace=True)
+    _, trace = run(config, params, case.source_ids, case.decoder_input_ids)
     return OrderedDict((name, np.asarray(value)) for name, value in trace.items())
 
 
@@ -269,6 +272,8 @@ def jax_loss(
 QUICKLY = {"xla_backend_optimization_level": 0}  # the same operations, compiled in two thirds of the time
 _gradients = jax.jit(jax.grad(jax_loss, argnums=(0, 1)), static_argnames="config", compiler_options=QUICKLY)
 quick_logits = jax.jit(functional.apply, static_argnums=0, compiler_options=QUICKLY)
+quick_trace = jax.jit(partial(functional.apply, return_trace=True), static_argnums=0, compiler_options=QUICKLY)
+quick_greedy = jax.jit(greedy, static_argnames=("config", "max_decode_length"), compiler_options=QUICKLY)
 
 
 def jax_gradients(case: Case, labels: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from systems import SYSTEMS
+from systems import SYSTEMS, quick_trace
 
-from jax_transformer.model import functional
 from jax_transformer.parity.compare import compare, float32_rule
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting import import_checkpoint
@@ -84,7 +83,7 @@ def jax_trace(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
     table = {"position_table": known.expected["positions"]} if "positions" in known.expected else {}
     model = import_checkpoint(tensors, known.meta["system"], num_heads=known.meta["num_heads"], **known.pad_ids(), **table)
     ids = known.expected["source_ids"], known.expected["decoder_input_ids"]
-    logits, trace = functional.apply(model.config, model.params, *ids, return_trace=True)
+    logits, trace = quick_trace(model.config, model.params, *ids)
     arrays = {name: np.asarray(value) for name, value in trace.items()}
     if "log_probabilities.f64" in known.expected:
         shifted = np.asarray(logits)

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import json
 import math
-from functools import cache, partial
+from functools import cache
 from importlib import import_module
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 import torch
 from make_goldens import FOLDER
-from systems import QUICKLY, SYSTEMS
+from systems import SYSTEMS, quick_trace
 
-from jax_transformer.model import functional
 from jax_transformer.parity.compare import compare
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting import import_checkpoint
 from torch_reference.trace import Trace
-
-traced = jax.jit(partial(functional.apply, return_trace=True), static_argnums=0, compiler_options=QUICKLY)
 
 
 @cache
@@ -66,7 +62,7 @@ def of_reference(name: str) -> dict[str, np.ndarray]:
 def of_jax(name: str) -> dict[str, np.ndarray]:
     model = import_checkpoint(state_dict(name), meta(name)["dialect"], **meta(name)["hints"], **position_table(name))
     ids = golden(name)["source_ids"], golden(name)["decoder_input_ids"]
-    _, trace = traced(model.config, model.params, *ids)
+    _, trace = quick_trace(model.config, model.params, *ids)
     return {key: np.asarray(value) for key, value in trace.items()}
 
 

@@ -59,6 +59,7 @@ def read_run(run: Path) -> dict[str, Any]:
         "curves": {key: curve(records, key) for key in CURVES},
         "samples": sample_history(samples),
         "data": _read_json(run / DATA),
+        "stream": next((record["stream"] for record in reversed(records) if "stream" in record), None),
         "config": flat_config(config),
         "environment": made_of.get("environment", {}),
         "parameters": made_of.get("parameters", []),

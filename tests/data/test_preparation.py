@@ -15,45 +15,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_corpora import Pairs, config_in, contents, fail_if_called, write
 
 import jax_transformer.data
 from jax_transformer.data import preparation
 from jax_transformer.data.corpus import CorpusError
-from jax_transformer.data.preparation import PreparedCorpus, Sentences, SplitReport, TokenPairs, prepare
+from jax_transformer.data.preparation import Sentences, SplitReport, TokenPairs, prepare
 from jax_transformer.data.token_pairs import PairsWriter
 from jax_transformer.run_config import DataConfig
-
-Pairs = list[tuple[str, str]]
-PAIRS = [(" ".join("abcdefG"[: k % 7 + 1]), " ".join("tuvwxyz"[k % 7 :])) for k in range(23)]
-
-
-def write(path: Path, pairs: Pairs) -> str:
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
-    return str(path)
-
-
-def config_in(folder: Path, pairs: Pairs = PAIRS, **options: Any) -> DataConfig:
-    options = {"valid": (write(folder / "valid.tsv", pairs),)} | options
-    return DataConfig(train=(write(folder / "train.tsv", pairs),), cache_dir=str(folder / "cache"), **options)
-
-
-def contents(corpus: PreparedCorpus) -> list[Any]:
-    """Everything in a prepared corpus that a user sees."""
-    splits = [
-        (
-            name,
-            [ids.tolist() for k in range(len(split)) for ids in (split.source(k), split.target(k))],
-            split.source_texts(),
-            split.target_texts(),
-        )
-        for name, split in corpus.splits.items()
-    ]
-    return [*splits, corpus.report, corpus.source_tokenizer.to_json(), corpus.target_tokenizer.to_json()]
-
-
-def fail_if_called(line: str) -> None:
-    raise AssertionError(f"prepared again: {line}")
-
 
 # --- what is kept
 

@@ -9,28 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_corpora import PAIRS, config_in, fail_if_called, write
 
 from jax_transformer.data.corpus import CorpusError, fingerprint, hash_files
 from jax_transformer.data.preparation import prepare
 from jax_transformer.run_config import CorpusConfig, DataConfig
-
-Pairs = list[tuple[str, str]]
-PAIRS = [(" ".join("abcdefG"[: k % 7 + 1]), " ".join("tuvwxyz"[k % 7 :])) for k in range(23)]
-
-
-def write(path: Path, pairs: Pairs) -> str:
-    path.write_text("".join(f"{source}\t{target}\n" for source, target in pairs), encoding="utf-8")
-    return str(path)
-
-
-def config_in(folder: Path, pairs: Pairs = PAIRS, **options: Any) -> DataConfig:
-    options = {"valid": (write(folder / "valid.tsv", pairs),)} | options
-    return DataConfig(train=(write(folder / "train.tsv", pairs),), cache_dir=str(folder / "cache"), **options)
-
-
-def fail_if_called(line: str) -> None:
-    raise AssertionError(f"prepared again: {line}")
-
 
 # --- several corpora
 

@@ -339,3 +339,17 @@ def test_a_model_of_several_checkpoints_says_so(opened: Open, tmp_path: Path) ->
     page = opened(run)
     assert page.inner_text(".scores tbody tr:nth-child(2)").split("\t")[:3] == ["validation, mean of steps 80, 100", "0.5", "1.649"]
     assert "finished" in page.inner_text("h1")
+
+
+def test_a_streamed_corpus_is_counted_as_far_as_it_was_read(opened: Open, tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    with open(run / "metrics.jsonl", "a") as file:
+        for read in (140, 210):
+            file.write(json.dumps({"step": read, "stream": {"read": read, "kept": read - 3, "empty": 1, "too_long": 2, "unequal": 0}}) + "\n")
+    write_report(run)
+    page = opened(run)
+    assert page.locator(".facts thead th").all_inner_texts()[1:] == ["train, first shard", "train, all passes so far"]
+    rows = page.eval_on_selector_all(".facts tbody tr", "all => all.map((row) => row.innerText.split('\t'))")
+    assert ["Pairs read", "20", "210"] in rows
+    assert ["Of unequal lengths", "–", "0"] in rows
+    assert ["Pairs kept", "17", "207"] in rows

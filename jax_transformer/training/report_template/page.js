@@ -101,7 +101,7 @@ document.getElementById('report').replaceChildren(
   ...[scoresTable(data)].filter(Boolean),
   curvesSection(data),
   samplesSection(data.samples, data.best ? data.best.step : null),
-  dataSection(data.data),
+  dataSection(data.data, data.stream),
   parametersSection(data.parameters),
   configSection(data.config),
   environmentSection(data.environment),

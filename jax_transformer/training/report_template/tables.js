@@ -54,9 +54,11 @@ const DATA_FACTS = [
   ['source_tokens', 'Source tokens'], ['target_tokens', 'Target tokens'],
 ];
 
-function dataSection(data) {
+/** stream: the counts of what was read of a streamed corpus so far, whose first shard is the "train" of data; or null. */
+function dataSection(data, stream) {
   if (!data || !data.splits) return section('data', 'Data', 'No data.json in this run.');
-  const splits = Object.entries(data.splits);
+  const splits = Object.entries(data.splits).flatMap(([name, split]) => (stream && name === 'train'
+    ? [['train, first shard', split], ['train, all passes so far', stream]] : [[name, split]]));
   const columns = ['', ...splits.map(([name]) => name)].map((title, i) => ({ title, number: i > 0 }));
   const rows = DATA_FACTS.filter(([key]) => splits.some(([, split]) => Number.isFinite(split[key])))
     .map(([key, name]) => [name, ...splits.map(([, split]) => formatCount(split[key]))]);
