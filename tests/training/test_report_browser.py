@@ -345,7 +345,8 @@ def test_a_streamed_corpus_is_counted_as_far_as_it_was_read(opened: Open, tmp_pa
     run = write_run(tmp_path / "run")
     with open(run / "metrics.jsonl", "a") as file:
         for read in (140, 210):
-            file.write(json.dumps({"step": read, "stream": {"read": read, "kept": read - 3, "empty": 1, "too_long": 2, "unequal": 0}}) + "\n")
+            counts = {"read": read, "kept": read - 3, "empty": 1, "too_long": 2, "unequal": 0}
+            file.write(json.dumps({"step": read, "stream": counts}) + "\n")
     write_report(run)
     page = opened(run)
     assert page.locator(".facts thead th").all_inner_texts()[1:] == ["train, first shard", "train, all passes so far"]
