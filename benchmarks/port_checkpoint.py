@@ -2,8 +2,8 @@
 
     python benchmarks/port_checkpoint.py [--gigabytes 3] [--shard-megabytes 500] [--folder /tmp]
 
-Generates a T5 of that size, in shards, and ports it with the command, there and back, each in a process of its own. In the same run the shards
-are copied, and the copy forced to the disk: that is the disk's speed, reading and writing.
+Generates a T5 of that size, in shards, and ports it with the command, there and back, each in a process of its own. In the same run the
+shards are copied, and the copy forced to the disk: that is the disk's speed, reading and writing.
 """
 
 from __future__ import annotations

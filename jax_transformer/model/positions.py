@@ -90,12 +90,10 @@ def relative_buckets(config: TransformerConfig, is_causal: bool, length: int) ->
     Half of a direction's buckets have a distance each; the others divide those up to relative_max_distance evenly by their logarithm. Where
     a distance falls between two is decided in float32, as T5's programs do.
     """
-    distances = np.arange(1 - length, length)
-    if is_causal:
-        buckets, first, distances = config.relative_buckets, 0, np.maximum(-distances, 0)
-    else:
-        buckets = config.relative_buckets // 2
-        first, distances = np.where(distances > 0, buckets, 0), np.abs(distances)
+    offsets = np.arange(1 - length, length)
+    buckets = config.relative_buckets if is_causal else config.relative_buckets // 2
+    distances = np.maximum(-offsets, 0) if is_causal else np.abs(offsets)
+    first = np.where(offsets > 0, 0 if is_causal else buckets, 0)
     exact = buckets // 2
     ratio = np.maximum(distances, exact).astype(np.float32) / np.float32(exact)
     share = np.log(ratio.astype(np.float64)).astype(np.float32) / np.float32(math.log(config.relative_max_distance / exact))

@@ -114,7 +114,7 @@ def write_directory(
     original, of_generation = dict(origin.get("config", {})), dict(origin.get("generation_config", {}))
     content = _config_json(file, config, original)
     content["torch_dtype" if "torch_dtype" in original else "dtype"] = dtype
-    said = _ids(path, file.defaults | original, of_generation) if original else {}
+    said = _ids(path, dict(file.defaults) | original, of_generation) if original else {}
     ids = {key: getattr(generation, name) for key, name in IDS.items() if getattr(generation, name) != said.get(name)}
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     temporary.mkdir()
