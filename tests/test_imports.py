@@ -47,7 +47,7 @@ FOREIGN: dict[str, set[str]] = {
     "run_config": set(),
     "validation": set(),
     "decoding": {"jax", "numpy"},
-    "porting": {"ml_dtypes", "numpy", "safetensors", "torch"},
+    "porting": {"flax", "huggingface_hub", "ml_dtypes", "numpy", "safetensors", "torch"},
     "data": {"datasets", "numpy", "pyarrow", "sentencepiece", "spacy", "tokenizers"},
     "plot_style": {"matplotlib"},
     "plots": {"jax", "matplotlib", "numpy"},
@@ -114,7 +114,7 @@ def test_flax_is_seen_in_the_model_alone() -> None:
     """And there, only as notation: no transforms, no optimizer, no state in modules."""
     for file in sorted(PACKAGE.rglob("*.py")):
         uses_flax = any(module.split(".")[0] == "flax" for module in imports(file))
-        assert not uses_flax or file.parent.name == "model", file
+        assert not uses_flax or file.parent.name == "model" or file.name == "flax_checkpoint.py", file  # which reads what Flax wrote
         for name in ("nnx.jit", "nnx.grad", "nnx.scan", "nnx.Optimizer", "nnx.Cache", ".sow("):
             assert name not in file.read_text(encoding="utf-8"), file
 
