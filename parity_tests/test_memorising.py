@@ -70,6 +70,7 @@ def carried(model: stepwise.StepwiseTransformer, config: TransformerConfig, tens
 
 
 def weights(model: stepwise.StepwiseTransformer, config: TransformerConfig) -> Params:
+    """PyTorch's, as they now are, as a tree like that of the trained parameters."""
     return carried(model, config, {name: parameter.detach() for name, parameter in model.named_parameters()})
 
 
