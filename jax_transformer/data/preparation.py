@@ -149,7 +149,8 @@ def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], lo
     train = corpora.splits["train"]
     overlapping, duplicated = _find_copies(corpora, config)
     left = ~((overlapping & config.drop_overlap) | (duplicated & config.drop_duplicates))
-    log(f"training {config.tokenizer} tokenizers on {int(left.sum()):,} pairs")
+    if not config.source_tokenizer:
+        log(f"training {config.tokenizer} tokenizers on {int(left.sum()):,} pairs")
     tokenizers = _train_tokenizers(config, train, left)
     with _room_for(corpora, directory):
         for side, tokenizer in zip(SIDES, tokenizers, strict=True):

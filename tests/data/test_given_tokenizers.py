@@ -299,7 +299,11 @@ def test_preparation_takes_given_files_and_trains_the_others(tmp_path: Path) -> 
     source = write(tmp_path / "source.txt", "<pad>\n<unk>\n<s>\n</s>\n<2up>\nthe\ncat\n")
     target = write(tmp_path / "target.txt", "<pad>\n<unk>\n<s>\n</s>\nthe\ncat\n")
     files = {"source_tokenizer": str(source), "target_tokenizer": str(target)}
-    given = prepare(DataConfig(tokenizer="whitespace", source_tag="<2up>", lowercase=True, max_unknown=1.0, **files, **options))
+    lines: list[str] = []
+    config = DataConfig(tokenizer="whitespace", source_tag="<2up>", lowercase=True, max_unknown=1.0, **files, **options)
+    given = prepare(config, lines.append)
+    assert lines
+    assert not any("training" in line for line in lines)
     assert given.source_tokenizer.encode(["the Cat sat"], "<2up>") == [[4, 5, 6, 1, 3]]
     assert given.target_tokenizer.encode(["the Cat sat"]) == [[4, 5, 1]]
     for joint in (False, True):
