@@ -139,7 +139,8 @@ def _import(options: PortOptions) -> int:
     origin = model.origin or {}
     prefix = f", all named {origin['prefix']}…" if origin["prefix"] else ""
     print(f"dialect:  {origin['dialect']}")
-    print(f"file:     {options.source}, {len(origin['tensors'])} tensors{prefix}")
+    label = "files:" if "hugging_face" in origin else "file:"
+    print(f"{label:9} {options.source}, {len(origin['tensors'])} tensors{prefix}")
     if "ignored" in origin:
         print(f"ignored:  {', '.join(origin['ignored'])} (its programs don't read them)")
     assumed = ", ".join(f"{name}={value}" for name, value in _assumed(model, hints).items())
@@ -298,7 +299,8 @@ def _export(options: PortOptions) -> int:
         _cast(model.params, options.dtype)
     export_checkpoint(model, options.destination, name, consume=True)
     print(f"dialect:  {name}")
-    print(f"file:     {options.destination}, {count:,} parameters")
+    label = "file:" if Path(options.destination).suffix in SUFFIXES else "files:"
+    print(f"{label:9} {options.destination}, {count:,} parameters")
     if get_dialect(str(name)).leaves_out_positions(model.config):
         other = "" if as_computed else "; this model's are others than are computed here, so keep those that it was given"
         print(f"          without position tables, which its programs compute{other}")

@@ -207,9 +207,9 @@ def _config_json(file: ConfigFile, config: TransformerConfig, original: Json) ->
     if original:
         said = file.read(dict(file.defaults) | dict(original))
         if all(getattr(config, name) == value for name, value in said.items()):
-            return start | dict(original)
+            return dict(original)
     follows = {key: value for key, value in file.write(config).items() if key in original or value != file.defaults.get(key)}
-    return start | dict(original) | follows
+    return dict(original or start) | follows
 
 
 def _table(path: Path, config: Json) -> Dialect:
