@@ -85,10 +85,8 @@ def port(arguments: Sequence[str]) -> int:
 
 
 def _is_ours(source: str) -> bool:
-    """Whether it is a model directory or a run directory, and not one of transformers."""
-    from jax_transformer.porting.hugging_face import is_hugging_face
-
-    return Path(source).is_dir() and not (is_hugging_face(source) and not is_model_directory(source))
+    """Whether it is a model directory or a run directory, and not one of transformers, whose only sign may be its config.json."""
+    return Path(source).is_dir() and (is_model_directory(source) or not (Path(source) / "config.json").is_file())
 
 
 def _check_places(options: PortOptions) -> None:
@@ -208,8 +206,9 @@ def _cast(tree: dict[str, Any], dtype: str) -> None:
 
     for name, value in tree.items():
         if not isinstance(value, dict):
-            tree[name] = value.astype(jnp.dtype(dtype), copy=False)
-        elif not (name == "constants" and dtype == "bfloat16"):
+            if not (name.endswith("_positions") and dtype == "bfloat16"):
+                tree[name] = value.astype(jnp.dtype(dtype), copy=False)
+        else:
             _cast(value, dtype)
 
 
@@ -299,7 +298,7 @@ def _export(options: PortOptions) -> int:
         _cast(model.params, options.dtype)
     export_checkpoint(model, options.destination, name, consume=True)
     print(f"dialect:  {name}")
-    label = "file:" if Path(options.destination).suffix in SUFFIXES else "files:"
+    label = "file:" if options.destination.endswith(SUFFIXES) else "files:"
     print(f"{label:9} {options.destination}, {count:,} parameters")
     if get_dialect(str(name)).leaves_out_positions(model.config):
         other = "" if as_computed else "; this model's are others than are computed here, so keep those that it was given"

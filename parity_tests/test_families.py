@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from families import (
     greedy_tokens,
     import_array,
     make_case,
+    our_trace,
     precision_verdicts,
+    randomised,
     round_trip,
     wide_norms,
 )
@@ -29,6 +32,7 @@ from families import (
 from jax_transformer.config import TransformerConfig
 from jax_transformer.model.positions import relative_buckets
 from jax_transformer.model_directory import load_model, save_model
+from jax_transformer.parity.compare import compare
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 
@@ -167,6 +171,62 @@ def test_a_model_without_its_head(family: str, base: str, folder: Path, tmp_path
     assert (back / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
     _, loading = getattr(transformers, base).from_pretrained(back, output_loading_info=True)
     assert {name: found for name, found in loading.items() if found} == {}
+
+
+OTHER_WORDS = [
+    ("bart", {"num_attention_heads": 1}),
+    ("t5", {"dense_act_fn": "silu"}),
+    ("t5", {"scale_decoder_outputs": None}),
+    ("t5_gated", {"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}),
+    ("umt5", {"feed_forward_proj": "gated-silu", "dense_act_fn": "relu"}),
+]
+
+
+@pytest.mark.parametrize(("family", "words"), OTHER_WORDS, ids=str)
+def test_a_config_in_other_words(family: str, words: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    """As transformers takes them, and not as the keys say that they stand beside."""
+    case = make_case(family, 0, folder)
+    shutil.copytree(case.directory, tmp_path / "there")
+    config = json.loads((case.directory / "config.json").read_text()) | words
+    (tmp_path / "there" / "config.json").write_text(json.dumps(config))
+    loaded = type(case.torch32).from_pretrained(tmp_path / "there", attn_implementation="eager", dtype=torch.float64).eval()
+    model = import_checkpoint(tmp_path / "there")
+    other = case._replace(torch64=loaded, model=model, params64=_in_float64(model.params))
+    before, after = (our_trace(each, each.params64)["logits"] for each in (case, other))
+    assert compare(after, before).relative_rms > 1e-5  # so that it is seen to matter
+    assert beyond(forward_errors(other)) == {}
+
+
+@pytest.mark.parametrize("family", ["bart", "m2m_100", "marian"])
+def test_two_embeddings_and_a_head_of_its_own(family: str, folder: Path, tmp_path: Path) -> None:
+    """There, the shared embedding is kept and not read; here, it is left out, and comes back as the source's."""
+    case = make_case(family, 0, folder)
+    config = type(case.torch32.config)(**(case.torch32.config.to_dict() | {"tie_word_embeddings": False}))
+    there = randomised(type(case.torch32)(config).eval(), np.random.default_rng(3), untied=True)
+    there.save_pretrained(tmp_path / "there")
+    model = import_checkpoint(tmp_path / "there")
+    assert (model.config.share_embeddings, model.config.tie_head) == (False, False)
+    export_checkpoint(model, tmp_path / "back")
+    for path in ("there", "back"):
+        loaded, loading = type(case.torch32).from_pretrained(
+            tmp_path / path, output_loading_info=True, attn_implementation="eager", dtype=torch.float64
+        )
+        assert {name: found for name, found in loading.items() if found} == {}
+        assert beyond(forward_errors(case._replace(torch64=loaded.eval(), model=model, params64=_in_float64(model.params)))) == {}
+
+
+@pytest.mark.parametrize("family", ["marian", "bart", "t5"])
+def test_generate_works_on_what_comes_back(family: str, folder: Path, tmp_path: Path) -> None:
+    """With the same tokens, whether there was a generation_config.json or, as of old, only config.json."""
+    case = make_case(family, 0, folder)
+    shutil.copytree(case.directory, tmp_path / "there")
+    (tmp_path / "there" / "generation_config.json").unlink()
+    export_checkpoint(import_checkpoint(tmp_path / "there"), tmp_path / "back")
+    source = torch.from_numpy(case.source_ids)
+    models = [type(case.torch32).from_pretrained(tmp_path / path).eval() for path in ("there", "back")]
+    expected, received = (model.generate(source, max_new_tokens=6, use_cache=False) for model in models)
+    assert expected.shape[1] > 1
+    assert torch.equal(expected, received)
 
 
 def _in_float64(params: dict[str, Any]) -> dict[str, Any]:

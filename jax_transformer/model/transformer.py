@@ -100,6 +100,7 @@ class Stack(nnx.Module):
     ) -> jax.Array:
         """Runs `call(layer, x, tap, key)` for every layer, then the final norm."""
         graph, parameters = nnx.split(self.layers)
+        x = x.astype(jnp.result_type(x, *{compute_dtype(self.config, leaf) for leaf in jax.tree.leaves(parameters)}))
         keys_from = fold(dropout_key, Site.LAYERS)
 
         def run_layer(x: jax.Array, layer_parameters: Any, index: jax.Array | int, layer_tap: Tap) -> jax.Array:

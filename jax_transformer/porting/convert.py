@@ -67,7 +67,7 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
     of_dialect = get_dialect(dialect).recognises if dialect is not None else lambda names: bool(candidates(names))
     checkpoint = open_checkpoint(source, of_dialect, {table.base_prefix for table in tables})
     table = get_dialect(dialect) if dialect is not None else detect(checkpoint.tensors.keys())
-    ignored = [name for name in checkpoint.tensors if name in table.ignores]
+    ignored = table.ignores(checkpoint.tensors)
     tensors = leaving_out(checkpoint.tensors, ignored) if ignored else checkpoint.tensors
     positions = _position_table(table, hints)
     hints = _in_our_words(table, hints)
@@ -82,6 +82,7 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
     told |= {} if positions is None else {"max_length": len(positions)}
     if directory is not None:
         _check_sizes(directory, told)
+        hints |= {name: False for name in TIES if told.get(name) is False}  # what differs in the file isn't one
 
     problems = [f"{name}: {why}" for name, why in table.asks.items() if name not in told and name not in hints]
     if problems:
@@ -113,11 +114,13 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
 
 def _with_fields(directory: HuggingFaceModel, hints: dict[str, Any]) -> dict[str, Any]:
     """The hints with the fields of config.json. Raises PortingError for hints that contradict it in what is computed."""
-    function = {*directory.table.fixed, *directory.table.choices, *directory.table.asks, *UNTOLD}
+    table = directory.table
+    says = {name: value for name, value in table.defaults.items() if name in UNTOLD} | directory.fields
+    function = {*table.fixed, *table.choices, *table.asks, *UNTOLD}
     problems = [
-        f"{name}: config.json says {directory.fields[name]!r}; received {value!r}"
+        f"{name}: config.json says {says[name]!r}; received {value!r}"
         for name, value in hints.items()
-        if name in function and name in directory.fields and directory.fields[name] != value
+        if name in function and name in says and says[name] != value
     ]
     if problems:
         raise PortingError("hints that contradict config.json", problems)
@@ -129,12 +132,13 @@ def _check_sizes(directory: HuggingFaceModel, told: dict[str, Any]) -> None:
     problems = [
         f"{name}: config.json says {directory.fields[name]!r}; the tensors say {value!r}"
         for name, value in told.items()
-        if name in directory.fields and directory.fields[name] != value and name not in ("share_embeddings", "tie_head")
+        if name in directory.fields and directory.fields[name] != value and name not in TIES
     ]
     if problems:
         raise PortingError("a config.json that contradicts the weights", problems)
 
 
+TIES = ("share_embeddings", "tie_head")
 UNTOLD = ("norm_eps", "position_index", "relative_max_distance")
 """Config fields that decide what is computed, where a dialect only has them from its program."""
 
@@ -159,14 +163,16 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
     if name is None:
         raise PortingError(f"this model was not imported from a checkpoint, so a dialect must be given: one of {', '.join(all_dialects())}")
     is_return = origin.get("dialect") == name
-    names = list(origin.get("tensors", {})) if is_return else []
+    names = [*origin.get("tensors", {}), *origin.get("ignored", [])] if is_return else []
     prefix, added = (origin.get(key, "") if is_return else "" for key in ("prefix", "added"))
-    to_file = os.fspath(path).endswith(SUFFIXES)
+    to_file, table = os.fspath(path).endswith(SUFFIXES), get_dialect(name)
     if to_file:
-        _check_untold(model, get_dialect(name), origin.get("config", {}) if is_return else {})
+        _check_untold(model, table, origin.get("config", {}) if is_return else {})
     else:
-        hugging_face.of_family(get_dialect(name))
+        file = hugging_face.of_family(table)
         hugging_face.check_free(Path(path))
+        names = names if model.config.share_embeddings else [*names, *(name for name in file.always_there if name not in names)]
+        _check_directory_tells(model, table)
     leaves = flatten(model.params)
     if consume:
         model.params.clear()
@@ -176,7 +182,7 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
         write_tensors(path, tensors)
     else:
         known, tokenizer = (origin.get("hugging_face", {}), model.tokenizer_files or {}) if is_return else ({}, {})
-        hugging_face.write_directory(path, get_dialect(name), model.config, model.generation, tensors, known, tokenizer)
+        hugging_face.write_directory(path, table, model.config, model.generation, tensors, known, tokenizer)
 
 
 def params_from_state_dict(
@@ -216,7 +222,7 @@ def computes_position_table(model: Model, dialect: str) -> bool:
     """Whether the dialect's programs compute, and don't keep, the very position tables that the model has."""
     table, leaves = get_dialect(dialect), flatten(model.params)
     computed = {path: leaf for path, leaf in table.computed(model.config).items() if _is_position_table(path)}
-    return bool(computed) and all(np.array_equal(leaves[path], leaf) for path, leaf in computed.items())
+    return bool(computed) and all(path in leaves and np.array_equal(leaves[path], leaf) for path, leaf in computed.items())
 
 
 def _state_dict(
@@ -290,6 +296,22 @@ def _check_untold(model: Model, table: Dialect, imported: Mapping[str, Any]) -> 
         raise PortingError(f"dialect {table.name}: a checkpoint doesn't hold these fields of the config", problems)
 
 
+def _check_directory_tells(model: Model, table: Dialect) -> None:
+    """Raises PortingError where transformers would compute other numbers of what a directory can say."""
+    _table(model.config, table)
+    file = hugging_face.of_family(table)
+    fixed = {name: value for name, value in table.defaults.items() if name in UNTOLD and name not in file.fields(file.write(model.config))}
+    problems = [
+        f"{name} must be {value!r}, as in its programs; received {getattr(model.config, name)!r}"
+        for name, value in fixed.items()
+        if getattr(model.config, name) != value
+    ]
+    if table.leaves_out_positions(model.config) and not computes_position_table(model, table.name):
+        problems.append("constants/encoder_positions and decoder_positions must be those that its programs compute")
+    if problems:
+        raise PortingError(f"dialect {table.name}: a directory doesn't hold all that this model computes with", problems)
+
+
 def _position_table(table: Dialect, hints: dict[str, Any]) -> np.ndarray | None:
     """The hint of this name, taken out of the hints; a file is read. Raises PortingError for one that can't be meant."""
     given = hints.pop("position_table", None)
@@ -349,6 +371,8 @@ def _problems_with_one_head(
     table: Dialect, told: dict[str, Any], hints: dict[str, Any], tensors: Tensors, positions: np.ndarray | None
 ) -> list[str]:
     """What else is wrong with a checkpoint whose config can't be, as far as it shows with a number of heads that divides any width."""
+    if "num_heads" in told:
+        return []
     try:
         params_from_state_dict(_config(table, told, hints | {"num_heads": 1}), tensors, table, positions)
     except PortingError as error:

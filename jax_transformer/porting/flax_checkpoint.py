@@ -54,9 +54,9 @@ def read_flax(path: Path) -> FlaxCheckpoint:
 
     try:
         tree = serialization.msgpack_restore(path.read_bytes())
+        leaves = flatten(tree) if isinstance(tree, dict) else {}
     except Exception as error:  # foreign bytes end in any exception
         raise PortingError(f"{path}: truncated, or no file of flax.serialization ({type(error).__name__})") from None
-    leaves = flatten(tree) if isinstance(tree, dict) else {}
     odd = [name for name, leaf in leaves.items() if not isinstance(leaf, np.ndarray)]
     if odd or not leaves:
         raise PortingError(f"{path}: expected a tree of arrays; received {', '.join(odd[:3]) or type(tree).__name__}")

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +30,7 @@ TOKENIZER_FILES = (
 )  # fmt: skip
 IDS = {"decoder_start_token_id": "decoder_start_id", "eos_token_id": "eos_id"}
 """Keys of config.json and generation_config.json, and the fields of GenerationConfig that they are here."""
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -46,14 +47,6 @@ class HuggingFaceModel:
     """generation_config.json."""
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
     """Tokenizer files by name."""
-
-
-def is_hugging_face(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a directory with the config.json of a transformers model."""
-    try:
-        return "model_type" in json.loads((Path(path) / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, TypeError):
-        return False
 
 
 def open_directory(path: str | os.PathLike[str]) -> HuggingFaceModel | None:
@@ -85,7 +78,7 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
     table = _table(path / CONFIG, config)
     fields = read_fields(path / CONFIG, table, config)
     generation = _read_json(path / GENERATION) if (path / GENERATION).is_file() else {}
-    fields |= _ids(path, of_config(table) | dict(config), generation)
+    fields |= _ids(path, of_family(table).resolved(config), generation)
     tokenizer = {name: (path / name).read_bytes() for name in TOKENIZER_FILES if (path / name).is_file()}
     return HuggingFaceModel(_read_weights(path), table, config, fields, generation, tokenizer)
 
@@ -107,20 +100,24 @@ def write_directory(
     Raises:
       PortingError: there is something at `path`, or no directory to put it in; the family isn't one of transformers.
     """
-    path = Path(path)
+    path = Path(path).resolve()
     check_free(path)
     file = of_family(table)
-    dtype = next(iter(tensors.values())).dtype.name
     original, of_generation = dict(origin.get("config", {})), dict(origin.get("generation_config", {}))
     content = _config_json(file, config, original)
-    content["torch_dtype" if "torch_dtype" in original else "dtype"] = dtype
-    said = _ids(path, dict(file.defaults) | original, of_generation) if original else {}
-    ids = {key: getattr(generation, name) for key, name in IDS.items() if getattr(generation, name) != said.get(name)}
+    content |= dict.fromkeys([key for key in ("dtype", "torch_dtype") if key in original] or ["dtype"], _main_dtype(tensors))
+    ids = {key: getattr(generation, name) for key, name in IDS.items()}
+    if original:
+        said = _ids(path, file.resolved(original), of_generation)
+        ids = {key: value for key, value in ids.items() if value != said.get(IDS[key])}
+    else:
+        of_generation = {"pad_token_id": config.target_pad_id}
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     temporary.mkdir()
     try:
         _write_json(temporary / CONFIG, content | ids)
-        _write_json(temporary / GENERATION, (of_generation or {"pad_token_id": config.target_pad_id}) | ids)
+        if of_generation:  # where there was none, transformers makes it of config.json
+            _write_json(temporary / GENERATION, of_generation | ids)
         for name, data in tokenizer.items():
             (temporary / name).write_bytes(data)
         write_tensors(temporary / WEIGHTS[0], tensors)
@@ -129,6 +126,14 @@ def write_directory(
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
+    """The dtype that most values have."""
+    sizes: Counter[str] = Counter()
+    for tensor in tensors.values():
+        sizes[tensor.dtype.name] += tensor.size
+    return sizes.most_common(1)[0][0]
 
 
 def check_free(path: Path) -> None:
@@ -154,7 +159,7 @@ def download(name: str) -> Path:
       PortingError: there is no such model, or the Hub can't be reached.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     wanted = [CONFIG, GENERATION, *TOKENIZER_FILES]
     try:
@@ -163,7 +168,7 @@ def download(name: str) -> Path:
             found = Path(snapshot_download(name, allow_patterns=[*wanted, "pytorch_model*.bin*"]))
         if not any((found / weights).exists() for weights in WEIGHTS):
             found = Path(snapshot_download(name, allow_patterns=[*wanted, FLAX_WEIGHTS]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise PortingError(
             f"{name}: no such file or directory, and no model of this name on the Hub, or it can't be reached ({type(error).__name__})"
         ) from None
@@ -171,11 +176,6 @@ def download(name: str) -> Path:
 
 
 # --- config.json
-
-
-def of_config(table: Dialect) -> dict[str, Any]:
-    """The defaults of the family's config.json."""
-    return dict(of_family(table).defaults)
 
 
 def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
@@ -188,12 +188,11 @@ def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
     ]
     if config.get("quantization_config"):
         problems.append("quantization_config: quantised weights can't be carried over; take the model that they were made of")
-    architectures = config.get("architectures") or [file.architectures[0]]
-    others = [name for name in architectures if name not in file.architectures]
+    others = [name for name in _architectures(config) if name not in file.architectures]
     if others:
         problems.append(f"architectures must be {' or '.join(file.architectures)}; received {', '.join(others)}, which has other parts")
     try:
-        fields = file.read(of_config(table) | dict(config))
+        fields = file.fields(config)
     except PortingError as error:
         problems += error.problems or [str(error).removeprefix("config.json: ")]
     if problems:
@@ -205,20 +204,26 @@ def _config_json(file: ConfigFile, config: TransformerConfig, original: Json) ->
     """What config.json says of a config: what `original` says, where that still holds."""
     start = {"architectures": [file.architectures[0]], "model_type": file.model_type, "is_encoder_decoder": True}
     if original:
-        said = file.read(dict(file.defaults) | dict(original))
+        said = file.fields(original)
         if all(getattr(config, name) == value for name, value in said.items()):
             return dict(original)
     follows = {key: value for key, value in file.write(config).items() if key in original or value != file.defaults.get(key)}
-    return dict(original or start) | follows
+    return {key: value for key, value in (original or start).items() if key not in file.aliases} | follows
+
+
+def _architectures(config: Json) -> list[str]:
+    """The names under "architectures"."""
+    names = config.get("architectures")
+    return [str(name) for name in (names if isinstance(names, list) else [names] if names else [])]
 
 
 def _table(path: Path, config: Json) -> Dialect:
     """The dialect of a config.json's model_type."""
     families = {table.config_file.model_type: table for table in all_dialects().values() if table.config_file}
     found = config.get("model_type")
-    if found in families:
+    if isinstance(found, str) and found in families:
         return families[found]
-    what = f"{found!r} ({', '.join(config.get('architectures') or ['no architecture'])})"
+    what = f"{found!r} ({', '.join(_architectures(config) or ['no architecture'])})"
     kind = "" if config.get("is_encoder_decoder") else ", which isn't said to be an encoder-decoder"
     raise PortingError(f"{path}: model_type must be one of {', '.join(families)}; received {what}{kind}")
 
@@ -252,7 +257,7 @@ def _read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PortingError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PortingError(f"{path}: no JSON ({error})") from None
     if not isinstance(content, dict):
         raise PortingError(f"{path}: expected a JSON object; received {type(content).__name__}")

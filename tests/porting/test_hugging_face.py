@@ -97,12 +97,21 @@ def test_a_model_that_was_trained_here_can_go_to_transformers(name: str, tmp_pat
     [
         ("t5", {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "is_encoder_decoder": ...},
          r"model_type must be one of marian, .*umt5; received 'gpt2' \(GPT2LMHeadModel\), which isn't said to be an encoder-decoder"),
-        ("t5", {"architectures": ["T5EncoderModel"]}, r"architectures must be T5ForConditionalGeneration or T5Model; received T5Enc"),
+        ("t5", {"architectures": ["T5EncoderModel"]}, r"architectures must be T5ForConditionalGeneration or T5Model or .*; received T5Enc"),
         ("marian", {"architectures": ["MarianForCausalLM"], "is_decoder": True, "is_encoder_decoder": False},
          r"is_encoder_decoder must be True; received False\n.*is_decoder must be False; received True\n.*received MarianForCausalLM"),
         ("bart", {"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config: quantised weights can't be carried over"),
         ("bart", {"activation_function": "tanh"}, "activation_function must be one of relu, .*; received 'tanh', which isn't built here"),
-        ("t5", {"feed_forward_proj": "gated-mish"}, "feed_forward_proj must be one of relu, .*; received 'gated-mish'"),
+        ("t5", {"dense_act_fn": "mish"}, "dense_act_fn must be one of relu, .*; received 'mish'"),
+        ("t5", {"feed_forward_proj": "gated-mish", "dense_act_fn": ...}, "feed_forward_proj must be one of .*; received 'gated-mish'"),
+        ("t5", {"feed_forward_proj": "half-relu"}, "feed_forward_proj must be NAME or gated-NAME; received 'half-relu'"),
+        ("bart", {"activation_function": ["gelu"]}, r"activation_function must be one of relu, .*; received \['gelu'\]"),
+        ("bart", {"architectures": "BertModel"}, "architectures must be .*; received BertModel, which"),
+        ("bart", {"architectures": [None, 1]}, "architectures must be .*; received None, 1, which"),
+        ("bart", {"model_type": ["bart"]}, r"model_type must be one of .*; received \['bart'\]"),
+        ("bart", {"hidden_size": 24}, "d_model: config.json says 24; the tensors say 12"),
+        ("t5", {"head_dim": 5}, "head_dim: config.json says 5; the tensors say 4"),
+        ("t5", {"num_hidden_layers": 1}, "num_encoder_layers: config.json says 1; the tensors say 2"),
         ("marian", {"normalize_before": True}, "normalize_before must be False; received True"),
         ("bart", {"d_model": 24}, "d_model: config.json says 24; the tensors say 12"),
         ("t5", {"num_layers": 3}, "num_encoder_layers: config.json says 3; the tensors say 2"),
@@ -115,6 +124,126 @@ def test_another_kind_of_model_is_refused(name: str, options: dict[str, Any], to
         import_checkpoint(directory)
     assert main(["port", str(directory), str(tmp_path / "model")]) == 2
     assert [entry.name for entry in tmp_path.iterdir()] == ["there"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "fields"),
+    [
+        ("bart", {"num_attention_heads": 6}, {"num_heads": 6}),
+        ("bart", {"num_attention_heads": 6, "encoder_attention_heads": ...}, {"num_heads": 6}),
+        ("t5", {"feed_forward_proj": "gated-gelu", "dense_act_fn": "relu"}, {"activation": "relu", "feed_forward_gated": True}),
+        ("t5", {"feed_forward_proj": "gated-gelu", "dense_act_fn": ...}, {"activation": "gelu_tanh", "feed_forward_gated": True}),
+        ("t5", {"scale_decoder_outputs": None, "tie_word_embeddings": True}, {"scale_head": False}),
+        ("t5", {"scale_decoder_outputs": ..., "tie_word_embeddings": True}, {"scale_head": True}),
+        ("t5", {"architectures": ["T5WithLMHeadModel"]}, {}),
+    ],
+)
+def test_what_config_json_says_in_other_words(name: str, options: dict[str, Any], fields: dict[str, Any], tmp_path: Path) -> None:
+    """As transformers takes it: other names of keys prevail, and so do T5's dense_act_fn and is_gated_act. It is written back as it was."""
+    directory = write(tmp_path / "there", name, **options)
+    model = import_checkpoint(directory)
+    assert {field: getattr(model.config, field) for field in fields} == fields
+    export_checkpoint(model, tmp_path / "back")
+    before, after = (json.loads((folder / "config.json").read_text()) for folder in (directory, tmp_path / "back"))
+    assert after == before | {"dtype": "float32"}
+
+
+def test_a_config_that_changed_is_written_without_other_names(tmp_path: Path) -> None:
+    model = import_checkpoint(write(tmp_path / "there", "bart", num_attention_heads=6))
+    export_checkpoint(dataclasses.replace(model, config=dataclasses.replace(model.config, dropout_rate=0.4)), tmp_path / "back")
+    back = import_checkpoint(tmp_path / "back").config
+    assert (back.dropout_rate, back.num_heads) == (0.4, 6)
+    assert "num_attention_heads" not in json.loads((tmp_path / "back" / "config.json").read_text())
+
+
+def test_no_generation_config_is_made_up(tmp_path: Path) -> None:
+    """transformers makes one of config.json where there is none."""
+    export_checkpoint(import_checkpoint(write(tmp_path / "there", forced_eos_token_id=3)), tmp_path / "back")
+    assert not (tmp_path / "back" / "generation_config.json").exists()
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_the_dtype_that_is_told_is_that_of_most_values(key: str, tmp_path: Path) -> None:
+    """Whatever the first tensor has."""
+    directory = write(tmp_path / "there", "marian", **{key: "float16"})
+    assert main(["port", str(directory), str(tmp_path / "model"), "--dtype", "bfloat16"]) == 0
+    assert main(["port", str(tmp_path / "model"), str(tmp_path / "back")]) == 0
+    content = json.loads((tmp_path / "back" / "config.json").read_text())
+    assert [content[name] for name in ("dtype", "torch_dtype") if name in content] == ["bfloat16"]
+
+
+def test_two_embeddings_leave_the_shared_one_unread(tmp_path: Path) -> None:
+    """Models that aren't tied have it nonetheless, so it is left out and written anew."""
+    from safetensors.numpy import load_file
+
+    config = make_config("bart", share_embeddings=False, tie_head=False)
+    export_checkpoint(make_model(config), tmp_path / "there", "bart")
+    weights = tmp_path / "there" / "model.safetensors"
+    tensors = load_file(weights)
+    assert np.array_equal(tensors["model.shared.weight"], tensors["model.encoder.embed_tokens.weight"])
+    save_file(tensors | {"model.shared.weight": np.ones((13, 12), np.float32)}, weights, METADATA)
+    model = import_checkpoint(tmp_path / "there")
+    assert model.origin is not None
+    assert model.origin["ignored"] == ["model.shared.weight"]
+    assert not model.config.share_embeddings
+    export_checkpoint(model, tmp_path / "back")
+    assert set(load_file(tmp_path / "back" / "model.safetensors")) == set(tensors)
+
+
+@pytest.mark.parametrize("kept", ["lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"])
+@pytest.mark.parametrize("name", ["bart", "marian"])
+def test_a_tied_embedding_may_have_any_of_its_names(name: str, kept: str, tmp_path: Path) -> None:
+    from safetensors.numpy import load_file
+
+    directory = write(tmp_path / "there", name)
+    tensors = load_file(directory / "model.safetensors")
+    tensors[kept] = tensors.pop("model.shared.weight")
+    save_file(tensors, directory / "model.safetensors", METADATA)
+    config = import_checkpoint(directory).config
+    assert config.share_embeddings
+    assert config.tie_head
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("bart", {"norm_eps": 0.1}, r"norm_eps must be 1e-05, as in its programs; received 0\.1"),
+        ("bart", {"share_embeddings": False, "target_vocab_size": 17}, "target_vocab_size must be source_vocab_size=13; received 17"),
+    ],
+)
+def test_what_a_directory_cannot_tell_is_refused(name: str, options: dict[str, Any], told: str, tmp_path: Path) -> None:
+    with pytest.raises(PortingError, match=told):
+        export_checkpoint(make_model(make_config(name, **options)), tmp_path / "there", name)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_family_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_model(import_checkpoint(write(tmp_path / "there", "t5")), tmp_path / "model")
+    for name in ("marian", "bart"):
+        assert main(["port", str(tmp_path / "model"), str(tmp_path / "out"), "--dialect", name]) == 2
+        assert "norm_kind must be 'layer_norm'; received 'rms_norm'" in capsys.readouterr().err
+
+
+def test_weights_of_two_precisions_run(tmp_path: Path) -> None:
+    """As T5's in float16, whose feed-forwards end in float32."""
+    from safetensors.numpy import load_file
+
+    directory = write(tmp_path / "there", "t5")
+    tensors = load_file(directory / "model.safetensors")
+    halves = {name: tensor if ".wo." in name else tensor.astype(np.float16) for name, tensor in tensors.items()}
+    ids = np.array([[4, 5, 6]])
+    whole = import_checkpoint(directory)
+    save_file(halves, directory / "model.safetensors", METADATA)
+    model = import_checkpoint(directory)
+    logits, expected = (functional.apply(one.config, one.params, ids, ids) for one in (model, whole))
+    assert np.linalg.norm(logits - expected) < 0.02 * np.linalg.norm(expected)
+
+
+def test_a_link_to_an_empty_directory_is_written_through(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    export_checkpoint(import_checkpoint(write(tmp_path / "there")), tmp_path / "link")
+    assert (tmp_path / "real" / "config.json").is_file()
 
 
 def test_a_directory_without_weights_is_refused(tmp_path: Path) -> None:
@@ -146,6 +275,16 @@ def test_a_config_that_is_none_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(PortingError, match="expected a JSON object; received list"):
         import_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(PortingError, match=r"config\.json: no JSON"):
+        import_checkpoint(tmp_path)
+
+
+def test_the_command_says_what_is_wrong_with_config_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "config.json").write_text("{}")
+    assert main(["port", str(tmp_path / "there"), str(tmp_path / "model")]) == 2
+    assert "config.json: model_type must be one of marian" in capsys.readouterr().err
 
 
 def test_hints_that_contradict_config_json_are_refused(tmp_path: Path) -> None:
@@ -188,8 +327,10 @@ def test_a_dialect_without_directories_says_so(tmp_path: Path) -> None:
 
 def test_a_name_on_the_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(PortingError, match="nobody/nothing: no such file or directory, and no model of this name on the Hub"):
-        import_checkpoint("nobody/nothing")
+    for name in ("nobody/nothing", "a--b/c", "a/b.git"):
+        with pytest.raises(PortingError, match=f"{name}: no such file or directory, and no model of this name on the Hub"):
+            import_checkpoint(name)
+    assert main(["port", "./nothing", str(tmp_path / "model")]) == 2
 
 
 def test_the_tokenizers_files_are_under_checksums(tmp_path: Path) -> None:

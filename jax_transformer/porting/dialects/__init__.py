@@ -38,6 +38,10 @@ def _nothing_follows(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _nothing_ignored(tensors: Tensors) -> list[str]:
+    return []
+
+
 def _nothing_computed(config: TransformerConfig) -> dict[str, np.ndarray]:
     return {}
 
@@ -86,7 +90,9 @@ class ConfigFile:
 
     model_type: str
     architectures: tuple[str, ...]
-    """Classes whose checkpoints these are: the one with the head, which is written, and the one without."""
+    """Classes whose checkpoints these are: the one with the head, which is written, the one without, and former names of these."""
+    aliases: Mapping[str, str]
+    """Other names of keys, which prevail over these."""
     defaults: Json
     """What transformers takes for keys that are left out."""
     allowed: Mapping[str, tuple[Any, ...]]
@@ -95,6 +101,17 @@ class ConfigFile:
     """Config fields from a config.json with all defaults filled in. Raises PortingError for values that no config has."""
     write: Callable[[TransformerConfig], dict[str, Any]]
     """What of config.json follows from a config."""
+    always_there: tuple[str, ...] = ()
+    """Tensors that its models have and don't read where the two sides have embeddings of their own."""
+
+    def resolved(self, json: Json) -> dict[str, Any]:
+        """A config.json with all defaults filled in, and the aliases under the names that they stand for."""
+        named = {key: json[alias] for alias, key in self.aliases.items() if alias in json}
+        return {**self.defaults, **json, **named}
+
+    def fields(self, json: Json) -> dict[str, Any]:
+        """The config fields of a config.json. Raises as `read` does."""
+        return self.read(self.resolved(json))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +142,8 @@ class Dialect:
     """What else stands in the way of a config."""
     computed: Callable[[TransformerConfig], dict[str, np.ndarray]] = _nothing_computed
     """Leaves by path that its checkpoints don't hold, because the program computes them; of those that have a rule, some do."""
-    ignores: tuple[str, ...] = ()
-    """Tensors that some checkpoints have and no program of the family reads."""
+    ignores: Callable[[Tensors], list[str]] = _nothing_ignored
+    """Those of a checkpoint's tensors that no program of the family reads."""
     base_prefix: str = ""
     """What the names begin with, but those of checkpoints that were saved without the head."""
     config_file: ConfigFile | None = None

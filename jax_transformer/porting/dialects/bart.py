@@ -34,6 +34,10 @@ def read(tensors: Tensors) -> dict[str, Any]:
     return fairseq.read(tensors, "bart", max_length=lambda reader: reader.size(fairseq.POSITIONS["encoder"], 0, 2) - OFFSET)
 
 
+def ignores(tensors: Tensors) -> list[str]:
+    return [name for name in ("model.encoder.version", "model.decoder.version") if name in tensors] + fairseq.ignores(tensors)
+
+
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
     """A bias of the logits that does nothing."""
     return {"constants/head_bias": np.zeros(config.target_vocab_size, np.float32)}
@@ -49,9 +53,9 @@ DIALECT = Dialect(
     read=read,
     asks=fairseq.ASKS,
     rules=fairseq.rules,
-    refuses=fairseq.refuses,
+    refuses=fairseq.refuses_two_vocabularies,
     computed=computed,
-    ignores=("model.encoder.version", "model.decoder.version"),
+    ignores=ignores,
     base_prefix=fairseq.PREFIX,
     config_file=ConfigFile(
         model_type="bart",
@@ -64,6 +68,8 @@ DIALECT = Dialect(
         },
         allowed=fairseq.allowed(FIXED),
         read=fairseq.read_config,
+        aliases=fairseq.ALIASES,
+        always_there=(fairseq.SHARED,),
         write=fairseq.write_config,
     ),
 )  # fmt: skip

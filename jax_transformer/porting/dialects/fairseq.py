@@ -151,6 +151,20 @@ def refuses(config: TransformerConfig) -> list[str]:
     return problems + one_target_pad_id(config)
 
 
+def refuses_two_vocabularies(config: TransformerConfig) -> list[str]:
+    """The same of the families whose two sides have one vocabulary, with one embedding or with two."""
+    problems = refuses(config)
+    if config.source_vocab_size != config.target_vocab_size:
+        problems.append(f"target_vocab_size must be source_vocab_size={config.source_vocab_size}; received {config.target_vocab_size}")
+    return problems
+
+
+def ignores(tensors: Tensors) -> list[str]:
+    """The shared embedding where the two sides have others: models that aren't tied keep it, and don't read it."""
+    source, target = EMBEDDINGS.values()
+    return [SHARED] if target in tensors and Reader(tensors).differ(SHARED, source) else []
+
+
 # --- config.json
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu", "silu": "silu"}
@@ -170,8 +184,11 @@ SAME = {
 """Keys of config.json whose values are those of config fields."""
 
 
+ALIASES = {"num_attention_heads": "encoder_attention_heads", "hidden_size": "d_model", "num_hidden_layers": "encoder_layers"}
+
+
 def read_config(json: Json) -> dict[str, Any]:
-    """The config fields of a config.json with all defaults filled in."""
+    """The config fields of a resolved config.json."""
     fields = {field: json[key] for key, field in SAME.items()}
     decoder = {"decoder_num_heads": json["decoder_attention_heads"], "decoder_d_ff": json["decoder_ffn_dim"]}
     encoder = {"decoder_num_heads": fields["num_heads"], "decoder_d_ff": fields["d_ff"]}
@@ -179,9 +196,8 @@ def read_config(json: Json) -> dict[str, Any]:
     fields |= {"source_pad_id": json["pad_token_id"], "target_pad_id": json["pad_token_id"]}
     fields |= {"source_vocab_size": json["vocab_size"], "target_vocab_size": json["vocab_size"]}
     fields["activation"] = activation(json, "activation_function")
-    if not json["tie_word_embeddings"]:
-        fields |= {"share_embeddings": False, "tie_head": False}
-    return fields
+    is_tied = bool(json["tie_word_embeddings"])
+    return fields | {"share_embeddings": is_tied, "tie_head": is_tied}
 
 
 def write_config(config: TransformerConfig) -> dict[str, Any]:
@@ -201,7 +217,7 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
 def activation(json: Json, key: str, name: str | None = None) -> str:
     """Our name of the activation that config.json gives under this key. Raises PortingError if there is none."""
     name = json[key] if name is None else name
-    if name not in ACTIVATIONS:
+    if not isinstance(name, str) or name not in ACTIVATIONS:
         raise PortingError(f"config.json: {key} must be one of {', '.join(ACTIVATIONS)}; received {json[key]!r}, which isn't built here")
     return ACTIVATIONS[name]
 

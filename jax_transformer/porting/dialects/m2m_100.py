@@ -36,10 +36,15 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 def refuses(config: TransformerConfig) -> list[str]:
     """Pads stand in row pad_id of the table, and the first token in the next."""
-    problems = fairseq.refuses(config)
+    problems = fairseq.refuses_two_vocabularies(config)
     if config.position_offset != config.source_pad_id:
         problems.append(f"position_offset must be source_pad_id={config.source_pad_id}; received {config.position_offset}")
     return problems
+
+
+def ignores(tensors: Tensors) -> list[str]:
+    tables = [f"model.{stack}.embed_positions.weights" for stack in ("encoder", "decoder")]
+    return [name for name in tables if name in tensors] + fairseq.ignores(tensors)
 
 
 def follows(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +88,7 @@ DIALECT = Dialect(
     refuses=refuses,
     follows=follows,
     computed=computed,
-    ignores=("model.encoder.embed_positions.weights", "model.decoder.embed_positions.weights"),
+    ignores=ignores,
     base_prefix=fairseq.PREFIX,
     config_file=ConfigFile(
         model_type="m2m_100",
@@ -96,6 +101,8 @@ DIALECT = Dialect(
         },
         allowed=fairseq.allowed(FIXED),
         read=fairseq.read_config,
+        aliases=fairseq.ALIASES,
+        always_there=(fairseq.SHARED,),
         write=fairseq.write_config,
     ),
 )  # fmt: skip

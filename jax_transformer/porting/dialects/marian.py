@@ -80,6 +80,7 @@ DIALECT = Dialect(
     asks=fairseq.ASKS | {"max_length": "how many positions its tables have (max_position_embeddings)"},
     rules=rules,
     refuses=fairseq.refuses,
+    ignores=fairseq.ignores,
     computed=computed,
     base_prefix=fairseq.PREFIX,
     config_file=ConfigFile(
@@ -94,6 +95,7 @@ DIALECT = Dialect(
         },
         allowed=fairseq.allowed(FIXED),
         read=read_config,
+        aliases=fairseq.ALIASES,
         write=write_config,
     ),
 )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 from jax_transformer.config import TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, Reader, fairseq, one_target_pad_id
 from jax_transformer.porting.dialects.tables import layers
-from jax_transformer.porting.rules import Rule, Tensors
+from jax_transformer.porting.rules import PortingError, Rule, Tensors
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
@@ -144,8 +144,15 @@ def refuses(config: TransformerConfig) -> list[str]:
     return problems + one_target_pad_id(config)
 
 
+def ignores(tensors: Tensors) -> list[str]:
+    """Biases that the first cross-attention had in the first checkpoints."""
+    name = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    return [name] if name in tensors else []
+
+
 # --- config.json
 
+ALIASES = {"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers", "head_dim": "d_kv"}
 SAME = {
     "vocab_size": "source_vocab_size",
     "d_model": "d_model",
@@ -164,15 +171,19 @@ SAME = {
 
 
 def read_config(json: Json) -> dict[str, Any]:
-    """The config fields of a config.json with all defaults filled in."""
+    """The config fields of a resolved config.json, in which dense_act_fn and is_gated_act prevail over feed_forward_proj."""
     gate, _, name = str(json["feed_forward_proj"]).rpartition("-")
+    if gate not in ("", "gated"):
+        raise PortingError(f"config.json: feed_forward_proj must be NAME or gated-NAME; received {json['feed_forward_proj']!r}")
     name = "gelu_new" if json["feed_forward_proj"] == "gated-gelu" else name
+    key, name = ("feed_forward_proj", name) if json["dense_act_fn"] is None else ("dense_act_fn", json["dense_act_fn"])
+    is_gated = gate == "gated" if json["is_gated_act"] is None else bool(json["is_gated_act"])
     return {field: json[key] for key, field in SAME.items()} | {
         "target_vocab_size": json["vocab_size"],
         "target_pad_id": json["pad_token_id"],
         "num_decoder_layers": json["num_layers"] if json["num_decoder_layers"] is None else json["num_decoder_layers"],
-        "feed_forward_gated": gate == "gated",
-        "activation": fairseq.activation(json, "feed_forward_proj", name),
+        "feed_forward_gated": is_gated,
+        "activation": fairseq.activation(json, key, name),
         "output_dropout_rate": json["dropout_rate"],
     }
 
@@ -186,13 +197,15 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
         "d_kv": config.encoder.head_dim,
         "num_decoder_layers": config.num_decoder_layers,
         "feed_forward_proj": gated if config.feed_forward_gated else name,
+        "dense_act_fn": name,
+        "is_gated_act": config.feed_forward_gated,
     }
 
 
 def read_t5_config(json: Json) -> dict[str, Any]:
     """Of T5, whose tie_word_embeddings tells whether the decoder's output is scaled, and nothing else."""
-    scales = json["scale_decoder_outputs"]
-    return read_config(json) | {"scale_head": json["tie_word_embeddings"] is not False if scales is None else scales}
+    usual = json["tie_word_embeddings"] is not False
+    return read_config(json) | {"scale_head": bool(json.get("scale_decoder_outputs", usual))}
 
 
 def write_t5_config(config: TransformerConfig) -> dict[str, Any]:
@@ -203,7 +216,8 @@ def write_t5_config(config: TransformerConfig) -> dict[str, Any]:
 DEFAULT_JSON = {
     "vocab_size": 250112, "d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_decoder_layers": None, "num_heads": 6,
     "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "dropout_rate": 0.1, "layer_norm_epsilon": 1e-6,
-    "feed_forward_proj": "gated-gelu", "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "n_positions": 512,
+    "feed_forward_proj": "gated-gelu", "dense_act_fn": None, "is_gated_act": None,
+    "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "n_positions": 512,
 }  # fmt: skip
 
 
@@ -222,10 +236,11 @@ def _dialect(name: str, title: str, scale_head: bool | None, *, per_layer: bool 
         asks=ASKS | (SCALE if scale_head is None else {}),
         rules=rules,
         refuses=refuses,
-        ignores=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
+        ignores=ignores,
         config_file=ConfigFile(
             model_type=name,
-            architectures=(f"{prefix}ForConditionalGeneration", f"{prefix}Model"),
+            architectures=(f"{prefix}ForConditionalGeneration", f"{prefix}Model", f"{prefix}WithLMHeadModel"),
+            aliases=ALIASES,
             defaults=DEFAULT_JSON | json,
             allowed={"is_encoder_decoder": (True,), "is_decoder": (False,)},
             read=read_t5_config if scale_head is None else read_config,
@@ -237,7 +252,7 @@ def _dialect(name: str, title: str, scale_head: bool | None, *, per_layer: bool 
 DIALECTS = (
     _dialect(
         "t5", "T5 or FLAN-T5 in transformers", None, vocab_size=32128, d_ff=2048, num_layers=6, num_heads=8, feed_forward_proj="relu",
-        tie_word_embeddings=None, decoder_start_token_id=None, scale_decoder_outputs=None,
+        tie_word_embeddings=None, decoder_start_token_id=None,
     ),
     _dialect("mt5", "mT5 in transformers", False),
     _dialect("umt5", "UMT5 in transformers: biases by distance in every layer", True, per_layer=True),
