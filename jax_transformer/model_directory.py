@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
-from jax_transformer.porting.files import read_tensors, write_tensors
+from jax_transformer.porting.files import map_tensors, read_tensors, write_tensors
 from jax_transformer.porting.rules import DTYPES, PortingError
 from jax_transformer.trees import flatten, nearest, unflatten
 
@@ -94,8 +94,11 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def load_model(path: str | os.PathLike[str]) -> Model:
+def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
     """Reads a model directory, or the one named `model` in a run directory.
+
+    Args:
+      mapped: leave the parameters in their file, mapped into memory and not to be written to, and read what is used of them.
 
     Returns:
       The Model; its parameters are NumPy arrays in main memory, in the dtypes in which they were saved.
@@ -118,7 +121,7 @@ def load_model(path: str | os.PathLike[str]) -> Model:
     if config is not None and generation is not None:
         problems += _id_problems(config, generation)
     if PARAMS not in altered:
-        params = _read_params(directory, config, problems)
+        params = _read_params(directory, config, mapped, problems)
     for side, name in TOKENIZERS.items():
         if name in manifest["sha256"] and name not in altered:
             tokenizers[side] = _read_tokenizer(directory, name, problems)
@@ -162,7 +165,7 @@ def check_replaceable(target: Path) -> None:
 
 
 def _write_files(model: Model, directory: Path) -> None:
-    write_tensors(directory / PARAMS, flatten(model.params))
+    of_params = write_tensors(directory / PARAMS, flatten(model.params))
     _write_json(directory / CONFIG, dataclasses.asdict(model.config))
     _write_json(directory / GENERATION, dataclasses.asdict(model.generation))
     for side, name in TOKENIZERS.items():
@@ -173,7 +176,8 @@ def _write_files(model: Model, directory: Path) -> None:
         (directory / TOKENIZER_FOLDER).mkdir()
         for name, data in model.tokenizer_files.items():
             (directory / TOKENIZER_FOLDER / name).write_bytes(data)
-    sums = {name: _sha256(directory / name) for name in (*FILES, *_tokenizer_files(directory)) if (directory / name).exists()}
+    others = [name for name in (*FILES, *_tokenizer_files(directory)) if name != PARAMS and (directory / name).exists()]
+    sums = {PARAMS: of_params} | {name: _sha256(directory / name) for name in others}
     manifest = {"format_version": FORMAT_VERSION, "sha256": sums, "training": model.training, "origin": model.origin}
     _write_json(directory / MANIFEST, manifest)
     for name in (*sums, MANIFEST):  # on the disk before the directory gets its name
@@ -285,10 +289,9 @@ def _read_config(directory: Path, name: str, config_class: type, problems: list[
         return None
 
 
-def _read_params(directory: Path, config: TransformerConfig | None, problems: list[str]) -> dict[str, Any] | None:
+def _read_params(directory: Path, config: TransformerConfig | None, mapped: bool, problems: list[str]) -> dict[str, Any] | None:
     try:
-        tensors = read_tensors(directory / PARAMS)
-        leaves = {path: tensors[path] for path in tensors}
+        leaves = map_tensors(directory / PARAMS) if mapped else dict(read_tensors(directory / PARAMS))
     except PortingError as error:
         problems.append(f"{PARAMS}: {error}")
         return None

@@ -126,10 +126,10 @@ def _refuse_others(options: PortOptions, used: Collection[str], when: str) -> No
 
 def _import(options: PortOptions) -> int:
     from jax_transformer.model_directory import save_model
-    from jax_transformer.porting.convert import import_checkpoint
+    from jax_transformer.porting.convert import read_checkpoint
 
     hints = _hints(options)
-    model = import_checkpoint(options.source, options.dialect, **hints)
+    model = read_checkpoint(options.source, options.dialect, hints)
     if options.dtype:
         _cast(model.params, options.dtype)
     model = _with_vocabularies(model, options)
@@ -291,7 +291,7 @@ def _export(options: PortOptions) -> int:
     from jax_transformer.porting.convert import computes_position_table, export_checkpoint
     from jax_transformer.porting.dialects import get_dialect
 
-    model = load_model(options.source)
+    model = load_model(options.source, mapped=True)
     name, count = options.dialect or (model.origin or {}).get("dialect"), _num_parameters(model)
     as_computed = name is None or computes_position_table(model, name)
     if options.dtype:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
@@ -26,6 +26,11 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
             node = node.setdefault(parent, {})
         node[last] = value
     return tree
+
+
+def map_leaves(function: Callable[[Any], Any], tree: Mapping[str, Any]) -> dict[str, Any]:
+    """The same tree with function(leaf) in place of each leaf."""
+    return {key: map_leaves(function, value) if isinstance(value, Mapping) else function(value) for key, value in tree.items()}
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:

@@ -119,6 +119,9 @@ class _Renamed(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         return self._tensors[self._names[name]]
 
+    def __contains__(self, name: object) -> bool:  # without reading it
+        return name in self._names
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 

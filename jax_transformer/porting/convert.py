@@ -21,9 +21,10 @@ from jax_transformer.model.functional import abstract_params
 from jax_transformer.model_directory import Model
 from jax_transformer.porting import hugging_face
 from jax_transformer.porting.checkpoint import leaving_out, open_checkpoint
+from jax_transformer.porting.deferred import Deferred
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
 from jax_transformer.porting.dialects.tables import ASKS
-from jax_transformer.porting.files import SUFFIXES, as_arrays, read_array, write_tensors
+from jax_transformer.porting.files import SUFFIXES, TORCH_SUFFIXES, as_arrays, read_array, write_tensors
 from jax_transformer.porting.hugging_face import HuggingFaceModel
 from jax_transformer.porting.rules import (
     DTYPES,
@@ -35,7 +36,7 @@ from jax_transformer.porting.rules import (
     not_finite,
     tensors_from_leaves,
 )
-from jax_transformer.trees import flatten, nearest, unflatten
+from jax_transformer.trees import flatten, map_leaves, nearest, unflatten
 
 
 def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None = None, **hints: Any) -> Model:
@@ -58,6 +59,12 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
       PortingError: the file can't be read; the dialect is unknown, or one of several; hints are missing, unknown or contradict the
         checkpoint; tensors do not fit. All problems of one of these kinds are reported together.
     """
+    model = read_checkpoint(source, dialect, hints)
+    return dataclasses.replace(model, params=map_leaves(np.asarray, model.params))
+
+
+def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None, hints: dict[str, Any]) -> Model:
+    """`import_checkpoint` whose parameters are Deferred: all is checked, and each is made when it is asked for."""
     directory = None if isinstance(source, Mapping) else hugging_face.open_directory(source)
     if directory is not None:
         if dialect not in (None, directory.table.name):
@@ -95,7 +102,7 @@ def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialec
     outside = generation.ids_outside(config.target_vocab_size)
     if outside:
         raise PortingError(f"hints for dialect {table.name}", outside)
-    params = params_from_state_dict(config, tensors, table, positions)
+    params = _params(config, tensors, table, positions)
     origin: dict[str, Any] = {
         "dialect": table.name,
         "prefix": checkpoint.prefix,
@@ -176,8 +183,11 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
     leaves = flatten(model.params)
     if consume:
         model.params.clear()
-    tensors = _state_dict(model.config, leaves, name, names, consume)
-    tensors = {prefix + name.removeprefix(added): tensor for name, tensor in tensors.items()}
+    deferred = _state_dict(model.config, leaves, name, names)
+    leaves.clear()
+    order = [name for name in dict.fromkeys([*names, *deferred]) if name in deferred]
+    tensors: Mapping[str, Any] = _made(deferred) if os.fspath(path).endswith(TORCH_SUFFIXES) else deferred
+    tensors = {prefix + name.removeprefix(added): tensors[name] for name in order}
     if to_file:
         write_tensors(path, tensors)
     else:
@@ -196,8 +206,12 @@ def params_from_state_dict(
     Raises:
       PortingError: the dialect doesn't have such models, or tensors are missing, unexpected or do not fit; all problems together.
     """
+    return map_leaves(np.asarray, _params(config, as_arrays(state_dict), dialect, position_table))
+
+
+def _params(config: TransformerConfig, state_dict: Tensors, dialect: str | Dialect, position_table: np.ndarray | None) -> dict[str, Any]:
+    """`params_from_state_dict`, Deferred."""
     table, shapes = _table(config, dialect)
-    state_dict = as_arrays(state_dict)
     rules, computed = _computed(table, config, position_table, lambda rule, path, leaf: any(name in state_dict for name in rule.names))
     held = {path: shape for path, shape in shapes.items() if path not in computed}
     leaves = leaves_from_tensors(rules, state_dict, held, f"{table.name} checkpoint")
@@ -215,7 +229,21 @@ def state_dict_from_params(
     Raises:
       PortingError: the dialect can't express the config, or leaves are missing, unexpected or do not fit; all problems together.
     """
-    return _state_dict(config, flatten(params), dialect, names, consume=False)
+    tensors = _made(_state_dict(config, flatten(params), dialect, names))
+    return {name: tensors[name] for name in dict.fromkeys([*names, *tensors]) if name in tensors}
+
+
+def _made(deferred: dict[str, Deferred]) -> dict[str, np.ndarray]:
+    """The arrays of all. They are taken out one by one, so that leaves which nobody else holds need their memory once."""
+    made: dict[Deferred, np.ndarray] = {}
+    tensors = {}
+    for name in list(deferred):
+        tensor = deferred.pop(name)
+        if tensor not in made:
+            made.clear()  # copies stand side by side
+            made[tensor] = np.asarray(tensor)
+        tensors[name] = made[tensor]
+    return tensors
 
 
 def computes_position_table(model: Model, dialect: str) -> bool:
@@ -226,9 +254,9 @@ def computes_position_table(model: Model, dialect: str) -> bool:
 
 
 def _state_dict(
-    config: TransformerConfig, leaves: dict[str, np.ndarray], dialect: str | Dialect, names: Collection[str], consume: bool
-) -> dict[str, np.ndarray]:
-    """`state_dict_from_params` of leaves by path; `consume` as of `tensors_from_leaves`."""
+    config: TransformerConfig, leaves: dict[str, np.ndarray], dialect: str | Dialect, names: Collection[str]
+) -> dict[str, Deferred]:
+    """`state_dict_from_params` of leaves by path, Deferred, and in the table's order."""
     table, shapes = _table(config, dialect)
     rules, computed = _computed(
         table, config, None,
@@ -238,9 +266,7 @@ def _state_dict(
         leaves.pop(path, None)
     held = {path: shape for path, shape in shapes.items() if path not in computed}
     what = f"parameters for dialect {table.name}"
-    tensors = tensors_from_leaves(rules, leaves, held, names, what, consume=consume)
-    order = [name for name in dict.fromkeys([*names, *tensors]) if name in tensors]
-    return {name: tensors[name] for name in order}
+    return tensors_from_leaves(rules, leaves, held, names, what)
 
 
 def _computed(
@@ -374,7 +400,7 @@ def _problems_with_one_head(
     if "num_heads" in told:
         return []
     try:
-        params_from_state_dict(_config(table, told, hints | {"num_heads": 1}), tensors, table, positions)
+        _params(_config(table, told, hints | {"num_heads": 1}), tensors, table, positions)
     except PortingError as error:
         return error.problems or [str(error)]
     except ConfigError:

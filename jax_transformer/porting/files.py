@@ -5,17 +5,22 @@ Everything the project saves in these formats is saved here.
 
 from __future__ import annotations
 
+import hashlib
+import io
+import itertools
 import json
 import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from jax_transformer.porting.rules import PortingError, Tensors
+from jax_transformer.porting.deferred import Deferred, contiguous
+from jax_transformer.porting.rules import DTYPES, PortingError, Tensors
 
 TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
@@ -55,6 +60,35 @@ def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
     return {key: TorchFile(path, value, key) if _is_inner_state_dict(value) else value for key, value in content.items()}
 
 
+def map_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
+    """The tensors of a `.safetensors` file as views of it, not to be written to: nothing is read until it is used.
+
+    Raises:
+      PortingError: see `read_tensors`.
+    """
+    path = Path(path)
+    names = SafetensorsFile(path)  # checks the header
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+    bytes_ = np.memmap(path, np.uint8, "r", offset=8 + length) if path.stat().st_size > 8 + length else np.empty(0, np.uint8)
+    kinds = {SAFETENSORS_DTYPES[name]: np.dtype(name if name != "bfloat16" else _bfloat16()) for name in DTYPES}
+    odd = [name for name in names if header[name]["dtype"] not in kinds]
+    if odd:
+        raise PortingError(f"{path}: tensor {odd[0]} has a dtype that no parameter has ({header[odd[0]]['dtype']})")
+    tensors = {}
+    for name in names:
+        start, end = header[name]["data_offsets"]
+        tensors[name] = np.asarray(bytes_[start:end]).view(kinds[header[name]["dtype"]]).reshape(header[name]["shape"])
+    return tensors
+
+
+def _bfloat16() -> Any:
+    import ml_dtypes
+
+    return ml_dtypes.bfloat16
+
+
 def read_array(path: str | os.PathLike[str]) -> np.ndarray:
     """The one array in a file: .npy, or one of those that `read_tensors` reads, with a tensor alone or one name.
 
@@ -74,8 +108,11 @@ def read_array(path: str | os.PathLike[str]) -> np.ndarray:
     return next(iter(as_arrays(named, str(path)).values()))
 
 
-def write_tensors(path: str | os.PathLike[str], tensors: Tensors) -> None:
+def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray | Deferred]) -> str:
     """Writes named arrays: under another name first, which then replaces `path`, so that no half-written file ever has that name.
+
+    Returns:
+      The file's sha256.
 
     Raises:
       PortingError: an unknown suffix, or no such directory.
@@ -84,16 +121,16 @@ def write_tensors(path: str | os.PathLike[str], tensors: Tensors) -> None:
     _check_suffix(path)
     if not path.parent.is_dir():
         raise PortingError(f"{path}: there is no directory {path.parent}")
-    # safetensors takes the memory as it lies, whatever the strides say; np.ascontiguousarray would give a scalar an axis
-    arrays = {name: np.asarray(array, order="C") for name, array in tensors.items()}
-    write = _save_safetensors if path.suffix == ".safetensors" else _save_torch
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.touch()
-        mode = temporary.stat().st_mode
-        write(arrays, temporary)
-        temporary.chmod(mode)  # safetensors makes files that only their owner may read
+        if path.suffix == ".safetensors":
+            digest = _save_safetensors(tensors, temporary)
+        else:
+            _save_torch(tensors, temporary)
+            with temporary.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
         os.replace(temporary, path)
+        return digest
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -134,6 +171,9 @@ class ShardedFiles(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         return self._homes[name][name]
 
+    def __contains__(self, name: object) -> bool:  # without reading it
+        return name in self._homes
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._homes)
 
@@ -148,7 +188,7 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
         """Reads the header only. Raises PortingError if it doesn't describe the file."""
         self.path = path
         self._file, self._bytes_read = self._open(), 0
-        self._names: list[str] = list(self._file.offset_keys())
+        self._names: dict[str, None] = dict.fromkeys(self._file.offset_keys())
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._names:
@@ -161,6 +201,9 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
         if self._bytes_read > MAPPED_BYTES["safetensors"]:
             self._file, self._bytes_read = self._open(), 0
         return array
+
+    def __contains__(self, name: object) -> bool:  # without reading it
+        return name in self._names
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -188,6 +231,9 @@ class StateDict(Mapping[str, np.ndarray]):
             return _as_array(self._tensors[name])
         except TypeError as error:
             raise PortingError(f"tensor {name} has a dtype that NumPy doesn't have ({_first_line(error)})") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tensors
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -288,24 +334,78 @@ def _wanted_code(path: Path, error: Exception) -> list[str]:
         return re.findall(r"(?i)unsupported (?:global|class):?\s+(?:GLOBAL )?([A-Za-z_][\w.]*)", str(error))
 
 
-def _save_safetensors(arrays: dict[str, np.ndarray], path: Path) -> None:
-    from safetensors.numpy import save_file
+SAFETENSORS_DTYPES = {
+    "bool": "BOOL", "uint8": "U8", "int8": "I8", "int16": "I16", "uint16": "U16", "float16": "F16", "bfloat16": "BF16", "int32": "I32",
+    "uint32": "U32", "float32": "F32", "float64": "F64", "int64": "I64", "uint64": "U64",
+}  # fmt: skip
+"""In the order that safetensors has them; the last come first in a file."""
+WRITTEN_BYTES = 64 * 2**20
+"""How much is written before it is forced to the disk, about."""
 
-    save_file(arrays, path, metadata={"format": "pt"})  # transformers refuses files that don't say which framework's they are
+
+def _save_safetensors(arrays: Mapping[str, np.ndarray | Deferred], path: Path) -> str:
+    """Writes what safetensors' own function writes, bit for bit, without having all of it in memory; returns the sha256.
+
+    While an array is made, the one before it is written and hashed. What was written is forced to the disk now and then, and not kept in
+    memory as if it were soon to be read.
+    """
+    ranks = {dtype: -rank for rank, dtype in enumerate(SAFETENSORS_DTYPES)}
+    order = sorted(arrays, key=lambda name: (ranks[arrays[name].dtype.name], name.encode()))
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers refuses files that don't say which framework's they are
+    end = 0
+    for name in order:
+        start, end = end, end + arrays[name].nbytes
+        dtype = SAFETENSORS_DTYPES[arrays[name].dtype.name]
+        header[name] = {"dtype": dtype, "shape": list(arrays[name].shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    digest, unsynced = hashlib.sha256(), 0
+    with path.open("wb", buffering=0) as file, ThreadPoolExecutor(1) as writer, ThreadPoolExecutor(1) as hasher:
+        pending: list[Future[Any]] = []
+        for piece in itertools.chain([np.frombuffer(len(text).to_bytes(8, "little") + text, np.uint8)], _all_pieces(arrays, order)):
+            data = piece.reshape(-1).view(np.uint8).data
+            for task in pending:
+                task.result()
+            unsynced += len(data)
+            pending = [writer.submit(_write, file, data, unsynced >= WRITTEN_BYTES), hasher.submit(digest.update, data)]
+            unsynced %= WRITTEN_BYTES
+        for task in pending:
+            task.result()
+        _let_go(file)
+    return digest.hexdigest()
 
 
-def _save_torch(arrays: dict[str, np.ndarray], path: Path) -> None:
+def _all_pieces(arrays: Mapping[str, np.ndarray | Deferred], order: list[str]) -> Iterator[np.ndarray]:
+    for name in order:
+        array = arrays[name]
+        yield from array.pieces() if isinstance(array, Deferred) else [contiguous(np.asarray(array))]
+
+
+def _write(file: io.FileIO, data: memoryview, lets_go: bool) -> None:
+    while data:
+        data = data[file.write(data) :]
+    if lets_go:
+        _let_go(file)
+
+
+def _let_go(file: io.FileIO) -> None:
+    """Forces what was written to the disk; it needn't stay in memory then."""
+    os.fsync(file.fileno())
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _save_torch(arrays: Mapping[str, Any], path: Path) -> None:
     import torch
 
     converted: dict[int, torch.Tensor] = {}  # the same array under two names becomes one tensor: tied in the file too
     for array in arrays.values():
         if id(array) in converted:
             continue
-        own = array if array.flags.writeable else array.copy()  # torch has no read-only tensors
-        if array.dtype.name == "bfloat16":
-            converted[id(array)] = torch.from_numpy(own.view(np.uint16)).view(torch.bfloat16)
-        else:
-            converted[id(array)] = torch.from_numpy(own)
+        own = np.asarray(array, order="C")
+        own = own if own.flags.writeable else own.copy()  # torch has no read-only tensors
+        is_bfloat16 = own.dtype.name == "bfloat16"
+        converted[id(array)] = torch.from_numpy(own.view(np.uint16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(own)
     torch.save({name: converted[id(array)] for name, array in arrays.items()}, path)
 
 

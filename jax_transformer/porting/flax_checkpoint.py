@@ -37,6 +37,9 @@ class FlaxCheckpoint(Mapping[str, np.ndarray]):
         leaf, turned = self._places[name]
         return leaf.T if turned else leaf
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._places
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._places)
 

@@ -10,10 +10,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jax_transformer.porting.deferred import Deferred, contiguous
 from jax_transformer.trees import nearest
 
 Tensors = Mapping[str, np.ndarray]
@@ -85,7 +87,7 @@ class Axes:
     def merge(self, leaves: np.ndarray) -> np.ndarray:
         """The inverse of split: leaves [P, *leaf_shape] → the tensor."""
         order = [self._leaf_order.index(axis) for axis in self.flat]
-        tensor = (leaves if self.fused else leaves[0]).transpose(order)
+        tensor = contiguous((leaves if self.fused else leaves[0]).transpose(order))
         return tensor.reshape(self.torch_shape(leaves.shape[1:]))
 
     @property
@@ -154,8 +156,8 @@ class Place(NamedTuple):
         return required or ([] if any(name in others for name in self.names) else [self.names[0]])
 
 
-def leaves_from_tensors(rules: list[Rule], tensors: Tensors, shapes: Shapes, what: str = "checkpoint") -> dict[str, np.ndarray]:
-    """torch → JAX: the leaves of these shapes, as new arrays with the tensors' own dtypes.
+def leaves_from_tensors(rules: list[Rule], tensors: Tensors, shapes: Shapes, what: str = "checkpoint") -> dict[str, Deferred]:
+    """torch → JAX: the leaves of these shapes, in the tensors' own dtypes. All is checked now, and made when it is asked for.
 
     Raises:
       PortingError: tensors missing, unexpected, of the wrong shape or dtype, not finite, or tied and unequal; a rule that no tensor
@@ -168,32 +170,30 @@ def leaves_from_tensors(rules: list[Rule], tensors: Tensors, shapes: Shapes, wha
             problems += _tensor_problems(rule, tensors, shapes)
     if problems:
         raise PortingError(f"{what} does not fit, {_count(problems)}", problems)
-    leaves: dict[str, np.ndarray] = {}
+    leaves = {}
     for rule in rules:
-        for place in rule.places(shapes):
-            tensor = np.asarray(tensors[next(name for name in place.names if name in tensors)])
-            parts = rule.axes.split(tensor, rule.leaf_shape(shapes)) if rule.axes else tensor[None]
-            for number, path in enumerate(rule.paths):
-                if path not in leaves:
-                    leaves[path] = np.empty(shapes[path], tensor.dtype)
-                leaves[path][place.index] = parts[0 if rule.are_copies else number]
+        names = [next(name for name in place.names if name in tensors) for place in rule.places(shapes)]
+        dtype = np.asarray(tensors[names[0]]).dtype
+        for number, path in enumerate(rule.paths):
+            part = 0 if rule.are_copies else number
+            leaves[path] = Deferred(shapes[path], dtype, partial(_leaf_pieces, rule, part, names, tensors, rule.leaf_shape(shapes)))
     return {path: leaves[path] for path in shapes}
 
 
+def _leaf_pieces(rule: Rule, part: int, names: list[str], tensors: Tensors, leaf_shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Of the leaf that is the rule's part of this number, what each of these tensors holds."""
+    for name in names:
+        tensor = np.asarray(tensors[name])
+        yield contiguous((rule.axes.split(tensor, leaf_shape) if rule.axes else tensor[None])[part])
+
+
 def tensors_from_leaves(
-    rules: list[Rule],
-    leaves: dict[str, np.ndarray],
-    shapes: Shapes,
-    optional: Collection[str] = (),
-    what: str = "parameters",
-    *,
-    consume: bool = False,
-) -> dict[str, np.ndarray]:
-    """JAX → torch: new contiguous arrays in the leaves' own dtypes; tied names have the same array.
+    rules: list[Rule], leaves: Leaves, shapes: Shapes, optional: Collection[str] = (), what: str = "parameters"
+) -> dict[str, Deferred]:
+    """JAX → torch, in the leaves' own dtypes; tied names have the same object. All is checked now, and made when it is asked for.
 
     Args:
       optional: which of the copies that may be left out are wanted.
-      consume: take each leaf out of the dict once its tensors are made: what nobody else holds then needs its memory once.
 
     Raises:
       PortingError: leaves missing, unexpected, of the wrong shape or dtype, not finite, or copies of one tensor and unequal; a leaf without
@@ -206,17 +206,20 @@ def tensors_from_leaves(
             problems += _leaf_problems(rule, leaves, shapes)
     if problems:
         raise PortingError(f"{what} do not fit, {_count(problems)}", problems)
-    tensors: dict[str, np.ndarray] = {}
+    tensors: dict[str, Deferred] = {}
     for rule in rules:
         sources = [np.asarray(leaves[path]) for path in rule.paths[: 1 if rule.are_copies else None]]
         for place in rule.places(shapes):
-            parts = np.stack([leaf[place.index] for leaf in sources])
-            tensor = np.asarray(rule.axes.merge(parts) if rule.axes else parts[0], order="C")
+            tensor = Deferred(rule.torch_shape(shapes), sources[0].dtype, partial(_tensor_pieces, rule, place.index, sources))
             wanted = [name for name in place.names if name in optional or name in place.required(optional)]
             tensors |= dict.fromkeys(wanted, tensor)
-        for path in rule.paths if consume else ():
-            del leaves[path]
     return tensors
+
+
+def _tensor_pieces(rule: Rule, index: Any, leaves: list[np.ndarray]) -> Iterator[np.ndarray]:
+    """The one tensor that the rule makes of this layer of the leaves."""
+    parts = leaves[0][index][None] if len(leaves) == 1 else np.stack([leaf[index] for leaf in leaves])
+    yield contiguous(rule.axes.merge(parts) if rule.axes else parts[0])
 
 
 # --- what does not fit

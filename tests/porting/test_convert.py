@@ -279,6 +279,15 @@ def test_a_config_that_it_cannot_express_is_refused_by_field(field, value):
     assert any(problem.startswith(f"{field} must be") and f"received {value!r}" in problem for problem in error.value.problems)
 
 
+def test_tied_names_have_the_same_array():
+    """So that a torch file has it once, and what is loaded is tied."""
+    config = dataclasses.replace(CONFIG, source_vocab_size=11, share_embeddings=True, tie_head=True)
+    arrays = list(state_dict_from_params(config, make_params(config), "pytorch").values())
+    ids = [id(array) for array in arrays]
+    assert len(ids) - len(set(ids)) == 2  # the two embeddings and the head
+    assert not any(np.shares_memory(one, other) for one in arrays for other in arrays if one is not other)
+
+
 @pytest.mark.parametrize(("field", "value"), [("decoder_num_heads", 3), ("decoder_d_ff", 7), ("head_dim", 4), ("decoder_padding_id", 2)])
 def test_the_same_said_otherwise_is_expressed(field, value):
     config = dataclasses.replace(CONFIG, **{field: value})

@@ -1,5 +1,6 @@
 """Files of tensors: what is written is what is read, and what can't be read says why in one line."""
 
+import hashlib
 import json
 
 import ml_dtypes
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from jax_transformer.porting import files
+from jax_transformer.porting.deferred import Deferred
 from jax_transformer.porting.files import as_arrays, read_tensors, write_tensors
 from jax_transformer.porting.rules import PortingError
 
@@ -63,6 +65,60 @@ def test_a_file_that_is_mapped_anew_reads_the_same(suffix, key, tmp_path, monkey
     received = [(name, tensors[name]) for name in [*arrays, *arrays]]
     assert len(opened) > 2
     assert all(array.tobytes() == arrays[name].tobytes() for name, array in received)
+
+
+DTYPES = ["float32", "bool", "int64", "bfloat16", "float16", "uint8", "float64", "int32", "int8", "int16", "uint16", "uint32", "uint64"]
+
+
+def test_a_file_is_what_safetensors_writes(tmp_path):
+    """In every bit, whatever the dtypes, names and shapes; and its sha256 is told."""
+    from safetensors.numpy import save_file
+
+    rng = np.random.default_rng(0)
+    arrays = {name: (4 * rng.standard_normal((3, 5))).astype(dtype) for dtype in DTYPES for name in (f"z.{dtype}", f"a.{dtype}")}
+    arrays |= {"scalar": np.float32(3.0), "empty": np.zeros((0, 4), np.float32), 'é "quoted" \\ 名': np.ones(2, np.float32)}
+    arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    assert len(DTYPES) == len(files.SAFETENSORS_DTYPES)
+    save_file(arrays, tmp_path / "theirs.safetensors", metadata={"format": "pt"})
+    deferred = {name: Deferred(array.shape, array.dtype, lambda array=array: iter(array[None])) for name, array in arrays.items()}
+    for given in (arrays, deferred, {name: array.T.copy().T for name, array in arrays.items()}):
+        digest = write_tensors(tmp_path / "ours.safetensors", given)
+        content = (tmp_path / "ours.safetensors").read_bytes()
+        assert content == (tmp_path / "theirs.safetensors").read_bytes()
+        assert digest == hashlib.sha256(content).hexdigest()
+    write_tensors(tmp_path / "none.safetensors", {})
+    assert dict(read_tensors(tmp_path / "none.safetensors")) == {}
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
+def test_a_piece_that_fails_leaves_nothing(suffix, tmp_path):
+    if suffix == ".pt":
+        pytest.importorskip("torch")
+
+    def pieces():
+        yield np.zeros(2, np.float32)
+        raise OSError("the disk went away")
+
+    with pytest.raises(OSError, match="the disk went away"):
+        write_tensors(tmp_path / f"model{suffix}", {"a": Deferred((4,), np.dtype(np.float32), pieces)})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_mapped(tmp_path):
+    """Views of it, that can't be written to."""
+    arrays = {name: np.arange(6.0).reshape(2, 3).astype(name) for name in ("float32", "float16", "bfloat16", "float64")}
+    write_tensors(tmp_path / "model.safetensors", arrays)
+    mapped = files.map_tensors(tmp_path / "model.safetensors")
+    assert {name: array.dtype.name for name, array in mapped.items()} == {name: name for name in arrays}
+    for name, array in mapped.items():
+        np.testing.assert_array_equal(array, arrays[name])
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    write_tensors(tmp_path / "whole.safetensors", {"step": np.zeros(2, np.int64)})
+    with pytest.raises(PortingError, match=r"tensor step has a dtype that no parameter has \(I64\)"):
+        files.map_tensors(tmp_path / "whole.safetensors")
+    write_tensors(tmp_path / "none.safetensors", {})
+    assert files.map_tensors(tmp_path / "none.safetensors") == {}
 
 
 @pytest.mark.parametrize("suffix", files.SUFFIXES)
