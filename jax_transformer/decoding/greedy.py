@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_transformer.config import TransformerConfig
+from jax_transformer.decoding.selection import argmax
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import make_masks
@@ -40,6 +41,7 @@ def greedy(
     batch = source_ids.shape[0]
     encoder_output = functional.encode(config, params, source_ids)
     state = functional.start_decoding(config, params, encoder_output, source_ids, max_decode_length)
+    layers = functional.decoder_layers(config, params)
     tokens = jnp.full((batch, max_decode_length), config.target_pad_id, jnp.int32)
     previous = jnp.full(batch, decoder_start_id, jnp.int32)
     ended = jnp.all(source_ids == config.source_pad_id, axis=1)
@@ -51,8 +53,8 @@ def greedy(
     def decode_one(carry: tuple) -> tuple:
         state, tokens, previous, ended = carry
         column = state.position
-        logits, state = functional.decode_step(config, params, state, previous)
-        token = jnp.where(ended, config.target_pad_id, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
+        logits, state = functional.decode_step(config, params, state, previous, layers=layers)
+        token = jnp.where(ended, config.target_pad_id, argmax(logits)).astype(jnp.int32)
         return state, tokens.at[:, column].set(token), token, ended | (token == eos_id)
 
     return jax.lax.while_loop(going_on, decode_one, (state, tokens, previous, ended))[1]
@@ -81,7 +83,7 @@ def _greedy_anew(
         inputs = prefix[:, :-1]
         masks = make_masks(decoding, source_ids, inputs)._replace(decoder_exists=jnp.arange(max_decode_length) < length)
         logits = functional.decode(config, params, encoder_output, source_ids, inputs, masks=masks)[:, length - 1]
-        token = jnp.where(ended, config.target_pad_id, jnp.argmax(logits, axis=-1)).astype(jnp.int32)
+        token = jnp.where(ended, config.target_pad_id, argmax(logits)).astype(jnp.int32)
         return length + 1, prefix.at[:, length].set(token), ended | (token == eos_id)
 
     return jax.lax.while_loop(going_on, decode_one, (jnp.asarray(1), prefix, ended))[1][:, 1:]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config import StackConfig, TransformerConfig
+from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.initializers import KeyStream
@@ -51,19 +53,37 @@ class Attention(nnx.Module):
         return self.attend(query, key, value, mask, self._bias(bias, y.shape[1], tap), tap, dropout_key, exists)
 
     def step(
-        self, x: jax.Array, keys: jax.Array, values: jax.Array, position: jax.Array, mask: Mask, bias: Bias
+        self, x: jax.Array, keys: jax.Array, values: jax.Array, state: DecoderState, bias: Bias
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Self-attention of the token at `position`, x [B, 1, D], over itself and those before it in the cache [B, T, N, H].
+        """Self-attention of the beams' tokens at state.position, x [B, K, D], each over itself and its own in the cache [B, N, T K, H].
 
-        Returns the output [B, 1, D] and the cache with this token's key and value written in.
+        Returns the output [B, K, D] and the cache with these tokens' keys and values written in.
         """
-        key, value = self.keys_and_values(x)
-        keys = jax.lax.dynamic_update_slice_in_dim(keys, key.astype(keys.dtype), position, axis=1)
-        values = jax.lax.dynamic_update_slice_in_dim(values, value.astype(values.dtype), position, axis=1)
-        exists = jnp.arange(keys.shape[1]) <= position
-        bias = self._bias(bias, keys.shape[1], Tap(), position)
-        context = reference_attention(self.config, self.query(x), keys, values, mask, bias, Tap(), None, exists)
-        return self.merge_heads(context), keys, values
+        query, key, value = project_together([self.query, self.key, self.value], x)
+        first = state.position * state.num_beams
+        keys, values = (
+            jax.lax.dynamic_update_slice_in_dim(cache, jnp.swapaxes(new, 1, 2).astype(cache.dtype), first, axis=2)
+            for cache, new in ((keys, key), (values, value))
+        )
+        bias = self._bias(bias, state.length, Tap(), state.position)
+        bias = bias if bias is None else jnp.repeat(bias, state.num_beams, axis=-1)
+        mask = state.key_is_real.reshape(len(x), 1, 1, -1)
+        return self.attend_cached(query, keys, values, mask, bias, state.exists()), keys, values
+
+    def attend_cached(
+        self, query: jax.Array, keys: jax.Array, values: jax.Array, mask: Mask, bias: Bias = None, exists: Mask = None
+    ) -> jax.Array:
+        """`attend` to a cache: query [B, K, N, H], keys and values [B, N, T, H] → [B, K, D].
+
+        On a CPU few queries are multiplied and added up elementwise, which XLA fuses and spreads over the cores; its batched products of
+        small matrices take twice as long, but for one query.
+        """
+        query = jnp.swapaxes(query, 1, 2)
+        wide = at_least_float32(query.dtype)
+        logits = jax.lax.platform_dependent(query, keys, cpu=partial(_logits_of_few, wide=wide), default=partial(_logits, wide=wide))
+        weights = attention_weights(self.config, logits * attention_scale(self.config, query.shape[-1]), mask, bias, exists)
+        context = jax.lax.platform_dependent(weights.astype(values.dtype), values, cpu=_contexts_of_few, default=_contexts)
+        return self.merge_heads(jnp.swapaxes(context, 1, 2))
 
     def keys_and_values(self, y: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Two arrays [B, K, N, H], which decoding keeps."""
@@ -119,15 +139,43 @@ def reference_attention(
     """
     wide = at_least_float32(query.dtype)
     logits = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide) * attention_scale(config, query.shape[-1])
-    logits = logits if bias is None else logits + bias.astype(wide)
-    if mask is not None:
-        masked_value = jnp.finfo(wide).min if config.masked_value is None else config.masked_value
-        logits = jnp.where(mask, logits, jnp.asarray(masked_value, wide))
-    if exists is not None:
-        logits = jnp.where(exists, logits, -jnp.inf)
-    weights = tap("weights", jax.nn.softmax(tap("logits", logits), axis=-1))
+    weights = attention_weights(config, logits, mask, bias, exists, tap)
     weights = dropout(weights, attention_dropout_rate(config), fold(dropout_key, Site.WEIGHTS))
     return jnp.einsum("BNQK,BKNH->BQNH", weights.astype(value.dtype), value)
+
+
+def attention_weights(
+    config: TransformerConfig, logits: jax.Array, mask: Mask, bias: Bias, exists: Mask, tap: Tap | None = None
+) -> jax.Array:
+    """The softmax of scaled logits [B, N, Q, K], with bias and masks as `reference_attention` has them."""
+    tap = tap or Tap()
+    logits = logits if bias is None else logits + bias.astype(logits.dtype)
+    if mask is not None:
+        masked_value = jnp.finfo(logits.dtype).min if config.masked_value is None else config.masked_value
+        logits = jnp.where(mask, logits, jnp.asarray(masked_value, logits.dtype))
+    if exists is not None:
+        logits = jnp.where(exists, logits, -jnp.inf)
+    return tap("weights", jax.nn.softmax(tap("logits", logits), axis=-1))
+
+
+def _logits(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:
+    return jnp.einsum("BNQH,BNKH->BNQK", query, keys, preferred_element_type=wide)
+
+
+def _logits_of_few(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:
+    if query.shape[2] == 1:
+        return _logits(query, keys, wide)
+    return jnp.sum(query[..., None, :].astype(wide) * keys[:, :, None].astype(wide), axis=-1)
+
+
+def _contexts(weights: jax.Array, values: jax.Array) -> jax.Array:
+    return jnp.einsum("BNQK,BNKH->BNQH", weights, values)
+
+
+def _contexts_of_few(weights: jax.Array, values: jax.Array) -> jax.Array:
+    if weights.shape[2] == 1:
+        return _contexts(weights, values)
+    return jnp.sum(weights[..., None] * values[:, :, None], axis=-2)
 
 
 def fused_attention(config: TransformerConfig, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, bias: Bias) -> jax.Array:

@@ -16,11 +16,12 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config import TransformerConfig
+from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask, Masks, decoder_padding_id, make_masks
 from jax_transformer.model.positions import check_fits
 from jax_transformer.model.trace import Tap, Trace
-from jax_transformer.model.transformer import DecoderState, Transformer
+from jax_transformer.model.transformer import Transformer
 
 Params = dict[str, Any]
 """A nested dict of arrays."""
@@ -144,11 +145,14 @@ def head(config: TransformerConfig, params: Params) -> tuple[jax.Array, jax.Arra
     return _model(config, params).head_arrays()
 
 
-@partial(jax.jit, static_argnames=("config", "length"))
+@partial(jax.jit, static_argnames=("config", "length", "num_beams"))
 def start_decoding(
-    config: TransformerConfig, params: Params, encoder_output: jax.Array, source_ids: jax.Array, length: int
+    config: TransformerConfig, params: Params, encoder_output: jax.Array, source_ids: jax.Array, length: int, num_beams: int = 1
 ) -> DecoderState:
     """The state from which at most `length` tokens are decoded one by one: every layer's cross-attention keys and values, and empty caches.
+
+    Args:
+      num_beams: targets that are decoded of each source side by side, sharing its keys and values.
 
     Raises:
       ValueError: the config's masks make decoding with a cache another function than decoding without; more than the position table allows.
@@ -160,16 +164,32 @@ def start_decoding(
             f"cross_padding={config.while_decoding().cross_padding!r}"
         )
     check_fits(config, config.decoder, "the decoder's input", (len(source_ids), length))
-    return _model(config, params).start_decoding(encoder_output, source_ids != config.source_pad_id, length)
+    return _model(config, params).start_decoding(encoder_output, source_ids != config.source_pad_id, length, num_beams)
 
 
 @partial(jax.jit, static_argnames="config")
-def decode_step(config: TransformerConfig, params: Params, state: DecoderState, ids: jax.Array) -> tuple[jax.Array, DecoderState]:
-    """Feeds the tokens ids [B] that stand at `state.position`; returns the logits [B, V] of those after them, and the new state."""
+def decode_step(
+    config: TransformerConfig, params: Params, state: DecoderState, ids: jax.Array, *, layers: list[Any] | None = None
+) -> tuple[jax.Array, DecoderState]:
+    """Feeds the tokens that stand at `state.position`; returns the logits of those after them, and the new state.
+
+    Args:
+      ids: [B, K] → logits [B, K, V]; of one beam [B] → [B, V], too.
+      layers: `decoder_layers(config, params)`, to take them apart only once.
+    """
+    if ids.ndim == 1:
+        logits, state = decode_step(config, params, state, ids[:, None], layers=layers)
+        return logits[:, 0], state
     is_real = ids != config.target_pad_id
     hides_pads = config.while_decoding().decoder_padding == "keys"
     attendable = ids != decoder_padding_id(config) if hides_pads else jnp.ones_like(is_real)
-    return _model(config, params).decode_step(state, ids, is_real, attendable)
+    return _model(config, params).decode_step(state, ids, is_real, attendable, layers)
+
+
+@partial(jax.jit, static_argnames="config")
+def decoder_layers(config: TransformerConfig, params: Params) -> list[Any]:
+    """The parameters of each of the decoder's layers by itself, for `decode_step` in a loop."""
+    return _model(config, params).decoder_layers()
 
 
 def _model(config: TransformerConfig, params: Params) -> Transformer:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import jax
 from flax import nnx
 
 from jax_transformer.config import StackConfig, TransformerConfig
 from jax_transformer.model.attention import Attention, Bias
+from jax_transformer.model.decoder_state import DecoderState, LayerCache
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask, Masks
@@ -110,15 +110,6 @@ class EncoderLayer(Layer):
         return self.transform(x, tap, dropout_key)
 
 
-class LayerCache(NamedTuple):
-    """What a decoder layer keeps while decoding, or, with a leading axis L, what all of them keep."""
-
-    self_keys: jax.Array  # [B, T, N, H]
-    self_values: jax.Array  # [B, T, N, H]
-    cross_keys: jax.Array  # [B, S, N, H]
-    cross_values: jax.Array  # [B, S, N, H]
-
-
 class DecoderLayer(Layer):
     """Causal self-attention, attention over the encoder's output, then feed-forward."""
 
@@ -138,17 +129,19 @@ class DecoderLayer(Layer):
         x = self.after(site, x, y, tap, dropout_key)
         return self.transform(x, tap, dropout_key)
 
-    def step(
-        self, x: jax.Array, cache: LayerCache, position: jax.Array, self_mask: Mask, cross_mask: Mask, bias: Bias
-    ) -> tuple[jax.Array, LayerCache]:
-        """The same for the one token x [B, 1, D] at `position`, the tokens before it being in the cache."""
+    def step(self, x: jax.Array, cache: LayerCache, state: DecoderState, bias: Bias) -> tuple[jax.Array, LayerCache]:
+        """The same for the K beams' tokens x [B, K, D] at state.position, the tokens before them being in the cache.
+
+        Args:
+          state: with these tokens counted in.
+          bias: of the stack, for the T columns, [1, N, 1, T].
+        """
         tap = Tap()
         h = self.before(Site.SELF_ATTENTION, x, tap)
-        y, keys, values = self.self_attention.step(h, cache.self_keys, cache.self_values, position, self_mask, bias)
+        y, keys, values = self.self_attention.step(h, cache.self_keys, cache.self_values, state, bias)
         x = self.after(Site.SELF_ATTENTION, x, y, tap, None)
 
-        attention = self.cross_attention
-        query = attention.query(self.before(Site.CROSS_ATTENTION, x, tap))
-        y = attention.attend(query, cache.cross_keys, cache.cross_values, cross_mask, None, tap, None)
+        h = self.before(Site.CROSS_ATTENTION, x, tap)
+        y = self.cross_attention.attend_cached(self.cross_attention.query(h), cache.cross_keys, cache.cross_values, state.cross_mask)
         x = self.after(Site.CROSS_ATTENTION, x, y, tap, None)
         return self.transform(x, tap, None), cache._replace(self_keys=keys, self_values=values)

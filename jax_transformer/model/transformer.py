@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +18,11 @@ from flax import nnx
 from jax_transformer.config import StackConfig, TransformerConfig
 from jax_transformer.model import initializers, positions
 from jax_transformer.model.attention import Bias
+from jax_transformer.model.decoder_state import DecoderState, empty_state
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.dtypes import compute_dtype
 from jax_transformer.model.initializers import KeyStream
-from jax_transformer.model.layers import DecoderLayer, EncoderLayer, Layer, LayerCache
+from jax_transformer.model.layers import DecoderLayer, EncoderLayer, Layer
 from jax_transformer.model.masks import Mask, Masks
 from jax_transformer.model.norms import Norm
 from jax_transformer.model.projections import Projection
@@ -151,16 +152,6 @@ def layer_slice(stacked: Any, index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], stacked)
 
 
-class DecoderState(NamedTuple):
-    """Everything that decoding one more token needs; arrays only."""
-
-    layers: LayerCache  # each leaf with a leading axis L
-    cross_mask: Mask  # [B, 1, 1, S]
-    key_is_real: jax.Array  # [B, T] bool: which cached tokens may be attended
-    real_count: jax.Array  # [B] int32: real tokens so far
-    position: jax.Array  # [] int32: the column of the next token
-
-
 class Transformer(nnx.Module):
     """Embeddings, the two stacks, and the head."""
 
@@ -215,45 +206,44 @@ class Transformer(nnx.Module):
             return kernel, self.constants.head_bias[...]
         return kernel, (self.head_bias if self.config.tie_head else self.head.bias)[...]
 
-    def start_decoding(self, encoder_output: jax.Array, source_is_real: jax.Array, length: int) -> DecoderState:
+    def decoder_layers(self) -> list[Any]:
+        """The parameters of each layer of the decoder by itself. A loop that decodes takes them apart once, before it begins."""
+        parameters = nnx.split(self.decoder.layers)[1]
+        return [layer_slice(parameters, i) for i in range(self.config.num_decoder_layers)]
+
+    def start_decoding(self, encoder_output: jax.Array, source_is_real: jax.Array, length: int, num_beams: int) -> DecoderState:
         """The state before the first of at most `length` tokens: encoder_output [B, S, D], source_is_real [B, S]."""
-        batch = encoder_output.shape[0]
-        graph, parameters = nnx.split(self.decoder.layers)
-        project = lambda p: nnx.merge(graph, p).cross_attention.keys_and_values(encoder_output)  # noqa: E731
-        cross_keys, cross_values = jax.lax.map(project, parameters)  # [L, B, S, N, H]
-        empty = jnp.zeros((*cross_keys.shape[:2], length, *cross_keys.shape[3:]), cross_keys.dtype)
+        graph = nnx.split(self.decoder.layers)[0]
+        attentions = [nnx.merge(graph, parameters).cross_attention for parameters in self.decoder_layers()]
+        cross = [attention.keys_and_values(encoder_output) for attention in attentions]
+        cross = [(jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)) for keys, values in cross]  # heads before tokens
         covers_keys = self.config.while_decoding().cross_padding == "keys"
-        return DecoderState(
-            layers=LayerCache(empty, empty, cross_keys, cross_values),
-            cross_mask=source_is_real[:, None, None, :] if covers_keys else None,
-            key_is_real=jnp.zeros((batch, length), bool),
-            real_count=jnp.zeros(batch, jnp.int32),
-            position=jnp.zeros((), jnp.int32),
-        )
+        return empty_state(cross, source_is_real[:, None, None, :] if covers_keys else None, num_beams, length)
 
-    def decode_step(self, state: DecoderState, ids: jax.Array, is_real: jax.Array, attendable: jax.Array) -> tuple[jax.Array, DecoderState]:
-        """The next token's ids [B] → logits [B, V]; is_real and attendable [B] say which are no pads, for positions and as keys."""
-        position, real_count = state.position, state.real_count + is_real
-        key_is_real = jax.lax.dynamic_update_slice_in_dim(state.key_is_real, attendable[:, None], position, axis=1)
+    def decode_step(
+        self, state: DecoderState, ids: jax.Array, is_real: jax.Array, attendable: jax.Array, layers: list[Any] | None
+    ) -> tuple[jax.Array, DecoderState]:
+        """The next tokens' ids [B, K] → logits [B, K, V].
+
+        Args:
+          is_real, attendable: [B, K], which are no pads, for positions and as keys.
+          layers: as `decoder_layers` gives them.
+        """
+        state = state.written(is_real, attendable)
         numbers = {
-            "column": position[None, None],
+            "column": state.position[None, None],
             "batch_row": jnp.arange(len(ids))[:, None],
-            "non_pad_count": (real_count * is_real)[:, None],
+            "non_pad_count": state.real_count * is_real,
         }[self.config.position_index] + self.config.position_offset
-        x = self.decoder.embed(self._target_embedding(ids[:, None]), self._table("decoder"), numbers, Tap(), None)
-        self_mask = key_is_real[:, None, None, :]
-        bias = self.decoder.bias(key_is_real.shape[1], Tap(), position)
+        x = self.decoder.embed(self._target_embedding(ids), self._table("decoder"), numbers, Tap(), None)
+        bias = self.decoder.bias(state.length, Tap(), state.position)
 
-        graph, parameters = nnx.split(self.decoder.layers)
-        keys, values = state.layers.self_keys, state.layers.self_values
-        for i in range(self.config.num_decoder_layers):  # unrolled: the stacked cache is then updated in place
-            layer = nnx.merge(graph, layer_slice(parameters, i))
-            cache = LayerCache(keys[i], values[i], state.layers.cross_keys[i], state.layers.cross_values[i])
-            x, cache = layer.step(x, cache, position, self_mask, state.cross_mask, bias)
-            keys, values = keys.at[i].set(cache.self_keys), values.at[i].set(cache.self_values)
-        logits = self.unembed(self.decoder.finish(x, Tap(), None))[:, 0]
-        layers = state.layers._replace(self_keys=keys, self_values=values)
-        return logits, DecoderState(layers, state.cross_mask, key_is_real, real_count, position + 1)
+        graph, caches = nnx.split(self.decoder.layers)[0], []
+        for parameters, cache in zip(layers or self.decoder_layers(), state.layers, strict=True):
+            x, cache = nnx.merge(graph, parameters).step(x, cache, state, bias)
+            caches.append(cache)
+        logits = self.unembed(self.decoder.finish(x, Tap(), None))
+        return logits, state._replace(layers=tuple(caches), position=state.position + 1)
 
     @property
     def _target_embedding(self) -> Embedding:

@@ -1,0 +1,33 @@
+"""The largest of many, as XLA is fast at it."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+BLOCK = 128
+
+
+def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
+    """The k largest along the last axis, in order, and their indices: scores [..., V] → [..., k] twice. Of equals the first comes first.
+
+    `jax.lax.top_k` and `argmax` look at every score with its index, one after the other on a CPU. Maxima alone are fast: here those of
+    blocks, of which the k with the largest hold the k largest scores.
+    """
+    size = scores.shape[-1]
+    num_blocks = size // BLOCK
+    if num_blocks <= 2 * k:
+        return jax.lax.top_k(scores, k)
+    whole = num_blocks * BLOCK
+    maxima = jnp.max(scores[..., :whole].reshape(*scores.shape[:-1], num_blocks, BLOCK), axis=-1)
+    blocks = jnp.sort(jax.lax.top_k(maxima, k)[1], axis=-1)  # in order, so that of equals the first stays first
+    inside = (blocks[..., None] * BLOCK + jnp.arange(BLOCK)).reshape(*scores.shape[:-1], -1)
+    rest = jnp.broadcast_to(jnp.arange(whole, size), (*scores.shape[:-1], size - whole))
+    candidates = jnp.concatenate([inside, rest], axis=-1)
+    values, places = jax.lax.top_k(jnp.take_along_axis(scores, candidates, axis=-1), k)
+    return values, jnp.take_along_axis(candidates, places, axis=-1)
+
+
+def argmax(scores: jax.Array) -> jax.Array:
+    """The index of the largest along the last axis, the first of equals: [..., V] → [...]."""
+    return top_k(scores, 1)[1][..., 0]
