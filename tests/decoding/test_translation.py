@@ -15,6 +15,8 @@ from jax_transformer.model.functional import abstract_params
 from jax_transformer.model_directory import Model
 from jax_transformer.trees import flatten, unflatten
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 CONFIG = TransformerConfig(
     source_vocab_size=23, target_vocab_size=29, d_model=16, num_heads=2, d_ff=20, num_encoder_layers=1, num_decoder_layers=2, max_length=40,
     norm_placement="pre",

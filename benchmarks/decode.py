@@ -1,0 +1,339 @@
+"""Decoding: this project beside transformers and CTranslate2, greedily and by beams.
+
+    pip install ctranslate2==4.8.5
+    python benchmarks/decode.py [--rounds 5] [--threads 2] [--plot docs/pictures/decoding.svg]
+
+One Marian with random weights (d_model 512, 8 heads, d_ff 2048, 6+6 layers, vocabulary 32,000), written by transformers, carried over to
+this project and to CTranslate2's float32; 32 sentences of 20 tokens, 32 new tokens each, forced by a least length, and the padding token
+forbidden, as OPUS-MT has it. Each contestant is a process of its own with the same threads; in every round each decodes the same sentences
+once, in turns. The tokens are compared, so that nobody gains by decoding something else. The limit is what the products alone take: the
+encoder's, and those of the decoder's weights with the rows of a step, by XLA, in this process.
+
+Then this project alone: how the time grows with the batch, the beams and the length, and what compiling takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results" / "decode.json"
+CONTESTANTS = ("jax", "transformers", "ctranslate2")
+VOCABULARY, D_MODEL, D_FF, LAYERS = 32_000, 512, 2048, 6
+PAD, EOS = VOCABULARY - 1, 0
+
+
+class Work(NamedTuple):
+    beams: int
+    batch: int = 32
+    source_length: int = 20
+    new_tokens: int = 32
+
+
+MAIN = (Work(1), Work(4))
+GROWTH = {
+    "batch": [Work(beams, batch=batch) for beams in (1, 4) for batch in (1, 8, 32, 128)],
+    "beams": [Work(beams, batch=8) for beams in (1, 2, 4, 8)],
+    "length": [Work(beams, batch=8, source_length=length, new_tokens=length) for beams in (1, 4) for length in (16, 32, 64, 128, 256)],
+}
+
+
+def sources(work: Work) -> np.ndarray:
+    """[batch, source_length], neither pads nor ends."""
+    return np.random.default_rng(0).integers(2, PAD, (work.batch, work.source_length))
+
+
+# --- the contestants: each returns a function that decodes, and gives the best hypotheses' ids
+
+
+def make_marian(folder: Path) -> None:
+    """Random weights of transformers' own initialisation, larger, so that probabilities differ; the padding's embedding is zero."""
+    import torch
+    from transformers import MarianConfig, MarianMTModel
+
+    torch.manual_seed(0)
+    model = MarianMTModel(
+        MarianConfig(
+            vocab_size=VOCABULARY, d_model=D_MODEL, encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_attention_heads=8,
+            decoder_attention_heads=8, encoder_ffn_dim=D_FF, decoder_ffn_dim=D_FF, max_position_embeddings=512, pad_token_id=PAD,
+            eos_token_id=EOS, decoder_start_token_id=PAD, forced_eos_token_id=None, scale_embedding=True, activation_function="swish",
+        )
+    )  # fmt: skip
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 and "embed" not in name and "shared" not in name:
+                parameter.mul_(3.0)
+        model.model.shared.weight[PAD] = 0.0
+    model.save_pretrained(folder)
+
+
+def jax_decodes(folder: Path) -> Callable[[Work], np.ndarray]:
+    import jax
+    import jax.numpy as jnp
+
+    from jax_transformer.decoding.decoding_config import DecodingConfig
+    from jax_transformer.decoding.generate import generate
+    from jax_transformer.porting import import_checkpoint
+
+    model = import_checkpoint(folder)
+    model = model.__class__(**{**model.__dict__, "params": jax.tree.map(jnp.asarray, model.params)})
+
+    def run(work: Work) -> np.ndarray:
+        decoding = DecodingConfig(
+            beam_size=work.beams, max_new_tokens=work.new_tokens, min_new_tokens=work.new_tokens - 1, bad_words=((PAD,), (EOS,))
+        )
+        return generate(model, sources(work), decoding).sequences[:, 0]
+
+    return run
+
+
+def transformers_decodes(folder: Path, threads: int) -> Callable[[Work], np.ndarray]:
+    import torch
+    from transformers import MarianMTModel
+
+    torch.set_num_threads(threads)
+    model = MarianMTModel.from_pretrained(folder).eval()
+    model.generation_config.forced_eos_token_id = None
+
+    @torch.inference_mode()
+    def run(work: Work) -> np.ndarray:
+        ids = torch.from_numpy(sources(work))
+        found = model.generate(
+            ids, attention_mask=torch.ones_like(ids), num_beams=work.beams, do_sample=False, max_new_tokens=work.new_tokens,
+            min_new_tokens=work.new_tokens, bad_words_ids=[[PAD]],
+        )  # fmt: skip
+        return found[:, 1:].numpy()
+
+    return run
+
+
+def ctranslate2_decodes(folder: Path, threads: int) -> Callable[[Work], np.ndarray]:
+    import ctranslate2
+    from ctranslate2.converters.transformers import MarianMTLoader
+    from transformers import MarianMTModel
+
+    spec = MarianMTLoader().get_model_spec(MarianMTModel.from_pretrained(folder))
+    tokens = ["</s>", "<unk>", *(f"t{i}" for i in range(2, PAD))]
+    spec.register_source_vocabulary(tokens)
+    spec.register_target_vocabulary(tokens)
+    spec.config.decoder_start_token = "</s>"
+    spec.validate()
+    spec.optimize(quantization=None)
+    with tempfile.TemporaryDirectory() as converted:
+        spec.save(converted)
+        translator = ctranslate2.Translator(converted, compute_type="float32", inter_threads=1, intra_threads=threads)
+
+    def run(work: Work) -> np.ndarray:
+        texts = [[f"t{i}" for i in row] for row in sources(work)]
+        lengths = {"max_decoding_length": work.new_tokens, "min_decoding_length": work.new_tokens}
+        found = translator.translate_batch(texts, beam_size=work.beams, max_batch_size=work.batch, **lengths)
+        return np.array([[int(token[1:]) if token[0] == "t" else 1 for token in result.hypotheses[0]] for result in found])
+
+    return run
+
+
+def worker(contestant: str, folder: Path, threads: int) -> None:
+    """Answers each line, a Work, with the seconds that it took and the ids."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+    make: dict[str, Callable[[], Callable[[Work], np.ndarray]]] = {
+        "jax": lambda: jax_decodes(folder),
+        "transformers": lambda: transformers_decodes(folder, threads),
+        "ctranslate2": lambda: ctranslate2_decodes(folder, threads),
+    }
+    run = make[contestant]()
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        work = Work(*json.loads(line))
+        start = time.perf_counter()
+        ids = run(work)
+        print(json.dumps({"seconds": time.perf_counter() - start, "ids": ids.tolist()}), flush=True)
+
+
+class Contestant:
+    """A process that decodes when it is told to."""
+
+    def __init__(self, name: str, folder: Path, threads: int) -> None:
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+        command = [sys.executable, __file__, "--worker", name, "--folder", str(folder), "--threads", str(threads)]
+        self.name = name
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+        )
+        self._answer()
+
+    def decode(self, work: Work) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(work) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return dict(json.loads(line))
+        raise SystemExit(f"{self.name} ended with {self.process.wait()}")
+
+
+# --- measuring
+
+
+def limit(work: Work) -> float:
+    """Seconds of the products alone: of the encoder once, and of the decoder's weights at every step, with the rows of all beams."""
+    import jax
+    import jax.numpy as jnp
+
+    shapes = [(D_MODEL, 3 * D_MODEL), (D_MODEL, D_MODEL), (D_MODEL, D_MODEL), (D_MODEL, D_MODEL), (D_MODEL, D_FF), (D_FF, D_MODEL)]
+    step = [jnp.ones(shape) for _ in range(LAYERS) for shape in shapes] + [jnp.ones((D_MODEL, VOCABULARY))]
+    encoder = [jnp.ones(shape) for _ in range(LAYERS) for shape in (shapes[0], shapes[1], *shapes[4:])]
+    cross = [jnp.ones((D_MODEL, 2 * D_MODEL)) for _ in range(LAYERS)]
+
+    @jax.jit
+    def products(rows: dict[int, jax.Array], kernels: list[jax.Array]) -> list[jax.Array]:
+        return [jnp.max(rows[kernel.shape[0]] @ kernel) for kernel in kernels]
+
+    def seconds(count: int, kernels: list[jax.Array]) -> float:
+        rows = {size: jnp.ones((count, size)) for size in (D_MODEL, D_FF)}
+        jax.block_until_ready(products(rows, kernels))
+        times = []
+        for _ in range(5):
+            start = time.perf_counter()
+            jax.block_until_ready(products(rows, kernels))
+            times.append(time.perf_counter() - start)
+        return min(times)
+
+    return seconds(work.batch * work.source_length, encoder + cross) + work.new_tokens * seconds(work.batch * work.beams, step)
+
+
+def compare(folder: Path, rounds: int, threads: int) -> list[dict[str, Any]]:
+    """The contestants side by side."""
+    names = [name for name in CONTESTANTS if name == "jax" or installed(name)]
+    contestants = [Contestant(name, folder, threads) for name in names]
+    rows = []
+    try:
+        for work in MAIN:
+            first = {contestant.name: contestant.decode(work) for contestant in contestants}
+            times: dict[str, list[float]] = {name: [] for name in names}
+            for _ in range(rounds):
+                for contestant in contestants:
+                    times[contestant.name].append(contestant.decode(work)["seconds"])
+            ids = {name: np.array(first[name]["ids"])[:, : work.new_tokens] for name in names}
+            same = {name: float(np.mean(ids[name] == ids["jax"])) for name in names}
+            rows.append({"work": work._asdict(), "seconds": times, "same_tokens": same, "limit": limit(work)})
+    finally:
+        for contestant in contestants:
+            contestant.close()
+    return rows
+
+
+def grow(folder: Path, threads: int, rounds: int = 3) -> dict[str, list[dict[str, Any]]]:
+    """This project's times against batch, beams and length; the first decoding includes compiling."""
+    contestant = Contestant("jax", folder, threads)
+    try:
+        results = {}
+        for what, works in GROWTH.items():
+            results[what] = []
+            for work in works:
+                first = contestant.decode(work)["seconds"]
+                best = min(contestant.decode(work)["seconds"] for _ in range(rounds))
+                results[what].append({"work": work._asdict(), "seconds": best, "compile_seconds": first - best})
+        return results
+    finally:
+        contestant.close()
+
+
+def installed(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        print(f"{name} isn't installed: left out")
+        return False
+    return True
+
+
+def report(rows: list[dict[str, Any]], growth: dict[str, list[dict[str, Any]]]) -> None:
+    names = list(rows[0]["seconds"])
+    print("| beams | " + " | ".join(f"{name}, tokens/s" for name in names) + " | " + " | ".join(f"over {name}" for name in names[1:])
+          + " | share of the limit | same tokens |")  # fmt: skip
+    print("|---" * (2 * len(names) + 2) + "|")
+    for row in rows:
+        work, seconds = Work(**row["work"]), {name: statistics.median(times) for name, times in row["seconds"].items()}
+        tokens = work.batch * work.new_tokens
+        ratios = [statistics.median([theirs / ours for theirs, ours in zip(row["seconds"][name], row["seconds"]["jax"], strict=True)])
+                  for name in names[1:]]  # fmt: skip
+        same = ", ".join(f"{100 * row['same_tokens'][name]:.0f} %" for name in names[1:])
+        print(f"| {work.beams} | " + " | ".join(f"{tokens / seconds[name]:.0f}" for name in names) + " | "
+              + " | ".join(f"{ratio:.2f}" for ratio in ratios) + f" | {row['limit'] / seconds['jax']:.2f} | {same} |")  # fmt: skip
+    for what, results in growth.items():
+        print(f"\n| {what} | beams | batch | source, new tokens | seconds | tokens/s | compiling, s |\n|---|---|---|---|---|---|---|")
+        for result in results:
+            work = Work(**result["work"])
+            speed = work.batch * work.new_tokens / result["seconds"]
+            print(f"| {work._asdict()[{'length': 'new_tokens'}.get(what, what)]} | {work.beams} | {work.batch} | {work.source_length}, "
+                  f"{work.new_tokens} | {result['seconds']:.2f} | {speed:.0f} | {result['compile_seconds']:.1f} |")  # fmt: skip
+
+
+def draw(growth: dict[str, list[dict[str, Any]]], path: Path) -> None:
+    """Seconds against what grows, both on logarithmic axes."""
+    from matplotlib.figure import Figure
+
+    from jax_transformer.plot_style import style
+
+    with style():
+        figure = Figure(figsize=(9, 3), layout="constrained")
+        for axes, (what, results) in zip(figure.subplots(1, len(growth)), growth.items(), strict=True):
+            field = {"length": "new_tokens"}.get(what, what)
+            for beams in (1, 4) if what != "beams" else (None,):
+                chosen = [result for result in results if beams in (None, result["work"]["beams"])]
+                label = "" if beams is None else "greedy" if beams == 1 else f"{beams} beams"
+                axes.plot([result["work"][field] for result in chosen], [result["seconds"] for result in chosen], marker="o", label=label)
+            axes.set(xscale="log", yscale="log", xlabel=what, ylabel="seconds")
+            if what != "beams":
+                axes.legend()
+        figure.savefig(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--plot", type=Path, help="draw how the time grows into this file")
+    parser.add_argument("--no-growth", action="store_true", help="only compare")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        worker(options.worker, options.folder, options.threads)
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        make_marian(Path(folder))
+        rows = compare(Path(folder), options.rounds, options.threads)
+        growth = {} if options.no_growth else grow(Path(folder), options.threads)
+    report(rows, growth)
+    packages = {name: version(name) for name in ("jax", "torch", "transformers", "ctranslate2") if name == "jax" or installed(name)}
+    machine = {"processor": platform.processor() or platform.machine(), "threads": options.threads, **packages}
+    RESULTS.write_text(json.dumps({"machine": machine, "compared": rows, "growth": growth}, indent=2) + "\n")
+    if options.plot:
+        draw(growth, options.plot)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""One more token for every hypothesis: by cached keys and values or, where a cache would change the result, of the whole prefix anew."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model import functional
+from jax_transformer.model.decoder_state import DecoderState
+from jax_transformer.model.functional import Params
+from jax_transformer.model.masks import make_masks
+
+
+class Prefixes(NamedTuple):
+    """What decoding without a cache keeps."""
+
+    encoder_output: jax.Array  # [B, S, D]
+    source_ids: jax.Array  # [B, S]
+    ids: jax.Array  # [B, K, T]
+    position: jax.Array  # [] int32: the column of the next token
+
+    def reordered(self, parents: jax.Array) -> Prefixes:
+        return self._replace(ids=jnp.take_along_axis(self.ids, parents[..., None], axis=1))
+
+    def grown(self, length: int) -> Prefixes:
+        return self._replace(ids=jnp.pad(self.ids, ((0, 0), (0, 0), (0, length - self.ids.shape[2]))))
+
+
+State = DecoderState | Prefixes
+"""Both have a position, and the methods `reordered` and `grown`."""
+
+
+def start(config: TransformerConfig, params: Params, source_ids: jax.Array, length: int, num_rows: int) -> State:
+    """The state before the first of at most `length` tokens of num_rows hypotheses of each of source_ids [B, S].
+
+    Raises:
+      ValueError: more tokens than the position table allows.
+    """
+    encoder_output = functional.encode(config, params, source_ids)
+    if config.cache_is_exact:
+        return functional.start_decoding(config, params, encoder_output, source_ids, length, num_rows)
+    ids = jnp.full((len(source_ids), num_rows, length), config.target_pad_id, jnp.int32)
+    return Prefixes(encoder_output, source_ids, ids, jnp.zeros((), jnp.int32))
+
+
+def step(config: TransformerConfig, params: Params, layers: list[Any] | None, state: State, ids: jax.Array) -> tuple[jax.Array, State]:
+    """The tokens ids [B, K] at state.position → the logits of those after them, [B, K, V], in at least float32.
+
+    Args:
+      layers: as `layers_of` gives them.
+    """
+    if isinstance(state, DecoderState):
+        logits, state = functional.decode_step(config, params, state, ids, layers=layers)
+    else:
+        prefixes = state._replace(ids=state.ids.at[:, :, state.position].set(ids))
+        logits = jax.vmap(lambda one: _decoded_anew(config, params, prefixes, one), in_axes=1, out_axes=1)(prefixes.ids)
+        state = prefixes._replace(position=state.position + 1)
+    return logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), state
+
+
+def layers_of(config: TransformerConfig, params: Params) -> list[Any] | None:
+    """What `step` needs beside the parameters, to be made once before a loop."""
+    return functional.decoder_layers(config, params) if config.cache_is_exact else None
+
+
+def _decoded_anew(config: TransformerConfig, params: Params, prefixes: Prefixes, ids: jax.Array) -> jax.Array:
+    """Logits [B, V] at the prefixes' position, of one hypothesis of each sentence, ids [B, T]."""
+    masks = make_masks(config.while_decoding(), prefixes.source_ids, ids)
+    masks = masks._replace(decoder_exists=jnp.arange(ids.shape[1]) <= prefixes.position)
+    return functional.decode(config, params, prefixes.encoder_output, prefixes.source_ids, ids, masks=masks)[:, prefixes.position]

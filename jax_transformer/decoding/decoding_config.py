@@ -1,0 +1,103 @@
+"""How sentences are decoded: greedily, by beams, or by drawing."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Literal
+
+from jax_transformer.validation import check_field_types, require
+
+
+@dataclass(frozen=True)
+class DecodingConfig:
+    """How sentences are decoded; validated once. One beam and no sampling is greedy decoding.
+
+    The score of a hypothesis is the sum of its tokens' log-probabilities, over what `length_penalty` p makes of its length n, the end token
+    counted and a forced prefix not: n^p (huggingface, floydhub), or ((5 + n) / 6)^p (gnmt; Wu et al. 2016, §7).
+    """
+
+    beam_size: int = 1
+    """Hypotheses that are followed side by side."""
+    num_return: int = 1
+    """Hypotheses of each sentence that are returned, the best first; of sampling, how many are drawn."""
+    max_new_tokens: int | None = None
+    """Most tokens decoded, the end token included and a forced prefix not. None: as many as the model allows."""
+    min_new_tokens: int = 0
+    """The end token isn't decoded before so many others."""
+    semantics: Literal["huggingface", "gnmt", "floydhub"] = "huggingface"
+    """Whose beam search: huggingface is `generate` of transformers 5; gnmt is the same with another penalty of length; floydhub's goes on
+    with beams that have ended until all have, and then compares them."""
+    length_penalty: float = 1.0
+    """Above 0 favours long hypotheses."""
+    early_stopping: bool | Literal["never"] = False
+    """When a sentence is done: true, with beam_size ended hypotheses; false, when what is under way, were it to end now, is worse than all
+    of these; "never", when it could not become better at any length."""
+    no_repeat_ngram: int = 0
+    """No sequence of so many tokens is decoded twice; 0 for no such rule."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Sequences of ids that aren't decoded."""
+    forced_bos_id: int | None = None
+    """The first token, such as the target language of a multilingual model."""
+    forced_eos_id: int | None = None
+    """The last token, where max_new_tokens is reached."""
+    sampling: bool = False
+    """Draw each token by its probability."""
+    temperature: float = 1.0
+    """Divides the logits that are drawn by."""
+    top_k: int = 0
+    """Only the k most probable tokens are drawn; 0 for all."""
+    top_p: float = 1.0
+    """Only the most probable tokens are drawn, as few as have this probability together (Holtzman et al. 2020)."""
+    min_p: float = 0.0
+    """Only tokens are drawn of at least this times the greatest probability (Nguyen et al. 2024)."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        problems = []
+
+        def check(holds: bool, field: str, allowed: str) -> None:
+            if not holds:
+                problems.append(f"{field} must be {allowed}; received {getattr(self, field)!r}")
+
+        for field in ("beam_size", "num_return"):
+            check(getattr(self, field) >= 1, field, "at least 1")
+        check(self.max_new_tokens is None or self.max_new_tokens >= 1, "max_new_tokens", "at least 1, or null")
+        for field in ("min_new_tokens", "no_repeat_ngram", "top_k", "seed"):
+            check(getattr(self, field) >= 0, field, "at least 0")
+        check(self.temperature > 0, "temperature", "greater than 0")
+        check(0 < self.top_p <= 1, "top_p", "greater than 0 and at most 1")
+        check(0 <= self.min_p <= 1, "min_p", "between 0 and 1")
+        check(all(self.bad_words), "bad_words", "a list of sequences of at least one id")
+        if not self.sampling:
+            check(self.num_return <= self.beam_size, "num_return", f"at most beam_size={self.beam_size}")
+            for field, usual in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
+                check(getattr(self, field) == usual, field, f"{usual} without sampling")
+        else:
+            check(self.beam_size == 1, "beam_size", "1 with sampling")
+        if self.beam_size == 1:
+            check(self.early_stopping is False, "early_stopping", "false without beams")
+        if self.semantics == "floydhub":
+            check(self.early_stopping is False, "early_stopping", "false of floydhub, which knows no other rule")
+        if self.max_new_tokens is not None:
+            check(self.min_new_tokens < self.max_new_tokens, "min_new_tokens", f"below max_new_tokens={self.max_new_tokens}")
+        require(self, problems)
+
+    @property
+    def num_rows(self) -> int:
+        """Hypotheses of a sentence that are decoded side by side."""
+        return self.num_return if self.sampling else self.beam_size
+
+    def program(self) -> DecodingConfig:
+        """What of it a compiled program depends on; the rest is given to the program as numbers."""
+        return dataclasses.replace(
+            self,
+            max_new_tokens=None,
+            min_new_tokens=min(self.min_new_tokens, 1),
+            length_penalty=1.0,
+            temperature=1.0,
+            top_p=min(self.top_p, 1.0) if self.top_p == 1.0 else 0.5,
+            min_p=0.0 if self.min_p == 0.0 else 0.5,
+            seed=0,
+        )

@@ -1,0 +1,88 @@
+"""How probable given targets are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.decoding import cache
+from jax_transformer.decoding.generate import DecodingError, starts_and_ends
+from jax_transformer.decoding.shapes import limit, pad, round_length
+from jax_transformer.model import functional
+from jax_transformer.model.functional import Params
+from jax_transformer.model_directory import Model
+
+
+class Scores(NamedTuple):
+    """Of B targets."""
+
+    token_log_probs: np.ndarray
+    """[B, T]: the log-probability of each token after those before it; 0 where there is none."""
+    lengths: np.ndarray
+    """[B]: how many tokens each target has, the end token counted."""
+
+    @property
+    def log_probs(self) -> np.ndarray:
+        """[B]: of the whole targets."""
+        return self.token_log_probs.sum(axis=1)
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of the mean negative log-probability of a token."""
+        return float(np.exp(-self.token_log_probs.sum() / max(self.lengths.sum(), 1)))
+
+
+def score(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> Scores:
+    """The log-probabilities of targets, as decoding counts them.
+
+    Args:
+      source_ids: [B, S], padded, or a list of each sentence's ids.
+      target_ids: of each sentence, what its target is, without the start token and, if its end is to be counted, with the end token.
+
+    Raises:
+      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a target longer than the model allows.
+    """
+    config = model.config
+    source = source_ids if isinstance(source_ids, np.ndarray) else pad(source_ids, pad_id=config.source_pad_id)
+    lengths = np.array([len(ids) for ids in target_ids])
+    most = limit(model, "target")
+    if len(source) != len(lengths):
+        raise DecodingError(f"target_ids: expected one target for each of {len(source)} sentences; received {len(lengths)}")
+    if max(lengths, default=0) > most:
+        raise DecodingError(f"target_ids: expected at most {most} ids; received {max(lengths)}")
+    outside = [i for ids in target_ids for i in ids if not 0 <= i < config.target_vocab_size]
+    if outside:
+        raise DecodingError(f"target_ids: expected ids from 0 to {config.target_vocab_size - 1}; received {outside[0]}")
+    targets = pad(target_ids, pad_id=config.target_pad_id, length=round_length(max(lengths, default=1), most))
+    start_id, _ = starts_and_ends(model)
+    log_probs = np.asarray(_log_probs(config, model.params, source, targets, start_id))
+    return Scores(np.where(np.arange(targets.shape[1]) < lengths[:, None], log_probs, 0.0), lengths)
+
+
+@partial(jax.jit, static_argnames="config")
+def _log_probs(config: TransformerConfig, params: Params, source_ids: jax.Array, target_ids: jax.Array, start_id: int) -> jax.Array:
+    """[B, T]: at once where a token's logits depend on nothing after it, or one after the other, as decoding has them."""
+    starts = jnp.full((len(target_ids), 1), start_id, target_ids.dtype)
+    inputs = jnp.concatenate([starts, target_ids[:, :-1]], axis=1)
+    if config.cache_is_exact:
+        encoder_output = functional.encode(config, params, source_ids)
+        return _chosen(functional.decode(config.while_decoding(), params, encoder_output, source_ids, inputs), target_ids)
+
+    def step(state: cache.State, ids: tuple[jax.Array, jax.Array]) -> tuple[cache.State, jax.Array]:
+        logits, state = cache.step(config, params, None, state, ids[0][:, None])
+        return state, _chosen(logits[:, 0], ids[1])
+
+    start = cache.start(config, params, source_ids, inputs.shape[1], 1)
+    return jax.lax.scan(step, start, (inputs.T, target_ids.T))[1].T
+
+
+def _chosen(logits: jax.Array, ids: jax.Array) -> jax.Array:
+    """The log-probabilities of the ids [...] by logits [..., V]."""
+    logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+    return jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)

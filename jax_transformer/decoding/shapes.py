@@ -1,0 +1,47 @@
+"""Few shapes for sentences of any lengths, so that few programs are compiled; and how long sentences may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from jax_transformer.model_directory import Model
+
+ROWS = (1, 8, 64)
+"""Batches of translated text have one of these numbers of rows, padded with empty ones."""
+SHORTEST = 16
+"""Room for targets, and padded lengths of sources, are this times a power of two."""
+
+
+def round_rows(count: int) -> int:
+    """`count` or somewhat more."""
+    return next((rows for rows in ROWS if rows >= count), count)
+
+
+def round_length(length: int, most: int) -> int:
+    """`length` or somewhat more, and at most `most`."""
+    rounded = SHORTEST
+    while rounded < length:
+        rounded *= 2
+    return min(rounded, most)
+
+
+def pad(sequences: Sequence[Sequence[int]], *, pad_id: int, rows: int = 0, length: int = 0) -> np.ndarray:
+    """[rows, length] int32, or as large as it takes, filled with pads."""
+    length = max([length, *map(len, sequences)])
+    padded = np.full((max(rows, len(sequences)), length), pad_id, np.int32)
+    for row, ids in zip(padded, sequences, strict=False):
+        row[: len(ids)] = ids
+    return padded
+
+
+def limit(model: Model, side: Literal["source", "target"]) -> int:
+    """Most tokens that the model takes ("source") or decodes ("target"), the end token included."""
+    config = model.config
+    has_table = config.position_kind in ("sinusoidal", "learned") and config.position_index != "batch_row"
+    if side == "source":
+        return config.encoder.max_length if has_table else 1 << 16
+    longest = config.decoder.max_length if has_table else 512
+    return min(longest, model.generation.max_decode_length or longest)
