@@ -6,6 +6,7 @@ Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from jax_transformer.presets import PRESETS, get_preset
 from jax_transformer.run_config import RunConfig
 
 if TYPE_CHECKING:
+    from jax_transformer.decoding.decoding_config import DecodingConfig
     from jax_transformer.model_directory import Model
 
 DEFAULT_PRESET = "demo"
@@ -161,8 +163,46 @@ def _average(arguments: list[str]) -> int:
 # --- translate and evaluate
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions:
+    """How translations are looked for; see DecodingConfig. Without these options, greedily."""
+
+    beam_size: int = 1
+    """Hypotheses that are followed side by side."""
+    length_penalty: float = 1.0
+    """What a hypothesis's score is divided by: its length to this power. Above 0 favours long ones."""
+    early_stopping: Literal["false", "true", "never"] = "false"
+    """When a sentence is done: true, with beam-size ended hypotheses; never, when none could become better."""
+    semantics: Literal["huggingface", "gnmt", "floydhub"] = "huggingface"
+    """Whose beam search."""
+    no_repeat_ngram: int = 0
+    """No sequence of so many tokens twice."""
+    max_new_tokens: int | None = None
+    """Most tokens of a translation."""
+    sampling: bool = False
+    """Draw each token by its probability."""
+    temperature: float = 1.0
+    """Of sampling: below 1, the more probable tokens become more probable."""
+    top_k: int = 0
+    """Of sampling: only the k most probable tokens; 0 for all."""
+    top_p: float = 1.0
+    """Of sampling: only the most probable tokens, as few as have this probability together."""
+    min_p: float = 0.0
+    """Of sampling: only tokens of at least this times the greatest probability."""
+    seed: int = 0
+    """Of sampling: the same seed draws the same."""
+
+    def decoding(self) -> DecodingConfig:
+        """Raises ConfigError for options that can't be meant."""
+        from jax_transformer.decoding.decoding_config import DecodingConfig
+
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(SearchOptions)}
+        stopping: dict[str, bool | Literal["never"]] = {"false": False, "true": True, "never": "never"}
+        return DecodingConfig(**given | {"early_stopping": stopping[self.early_stopping]})
+
+
 @dataclass(frozen=True)
-class TranslateOptions:
+class TranslateOptions(SearchOptions):
     """Translate text, one sentence a line: from a file or standard input to standard output, in order."""
 
     model: tyro.conf.Positional[str]
@@ -176,7 +216,7 @@ class TranslateOptions:
 
 
 @dataclass(frozen=True)
-class EvaluateOptions:
+class EvaluateOptions(SearchOptions):
     """Translate a text and score it against its reference."""
 
     model: tyro.conf.Positional[str]
@@ -196,16 +236,17 @@ class EvaluateOptions:
 def _translate(arguments: list[str]) -> int:
     options = tyro.cli(TranslateOptions, args=arguments, prog="jax-transformer translate")
     _check_rows(options.rows)
+    decoding = options.decoding()
     from jax_transformer.data.corpus import read_lines
     from jax_transformer.decoding.translation import translate
 
     lines = None if options.input is None else read_lines(options.input)
     model = _load(options.model, options.source_tag)
     if lines is None and sys.stdin.isatty():
-        return _prompt(lambda line: translate(model, [line], source_tag=options.source_tag)[0])
+        return _prompt(lambda line: translate(model, [line], decoding, source_tag=options.source_tag)[0])
     lines = _stdin_lines() if lines is None else lines
     with _output_may_close():
-        for translation in translate(model, lines, rows=options.rows, source_tag=options.source_tag):
+        for translation in translate(model, lines, decoding, rows=options.rows, source_tag=options.source_tag):
             print(translation)
     return 0
 
@@ -213,6 +254,7 @@ def _translate(arguments: list[str]) -> int:
 def _evaluate(arguments: list[str]) -> int:
     options = tyro.cli(EvaluateOptions, args=arguments, prog="jax-transformer evaluate")
     _check_rows(options.rows)
+    decoding = options.decoding()
     from sacrebleu.metrics import BLEU
 
     if options.tokenize not in BLEU.TOKENIZERS:
@@ -223,7 +265,7 @@ def _evaluate(arguments: list[str]) -> int:
 
     pairs = read_pairs((options.source, options.target))
     model = _load(options.model, options.source_tag)
-    translations = translate(model, [source for source, _ in pairs], rows=options.rows, source_tag=options.source_tag)
+    translations = translate(model, [source for source, _ in pairs], decoding, rows=options.rows, source_tag=options.source_tag)
     scores = score_translations(translations, [target for _, target in pairs], tokenize=options.tokenize)
     print(f"BLEU        {scores.bleu:.2f}   {scores.bleu_signature}")
     print(f"chrF        {scores.chrf:.2f}   {scores.chrf_signature}")

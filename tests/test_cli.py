@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -234,6 +235,40 @@ def test_invalid_utf8_on_standard_input_is_refused(model_directory: Path) -> Non
     result = command("translate", str(model_directory), text=b"eins\nf\xfcnf\n")
     assert result.returncode == 2
     assert b"standard input:2: expected UTF-8 text" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "decoding"),
+    [
+        (
+            ["--beam-size", "3", "--length-penalty", "0.5", "--early-stopping", "true"],
+            {"beam_size": 3, "length_penalty": 0.5, "early_stopping": True},
+        ),
+        (
+            ["--sampling", "--seed", "7", "--temperature", "2", "--top-p", "0.9"],
+            {"sampling": True, "seed": 7, "temperature": 2.0, "top_p": 0.9},
+        ),
+    ],
+    ids=["beams", "samples"],
+)
+def test_translations_are_looked_for_as_the_options_say(
+    options: list[str], decoding: dict[str, Any], model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever the batches."""
+    from jax_transformer.decoding.decoding_config import DecodingConfig
+    from jax_transformer.decoding.translation import translate
+    from jax_transformer.model_directory import load_model
+
+    lines = ["eins", "zwei drei", "", "vier fünf sechs", "drei zwei eins"]
+    file = write(tmp_path / "text", "".join(f"{line}\n" for line in lines))
+    expected = translate(load_model(model_directory), lines, DecodingConfig(**decoding))
+    for rows in ("1", "64"):
+        code, out, err = run(capsys, "translate", str(model_directory), "--input", file, "--rows", rows, *options)
+        assert (code, err) == (0, "")
+        assert out.splitlines() == expected
+    code, out, err = run(capsys, "translate", str(model_directory), "--input", file, *options, "--top-k", "-1")
+    assert (code, out) == (2, "")
+    assert "top_k must be at least 0; received -1" in err
 
 
 def test_an_altered_model_is_refused(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
