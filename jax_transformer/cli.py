@@ -267,10 +267,11 @@ def _evaluate(arguments: list[str]) -> int:
     model = _load(options.model, options.source_tag)
     translations = translate(model, [source for source, _ in pairs], decoding, rows=options.rows, source_tag=options.source_tag)
     scores = score_translations(translations, [target for _, target in pairs], tokenize=options.tokenize)
-    print(f"BLEU        {scores.bleu:.2f}   {scores.bleu_signature}")
-    print(f"chrF        {scores.chrf:.2f}   {scores.chrf_signature}")
-    print(f"exact match {scores.exact_match:.2f} %")
-    print(f"sentences   {scores.sentences}")
+    with _output_may_close():
+        print(f"BLEU        {scores.bleu:.2f}   {scores.bleu_signature}")
+        print(f"chrF        {scores.chrf:.2f}   {scores.chrf_signature}")
+        print(f"exact match {scores.exact_match:.2f} %")
+        print(f"sentences   {scores.sentences}")
     return 0
 
 

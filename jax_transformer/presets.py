@@ -47,7 +47,7 @@ def multi30k_tiny() -> RunConfig:
 
     `tiny`, for an hour on two cores: 56 minutes on an Intel Xeon with AVX-512, 93 s of them compilation. Greedily, with the mean of the
     last five checkpoints, seeds 0, 1 and 2 score 39.76, 39.78 and 39.48 BLEU on test_2016_flickr, 39.67 in the mean, and 39.98, 39.98 and
-    39.96 on the validation set (sacreBLEU, tokenize=none).
+    39.96 on the validation set (sacreBLEU, tokenize=none). With five beams they score 40.64, 40.65 and 40.15, and 41.75, 41.28 and 41.44.
     """
     base, name = tiny(), "{}.lc.norm.tok.{}".format
     return replace(

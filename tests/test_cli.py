@@ -223,6 +223,18 @@ def test_a_reader_that_stops_early_is_no_error(model_directory: Path) -> None:
     assert result.stdout.count(b"\n") == 1
 
 
+@pytest.mark.parametrize("name", ["translate", "evaluate"])
+def test_a_reader_that_has_gone_is_no_error(name: str, model_directory: Path, tmp_path: Path) -> None:
+    text = write(tmp_path / "text", "eins\n")
+    options = ["--input", text] if name == "translate" else ["--source", text, "--target", text]
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "jax_transformer.cli", name, str(model_directory), *options]
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
 def test_a_sentence_beyond_the_positions_is_refused(model_directory: Path) -> None:
     result = command("translate", str(model_directory), text=b"eins\n" + b"zwei " * 30 + b"\n")
     assert result.returncode == 2
