@@ -293,6 +293,7 @@ def report(rows: list[dict[str, Any]], growth: dict[str, list[dict[str, Any]]]) 
 def draw(growth: dict[str, list[dict[str, Any]]], path: Path) -> None:
     """Seconds against what grows, both on logarithmic axes."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator
 
     from jax_transformer.plot_style import style
 
@@ -305,6 +306,11 @@ def draw(growth: dict[str, list[dict[str, Any]]], path: Path) -> None:
                 label = "" if beams is None else "greedy" if beams == 1 else f"{beams} beams"
                 axes.plot([result["work"][field] for result in chosen], [result["seconds"] for result in chosen], marker="o", label=label)
             axes.set(xscale="log", yscale="log", xlabel=what, ylabel="seconds")
+            values = sorted({result["work"][field] for result in results})
+            axes.set_xticks(values, [str(value) for value in values])
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.minorticks_off()
             if what != "beams":
                 axes.legend()
         figure.savefig(path)

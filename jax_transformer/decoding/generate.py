@@ -60,6 +60,12 @@ def generate(
     _check_ids(model, decoding, source, prefixes)
     if not len(source):
         return Generated(np.zeros((0, decoding.num_return, 0), np.int32), np.zeros((0, decoding.num_return), np.float32))
+    count = len(source)
+    numbers = list(range(count) if sentence_numbers is None else sentence_numbers)
+    if (
+        count * decoding.num_rows == 1 and config.batch_rows_are_independent
+    ):  # on a CPU, XLA multiplies by two rows thrice as fast as by one
+        source, prefixes, numbers = np.concatenate([source, np.full_like(source, config.source_pad_id)]), [*prefixes, []], [*numbers, 0]
     most = limit(model, "target")
     longest = max((len(ids) for ids in prefixes), default=0)
     if longest >= most:
@@ -67,7 +73,7 @@ def generate(
     max_new = np.minimum(decoding.max_new_tokens or most, most - np.array([len(ids) for ids in prefixes], int))
     if decoding.min_new_tokens >= max_new.min(initial=most):
         raise DecodingError(f"min_new_tokens must be below the model's most, {max_new.min()}; received {decoding.min_new_tokens}")
-    terms = _terms(model, decoding, max_new, prefixes, sentence_numbers)
+    terms = _terms(model, decoding, max_new, prefixes, numbers)
     program = decoding.program()
     search: Any = chains if decoding.sampling or (decoding.beam_size == 1 and decoding.semantics != "floydhub") else beam
     last = int(max(len(ids) + count for ids, count in zip(prefixes, max_new, strict=True)))
@@ -80,7 +86,7 @@ def generate(
         room = round_length(2 * room, last)
         under_way = under_way.grown(config, room)
     sequences, scores = under_way.hypotheses(program, terms)
-    return Generated(np.asarray(sequences[:, : decoding.num_return]), np.asarray(scores[:, : decoding.num_return]))
+    return Generated(np.asarray(sequences[:count, : decoding.num_return]), np.asarray(scores[:count, : decoding.num_return]))
 
 
 _STARTS = {search: jax.jit(search.start, static_argnames=("config", "decoding", "length")) for search in (chains, beam)}
@@ -115,9 +121,7 @@ def _check_ids(model: Model, decoding: DecodingConfig, source: np.ndarray, prefi
         )
 
 
-def _terms(
-    model: Model, decoding: DecodingConfig, max_new: np.ndarray, prefixes: list[list[int]], sentence_numbers: Sequence[int] | None
-) -> Terms:
+def _terms(model: Model, decoding: DecodingConfig, max_new: np.ndarray, prefixes: list[list[int]], numbers: list[int]) -> Terms:
     start_id, eos_id = starts_and_ends(model)
     counts = np.arange(limit(model, "target") + 1, dtype=np.float64)  # so that the shape depends on the model alone
     base = (5 + counts) / 6 if decoding.semantics == "gnmt" else np.maximum(counts, 1)
@@ -127,9 +131,8 @@ def _terms(
         length = round_length(max(map(len, prefixes)), limit(model, "target"))
         terms = terms._replace(forced=jnp.asarray(pad(prefixes, pad_id=-1, length=length)))
     if decoding.sampling:
-        numbers = np.arange(len(prefixes)) if sentence_numbers is None else np.asarray(sentence_numbers)
         key = jax.random.key(decoding.seed)
-        keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
+        keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(np.asarray(numbers))
         temperature, top_p, min_p = map(jnp.float32, (decoding.temperature, decoding.top_p, decoding.min_p))
         terms = terms._replace(drawing=Drawing(temperature, top_p, min_p, keys))
     return terms
