@@ -35,6 +35,7 @@ from jax_transformer.model_directory import load_model, save_model
 from jax_transformer.parity.compare import compare
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting import export_checkpoint, import_checkpoint
+from jax_transformer.porting.rules import PortingError
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +214,15 @@ def test_two_embeddings_and_a_head_of_its_own(family: str, folder: Path, tmp_pat
         )
         assert {name: found for name, found in loading.items() if found} == {}
         assert beyond(forward_errors(case._replace(torch64=loaded.eval(), model=model, params64=_in_float64(model.params)))) == {}
+
+
+def test_other_position_tables_have_no_place_in_a_directory(folder: Path, tmp_path: Path) -> None:
+    """transformers computes M2M-100's, and would compute others than the model has."""
+    model = import_checkpoint(make_case("m2m_100", 0, folder).directory)
+    model.params["constants"]["decoder_positions"][5] += 1e-4
+    with pytest.raises(PortingError, match="constants/encoder_positions and decoder_positions must be those that its programs compute"):
+        export_checkpoint(model, tmp_path / "there")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("family", ["marian", "bart", "t5"])
