@@ -42,7 +42,7 @@ class Beams(NamedTuple):
             ended_tokens=jnp.pad(self.ended_tokens, room, constant_values=config.target_pad_id),
         )
 
-    def hypotheses(self, decoding: DecodingConfig, terms: Terms) -> tuple[jax.Array, jax.Array]:
+    def hypotheses(self, terms: Terms) -> tuple[jax.Array, jax.Array]:
         """Tokens [B, K, T] and scores [B, K], the best first."""
         return self.ended_tokens, self.ended_scores
 

@@ -39,7 +39,7 @@ class Chains(NamedTuple):
         room = ((0, 0), (0, 0), (0, length - self.tokens.shape[2]))
         return self._replace(state=self.state.grown(length), tokens=jnp.pad(self.tokens, room, constant_values=config.target_pad_id))
 
-    def hypotheses(self, decoding: DecodingConfig, terms: Terms) -> tuple[jax.Array, jax.Array]:
+    def hypotheses(self, terms: Terms) -> tuple[jax.Array, jax.Array]:
         """Tokens [B, K, T] and scores [B, K], the best first."""
         scores = self.log_probs / terms.penalties[jnp.minimum(self.lengths, len(terms.penalties) - 1)]
         order = jnp.argsort(-scores, axis=1, stable=True)

@@ -97,7 +97,7 @@ class DecodingConfig:
             min_new_tokens=min(self.min_new_tokens, 1),
             length_penalty=1.0,
             temperature=1.0,
-            top_p=min(self.top_p, 1.0) if self.top_p == 1.0 else 0.5,
-            min_p=0.0 if self.min_p == 0.0 else 0.5,
+            top_p=1.0 if self.top_p == 1 else 0.5,  # whether there is one
+            min_p=0.0 if self.min_p == 0 else 0.5,
             seed=0,
         )

@@ -85,7 +85,7 @@ def generate(
             break
         room = round_length(2 * room, last)
         under_way = under_way.grown(config, room)
-    sequences, scores = under_way.hypotheses(program, terms)
+    sequences, scores = under_way.hypotheses(terms)
     return Generated(np.asarray(sequences[:count, : decoding.num_return]), np.asarray(scores[:count, : decoding.num_return]))
 
 

@@ -147,7 +147,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
         temporary.write_bytes(b"half")
         raise OSError("disk full")
 
-    monkeypatch.setattr(files, "_save_safetensors", fail)
+    monkeypatch.setattr(files, "save_safetensors", fail)
     with pytest.raises(OSError, match="disk full"):
         write_tensors(path, {"a": np.zeros(3)})
     np.testing.assert_array_equal(read_tensors(path)["a"], np.ones(3))
