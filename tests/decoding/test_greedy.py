@@ -20,18 +20,6 @@ START, EOS, LENGTH = 4, 3, 10
 
 
 @pytest.fixture(scope="module")
-def params(x64: None, config: TransformerConfig, random_params: Callable[..., Any]) -> Any:
-    """Random weights whose attention is sharp and whose source matters, so that some sentences end early and some don't."""
-    params = random_params(config, seed=11)
-    layers = params["decoder"]["layers"]
-    for attention in ("self_attention", "cross_attention"):
-        layers[attention]["query"]["kernel"] *= 4.0
-    layers["cross_attention"]["output"]["kernel"] *= 4.0
-    params["head"]["bias"][EOS] = 0.0
-    return params
-
-
-@pytest.fixture(scope="module")
 def decode(config: TransformerConfig, params: Any) -> Callable[..., np.ndarray]:
     def decode(source_ids: np.ndarray, eos_id: int = EOS) -> np.ndarray:
         return np.asarray(
