@@ -1,0 +1,92 @@
+"""jax-transformer train [PRESET] [options]."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tyro
+
+from jax_transformer.allocator import keep_freed_memory
+from jax_transformer.presets import PRESETS, get_preset
+from jax_transformer.run_config import RunConfig
+
+DEFAULT_PRESET = "demo"
+TRAIN_HELP = f"""Train a model: jax-transformer train [PRESET] [--config FILE] [--resume RUN] [--dry-run] [--profile] [options]
+
+PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}. --config FILE.yaml changes what it names, the options change the rest.
+--resume RUN goes on with an interrupted run, exactly where its latest checkpoint stood, and takes no other option but --profile.
+--dry-run only tells config, parameters, batches and memory. --profile writes a trace of some steps into the run's profile/."""
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Runs `jax-transformer train ARGUMENTS`; returns the exit code: 130 if it was stopped."""
+    config_file, arguments = _take_option(list(arguments), "--config")
+    resumed, arguments = _take_option(arguments, "--resume")
+    dry_run, arguments = _take_flag(arguments, "--dry-run")
+    profile, arguments = _take_flag(arguments, "--profile")
+    preset = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
+    if resumed is not None:
+        if arguments or preset or config_file or dry_run:
+            given = " ".join(
+                filter(None, [preset, config_file and f"--config {config_file}", "--dry-run" if dry_run else None, *arguments])
+            )
+            raise ValueError(f"--resume takes no other option (a run goes on with its own config.yaml); received {given}")
+        return _run_training(RunConfig(run_dir=resumed), name="", resume=True, profile=profile)
+
+    config = get_preset(preset or DEFAULT_PRESET)
+    if config_file is not None:
+        from jax_transformer.config_files import load_config
+
+        config = load_config(config_file, config)
+    config = tyro.cli(RunConfig, default=config, args=arguments, prog="jax-transformer train", description=TRAIN_HELP)
+    if dry_run:
+        from jax_transformer.training.loop import describe_run
+
+        for line in describe_run(config):
+            print(line, flush=True)
+        return 0
+    return _run_training(config, name=preset or DEFAULT_PRESET, resume=False, profile=profile)
+
+
+def _run_training(config: RunConfig, *, name: str, resume: bool, profile: bool) -> int:
+    keep_freed_memory()
+    from jax_transformer.training import loop
+
+    try:
+        result = loop.train(config, name=name, resume=resume, profile=profile)
+    except loop.Interrupted as stopped:
+        print(stopped)
+        return 130
+    for sample in result.samples:
+        print(f"\n  source      {sample.source}\n  reference   {sample.reference}\n  translation {sample.translation}")
+    print()
+    for split, scores in result.scores.items():
+        print(f"{split}: {scores.summary()}")
+    print(f"  {scores.bleu_signature}\n  {scores.chrf_signature}")
+    print(f"{result.seconds:.0f} s, of which {result.compile_seconds:.0f} s compiled {result.programs} training programs")
+    if profile:
+        trace = result.run / "profile"
+        print(
+            f"trace: {trace} (look at it with `xprof` or ui.perfetto.dev)" if trace.exists() else "trace: none, the run had too few steps"
+        )
+    made_of = f"step {result.step}" if len(result.steps) == 1 else f"the mean of steps {', '.join(map(str, result.steps))}"
+    print(f"run:    {result.run}\nmodel:  {result.model} ({made_of})\nreport: {result.report}")
+    print(f"translate with it: jax-transformer translate {result.model}")
+    return 0
+
+
+def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]]:
+    """The value of `--name VALUE` or `--name=VALUE`, and the arguments without it."""
+    for i, argument in enumerate(arguments):
+        if argument.startswith(name + "="):
+            return argument.removeprefix(name + "="), arguments[:i] + arguments[i + 1 :]
+        if argument == name:
+            if i + 1 == len(arguments):
+                raise ValueError(f"{name} expects a value; received none")
+            return arguments[i + 1], arguments[:i] + arguments[i + 2 :]
+    return None, arguments
+
+
+def _take_flag(arguments: list[str], name: str) -> tuple[bool, list[str]]:
+    """Whether `name` is among the arguments, and the others."""
+    return name in arguments, [argument for argument in arguments if argument != name]
