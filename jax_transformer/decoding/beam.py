@@ -10,12 +10,11 @@ import jax.numpy as jnp
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.decoding import cache
-from jax_transformer.decoding.cache import State
+from jax_transformer.decoding.cache import State, Weights
 from jax_transformer.decoding.constraints import constrained
 from jax_transformer.decoding.decoding_config import DecodingConfig
 from jax_transformer.decoding.selection import top_k
 from jax_transformer.decoding.terms import Terms
-from jax_transformer.model.functional import Params
 
 LEAST = -1e9
 """The score of what is no hypothesis, as in transformers: added, so that it leaves nothing of the score in float32."""
@@ -47,12 +46,12 @@ class Beams(NamedTuple):
         return self.ended_tokens, self.ended_scores
 
 
-def start(config: TransformerConfig, decoding: DecodingConfig, params: Params, source_ids: jax.Array, terms: Terms, length: int) -> Beams:
+def start(config: TransformerConfig, decoding: DecodingConfig, weights: Weights, source_ids: jax.Array, terms: Terms, length: int) -> Beams:
     """Before the first token. A sentence of nothing but pads is padding of the batch, and done."""
     batch, beams = len(source_ids), decoding.beam_size
     nothing = jnp.full((batch, beams, length), config.target_pad_id, jnp.int32)
     return Beams(
-        state=cache.start(config, params, source_ids, length, beams),
+        state=cache.start(config, weights, source_ids, length, beams),
         tokens=nothing,
         previous=jnp.broadcast_to(terms.start_id, (batch, beams)).astype(jnp.int32),
         log_probs=jnp.broadcast_to(jnp.where(jnp.arange(beams) == 0, 0.0, LEAST), (batch, beams)).astype(jnp.float32),
@@ -64,9 +63,8 @@ def start(config: TransformerConfig, decoding: DecodingConfig, params: Params, s
 
 
 @partial(jax.jit, static_argnames=("config", "decoding"))
-def run(config: TransformerConfig, decoding: DecodingConfig, params: Params, terms: Terms, beams: Beams) -> Beams:
+def run(config: TransformerConfig, decoding: DecodingConfig, weights: Weights, terms: Terms, beams: Beams) -> Beams:
     """Until every sentence is done, or there is no more room."""
-    layers = cache.layers_of(config, params)
     room = beams.tokens.shape[2]
     choose = _choose_floydhub if decoding.semantics == "floydhub" else _choose
 
@@ -75,7 +73,7 @@ def run(config: TransformerConfig, decoding: DecodingConfig, params: Params, ter
 
     def advance(beams: Beams) -> Beams:
         column = beams.state.position
-        logits, state = cache.step(config, params, layers, beams.state, beams.previous)
+        logits, state = cache.step(config, weights, beams.state, beams.previous)
         log_probs = logits.astype(jnp.float32)
         log_probs = log_probs - jax.nn.logsumexp(log_probs, axis=-1, keepdims=True)
         log_probs = constrained(decoding, terms, beams.tokens, column, log_probs)

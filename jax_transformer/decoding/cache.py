@@ -14,6 +14,18 @@ from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import make_masks
 
 
+class Weights(NamedTuple):
+    """A model's parameters as decoding takes them."""
+
+    params: Params
+    layers: list[Any] | None
+    """Those of the decoder's layers as single steps read them; None where decoding does without a cache."""
+
+    @classmethod
+    def of(cls, config: TransformerConfig, params: Params) -> Weights:
+        return cls(params, functional.decoder_layers(config, params) if config.cache_is_exact else None)
+
+
 class Prefixes(NamedTuple):
     """What decoding without a cache keeps."""
 
@@ -33,37 +45,28 @@ State = DecoderState | Prefixes
 """Both have a position, and the methods `reordered` and `grown`."""
 
 
-def start(config: TransformerConfig, params: Params, source_ids: jax.Array, length: int, num_rows: int) -> State:
+def start(config: TransformerConfig, weights: Weights, source_ids: jax.Array, length: int, num_rows: int) -> State:
     """The state before the first of at most `length` tokens of num_rows hypotheses of each of source_ids [B, S].
 
     Raises:
       ValueError: more tokens than the position table allows.
     """
-    encoder_output = functional.encode(config, params, source_ids)
-    if config.cache_is_exact:
-        return functional.start_decoding(config, params, encoder_output, source_ids, length, num_rows)
+    encoder_output = functional.encode(config, weights.params, source_ids)
+    if weights.layers is not None:
+        return functional.start_decoding(config, weights.params, encoder_output, source_ids, length, num_rows, layers=weights.layers)
     ids = jnp.full((len(source_ids), num_rows, length), config.target_pad_id, jnp.int32)
     return Prefixes(encoder_output, source_ids, ids, jnp.zeros((), jnp.int32))
 
 
-def step(config: TransformerConfig, params: Params, layers: list[Any] | None, state: State, ids: jax.Array) -> tuple[jax.Array, State]:
-    """The tokens ids [B, K] at state.position → the logits of those after them, [B, K, V], in at least float32.
-
-    Args:
-      layers: as `layers_of` gives them.
-    """
+def step(config: TransformerConfig, weights: Weights, state: State, ids: jax.Array) -> tuple[jax.Array, State]:
+    """The tokens ids [B, K] at state.position → the logits of those after them, [B, K, V], in at least float32."""
     if isinstance(state, DecoderState):
-        logits, state = functional.decode_step(config, params, state, ids, layers=layers)
+        logits, state = functional.decode_step(config, weights.params, state, ids, layers=weights.layers)
     else:
         prefixes = state._replace(ids=state.ids.at[:, :, state.position].set(ids))
-        logits = jax.vmap(lambda one: _decoded_anew(config, params, prefixes, one), in_axes=1, out_axes=1)(prefixes.ids)
+        logits = jax.vmap(lambda one: _decoded_anew(config, weights.params, prefixes, one), in_axes=1, out_axes=1)(prefixes.ids)
         state = prefixes._replace(position=state.position + 1)
     return logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), state
-
-
-def layers_of(config: TransformerConfig, params: Params) -> list[Any] | None:
-    """What `step` needs beside the parameters, to be made once before a loop."""
-    return functional.decoder_layers(config, params) if config.cache_is_exact else None
 
 
 def _decoded_anew(config: TransformerConfig, params: Params, prefixes: Prefixes, ids: jax.Array) -> jax.Array:

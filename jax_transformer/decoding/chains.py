@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.decoding import cache
-from jax_transformer.decoding.cache import State
+from jax_transformer.decoding.cache import State, Weights
 from jax_transformer.decoding.constraints import constrained
 from jax_transformer.decoding.decoding_config import DecodingConfig
 from jax_transformer.decoding.sampling import draw
 from jax_transformer.decoding.selection import argmax
 from jax_transformer.decoding.terms import Terms
-from jax_transformer.model.functional import Params
 
 
 class Chains(NamedTuple):
@@ -46,12 +45,14 @@ class Chains(NamedTuple):
         return jnp.take_along_axis(self.tokens, order[..., None], axis=1), jnp.take_along_axis(scores, order, axis=1)
 
 
-def start(config: TransformerConfig, decoding: DecodingConfig, params: Params, source_ids: jax.Array, terms: Terms, length: int) -> Chains:
+def start(
+    config: TransformerConfig, decoding: DecodingConfig, weights: Weights, source_ids: jax.Array, terms: Terms, length: int
+) -> Chains:
     """Before the first token. A sentence of nothing but pads is padding of the batch, and has ended."""
     batch, rows = len(source_ids), decoding.num_rows
     is_empty = jnp.all(source_ids == config.source_pad_id, axis=1)
     return Chains(
-        state=cache.start(config, params, source_ids, length, rows),
+        state=cache.start(config, weights, source_ids, length, rows),
         tokens=jnp.full((batch, rows, length), config.target_pad_id, jnp.int32),
         previous=jnp.broadcast_to(terms.start_id, (batch, rows)).astype(jnp.int32),
         log_probs=jnp.zeros((batch, rows), jnp.float32),
@@ -60,12 +61,10 @@ def start(config: TransformerConfig, decoding: DecodingConfig, params: Params, s
     )
 
 
-def advance(
-    config: TransformerConfig, decoding: DecodingConfig, params: Params, layers: list[Any] | None, terms: Terms, chains: Chains
-) -> Chains:
+def advance(config: TransformerConfig, decoding: DecodingConfig, weights: Weights, terms: Terms, chains: Chains) -> Chains:
     """One more token."""
     column, batch = chains.state.position, len(chains.tokens)
-    logits, state = cache.step(config, params, layers, chains.state, chains.previous)
+    logits, state = cache.step(config, weights, chains.state, chains.previous)
     allowed = constrained(decoding, terms, chains.tokens, column, logits)
     choice = argmax(allowed) if terms.drawing is None else draw(decoding, terms.drawing, column, allowed)
     forced = terms.forced_at(column, batch)[:, None]
@@ -84,12 +83,11 @@ def advance(
 
 
 @partial(jax.jit, static_argnames=("config", "decoding"))
-def run(config: TransformerConfig, decoding: DecodingConfig, params: Params, terms: Terms, chains: Chains) -> Chains:
+def run(config: TransformerConfig, decoding: DecodingConfig, weights: Weights, terms: Terms, chains: Chains) -> Chains:
     """Until all have ended, or there is no more room."""
-    layers = cache.layers_of(config, params)
     room = chains.tokens.shape[2]
 
     def goes_on(chains: Chains) -> jax.Array:
         return (chains.state.position < room) & ~jnp.all(chains.ended)
 
-    return jax.lax.while_loop(goes_on, lambda chains: advance(config, decoding, params, layers, terms, chains), chains)
+    return jax.lax.while_loop(goes_on, lambda chains: advance(config, decoding, weights, terms, chains), chains)

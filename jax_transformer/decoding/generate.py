@@ -13,6 +13,7 @@ from jax_transformer.decoding import beam, chains
 from jax_transformer.decoding.decoding_config import DecodingConfig
 from jax_transformer.decoding.shapes import limit, pad, round_length
 from jax_transformer.decoding.terms import Drawing, Terms
+from jax_transformer.decoding.weights import weights_of
 from jax_transformer.model_directory import Model
 
 
@@ -57,7 +58,8 @@ def generate(
     config = model.config
     source = source_ids if isinstance(source_ids, np.ndarray) else pad(source_ids, pad_id=config.source_pad_id)
     prefixes = [list(ids) for ids in prefix_ids] if prefix_ids is not None else [[] for _ in source]
-    _check_ids(model, decoding, source, prefixes)
+    check_decoding(model, decoding)
+    _check_ids(model, source, prefixes)
     if not len(source):
         return Generated(np.zeros((0, decoding.num_return, 0), np.int32), np.zeros((0, decoding.num_return), np.float32))
     count = len(source)
@@ -74,13 +76,13 @@ def generate(
     if decoding.min_new_tokens >= max_new.min(initial=most):
         raise DecodingError(f"min_new_tokens must be below the model's most, {max_new.min()}; received {decoding.min_new_tokens}")
     terms = _terms(model, decoding, max_new, prefixes, numbers)
-    program = decoding.program()
+    program, weights = decoding.program(), weights_of(model)
     search: Any = chains if decoding.sampling or (decoding.beam_size == 1 and decoding.semantics != "floydhub") else beam
     last = int(max(len(ids) + count for ids, count in zip(prefixes, max_new, strict=True)))
     room = round_length(min(2 * source.shape[1], last), last)
-    under_way = _STARTS[search](config, program, model.params, source, terms, room)
+    under_way = _STARTS[search](config, program, weights, source, terms, room)
     while True:
-        under_way = search.run(config, program, model.params, terms, under_way)
+        under_way = search.run(config, program, weights, terms, under_way)
         if room >= last or bool(np.all(under_way.is_done)):
             break
         room = round_length(2 * room, last)
@@ -103,16 +105,26 @@ def starts_and_ends(model: Model) -> tuple[int, int]:
     return start_id, eos_id
 
 
-def _check_ids(model: Model, decoding: DecodingConfig, source: np.ndarray, prefixes: list[list[int]]) -> None:
+def check_decoding(model: Model, decoding: DecodingConfig) -> None:
+    """Raises DecodingError where `generate` could decode no sentence so."""
+    starts_and_ends(model)
     size = model.config.target_vocab_size
     if decoding.beam_size > size:
         raise DecodingError(f"beam_size must be at most the target vocabulary's {size} tokens; received {decoding.beam_size}")
-    if len(prefixes) != len(source):
-        raise DecodingError(f"prefix_ids: expected one prefix for each of {len(source)} sentences; received {len(prefixes)}")
-    outside = [i for ids in [*prefixes, *decoding.bad_words] for i in ids if not 0 <= i < size]
-    outside += [i for i in (decoding.forced_bos_id, decoding.forced_eos_id) if i is not None and not 0 <= i < size]
+    _check_target_ids(model, [*decoding.bad_words, [i for i in (decoding.forced_bos_id, decoding.forced_eos_id) if i is not None]])
+
+
+def _check_target_ids(model: Model, sequences: Sequence[Sequence[int]]) -> None:
+    size = model.config.target_vocab_size
+    outside = [i for ids in sequences for i in ids if not 0 <= i < size]
     if outside:
         raise DecodingError(f"expected target ids from 0 to {size - 1}; received {outside[0]}")
+
+
+def _check_ids(model: Model, source: np.ndarray, prefixes: list[list[int]]) -> None:
+    _check_target_ids(model, prefixes)
+    if len(prefixes) != len(source):
+        raise DecodingError(f"prefix_ids: expected one prefix for each of {len(source)} sentences; received {len(prefixes)}")
     if source.ndim != 2 or source.dtype.kind not in "iu":
         raise DecodingError(f"source_ids: expected integers [B, S]; received {source.dtype} {list(source.shape)}")
     if source.size and not 0 <= source.min() <= source.max() < model.config.source_vocab_size:

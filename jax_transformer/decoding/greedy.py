@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.decoding import chains
+from jax_transformer.decoding.cache import Weights
 from jax_transformer.decoding.decoding_config import DecodingConfig
 from jax_transformer.decoding.terms import Terms
 from jax_transformer.model.functional import Params
@@ -38,5 +39,6 @@ def greedy(
     """
     decoding = DecodingConfig()
     terms = Terms.of_numbers(decoder_start_id, eos_id, config.target_pad_id, max_decode_length, jnp.ones(max_decode_length + 1))
-    start = chains.start(config, decoding, params, jnp.asarray(source_ids), terms, max_decode_length)
-    return chains.run(config, decoding, params, terms, start).tokens[:, 0]
+    weights = Weights.of(config, params)
+    start = chains.start(config, decoding, weights, jnp.asarray(source_ids), terms, max_decode_length)
+    return chains.run(config, decoding, weights, terms, start).tokens[:, 0]

@@ -14,6 +14,7 @@ from jax_transformer.config import TransformerConfig
 from jax_transformer.decoding import cache
 from jax_transformer.decoding.generate import DecodingError, starts_and_ends
 from jax_transformer.decoding.shapes import limit, pad, round_length
+from jax_transformer.decoding.weights import weights_of
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model_directory import Model
@@ -61,7 +62,7 @@ def score(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target
         raise DecodingError(f"target_ids: expected ids from 0 to {config.target_vocab_size - 1}; received {outside[0]}")
     targets = pad(target_ids, pad_id=config.target_pad_id, length=round_length(max(lengths, default=1), most))
     start_id, _ = starts_and_ends(model)
-    log_probs = np.asarray(_log_probs(config, model.params, source, targets, start_id))
+    log_probs = np.asarray(_log_probs(config, weights_of(model).params, source, targets, start_id))
     return Scores(np.where(np.arange(targets.shape[1]) < lengths[:, None], log_probs, 0.0), lengths)
 
 
@@ -74,11 +75,13 @@ def _log_probs(config: TransformerConfig, params: Params, source_ids: jax.Array,
         encoder_output = functional.encode(config, params, source_ids)
         return _chosen(functional.decode(config.while_decoding(), params, encoder_output, source_ids, inputs), target_ids)
 
+    weights = cache.Weights.of(config, params)
+
     def step(state: cache.State, ids: tuple[jax.Array, jax.Array]) -> tuple[cache.State, jax.Array]:
-        logits, state = cache.step(config, params, None, state, ids[0][:, None])
+        logits, state = cache.step(config, weights, state, ids[0][:, None])
         return state, _chosen(logits[:, 0], ids[1])
 
-    start = cache.start(config, params, source_ids, inputs.shape[1], 1)
+    start = cache.start(config, weights, source_ids, inputs.shape[1], 1)
     return jax.lax.scan(step, start, (inputs.T, target_ids.T))[1].T
 
 

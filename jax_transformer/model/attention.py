@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config import StackConfig, TransformerConfig
-from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.initializers import KeyStream
@@ -48,47 +46,9 @@ class Attention(nnx.Module):
         if x is y:
             query, key, value = project_together([self.query, self.key, self.value], x)
         else:
-            query, (key, value) = self.query(x), self.keys_and_values(y)
+            query, (key, value) = self.query(x), project_together([self.key, self.value], y)
         query, key, value = tap("query", query), tap("key", key), tap("value", value)
         return self.attend(query, key, value, mask, self._bias(bias, y.shape[1], tap), tap, dropout_key, exists)
-
-    def step(
-        self, x: jax.Array, keys: jax.Array, values: jax.Array, state: DecoderState, bias: Bias
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Self-attention of the beams' tokens at state.position, x [B, K, D], each over itself and its own in the cache [B, N, T K, H].
-
-        Returns the output [B, K, D] and the cache with these tokens' keys and values written in.
-        """
-        query, key, value = project_together([self.query, self.key, self.value], x)
-        first = state.position * state.num_beams
-        keys, values = (
-            jax.lax.dynamic_update_slice_in_dim(cache, jnp.swapaxes(new, 1, 2).astype(cache.dtype), first, axis=2)
-            for cache, new in ((keys, key), (values, value))
-        )
-        bias = self._bias(bias, state.length, Tap(), state.position)
-        bias = bias if bias is None else jnp.repeat(bias, state.num_beams, axis=-1)
-        mask = state.key_is_real.reshape(len(x), 1, 1, -1)
-        return self.attend_cached(query, keys, values, mask, bias, state.exists()), keys, values
-
-    def attend_cached(
-        self, query: jax.Array, keys: jax.Array, values: jax.Array, mask: Mask, bias: Bias = None, exists: Mask = None
-    ) -> jax.Array:
-        """`attend` to a cache: query [B, K, N, H], keys and values [B, N, T, H] → [B, K, D].
-
-        On a CPU few queries are multiplied and added up elementwise, which XLA fuses and spreads over the cores; its batched products of
-        small matrices take twice as long, but for one query.
-        """
-        query = jnp.swapaxes(query, 1, 2)
-        wide = at_least_float32(query.dtype)
-        logits = jax.lax.platform_dependent(query, keys, cpu=partial(_logits_of_few, wide=wide), default=partial(_logits, wide=wide))
-        weights = attention_weights(self.config, logits * attention_scale(self.config, query.shape[-1]), mask, bias, exists)
-        context = jax.lax.platform_dependent(weights.astype(values.dtype), values, cpu=_contexts_of_few, default=_contexts)
-        return self.merge_heads(jnp.swapaxes(context, 1, 2))
-
-    def keys_and_values(self, y: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Two arrays [B, K, N, H], which decoding keeps."""
-        key, value = project_together([self.key, self.value], y)
-        return key, value
 
     def attend(
         self,
@@ -112,9 +72,9 @@ class Attention(nnx.Module):
         """context [B, Q, N, H] → [B, Q, D]."""
         return self.output(context) if self.config.attention_output else context.reshape(*context.shape[:2], -1)
 
-    def _bias(self, bias: Bias, length: int, tap: Tap, position: jax.Array | None = None) -> Bias:
+    def _bias(self, bias: Bias, length: int, tap: Tap) -> Bias:
         """The attention's own where it has one, as `RelativeBias` gives it; else `bias`."""
-        return tap("position_bias", self.relative_bias(length, position)) if hasattr(self, "relative_bias") else bias
+        return tap("position_bias", self.relative_bias(length)) if hasattr(self, "relative_bias") else bias
 
 
 def attention_scale(config: TransformerConfig, head_dim: int) -> float:
@@ -156,26 +116,6 @@ def attention_weights(
     if exists is not None:
         logits = jnp.where(exists, logits, -jnp.inf)
     return tap("weights", jax.nn.softmax(tap("logits", logits), axis=-1))
-
-
-def _logits(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:
-    return jnp.einsum("BNQH,BNKH->BNQK", query, keys, preferred_element_type=wide)
-
-
-def _logits_of_few(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:
-    if query.shape[2] == 1:
-        return _logits(query, keys, wide)
-    return jnp.sum(query[..., None, :].astype(wide) * keys[:, :, None].astype(wide), axis=-1)
-
-
-def _contexts(weights: jax.Array, values: jax.Array) -> jax.Array:
-    return jnp.einsum("BNQK,BNKH->BNQH", weights, values)
-
-
-def _contexts_of_few(weights: jax.Array, values: jax.Array) -> jax.Array:
-    if weights.shape[2] == 1:
-        return _contexts(weights, values)
-    return jnp.sum(weights[..., None] * values[:, :, None], axis=-2)
 
 
 def fused_attention(config: TransformerConfig, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, bias: Bias) -> jax.Array:

@@ -147,12 +147,20 @@ def head(config: TransformerConfig, params: Params) -> tuple[jax.Array, jax.Arra
 
 @partial(jax.jit, static_argnames=("config", "length", "num_beams"))
 def start_decoding(
-    config: TransformerConfig, params: Params, encoder_output: jax.Array, source_ids: jax.Array, length: int, num_beams: int = 1
+    config: TransformerConfig,
+    params: Params,
+    encoder_output: jax.Array,
+    source_ids: jax.Array,
+    length: int,
+    num_beams: int = 1,
+    *,
+    layers: list[Any] | None = None,
 ) -> DecoderState:
     """The state from which at most `length` tokens are decoded one by one: every layer's cross-attention keys and values, and empty caches.
 
     Args:
       num_beams: targets that are decoded of each source side by side, sharing its keys and values.
+      layers: as of `decode_step`.
 
     Raises:
       ValueError: the config's masks make decoding with a cache another function than decoding without; more than the position table allows.
@@ -164,7 +172,7 @@ def start_decoding(
             f"cross_padding={config.while_decoding().cross_padding!r}"
         )
     check_fits(config, config.decoder, "the decoder's input", (len(source_ids), length))
-    return _model(config, params).start_decoding(encoder_output, source_ids != config.source_pad_id, length, num_beams)
+    return _model(config, params).start_decoding(encoder_output, source_ids != config.source_pad_id, length, num_beams, layers)
 
 
 @partial(jax.jit, static_argnames="config")
@@ -175,7 +183,7 @@ def decode_step(
 
     Args:
       ids: [B, K] → logits [B, K, V]; of one beam [B] → [B, V], too.
-      layers: `decoder_layers(config, params)`, to take them apart only once.
+      layers: `decoder_layers(config, params)`, to make them only once.
     """
     if ids.ndim == 1:
         logits, state = decode_step(config, params, state, ids[:, None], layers=layers)
@@ -188,7 +196,7 @@ def decode_step(
 
 @partial(jax.jit, static_argnames="config")
 def decoder_layers(config: TransformerConfig, params: Params) -> list[Any]:
-    """The parameters of each of the decoder's layers by itself, for `decode_step` in a loop."""
+    """The parameters of each of the decoder's layers by itself, as `decode_step` reads them fastest."""
     return _model(config, params).decoder_layers()
 
 

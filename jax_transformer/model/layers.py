@@ -10,12 +10,11 @@ from flax import nnx
 
 from jax_transformer.config import StackConfig, TransformerConfig
 from jax_transformer.model.attention import Attention, Bias
-from jax_transformer.model.decoder_state import DecoderState, LayerCache
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask, Masks
 from jax_transformer.model.norms import Norm
-from jax_transformer.model.projections import Projection
+from jax_transformer.model.projections import Projection, StepProjections
 from jax_transformer.model.trace import Tap
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
@@ -33,10 +32,10 @@ class FeedForward(nnx.Module):
     def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
         self.config = config
         features, hidden, use_bias = (config.d_model,), (stack.d_ff,), config.feed_forward_bias
-        self.hidden = Projection(config, features, hidden, use_bias, keys)
+        self.hidden: Projection | StepProjections = Projection(config, features, hidden, use_bias, keys)
         if config.feed_forward_gated:
-            self.gate = Projection(config, features, hidden, use_bias, keys)
-        self.output = Projection(config, hidden, features, use_bias, keys)
+            self.gate: Projection | StepProjections = Projection(config, features, hidden, use_bias, keys)
+        self.output: Projection | StepProjections = Projection(config, hidden, features, use_bias, keys)
 
     def __call__(self, x: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
         """x [B, T, D] → [B, T, D]."""
@@ -128,20 +127,3 @@ class DecoderLayer(Layer):
         y = self.cross_attention(h, encoder_output, masks.cross, None, tap.scope("cross_attention"), fold(dropout_key, site))
         x = self.after(site, x, y, tap, dropout_key)
         return self.transform(x, tap, dropout_key)
-
-    def step(self, x: jax.Array, cache: LayerCache, state: DecoderState, bias: Bias) -> tuple[jax.Array, LayerCache]:
-        """The same for the K beams' tokens x [B, K, D] at state.position, the tokens before them being in the cache.
-
-        Args:
-          state: with these tokens counted in.
-          bias: of the stack, for the T columns, [1, N, 1, T].
-        """
-        tap = Tap()
-        h = self.before(Site.SELF_ATTENTION, x, tap)
-        y, keys, values = self.self_attention.step(h, cache.self_keys, cache.self_values, state, bias)
-        x = self.after(Site.SELF_ATTENTION, x, y, tap, None)
-
-        h = self.before(Site.CROSS_ATTENTION, x, tap)
-        y = self.cross_attention.attend_cached(self.cross_attention.query(h), cache.cross_keys, cache.cross_values, state.cross_mask)
-        x = self.after(Site.CROSS_ATTENTION, x, y, tap, None)
-        return self.transform(x, tap, None), cache._replace(self_keys=keys, self_values=values)

@@ -1,4 +1,4 @@
-"""A linear map of the last axes of an array, with its bias."""
+"""Linear maps of the last axes of an array, with their biases."""
 
 from __future__ import annotations
 
@@ -50,8 +50,40 @@ def project_together(projections: Sequence[Projection], x: jax.Array) -> list[ja
     if first.use_bias:
         y = y + _concatenate([projection.bias[...].reshape(-1).astype(dtype) for projection in projections])
 
-    leading = x.shape[: x.ndim - len(inputs)]
-    shapes = [projection.kernel.shape[len(inputs) :] for projection in projections]
+    return _apart(y, x.shape[: x.ndim - len(inputs)], [projection.kernel.shape[len(inputs) :] for projection in projections])
+
+
+class StepProjections(nnx.Module):
+    """Projections of the same x as decoding computes them for a few tokens at a time: one product, with one kernel [outputs, inputs].
+
+    A CPU's time then goes into reading the kernel. XLA reads it best as the left matrix of a product, by rows.
+    """
+
+    def __init__(self, projections: Sequence[Projection]) -> None:
+        first = projections[0]
+        self.config, self.inputs, self.use_bias = first.config, first.inputs, first.use_bias
+        self.shapes = tuple(projection.kernel.shape[len(first.inputs) :] for projection in projections)
+        kernels = [projection.kernel[...].reshape(math.prod(first.inputs), -1) for projection in projections]
+        self.kernel = nnx.Param(_concatenate(kernels).T)
+        if first.use_bias:
+            self.bias = nnx.Param(_concatenate([projection.bias[...].reshape(-1) for projection in projections]))
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        """x [..., *inputs] → [..., *outputs] of the only projection."""
+        (y,) = self.together(x)
+        return y
+
+    def together(self, x: jax.Array) -> list[jax.Array]:
+        """x [..., *inputs] → [..., *outputs] of each projection."""
+        dtype = compute_dtype(self.config, self.kernel[...])
+        columns = x.astype(dtype).reshape(-1, math.prod(self.inputs)).T
+        y = jax.lax.optimization_barrier(self.kernel[...].astype(dtype) @ columns).T  # or XLA turns the product around
+        y = y + self.bias[...].astype(dtype) if self.use_bias else y
+        return _apart(y, x.shape[: x.ndim - len(self.inputs)], self.shapes)
+
+
+def _apart(y: jax.Array, leading: tuple[int, ...], shapes: Sequence[tuple[int, ...]]) -> list[jax.Array]:
+    """y [tokens, features], the features being those of several arrays → these, [*leading, *shape] each."""
     ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
     return [part.reshape(*leading, *shape) for part, shape in zip(jnp.split(y, ends[:-1], axis=-1), shapes, strict=True)]
 

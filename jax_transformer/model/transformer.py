@@ -6,6 +6,7 @@ by one over slices of the same leaves.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,7 @@ from jax_transformer.model.layers import DecoderLayer, EncoderLayer, Layer
 from jax_transformer.model.masks import Mask, Masks
 from jax_transformer.model.norms import Norm
 from jax_transformer.model.projections import Projection
+from jax_transformer.model.steps import StepLayer
 from jax_transformer.model.trace import Tap, Trace
 
 
@@ -152,6 +154,12 @@ def layer_slice(stacked: Any, index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], stacked)
 
 
+@functools.cache
+def _step_graph(config: TransformerConfig) -> nnx.GraphDef[StepLayer]:
+    """Of the layers that `Transformer.decoder_layers` gives."""
+    return nnx.split(nnx.eval_shape(lambda: StepLayer(DecoderLayer(config, KeyStream(jax.random.key(0))))))[0]
+
+
 class Transformer(nnx.Module):
     """Embeddings, the two stacks, and the head."""
 
@@ -207,16 +215,17 @@ class Transformer(nnx.Module):
         return kernel, (self.head_bias if self.config.tie_head else self.head.bias)[...]
 
     def decoder_layers(self) -> list[Any]:
-        """The parameters of each layer of the decoder by itself. A loop that decodes takes them apart once, before it begins."""
-        parameters = nnx.split(self.decoder.layers)[1]
-        return [layer_slice(parameters, i) for i in range(self.config.num_decoder_layers)]
+        """The parameters of each layer of the decoder by itself, as a StepLayer has them."""
+        graph, parameters = nnx.split(self.decoder.layers)
+        slices = [layer_slice(parameters, i) for i in range(self.config.num_decoder_layers)]
+        return [nnx.state(StepLayer(nnx.merge(graph, layer))) for layer in slices]
 
-    def start_decoding(self, encoder_output: jax.Array, source_is_real: jax.Array, length: int, num_beams: int) -> DecoderState:
+    def start_decoding(
+        self, encoder_output: jax.Array, source_is_real: jax.Array, length: int, num_beams: int, layers: list[Any] | None
+    ) -> DecoderState:
         """The state before the first of at most `length` tokens: encoder_output [B, S, D], source_is_real [B, S]."""
-        graph = nnx.split(self.decoder.layers)[0]
-        attentions = [nnx.merge(graph, parameters).cross_attention for parameters in self.decoder_layers()]
-        cross = [attention.keys_and_values(encoder_output) for attention in attentions]
-        cross = [(jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)) for keys, values in cross]  # heads before tokens
+        steps = [nnx.merge(_step_graph(self.config), parameters) for parameters in layers or self.decoder_layers()]
+        cross = [step.cross_attention.keys_and_values(encoder_output) for step in steps]
         covers_keys = self.config.while_decoding().cross_padding == "keys"
         return empty_state(cross, source_is_real[:, None, None, :] if covers_keys else None, num_beams, length)
 
@@ -238,9 +247,9 @@ class Transformer(nnx.Module):
         x = self.decoder.embed(self._target_embedding(ids), self._table("decoder"), numbers, Tap(), None)
         bias = self.decoder.bias(state.length, Tap(), state.position)
 
-        graph, caches = nnx.split(self.decoder.layers)[0], []
+        graph, caches = _step_graph(self.config), []
         for parameters, cache in zip(layers or self.decoder_layers(), state.layers, strict=True):
-            x, cache = nnx.merge(graph, parameters).step(x, cache, state, bias)
+            x, cache = nnx.merge(graph, parameters)(x, cache, state, bias)
             caches.append(cache)
         logits = self.unembed(self.decoder.finish(x, Tap(), None))
         return logits, state._replace(layers=tuple(caches), position=state.position + 1)
