@@ -2,65 +2,183 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from jax_transformer.commands.arriving import arriving_lines, windows
+from jax_transformer.commands.progress import progress
 from jax_transformer.commands.searching import SearchOptions, check_rows, load, output_may_close
+
+if TYPE_CHECKING:
+    from jax_transformer.decoding.decoding_config import DecodingConfig
+    from jax_transformer.decoding.translation import Translation
+    from jax_transformer.model_directory import Model
+
+MOST_LINES = 4096
+"""Translated together, sorted by length."""
+MOST_ERRORS = 20
+"""Told one by one."""
 
 
 @dataclass(frozen=True)
 class TranslateOptions(SearchOptions):
-    """Translate text, one sentence a line: from a file or standard input to standard output, in order."""
+    """Translate text, one sentence a line: from a file or standard input to standard output, in order.
+
+    What can't be translated is told on standard error and gives an empty line; the exit code is 2 then. Of a process that writes into
+    standard input, each line is answered as soon as it is there.
+    """
 
     model: tyro.conf.Positional[str]
     """A model directory, or a run directory with one in it."""
     input: str | None = None
     """A text file, gzipped or not. Without it: standard input; a prompt on a terminal."""
+    format: Literal["text", "jsonl"] = "text"
+    """text: the best translation; with --num-return N, N lines of line number, score and translation, with tabs between. jsonl: an object a
+    line with the hypotheses, their scores, tokens, the tokens' log-probabilities, and word alignments."""
+    num_return: int = 1
+    """How many translations of each sentence, the best first: hypotheses, or drawn ones."""
+    prefix: str = ""
+    """What every translation begins with."""
     source_tag: str = ""
     """A token put before every sentence, such as <2de>: tells a multilingual model the target language."""
+    split_long: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Translate a line that is longer than the model takes in parts, cut where sentences end in it. Without it, it is refused."""
     rows: int = 64
     """Most sentences decoded at once."""
+    batch_tokens: int = 8192
+    """Most source tokens decoded at once, padding counted."""
+
+
+@dataclass
+class Counts:
+    """What was done so far."""
+
+    start: float = field(default_factory=time.perf_counter)
+    lines: int = 0
+    tokens: int = 0
+    split: int = 0
+    parts: int = 0
+    problems: int = 0
+
+    def add(self, translation: Translation) -> None:
+        self.lines += 1
+        self.tokens += sum(len(part.hypotheses[0].ids) for part in translation.parts)
+        if len(translation.parts) > 1:
+            self.split += 1
+            self.parts += len(translation.parts)
+        self.problems += bool(translation.problem)
+
+    def summary(self) -> str:
+        seconds = time.perf_counter() - self.start
+        split = f"; {self.split:,} split into {self.parts:,} parts" if self.split else ""
+        problems = f"; {self.problems:,} not translated" if self.problems else ""
+        return (
+            f"{self.lines:,} lines, {self.tokens:,} tokens in {seconds:.1f} s: {self.lines / seconds:,.1f} lines/s, "
+            f"{self.tokens / seconds:,.0f} tokens/s, compilation included{split}{problems}"
+        )
+
+
+class Translator:
+    """A model with its options: lines to what is printed for them."""
+
+    def __init__(self, options: TranslateOptions, model: Model, decoding: DecodingConfig) -> None:
+        self.options, self.model, self.decoding = options, model, decoding
+        self.counts = Counts()
+
+    def __call__(self, lines: Sequence[bytes], on_batch: Callable[[int], None] | None = None) -> Iterator[str]:
+        """What is printed for the lines, which are the next ones; problems go to standard error."""
+        from jax_transformer.data.text_files import decode_line
+        from jax_transformer.decoding.translation import translate_each
+
+        texts, unreadable = [""] * len(lines), {}
+        for i, line in enumerate(lines):
+            try:
+                texts[i] = decode_line(line, is_first=self.counts.lines + i == 0)
+            except ValueError as error:
+                unreadable[i] = str(error)
+        options = self.options
+        found = translate_each(
+            self.model, texts, self.decoding, rows=options.rows, batch_tokens=options.batch_tokens, source_tag=options.source_tag,
+            prefix=options.prefix, split_long=options.split_long, first_number=self.counts.lines, on_batch=on_batch,
+        )  # fmt: skip
+        found = [translation._replace(problem=unreadable.get(i, translation.problem)) for i, translation in enumerate(found)]
+        yield from self._jsonl(texts, found) if options.format == "jsonl" else self._text(found)
+
+    def _text(self, found: Sequence[Translation]) -> Iterator[str]:
+        for translation in found:
+            number = self._count(translation)
+            if self.options.num_return == 1:
+                yield translation.text()
+            elif translation.parts:
+                yield from (
+                    f"{number}\t{translation.score(rank):.4f}\t{translation.text(rank)}" for rank in range(self.options.num_return)
+                )
+
+    def _jsonl(self, texts: Sequence[str], found: Sequence[Translation]) -> Iterator[str]:
+        from jax_transformer.commands.jsonl import describe
+
+        for text, translation, hypotheses in zip(texts, found, describe(self.model, found, self.options.source_tag), strict=True):
+            number = self._count(translation)
+            fields = {"line": number, "source": text, "hypotheses": hypotheses}
+            fields |= {"parts": len(translation.parts)} if len(translation.parts) > 1 else {}
+            fields |= {"error": translation.problem} if translation.problem else {}
+            yield json.dumps(fields, ensure_ascii=False)
+
+    def _count(self, translation: Translation) -> int:
+        """The number of its line, from 1."""
+        self.counts.add(translation)
+        number, problems = self.counts.lines, self.counts.problems
+        if translation.problem and problems <= MOST_ERRORS:
+            also = " (further ones are only counted)" if problems == MOST_ERRORS else ""
+            print(f"error: {self.options.input or 'standard input'}:{number}: {translation.problem}{also}", file=sys.stderr)
+        return number
 
 
 def translate(arguments: Sequence[str]) -> int:
-    """Runs `jax-transformer translate ARGUMENTS`; returns the exit code."""
+    """Runs `jax-transformer translate ARGUMENTS`; returns the exit code: 2 if some lines can't be translated."""
     options = tyro.cli(TranslateOptions, args=arguments, prog="jax-transformer translate")
     check_rows(options.rows)
-    decoding = options.decoding()
-    from jax_transformer.data.corpus import read_lines
-    from jax_transformer.decoding import translation
+    if options.batch_tokens < 1:
+        raise ValueError(f"--batch-tokens must be at least 1; received {options.batch_tokens}")
+    options.check()
+    from jax_transformer.data.text_files import iterate_raw_lines
+    from jax_transformer.decoding.translation import translate_each
 
-    lines = None if options.input is None else read_lines(options.input)
+    if options.input is None and sys.stdin is None:
+        raise ValueError("expected text on standard input, which is closed: pipe it in, or name a file with --input")
+    lines = None if options.input is None else list(iterate_raw_lines(options.input))
     model = load(options.model, options.source_tag)
+    decoding = options.decoding(model)
+    translate_each(model, [], decoding, source_tag=options.source_tag, prefix=options.prefix)  # so that what no line could be is told now
+    translator = Translator(options, model, decoding)
     if lines is None and sys.stdin.isatty():
-        return _prompt(lambda line: translation.translate(model, [line], decoding, source_tag=options.source_tag)[0])
-    lines = _stdin_lines() if lines is None else lines
-    with output_may_close():
-        for line in translation.translate(model, lines, decoding, rows=options.rows, source_tag=options.source_tag):
-            print(line)
-    return 0
+        return _prompt(translator)
+    arriving = arriving_lines(sys.stdin.fileno(), MOST_LINES) if lines is None else windows(lines, MOST_LINES)
+    total = None if lines is None else len(lines)
+    with output_may_close(), progress("translated", total, has_bar=not sys.stdout.isatty()) as advance:
+        for some in arriving:
+            for answer in translator(some, advance):
+                print(answer)
+            sys.stdout.flush()
+        print(translator.counts.summary(), file=sys.stderr)
+    return 2 if translator.counts.problems else 0
 
 
-def _stdin_lines() -> list[str]:
-    """Standard input as lines; the last one may lack its newline."""
-    from jax_transformer.data.corpus import split_lines
-
-    return split_lines(sys.stdin.buffer.read(), "standard input")
-
-
-def _prompt(translate_line: Callable[[str], str]) -> int:
+def _prompt(translator: Translator) -> int:
     """Translates line after line as they are typed."""
     print("One sentence a line; Ctrl-D ends.", file=sys.stderr)
     while True:
         try:
-            line = input("> ")
+            for answer in translator([input("> ").encode()]):
+                print(answer)
         except EOFError:
             print(file=sys.stderr)
             return 0
-        try:
-            print(translate_line(line))
         except ValueError as error:
             print(f"error: {error}", file=sys.stderr)

@@ -46,6 +46,26 @@ def iterate_text(path: str) -> Iterator[str]:
     return _decode(_decompressed(path), path)
 
 
+def iterate_raw_lines(path: str) -> Iterator[bytes]:
+    """The lines as `iterate_lines` cuts them, whatever they hold, for `decode_line`. Raises CorpusError as that does, but for no UTF-8."""
+    for data in _whole_lines(_decompressed(path)):
+        yield from data.removesuffix(b"\n").split(b"\n")
+
+
+def decode_line(line: bytes, *, is_first: bool = False) -> str:
+    """The text of a line, without its end. Raises ValueError where it is no UTF-8, or holds a NUL."""
+    if is_first and line.startswith(UTF16_MARKS):
+        raise ValueError("expected UTF-8 text; received the first bytes of UTF-16. Convert the text with `iconv -f UTF-16 -t UTF-8`.")
+    try:
+        text = line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        received = f"byte 0x{line[error.start]:02x} at byte {error.start + 1} of the line"
+        raise ValueError(f"expected UTF-8 text; received {received}") from None
+    if "\0" in text:
+        raise ValueError(f"expected text; received a NUL at character {text.index(chr(0)) + 1}")
+    return (text.removeprefix("\ufeff") if is_first else text).rstrip("\r")
+
+
 def split_lines(data: bytes, name: str) -> list[str]:
     """The lines of UTF-8 data as `read_lines` gives them; errors call the data `name`."""
     return [line for text in _decode([data], name) for line in _lines(text)]

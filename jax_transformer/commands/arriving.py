@@ -1,0 +1,41 @@
+"""Lines of text as they come: from a file, or from a process that may wait for an answer to each."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+CHUNK = 1 << 16
+
+
+def arriving_lines(descriptor: int, most: int) -> Iterator[list[bytes]]:
+    """The lines that are there, without their ends, as soon as there are any; when there are many, about `most` at once."""
+    lines: list[bytes] = []
+    begun: list[bytes] = []
+    while data := os.read(descriptor, CHUNK):
+        first, *others = data.split(b"\n")
+        begun.append(first)
+        if others:
+            *whole, rest = others
+            lines += [b"".join(begun), *whole]
+            begun = [rest]
+        if len(lines) >= most or (lines and not _has_more(descriptor)):
+            yield lines
+            lines = []
+    if any(begun):
+        lines.append(b"".join(begun))
+    if lines:
+        yield lines
+
+
+def windows(lines: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
+    """The lines of a file, `most` at once."""
+    remaining = iter(lines)
+    while window := list(islice(remaining, most)):
+        yield window
+
+
+def _has_more(descriptor: int) -> bool:
+    return bool(select.select([descriptor], [], [], 0)[0])

@@ -1,0 +1,42 @@
+"""Lines are there as soon as they are written, and all of them, whole."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from jax_transformer.commands.arriving import arriving_lines, windows
+
+
+def test_each_line_comes_before_the_next_is_written() -> None:
+    read, write = os.pipe()
+    lines = arriving_lines(read, 100)
+    for text in (b"one\n", b"two\nthree\n", b"\n"):
+        os.write(write, text)
+        assert next(lines) == text[:-1].split(b"\n")
+    os.write(write, b"no e")
+    threading.Timer(0.2, lambda: (os.write(write, b"nd"), os.close(write))).start()
+    assert list(lines) == [[b"no end"]]
+    os.close(read)
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"a", b"a\n", b"\n\na\r\n", b"x" * 300_000 + b"\ny\n", b"ab\n" * 100_000])
+def test_all_that_was_written_is_read(text: bytes) -> None:
+    read, write = os.pipe()
+
+    def feed() -> None:
+        with os.fdopen(write, "wb") as file:
+            file.write(text)
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    found = [line for lines in arriving_lines(read, 1000) for line in lines]
+    thread.join()
+    os.close(read)
+    assert found == (text.removesuffix(b"\n").split(b"\n") if text else [])
+
+
+def test_many_lines_come_in_parts() -> None:
+    assert list(windows([b"a", b"b", b"c"], 2)) == [[b"a", b"b"], [b"c"]]
