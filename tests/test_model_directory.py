@@ -101,7 +101,7 @@ def test_jax_arrays_are_saved_too(tmp_path):
 def test_the_files(saved):
     assert sorted(file.name for file in saved.iterdir()) == ["config.json", "generation.json", "manifest.json", "params.safetensors"]
     manifest = json.loads((saved / "manifest.json").read_text())
-    assert manifest["format_version"] == 1
+    assert manifest["format_version"] == 2
     assert sorted(manifest["sha256"]) == ["config.json", "generation.json", "params.safetensors"]
     assert [file.name for file in saved.parent.iterdir()] == ["model"]
 
@@ -220,8 +220,8 @@ def test_places_without_a_model(tmp_path):
 
 
 def test_a_newer_version(saved):
-    edit(saved / "manifest.json", format_version=2)
-    assert "written by a newer version: its format_version is 2, and this one reads up to 1; upgrade" in problems_of(saved)[0]
+    edit(saved / "manifest.json", format_version=3)
+    assert "written by a newer version: its format_version is 3, and this one reads up to 2; upgrade" in problems_of(saved)[0]
 
 
 @pytest.mark.parametrize("version", [0, "1", None, True])

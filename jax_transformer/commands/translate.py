@@ -29,12 +29,13 @@ def translate(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer translate ARGUMENTS`; returns the exit code."""
     options = tyro.cli(TranslateOptions, args=arguments, prog="jax-transformer translate")
     check_rows(options.rows)
-    decoding = options.decoding()
+    options.check()
     from jax_transformer.data.corpus import read_lines
     from jax_transformer.decoding import translation
 
     lines = None if options.input is None else read_lines(options.input)
     model = load(options.model, options.source_tag)
+    decoding = options.decoding(model)
     if lines is None and sys.stdin.isatty():
         return _prompt(lambda line: translation.translate(model, [line], decoding, source_tag=options.source_tag)[0])
     lines = _stdin_lines() if lines is None else lines

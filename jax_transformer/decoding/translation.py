@@ -26,7 +26,7 @@ def translate(
     """The best translation of each sentence, in order; an empty (or blank) sentence gives an empty one.
 
     Args:
-      decoding: by default, greedily.
+      decoding: all of how to decode; by default, as the model says in its generation.json, or else greedily.
       rows: most sentences decoded at once.
       source_tag: put before every sentence: tells a multilingual model the target language. "" for none.
       on_batch: called after each batch with the number of sentences it held.
