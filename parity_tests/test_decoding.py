@@ -131,6 +131,7 @@ def test_what_may_and_must_be_decoded(beams: int, folder: Path) -> None:
     ruled = [
         ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram": 2}),
         ({"bad_words_ids": [list(word) for word in words]}, {"bad_words": words}),
+        ({"bad_words_ids": [[first]], "renormalize_logits": True}, {"bad_words": ((first,),), "renormalize": True}),
         ({"min_length": 6}, {"min_new_tokens": 5}),
         ({"forced_bos_token_id": first, "forced_eos_token_id": eos_id}, {"forced_bos_id": first, "forced_eos_id": eos_id}),
         (
