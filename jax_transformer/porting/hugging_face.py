@@ -109,7 +109,9 @@ def write_directory(
     path = Path(path).resolve()
     check_free(path)
     file = of_family(table)
-    original, text = dict(origin.get("config", {})), _kept_text(origin)
+    original, text = dict(origin.get("config", {})), origin.get("generation_config", "")
+    if not isinstance(text, str):
+        text, generation = _of_first_format(original, text, generation)
     content = _config_json(file, config, original)
     content |= dict.fromkeys([key for key in ("dtype", "torch_dtype") if key in original] or ["dtype"], _main_dtype(tensors))
     ids = {key: getattr(generation, name) for key, name in IDS.items()}
@@ -137,10 +139,12 @@ def write_directory(
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _kept_text(origin: Mapping[str, Any]) -> str:
-    """That of the generation_config.json that a model came with. (Model directories of the first format have its content.)"""
-    kept = origin.get("generation_config", "")
-    return kept if isinstance(kept, str) else _json_text(kept) if kept else ""
+def _of_first_format(config: Json, kept: Json, generation: GenerationConfig) -> tuple[str, GenerationConfig]:
+    """Of a model directory of the first format, which has the content of generation_config.json, and none of it in its generation.json: the
+    text, and what both say."""
+    text = _json_text(kept) if kept else ""
+    known = {name: value for name, value in vars(generation).items() if value is not None}
+    return text, GenerationConfig(**decoding_fields(in_effect(config, text)) | known)
 
 
 def _main_dtype(tensors: Mapping[str, np.ndarray]) -> str:

@@ -203,13 +203,15 @@ def test_what_cannot_be_said_of_decoding_is_refused(content: str, told: str, tmp
 
 
 def test_a_model_directory_of_the_first_format_is_exported(tmp_path: Path) -> None:
-    """It has the content of generation_config.json in place of its text."""
+    """It has the content of generation_config.json in place of its text, of which its generation.json says nothing."""
     model = import_checkpoint(write(tmp_path / "there"))
     assert model.origin is not None
-    model.origin["hugging_face"]["generation_config"] = {"num_beams": 4, "eos_token_id": 3}
-    model = dataclasses.replace(model, generation=GenerationConfig(decoder_start_id=2, eos_id=3, beam_size=4))
-    export_checkpoint(model, tmp_path / "back")
-    assert json.loads((tmp_path / "back" / "generation_config.json").read_text()) == {"num_beams": 4, "eos_token_id": 3}
+    content = {"num_beams": 4, "eos_token_id": 3, "length_penalty": 2.0}
+    model.origin["hugging_face"]["generation_config"] = content
+    changed = dataclasses.replace(model, generation=dataclasses.replace(model.generation, beam_size=2))
+    for name, one, expected in (("back", model, content), ("changed", changed, content | {"num_beams": 2})):
+        export_checkpoint(one, tmp_path / name)
+        assert json.loads((tmp_path / name / "generation_config.json").read_text()) == expected
 
 
 def test_a_model_that_was_trained_here_says_how_long_its_translations_are(tmp_path: Path) -> None:
