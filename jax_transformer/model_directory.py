@@ -36,7 +36,7 @@ from jax_transformer.trees import flatten, nearest, unflatten
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2  # 1: generation.json said nothing of how to decode
 MANIFEST, CONFIG, PARAMS, GENERATION = "manifest.json", "config.json", "params.safetensors", "generation.json"
 TOKENIZERS = {"source_tokenizer": "source_tokenizer.json", "target_tokenizer": "target_tokenizer.json"}
 FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values())

@@ -1,8 +1,10 @@
-"""Beam search against transformers' `generate`: the same tokens and scores, of every hypothesis that is returned."""
+"""Decoding against transformers' `generate`: the same tokens and scores of every hypothesis, and the same defaults of a checkpoint."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,9 @@ from families import FAMILIES, Case, make_case, ragged_sources
 
 from jax_transformer.decoding.decoding_config import DecodingConfig
 from jax_transformer.decoding.generate import Generated, generate
-from jax_transformer.model_directory import Model
+from jax_transformer.model_directory import Model, load_model, save_model
 from jax_transformer.parity.tolerances import HYPOTHESIS_SCORE
+from jax_transformer.porting import export_checkpoint, import_checkpoint
 
 MOST = 16
 
@@ -49,10 +52,13 @@ class Search:
                 num_return_sequences=beams, do_sample=False, return_dict_in_generate=True, output_scores=True, **options,
             )  # fmt: skip
         scores = found.sequences_scores if beams > 1 else torch.zeros(len(self.sources))
-        sequences = found.sequences[:, 1:].numpy().reshape(len(self.sources), beams, -1)
-        is_end = sequences == generation.eos_id  # where the padding's id is 0, beam search fills up with ends
-        sequences = np.where(is_end.cumsum(axis=-1) - is_end > 0, config.target_pad_id, sequences)
+        sequences = self.padded(found.sequences[:, 1:].numpy().reshape(len(self.sources), beams, -1))
         return sequences, scores.numpy().reshape(len(self.sources), beams)
+
+    def padded(self, sequences: np.ndarray) -> np.ndarray:
+        """With pads after the end: where the padding's id is 0, beam search of transformers fills up with ends."""
+        is_end = sequences == self.model.generation.eos_id
+        return np.where(is_end.cumsum(axis=-1) - is_end > 0, self.case.config.target_pad_id, sequences)
 
     def ours(self, beams: int, prefix: list[int], **options: Any) -> Generated:
         decoding = DecodingConfig(beam_size=beams, num_return=beams, max_new_tokens=MOST, **options)
@@ -125,6 +131,7 @@ def test_what_may_and_must_be_decoded(beams: int, folder: Path) -> None:
     ruled = [
         ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram": 2}),
         ({"bad_words_ids": [list(word) for word in words]}, {"bad_words": words}),
+        ({"bad_words_ids": [[first]], "renormalize_logits": True}, {"bad_words": ((first,),), "renormalize": True}),
         ({"min_length": 6}, {"min_new_tokens": 5}),
         ({"forced_bos_token_id": first, "forced_eos_token_id": eos_id}, {"forced_bos_id": first, "forced_eos_id": eos_id}),
         (
@@ -145,3 +152,106 @@ def test_a_prompt(beams: int, folder: Path) -> None:
     first, second = search.common[:2]
     search.assert_same(beams, {}, {}, [first, second])
     search.assert_same(beams, {"no_repeat_ngram_size": 2}, {"no_repeat_ngram": 2}, [first, second, first])
+
+
+# --- without options: as generation_config.json says
+
+
+OF_CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "opus_mt": {
+        "num_beams": 6, "bad_words_ids": [["pad"]], "max_length": 17, "forced_eos_token_id": "eos", "renormalize_logits": True,
+    },
+    "bart_large_cnn": {
+        "num_beams": 4, "length_penalty": 2.0, "max_length": 18, "min_length": 7, "early_stopping": True, "no_repeat_ngram_size": 3,
+        "forced_bos_token_id": "first", "forced_eos_token_id": "eos",
+    },
+    "nllb": {"max_length": 20},
+    "t5": {},
+    "several": {
+        "num_beams": 4, "length_penalty": 0.8, "early_stopping": "never", "no_repeat_ngram_size": 2, "forced_eos_token_id": ["eos"],
+        "bad_words_ids": [["pad"], ["second"], ["eos"], ["third", "first"]], "min_new_tokens": 5, "min_length": 9, "max_new_tokens": 14,
+        "max_length": 3, "renormalize_logits": True, "temperature": 0.3, "top_p": 0.9,
+    },
+}  # fmt: skip
+"""What the checkpoints of these names say, in other ids, and of shorter sentences; and more at once."""
+
+
+def with_ids(value: Any, ids: dict[str, int]) -> Any:
+    if isinstance(value, list):
+        return [with_ids(item, ids) for item in value]
+    return ids.get(value, value) if isinstance(value, str) else value
+
+
+def saying(search: Search, options: dict[str, Any], path: Path, *, legacy: bool = False) -> Path:
+    """The directory of the search's model, whose generation_config.json (or of old, config.json) says this beside the special ids."""
+    generation, pad_id = search.model.generation, search.case.config.target_pad_id
+    named = dict(zip(("first", "second", "third"), search.common[:3], strict=True)) | {"eos": generation.eos_id, "pad": pad_id}
+    content = {"decoder_start_token_id": generation.decoder_start_id, "eos_token_id": generation.eos_id, "pad_token_id": pad_id}
+    content |= {key: with_ids(value, named) for key, value in options.items()}
+    content["use_cache"] = False  # see families.greedy_tokens
+    shutil.copytree(search.case.directory, path)
+    if legacy:
+        (path / "generation_config.json").unlink()
+        content = json.loads((path / "config.json").read_text()) | content
+    name = "config.json" if legacy else "generation_config.json"
+    (path / name).write_text(json.dumps(content, indent=1) + "\n\n")  # as no program would write it
+    return path
+
+
+def assert_decodes_as(search: Search, directory: Path, model: Model) -> np.ndarray:
+    """The model decodes as what `from_pretrained` makes of the directory, without any option; returns the hypotheses."""
+    reference = type(search.case.torch32).from_pretrained(directory, attn_implementation="eager").eval()
+    sources = torch.from_numpy(search.sources)
+    with torch.no_grad():
+        expected = reference.generate(sources, attention_mask=sources != search.case.config.source_pad_id)
+    expected = search.padded(expected[:, 1:].numpy())
+    received = generate(model, search.sources).sequences[:, 0]
+    np.testing.assert_array_equal(received[:, : expected.shape[1]], expected)
+    if reference.generation_config.max_length or reference.generation_config.max_new_tokens:  # or else transformers stops after 20
+        assert (received[:, expected.shape[1] :] == search.case.config.target_pad_id).all()
+    return received
+
+
+def assert_has_the_defaults(search: Search, options: dict[str, Any], tmp_path: Path, *, legacy: bool = False) -> None:
+    """After importing, saving, loading and exporting, too, which leaves the file as it was."""
+    there = saying(search, options, tmp_path / "there", legacy=legacy)
+    save_model(import_checkpoint(there), tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    found = assert_decodes_as(search, there, model)
+    plain = search.ours(1, []).sequences[:, 0]
+    assert (found[:, : plain.shape[1]] != plain[:, : found.shape[1]]).any() == ("num_beams" in options), "what is said should matter"
+    export_checkpoint(model, tmp_path / "back")
+    if legacy:
+        assert_decodes_as(search, tmp_path / "back", model)
+        assert not (tmp_path / "back" / "generation_config.json").exists()
+    else:
+        assert (tmp_path / "back" / "generation_config.json").read_bytes() == (there / "generation_config.json").read_bytes()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_that_says_much(family: str, folder: Path, tmp_path: Path) -> None:
+    assert_has_the_defaults(make_search(family, folder), OF_CHECKPOINTS["several"], tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:Using the model-agnostic default")
+@pytest.mark.parametrize(("family", "name"), [("marian", "opus_mt"), ("bart", "bart_large_cnn"), ("m2m_100", "nllb"), ("t5", "t5")])
+def test_checkpoints_that_people_have(family: str, name: str, folder: Path, tmp_path: Path) -> None:
+    """T5's says nothing; transformers then stops after 20 tokens, which says nothing of a model."""
+    assert_has_the_defaults(make_search(family, folder), OF_CHECKPOINTS[name], tmp_path)
+
+
+def test_a_config_json_of_old(folder: Path, tmp_path: Path) -> None:
+    options = OF_CHECKPOINTS["bart_large_cnn"] | {"force_bos_token_to_be_generated": True, "bos_token_id": "second"}
+    assert_has_the_defaults(make_search("bart", folder), options, tmp_path, legacy=True)
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+def test_changed_defaults_are_exported(legacy: bool, folder: Path, tmp_path: Path) -> None:
+    """To where the old ones were; from a config.json, with all that it said."""
+    search = make_search("bart", folder)
+    model = import_checkpoint(saying(search, OF_CHECKPOINTS["bart_large_cnn"], tmp_path / "there", legacy=legacy))
+    generation = dataclasses.replace(model.generation, max_new_tokens=13, min_new_tokens=None, length_penalty=-0.5, forced_bos_id=None)
+    model = dataclasses.replace(model, generation=generation)
+    export_checkpoint(model, tmp_path / "back")
+    assert_decodes_as(search, tmp_path / "back", model)
+    assert import_checkpoint(tmp_path / "back").generation == generation

@@ -283,6 +283,94 @@ def test_translations_are_looked_for_as_the_options_say(
     assert "top_k must be at least 0; received -1" in err
 
 
+BEAMS: dict[str, Any] = {"beam_size": 3, "length_penalty": 0.5, "early_stopping": True, "no_repeat_ngram": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "decoding"),
+    [
+        ([], BEAMS),
+        (["--beam-size", "2", "--length-penalty", "0"], BEAMS | {"beam_size": 2, "length_penalty": 0.0}),
+        (["--beam-size", "1", "--no-repeat-ngram", "0"], {}),
+        (["--sampling", "--seed", "7"], {"sampling": True, "seed": 7, "temperature": 0.5, "no_repeat_ngram": 2}),
+    ],
+    ids=["none", "another", "greedily", "samples"],
+)
+def test_what_no_option_says_is_as_the_model_says(
+    options: list[str], decoding: dict[str, Any], model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from jax_transformer.decoding.decoding_config import DecodingConfig
+    from jax_transformer.decoding.translation import translate
+    from jax_transformer.model_directory import load_model
+
+    plain = load_model(model_directory)
+    generation = dataclasses.replace(plain.generation, **BEAMS, temperature=0.5)
+    save_model(dataclasses.replace(plain, generation=generation), tmp_path / "model")
+    lines = ["eins", "zwei drei", "vier fünf sechs", "drei zwei eins"]
+    expected = translate(plain, lines, DecodingConfig(**decoding))
+    file = write(tmp_path / "text", "".join(f"{line}\n" for line in lines))
+    code, out, err = run(capsys, "translate", str(tmp_path / "model"), "--input", file, *options)
+    assert (code, out.splitlines(), err) == (0, expected, "")
+    target = write(tmp_path / "target", out)
+    code, out, _ = run(capsys, "evaluate", str(tmp_path / "model"), "--source", file, "--target", target, *options)
+    assert code == 0
+    assert "exact match 100.00 %" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--sampling", "--beam-size", "4"], "beam_size must be 1 with sampling; received 4"),
+        (["--beam-size", "1", "--early-stopping", "true"], "early_stopping must be false without beams; received True"),
+        (["--beam-size", "2", "--temperature", "0.5"], "temperature must be 1.0 without sampling; received 0.5"),
+        (["--temperature", "0"], "temperature must be greater than 0; received 0.0"),
+        (["--max-new-tokens", "3", "--min-new-tokens", "3"], "min_new_tokens must be below max_new_tokens=3; received 3"),
+    ],
+)
+def test_options_that_no_model_can_obey_are_refused_before_one_is_loaded(
+    options: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = write(tmp_path / "text", "eins\n")
+    for command in (["translate", "nowhere", "--input", text], ["evaluate", "nowhere", "--source", text, "--target", text]):
+        code, _, err = run(capsys, *command, *options)
+        assert code == 2
+        assert told in err
+
+
+@pytest.mark.parametrize("options", [["--early-stopping", "true"], ["--temperature", "0.5"], ["--top-k", "4", "--sampling"]])
+def test_options_that_some_model_can_obey_wait_for_it(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, "translate", str(tmp_path / "nowhere"), "--input", write(tmp_path / "text", "eins\n"), *options)
+    assert code == 2
+    assert "nowhere: no such directory" in err
+
+
+def test_a_target_tag_comes_first(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from jax_transformer.decoding.decoding_config import DecodingConfig
+    from jax_transformer.decoding.translation import translate
+    from jax_transformer.model_directory import load_model
+
+    plain = load_model(model_directory)
+    tags = ["deu_Latn", "fra_Latn"]
+    target = train_tokenizer([WORDS.upper()], kind="whitespace", specials=SPECIALS, vocab_size=14, tags=tags)
+    model = dataclasses.replace(plain, target_tokenizer=target)  # the tags have the ids of words of the plain one
+    save_model(model, tmp_path / "model")
+    file = write(tmp_path / "text", "eins\nzwei drei\n")
+    found = {}
+    for tag in tags:
+        forced = DecodingConfig(forced_bos_id=target.tag_ids[tag])
+        code, out, err = run(capsys, "translate", str(tmp_path / "model"), "--input", file, "--target-tag", tag)
+        assert (code, err) == (0, "")
+        found[tag] = out.splitlines()
+        assert found[tag] == translate(model, ["eins", "zwei drei"], forced)
+    assert found["deu_Latn"] != found["fra_Latn"]
+    code, out, err = run(capsys, "translate", str(tmp_path / "model"), "--input", file, "--target-tag", "deu_Lat")
+    assert (code, out) == (2, "")
+    assert "--target-tag: expected one of deu_Latn, fra_Latn; received 'deu_Lat' (nearest: deu_Latn)" in " ".join(err.split())
+    code, _, err = run(capsys, "translate", str(model_directory), "--input", file, "--target-tag", "deu_Latn")
+    assert code == 2
+    assert "--target-tag: expected none, for its vocabulary has no tags; received 'deu_Latn'" in " ".join(err.split())
+
+
 def test_an_altered_model_is_refused(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import shutil
 

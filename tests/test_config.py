@@ -210,6 +210,11 @@ def test_an_unknown_field_is_refused() -> None:
         ),
         ({"decoder_start_id": 1, "eos_id": 2, "max_decode_length": 0}, "max_decode_length must be at least 1; received 0"),
         ({"decoder_start_id": 1, "eos_id": "</s>"}, "eos_id must be an integer or null; received '</s>'"),
+        ({"forced_bos_id": -1, "beam_size": 0}, "forced_bos_id must be at least 0; received -1; beam_size must be at least 1; received 0"),
+        ({"sampling": True, "beam_size": 2}, "beam_size must be 1 with sampling; received 2"),
+        ({"length_penalty": math.inf}, "length_penalty must be finite; received inf"),
+        ({"max_new_tokens": 4, "min_new_tokens": 4}, "min_new_tokens must be below max_new_tokens=4; received 4"),
+        ({"bad_words": [[1], []]}, "bad_words must be a list of sequences of at least one id; received ((1,), ())"),
     ],
 )
 def test_generation_config_refuses(options: dict[str, Any], message: str) -> None:

@@ -68,6 +68,22 @@ def saved(tmp_path):
 # --- round trips
 
 
+def test_what_is_known_of_decoding_comes_back(tmp_path):
+    generation = dataclasses.replace(GENERATION, beam_size=4, early_stopping="never", bad_words=((4,), (5, 6)), forced_eos_id=3, top_p=0.5)
+    save_model(make_model(generation=generation), tmp_path / "model")
+    assert load_model(tmp_path / "model").generation == generation
+
+
+def test_a_directory_of_the_first_format(saved):
+    """Whose generation.json has nothing of how to decode."""
+    edit(saved / "manifest.json", format_version=1)
+    content = json.loads((saved / "generation.json").read_text())
+    ids_and_lengths = ("decoder_start_id", "eos_id", "max_decode_length", "source_length")
+    (saved / "generation.json").write_text(json.dumps({name: content[name] for name in ids_and_lengths}))
+    sign(saved)
+    assert load_model(saved).generation == GENERATION
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", ml_dtypes.bfloat16])
 def test_round_trip(dtype, tmp_path):
     model = make_model(
@@ -101,7 +117,7 @@ def test_jax_arrays_are_saved_too(tmp_path):
 def test_the_files(saved):
     assert sorted(file.name for file in saved.iterdir()) == ["config.json", "generation.json", "manifest.json", "params.safetensors"]
     manifest = json.loads((saved / "manifest.json").read_text())
-    assert manifest["format_version"] == 1
+    assert manifest["format_version"] == 2
     assert sorted(manifest["sha256"]) == ["config.json", "generation.json", "params.safetensors"]
     assert [file.name for file in saved.parent.iterdir()] == ["model"]
 
@@ -220,8 +236,8 @@ def test_places_without_a_model(tmp_path):
 
 
 def test_a_newer_version(saved):
-    edit(saved / "manifest.json", format_version=2)
-    assert "written by a newer version: its format_version is 2, and this one reads up to 1; upgrade" in problems_of(saved)[0]
+    edit(saved / "manifest.json", format_version=3)
+    assert "written by a newer version: its format_version is 3, and this one reads up to 2; upgrade" in problems_of(saved)[0]
 
 
 @pytest.mark.parametrize("version", [0, "1", None, True])
@@ -287,6 +303,18 @@ def test_generation_fields(saved):
     (saved / "generation.json").write_text('{"eos_id": 30, "decoder_start_id": 2}')
     sign(saved)
     assert problems_of(saved) == ["generation: eos_id must be below target_vocab_size=11; received 30"]
+    (saved / "generation.json").write_text('{"bad_words": [[4, 11]], "forced_bos_id": 12, "beam_size": 2}')
+    sign(saved)
+    assert problems_of(saved) == [
+        "generation: forced_bos_id must be below target_vocab_size=11; received 12",
+        "generation: bad_words must be below target_vocab_size=11; received 11",
+    ]
+    (saved / "generation.json").write_text('{"bad_words": [4]}')
+    sign(saved)
+    assert "bad_words must be" in problems_of(saved)[0]
+    (saved / "generation.json").write_text('{"beam_size": 0}')
+    sign(saved)
+    assert problems_of(saved) == ["generation.json: GenerationConfig: beam_size must be at least 1; received 0"]
 
 
 def test_parameters_that_are_not_the_configs(saved):

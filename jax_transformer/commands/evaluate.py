@@ -33,7 +33,7 @@ def evaluate(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer evaluate ARGUMENTS`; returns the exit code."""
     options = tyro.cli(EvaluateOptions, args=arguments, prog="jax-transformer evaluate")
     check_rows(options.rows)
-    decoding = options.decoding()
+    options.check()
     from sacrebleu.metrics import BLEU
 
     if options.tokenize not in BLEU.TOKENIZERS:
@@ -44,6 +44,7 @@ def evaluate(arguments: Sequence[str]) -> int:
 
     pairs = read_pairs((options.source, options.target))
     model = load(options.model, options.source_tag)
+    decoding = options.decoding(model)
     translations = translate(model, [source for source, _ in pairs], decoding, rows=options.rows, source_tag=options.source_tag)
     scores = score_translations(translations, [target for _, target in pairs], tokenize=options.tokenize)
     with output_may_close():

@@ -141,11 +141,26 @@ def _import(options: PortOptions) -> int:
     print(f"{label:9} {options.source}, {len(origin['tensors'])} tensors{prefix}")
     if "ignored" in origin:
         print(f"ignored:  {', '.join(origin['ignored'])} (its programs don't read them)")
-    assumed = ", ".join(f"{name}={value}" for name, value in _assumed(model, hints).items())
-    if assumed:
-        print(f"assumed:  {assumed} (as its program has it; --set says otherwise)")
+    if model.generation.decoding:
+        print(f"decoding: {_listed(model.generation.decoding)}")
+    if left_out := _not_decoded(origin):
+        print(f"          not decoded by: {_listed(left_out)} (kept for export)")
+    if assumed := _assumed(model, hints):
+        print(f"assumed:  {_listed(assumed)} (as its program has it; --set says otherwise)")
     print(f"model:    {options.destination}, {_num_parameters(model):,} parameters, {_use(model)}")
     return 0
+
+
+def _listed(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items())
+
+
+def _not_decoded(origin: Mapping[str, Any]) -> dict[str, Any]:
+    """What a model of Hugging Face's says of its decoding that isn't built here."""
+    from jax_transformer.porting.generation_config import in_effect, not_decoded
+
+    files = origin.get("hugging_face", {"config": {}, "generation_config": ""})
+    return not_decoded(in_effect(files["config"], files["generation_config"]))
 
 
 def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:

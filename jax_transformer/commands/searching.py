@@ -7,7 +7,9 @@ import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
 
 if TYPE_CHECKING:
     from jax_transformer.decoding.decoding_config import DecodingConfig
@@ -16,40 +18,72 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How translations are looked for; see DecodingConfig. Without these options, greedily."""
+    """How translations are looked for; see DecodingConfig. What isn't given, None, is as the model says in its generation.json, and where
+    that says nothing, as DecodingConfig has it."""
 
-    beam_size: int = 1
-    """Hypotheses that are followed side by side."""
-    length_penalty: float = 1.0
-    """What a hypothesis's score is divided by: its length to this power. Above 0 favours long ones."""
-    early_stopping: Literal["false", "true", "never"] = "false"
-    """When a sentence is done: true, with beam-size ended hypotheses; never, when none could become better."""
-    semantics: Literal["huggingface", "gnmt", "floydhub"] = "huggingface"
-    """Whose beam search."""
-    no_repeat_ngram: int = 0
-    """No sequence of so many tokens twice."""
+    beam_size: int | None = None
+    """Hypotheses that are followed side by side; 1 is greedy. None, here and below: as the model says, or else 1."""
+    length_penalty: float | None = None
+    """What a hypothesis's score is divided by: its length to this power. Above 0 favours long ones. (Or else 1)"""
+    early_stopping: Literal["false", "true", "never"] | None = None
+    """When a sentence is done: true, with beam-size ended hypotheses; never, when none could become better. (Or else false)"""
+    semantics: Literal["huggingface", "gnmt", "floydhub"] | None = None
+    """Whose beam search. (Or else huggingface)"""
+    no_repeat_ngram: int | None = None
+    """No sequence of so many tokens twice; 0 for no such rule. (Or else 0)"""
     max_new_tokens: int | None = None
-    """Most tokens of a translation."""
-    sampling: bool = False
-    """Draw each token by its probability."""
-    temperature: float = 1.0
-    """Of sampling: below 1, the more probable tokens become more probable."""
-    top_k: int = 0
-    """Of sampling: only the k most probable tokens; 0 for all."""
-    top_p: float = 1.0
-    """Of sampling: only the most probable tokens, as few as have this probability together."""
-    min_p: float = 0.0
-    """Of sampling: only tokens of at least this times the greatest probability."""
+    """Most tokens of a translation. (Or else as many as the model allows)"""
+    min_new_tokens: int | None = None
+    """A translation doesn't end before so many tokens. (Or else 0)"""
+    target_tag: str = ""
+    """The token that every translation begins with, such as deu_Latn: tells NLLB and M2M-100 the target language."""
+    sampling: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Draw each token by its probability, instead of following beams."""
+    temperature: float | None = None
+    """Of sampling: below 1, the more probable tokens become more probable. (Or else 1)"""
+    top_k: int | None = None
+    """Of sampling: only the k most probable tokens; 0 for all. (Or else 0)"""
+    top_p: float | None = None
+    """Of sampling: only the most probable tokens, as few as have this probability together. (Or else 1)"""
+    min_p: float | None = None
+    """Of sampling: only tokens of at least this times the greatest probability. (Or else 0)"""
     seed: int = 0
     """Of sampling: the same seed draws the same."""
 
-    def decoding(self) -> DecodingConfig:
-        """Raises ConfigError for options that can't be meant."""
+    def check(self) -> None:
+        """Raises ConfigError for options that can be meant of no model."""
+        from jax_transformer.config import GenerationConfig
+        from jax_transformer.decoding.decoding_config import OF_DRAWING, DecodingConfig
+
+        given = self._given()
+        draws = any(given[name] is not None for name in OF_DRAWING)
+        DecodingConfig.for_model(GenerationConfig(sampling=True) if draws else GenerationConfig(beam_size=2), **given)
+
+    def decoding(self, model: Model) -> DecodingConfig:
+        """How this model decodes. Raises ConfigError for options that can't be meant of it, ValueError for a tag that it doesn't have."""
         from jax_transformer.decoding.decoding_config import DecodingConfig
 
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(SearchOptions)}
-        stopping: dict[str, bool | Literal["never"]] = {"false": False, "true": True, "never": "never"}
-        return DecodingConfig(**given | {"early_stopping": stopping[self.early_stopping]})
+        forced = _tag_id(model, self.target_tag) if self.target_tag else None
+        return DecodingConfig.for_model(model.generation, **self._given(), forced_bos_id=forced)
+
+    def _given(self) -> dict[str, Any]:
+        """Fields of DecodingConfig; None where one isn't given."""
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(SearchOptions) if field.name != "target_tag"}
+        stopping: dict[str | None, bool | Literal["never"]] = {"false": False, "true": True, "never": "never"}
+        return given | {"early_stopping": stopping.get(self.early_stopping), "sampling": self.sampling or None}
+
+
+def _tag_id(model: Model, tag: str) -> int:
+    """The id of a token that the model's target sentences may begin with. Raises ValueError, with the nearest, where there is none."""
+    from jax_transformer.trees import nearest
+
+    if model.target_tokenizer is None:
+        raise ValueError("--target-tag: expected a model with tokenizers; this one has none: port it together with its vocabularies")
+    known = model.target_tokenizer.tag_ids
+    if tag not in known:
+        some = f"one of {', '.join([*known][:10])}{', …' if len(known) > 10 else ''}" if known else "none, for its vocabulary has no tags"
+        raise ValueError(f"--target-tag: expected {some}; received {tag!r}{nearest(tag, known)}")
+    return known[tag]
 
 
 def load(path: str, source_tag: str) -> Model:

@@ -38,7 +38,7 @@ def generate_each(
     """The hypotheses of each sentence, in order, the best first, as if it were decoded alone.
 
     Args:
-      decoding: by default, as of `generate`.
+      decoding: as of `generate`.
       rows: most sentences decoded at once.
       batch_tokens: most source tokens decoded at once, padding counted; a sentence of more is decoded alone.
       prefix_ids: what every hypothesis begins with.
@@ -48,7 +48,7 @@ def generate_each(
     Raises:
       DecodingError, ValueError: see `generate`.
     """
-    check_decoding(model, decoding or DecodingConfig())
+    check_decoding(model, decoding or DecodingConfig.for_model(model.generation))
     numbers = range(len(source_ids)) if numbers is None else numbers
     found: list[list[Decoded]] = [[] for _ in source_ids]
 

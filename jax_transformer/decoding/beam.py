@@ -77,6 +77,8 @@ def run(config: TransformerConfig, decoding: DecodingConfig, weights: Weights, t
         log_probs = logits.astype(jnp.float32)
         log_probs = log_probs - jax.nn.logsumexp(log_probs, axis=-1, keepdims=True)
         log_probs = constrained(decoding, terms, beams.tokens, column, log_probs)
+        if decoding.renormalize:
+            log_probs = jax.nn.log_softmax(log_probs, axis=-1)
         return choose(decoding, terms, column, log_probs, beams._replace(state=state))
 
     return jax.lax.while_loop(goes_on, advance, beams)

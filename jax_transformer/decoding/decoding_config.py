@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from jax_transformer.config import GenerationConfig, Semantics, decoding_problems
 from jax_transformer.validation import check_field_types, require
+
+OF_BEAMS = ("beam_size", "semantics", "length_penalty", "early_stopping", "renormalize")
+OF_DRAWING = ("sampling", "temperature", "top_k", "top_p", "min_p")
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class DecodingConfig:
     """Most tokens decoded, the end token included and a forced prefix not. None: as many as the model allows."""
     min_new_tokens: int = 0
     """The end token isn't decoded before so many others."""
-    semantics: Literal["huggingface", "gnmt", "floydhub"] = "huggingface"
+    semantics: Semantics = "huggingface"
     """Whose beam search: huggingface is `generate` of transformers 5; gnmt is the same with another penalty of length; floydhub's goes on
     with beams that have ended until all have, and then compares them."""
     length_penalty: float = 1.0
@@ -33,6 +38,8 @@ class DecodingConfig:
     early_stopping: bool | Literal["never"] = False
     """When a sentence is done: true, with beam_size ended hypotheses; false, when what is under way, were it to end now, is worse than all
     of these; "never", when it could not become better at any length."""
+    renormalize: bool = False
+    """Of beams: the probabilities of the tokens that may come next are made to sum to 1, once those that may not are left out."""
     no_repeat_ngram: int = 0
     """No sequence of so many tokens is decoded twice; 0 for no such rule."""
     bad_words: tuple[tuple[int, ...], ...] = ()
@@ -55,21 +62,14 @@ class DecodingConfig:
 
     def __post_init__(self) -> None:
         check_field_types(self)
-        problems = []
+        problems = decoding_problems(self)
 
         def check(holds: bool, field: str, allowed: str) -> None:
             if not holds:
                 problems.append(f"{field} must be {allowed}; received {getattr(self, field)!r}")
 
-        for field in ("beam_size", "num_return"):
-            check(getattr(self, field) >= 1, field, "at least 1")
-        check(self.max_new_tokens is None or self.max_new_tokens >= 1, "max_new_tokens", "at least 1, or null")
-        for field in ("min_new_tokens", "no_repeat_ngram", "top_k", "seed"):
-            check(getattr(self, field) >= 0, field, "at least 0")
-        check(self.temperature > 0, "temperature", "greater than 0")
-        check(0 < self.top_p <= 1, "top_p", "greater than 0 and at most 1")
-        check(0 <= self.min_p <= 1, "min_p", "between 0 and 1")
-        check(all(self.bad_words), "bad_words", "a list of sequences of at least one id")
+        for field, least in (("num_return", 1), ("seed", 0)):
+            check(getattr(self, field) >= least, field, f"at least {least}")
         if not self.sampling:
             check(self.num_return <= self.beam_size, "num_return", f"at most beam_size={self.beam_size}")
             for field, usual in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
@@ -80,9 +80,33 @@ class DecodingConfig:
             check(self.early_stopping is False, "early_stopping", "false without beams")
         if self.semantics == "floydhub":
             check(self.early_stopping is False, "early_stopping", "false of floydhub, which knows no other rule")
-        if self.max_new_tokens is not None:
-            check(self.min_new_tokens < self.max_new_tokens, "min_new_tokens", f"below max_new_tokens={self.max_new_tokens}")
         require(self, problems)
+
+    @classmethod
+    def for_model(cls, generation: GenerationConfig, **given: Any) -> DecodingConfig:
+        """How a model is decoded: as is given; where nothing is, as the model says; where it says nothing, by the defaults above.
+
+        What the model says is left out where it isn't meant: of drawing, unless tokens are drawn; of beams, where tokens are drawn or there
+        is one beam; of length_penalty and early_stopping, with other semantics than the model's. A beam_size that is given asks for no
+        drawing. Where one of max_new_tokens and min_new_tokens is given, the model's other one makes room.
+
+        Args:
+          generation: what the model says.
+          given: fields by name; None where one isn't given.
+
+        Raises:
+          ConfigError: what is given is out of range, or contradicts itself.
+        """
+        given = {name: value for name, value in given.items() if value is not None}
+        left_out = _not_meant(generation.decoding, given)
+        merged = {name: value for name, value in generation.decoding.items() if name not in left_out} | given
+        most = merged.get("max_new_tokens")
+        if most is not None and merged.get("min_new_tokens", 0) >= most:  # the given one prevails over the model's
+            if "min_new_tokens" not in given:
+                merged["min_new_tokens"] = max(most - 1, 0)
+            elif "max_new_tokens" not in given:
+                del merged["max_new_tokens"]
+        return cls(**merged)
 
     @property
     def num_rows(self) -> int:
@@ -101,3 +125,14 @@ class DecodingConfig:
             min_p=0.0 if self.min_p == 0 else 0.5,
             seed=0,
         )
+
+
+def _not_meant(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields in which a model's own values aren't meant for the decoding that is asked for."""
+    said = {**own, **given}
+    if (given if "beam_size" in given else said).get("sampling"):
+        return OF_BEAMS
+    if said.get("beam_size", 1) == 1:
+        return OF_DRAWING + OF_BEAMS
+    usual = own.get("semantics", "huggingface")
+    return OF_DRAWING if given.get("semantics", usual) == usual else (*OF_DRAWING, "length_penalty", "early_stopping")

@@ -45,7 +45,7 @@ def generate(
 
     Args:
       source_ids: [B, S], padded, or a list of each sentence's ids, which is padded here. A sentence of pads alone gives nothing.
-      decoding: by default, greedily.
+      decoding: all of how to decode; by default, as the model says in its generation.json, which is greedily where that says nothing.
       prefix_ids: of each sentence, ids that its hypotheses begin with.
       sentence_numbers: what each sentence draws by, beside the seed; by default its row. So drawn, hypotheses don't depend on the batch.
 
@@ -54,7 +54,7 @@ def generate(
         room for a token after a prefix.
       ValueError: a source longer than the position table allows.
     """
-    decoding = decoding or DecodingConfig()
+    decoding = decoding or DecodingConfig.for_model(model.generation)
     config = model.config
     source = source_ids if isinstance(source_ids, np.ndarray) else pad(source_ids, pad_id=config.source_pad_id)
     prefixes = [list(ids) for ids in prefix_ids] if prefix_ids is not None else [[] for _ in source]

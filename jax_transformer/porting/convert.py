@@ -114,7 +114,7 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialect:
     if ignored:
         origin["ignored"] = ignored
     if directory is not None:
-        origin["hugging_face"] = {"config": dict(directory.config), "generation_config": dict(directory.generation)}
+        origin["hugging_face"] = {"config": dict(directory.config), "generation_config": directory.generation}
     files = None if directory is None else dict(directory.tokenizer) or None
     return Model(config, params, None, None, generation, origin, tokenizer_files=files)
 

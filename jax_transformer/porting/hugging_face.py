@@ -19,6 +19,7 @@ from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.files import INDEX, SUFFIXES, read_tensors, write_tensors
 from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
+from jax_transformer.porting.generation_config import decoding_fields, in_effect, parsed, text_of
 from jax_transformer.porting.rules import PortingError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -43,8 +44,8 @@ class HuggingFaceModel:
     """config.json."""
     fields: dict[str, Any]
     """What it says of TransformerConfig and GenerationConfig."""
-    generation: Json = field(default_factory=dict)
-    """generation_config.json."""
+    generation: str = ""
+    """The text of generation_config.json; "" where there is none."""
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
     """Tokenizer files by name."""
 
@@ -77,8 +78,12 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
     config = _read_json(path / CONFIG)
     table = _table(path / CONFIG, config)
     fields = read_fields(path / CONFIG, table, config)
-    generation = _read_json(path / GENERATION) if (path / GENERATION).is_file() else {}
-    fields |= _ids(path, of_family(table).resolved(config), generation)
+    generation = _read_text(path / GENERATION) if (path / GENERATION).is_file() else ""
+    fields |= _ids(path, of_family(table).resolved(config), _parsed(path / GENERATION, generation))
+    try:
+        fields |= decoding_fields(in_effect(config, generation))
+    except PortingError as error:
+        raise PortingError(f"{path / (GENERATION if generation else CONFIG)}: {error}") from None
     tokenizer = {name: (path / name).read_bytes() for name in TOKENIZER_FILES if (path / name).is_file()}
     return HuggingFaceModel(_read_weights(path), table, config, fields, generation, tokenizer)
 
@@ -95,7 +100,8 @@ def write_directory(
     """Writes a directory that `from_pretrained` loads, under another name first, which then becomes `path`.
 
     Args:
-      origin: the config.json and generation_config.json that the model came with, if any: what the config doesn't say stays as it was.
+      origin: the config.json and the text of generation_config.json that the model came with, if any: what the model doesn't say stays as
+        it was.
 
     Raises:
       PortingError: there is something at `path`, or no directory to put it in; the family isn't one of transformers.
@@ -103,21 +109,26 @@ def write_directory(
     path = Path(path).resolve()
     check_free(path)
     file = of_family(table)
-    original, of_generation = dict(origin.get("config", {})), dict(origin.get("generation_config", {}))
+    original, text = dict(origin.get("config", {})), origin.get("generation_config", "")
+    if not isinstance(text, str):
+        text, generation = _of_first_format(original, text, generation)
     content = _config_json(file, config, original)
     content |= dict.fromkeys([key for key in ("dtype", "torch_dtype") if key in original] or ["dtype"], _main_dtype(tensors))
     ids = {key: getattr(generation, name) for key, name in IDS.items()}
     if original:
-        said = _ids(path, file.resolved(original), of_generation)
+        said = _ids(path, file.resolved(original), parsed(text))
         ids = {key: value for key, value in ids.items() if value != said.get(IDS[key])}
     else:
-        of_generation = {"pad_token_id": config.target_pad_id}
+        text = _json_text({"pad_token_id": config.target_pad_id})
+    text = text_of(generation, original, text)
+    if text and ids:
+        text = _json_text(parsed(text) | ids)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     temporary.mkdir()
     try:
         _write_json(temporary / CONFIG, content | ids)
-        if of_generation:  # where there was none, transformers makes it of config.json
-            _write_json(temporary / GENERATION, of_generation | ids)
+        if text:  # where there was none, transformers makes it of config.json
+            (temporary / GENERATION).write_bytes(text.encode())
         for name, data in tokenizer.items():
             (temporary / name).write_bytes(data)
         write_tensors(temporary / WEIGHTS[0], tensors)
@@ -126,6 +137,14 @@ def write_directory(
         temporary.rename(path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _of_first_format(config: Json, kept: Json, generation: GenerationConfig) -> tuple[str, GenerationConfig]:
+    """Of a model directory of the first format, which has the content of generation_config.json, and none of it in its generation.json: the
+    text, and what both say."""
+    text = _json_text(kept) if kept else ""
+    known = {name: value for name, value in vars(generation).items() if value is not None}
+    return text, GenerationConfig(**decoding_fields(in_effect(config, text)) | known)
 
 
 def _main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
@@ -253,16 +272,28 @@ def _read_weights(path: Path) -> Mapping[str, Any]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
+    return _parsed(path, _read_text(path))
+
+
+def _parsed(path: Path, text: str) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return parsed(text)
+    except PortingError as error:
+        raise PortingError(f"{path}: {error}") from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode()
     except OSError as error:
         raise PortingError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except UnicodeDecodeError as error:
         raise PortingError(f"{path}: no JSON ({error})") from None
-    if not isinstance(content, dict):
-        raise PortingError(f"{path}: expected a JSON object; received {type(content).__name__}")
-    return content
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(_json_text(content), encoding="utf-8")
+
+
+def _json_text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

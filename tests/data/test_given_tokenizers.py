@@ -202,6 +202,22 @@ def metaspace_unigram() -> tokenizers.Tokenizer:
     return made
 
 
+def test_a_language_of_nllb_is_a_tag(tmp_path: Path) -> None:
+    """Which stands where its own template puts the source's, and begins the target."""
+    original = metaspace_unigram()
+    original.add_special_tokens(["deu_Latn", "eng_Latn"])
+    ids = {name: original.token_to_id(name) for name in ("<2de>", "deu_Latn", "eng_Latn")}
+    template = ["eng_Latn", "$A", "</s>"]
+    original.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=[(name, original.token_to_id(name)) for name in ("eng_Latn", "</s>")]
+    )
+    original.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load(tmp_path / "tokenizer.json", None, add_eos=True)
+    assert tokenizer.encode(TEXTS, "eng_Latn") == [encoding.ids for encoding in original.encode_batch(TEXTS)]
+    assert dict(tokenizer.tag_ids) == ids
+    assert tokenizer.decode([[ids["deu_Latn"], *tokenizer.encode(["the cat"])[0]]]) == ["the cat"]
+
+
 @pytest.mark.parametrize("make", [byte_level, metaspace_unigram])
 def test_a_given_pipeline_encodes_as_it_did(tmp_path: Path, make: Any) -> None:
     original = make()

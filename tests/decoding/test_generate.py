@@ -263,6 +263,17 @@ def test_what_the_model_cannot_do(model: Model, sources: list[list[int]], option
         generate(model, sources, **options)
 
 
+def test_without_a_config_a_model_is_decoded_as_it_says(model: Model, sources: list[list[int]]) -> None:
+    """Greedily, where it says nothing."""
+    asked = DecodingConfig(beam_size=3, length_penalty=2.0, forced_bos_id=7, max_new_tokens=MOST)
+    own = dataclasses.replace(model.generation, beam_size=3, length_penalty=2.0, forced_bos_id=7, max_new_tokens=MOST)
+    expected, received = generate(model, sources, asked), generate(dataclasses.replace(model, generation=own), sources)
+    np.testing.assert_array_equal(received.sequences, expected.sequences)
+    np.testing.assert_array_equal(received.scores, expected.scores)
+    assert (received.sequences[:, 0, 0] == 7).all()
+    np.testing.assert_array_equal(generate(model, sources).sequences, generate(model, sources, DecodingConfig()).sequences)
+
+
 def test_no_sentences(model: Model) -> None:
     found = generate(model, [], DecodingConfig(beam_size=3, num_return=2))
     assert (found.sequences.shape, found.scores.shape) == ((0, 2, 0), (0, 2))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -79,6 +80,11 @@ class Tokenizer:
     def tags(self) -> tuple[str, ...]:
         """What `encode` can put before a sentence, by id: of a given vocabulary every special token that has no other role."""
         return tuple(self._tag_ids)
+
+    @property
+    def tag_ids(self) -> Mapping[str, int]:
+        """The id of each of `tags`, such as the first token of a target that tells its language."""
+        return MappingProxyType(self._tag_ids)
 
     def encode(self, sentences: Sequence[str], tag: str = "") -> list[list[int]]:
         """The ids of each sentence, with <bos> and <eos> where this tokenizer adds them; unknown tokens are unk_id.
