@@ -415,7 +415,8 @@ def test_evaluating_prints_scores_with_their_signatures(model_directory: Path, t
 
 
 def test_a_source_tag_goes_with_every_sentence(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from jax_transformer.decoding.translation import decode_ids, translate
+    from jax_transformer.decoding.batches import generate_each
+    from jax_transformer.decoding.translation import translate
     from jax_transformer.model_directory import load_model
 
     sentences = ["eins zwei drei", "vier", "", "fünf sechs sieben acht"]
@@ -427,7 +428,8 @@ def test_a_source_tag_goes_with_every_sentence(model_directory: Path, tmp_path: 
     tagged = translate(model, sentences, source_tag="<2de>")
     assert tagged != translate(model, sentences)
     encoded = model.source_tokenizer.encode([text for text in sentences if text], "<2de>")
-    assert [text for text in tagged if text] == [text for text in model.target_tokenizer.decode(decode_ids(model, encoded)) if text]
+    best = [found[0].ids for found in generate_each(model, encoded)]
+    assert [text for text in tagged if text] == [text for text in model.target_tokenizer.decode(best) if text]
     save_model(model, tmp_path / "model")
     file = write(tmp_path / "source", "\n".join(sentences) + "\n")
     code, out, err = run(capsys, "translate", str(tmp_path / "model"), "--input", file, "--source-tag", "<2de>")
@@ -453,11 +455,12 @@ def test_an_unknown_source_tag_is_refused(model_directory: Path, tmp_path: Path,
 
 def test_random_weights_end_sentences(model_directory: Path) -> None:
     """What the tests above compare is not a row of cut-off sentences."""
-    from jax_transformer.decoding.translation import decode_ids
+    from jax_transformer.decoding.batches import generate_each
     from jax_transformer.model_directory import load_model
 
     model = load_model(model_directory)
     assert model.source_tokenizer is not None
-    decoded = decode_ids(model, model.source_tokenizer.encode(["eins", "zwei drei", "vier fünf sechs"]))
+    found = generate_each(model, model.source_tokenizer.encode(["eins", "zwei drei", "vier fünf sechs"]))
+    decoded = [best.ids for best, *_ in found]
     assert len({tuple(ids) for ids in decoded}) > 1
     assert np.mean([len(ids) < 23 for ids in decoded]) > 0.5

@@ -24,7 +24,9 @@ def describe(model: Model, translations: Sequence[Translation], source_tag: str 
     sources, targets = [part.source_ids for part, _ in flat], [hypothesis.ids for _, hypothesis in flat]
     source_tokenizer, target_tokenizer = tokenizers_of(model)
     each = []
-    for (part, (_, ids, _)), log_probs, weights in zip(flat, score_ids(model, sources, targets), align(model, sources, targets), strict=True):
+    for (part, (_, ids, _)), log_probs, weights in zip(
+        flat, score_ids(model, sources, targets), align(model, sources, targets), strict=True
+    ):
         source, target = words_of_text(source_tokenizer, part.source.strip(), source_tag), words_of_ids(target_tokenizer, ids)
         each.append(_Described(target_tokenizer.tokens(ids), log_probs.tolist(), source, target, word_pairs(weights, source, target)))
 

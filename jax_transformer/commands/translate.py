@@ -116,9 +116,7 @@ class Translator:
             if self.options.num_return == 1:
                 yield translation.text()
             elif translation.parts:
-                yield from (
-                    f"{number}\t{translation.score(rank):.4f}\t{translation.text(rank)}" for rank in range(self.options.num_return)
-                )
+                yield from (f"{number}\t{translation.score(rank):.4f}\t{translation.text(rank)}" for rank in range(self.options.num_return))
 
     def _jsonl(self, texts: Sequence[str], found: Sequence[Translation]) -> Iterator[str]:
         from jax_transformer.commands.jsonl import describe

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.decoding.batches import generate_each
 from jax_transformer.decoding.greedy import greedy
-from jax_transformer.decoding.translation import decode_ids
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model_directory import Model
 from jax_transformer.trees import flatten, unflatten
@@ -37,6 +37,11 @@ def make_model(generation: GenerationConfig = GENERATION, **changes: str) -> Mod
 def sentences(*lengths: int) -> list[list[int]]:
     rng = np.random.default_rng(3)
     return [rng.integers(1, 23, length).tolist() for length in lengths]
+
+
+def decode_ids(model: Model, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The best hypothesis of each, without its end."""
+    return [ids[: ids.index(28)] if 28 in ids else ids for (ids, _), *_ in generate_each(model, sources)]
 
 
 def by_itself(model: Model, ids: Sequence[int], length: int) -> list[int]:

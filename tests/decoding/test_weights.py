@@ -17,7 +17,7 @@ CONFIG = TransformerConfig(source_vocab_size=5, target_vocab_size=6, d_model=4, 
 
 
 def test_they_last_as_long_as_their_model() -> None:
-    model = Model(CONFIG, init_params(CONFIG, jax.random.key(0)), None, None, GenerationConfig(0, 1))
+    model = Model(CONFIG, init_params(CONFIG, jax.random.key(0)), None, None, GenerationConfig(decoder_start_id=0, eos_id=1))
     before = len(weights._KEPT)
     kept = weights_of(model)
     assert weights_of(model) is kept
@@ -31,5 +31,5 @@ def test_they_last_as_long_as_their_model() -> None:
 
 def test_a_model_that_is_decoded_without_a_cache_has_no_layers_apart() -> None:
     config = dataclasses.replace(CONFIG, decoder_causal=False)
-    model = Model(config, init_params(config, jax.random.key(0)), None, None, GenerationConfig(0, 1))
+    model = Model(config, init_params(config, jax.random.key(0)), None, None, GenerationConfig(decoder_start_id=0, eos_id=1))
     assert weights_of(model).layers is None
