@@ -29,7 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "porting": DIRECTORY,
     "model_directory": {"data.tokenizers", "porting.files", "porting.rules", "trees", *MODEL},  # its files are tensors and tokenizers
     "decoding": DIRECTORY,
-    "training": {"data", "decoding", "config_files", *DIRECTORY, *RUN},
+    "pages": set(),
+    "training": {"data", "decoding", "config_files", "pages", *DIRECTORY, *RUN},
     "presets": {"recipes", *RUN},
     "recipes": RUN,
     "config_files": RUN,
@@ -41,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
 FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
     "parity": {"numpy"},
+    "pages": set(),
     "config": set(),
     "trees": set(),
     "data_config": set(),
