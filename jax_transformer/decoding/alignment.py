@@ -86,7 +86,7 @@ def align(
         no such layer.
     """
     layers = model.config.num_decoder_layers
-    layer = max(layers - 2, 0) if layer is None else layer
+    layer = default_layer(model.config) if layer is None else layer
     if not 0 <= layer < layers:
         raise DecodingError(f"layer: expected from 0 to {layers - 1}, one of the decoder's; received {layer}")
     _check(model, source_ids, target_ids)
@@ -100,6 +100,11 @@ def align(
         for i, of_sentence in zip(batch, weights, strict=False):  # padded rows come last
             aligned[i] = of_sentence[: len(target_ids[i]), : len(source_ids[i])]
     return aligned
+
+
+def default_layer(config: TransformerConfig) -> int:
+    """The last decoder layer but one, or the only one."""
+    return max(config.num_decoder_layers - 2, 0)
 
 
 def word_pairs(weights: np.ndarray, source: Words, target: Words) -> list[Pair]:
