@@ -16,7 +16,7 @@ from jax_transformer.pages.attention import Maps
 
 WIDTH = 12.0
 LONGEST_LABEL = 16
-LEAST_POINTS, MOST_POINTS = 5.0, 11.0
+LEAST_POINTS, MOST_POINTS = 6.0, 11.0
 """Of labels."""
 NO_GLYPH = "□"
 

@@ -27,6 +27,7 @@ function mapSection(data) {
   const tools = element('div', { class: 'selectors' });
   const aside = element('div', { class: 'all' });
   const caption = element('figcaption', {});
+  const figure = element('figure', { class: 'large' }, caption, readout, canvas);
   let parts = null;
 
   function showKind(kind) {
@@ -40,6 +41,7 @@ function mapSection(data) {
       head: choices('Head', 'head', [[null, 'mean'], ...numbers(heads)], (head) => showMap(state.layer, head)),
       all: overview(kind, showMap),
     };
+    figure.style.flexBasis = `${140 + 32 * kind.keys.length}px`; // where this leaves no room for them, the small maps stand below
     tools.replaceChildren(parts.layer.node, parts.head.node);
     aside.replaceChildren(element('h3', {}, 'All layers and heads'), parts.all.node);
     showMap(state.layer, state.head);
@@ -60,7 +62,7 @@ function mapSection(data) {
   const kinds = choices('Attention', 'kind', data.kinds.map((kind) => [kind, kind.title]), showKind);
   kinds.select(state.kind);
   const node = section('map', 'Weights', null, rows, element('div', { class: 'controls' }, kinds.node, tools),
-    element('div', { class: 'panels' }, element('figure', { class: 'large' }, caption, readout, canvas), aside));
+    element('div', { class: 'panels' }, figure, aside));
   return { node, start: () => showKind(state.kind) };
 }
 
