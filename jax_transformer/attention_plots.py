@@ -19,6 +19,8 @@ LONGEST_LABEL = 16
 LEAST_POINTS, MOST_POINTS = 6.0, 11.0
 """Of labels."""
 NO_GLYPH = "□"
+NO_FONTS = ("Last Resort High-Efficiency",)
+"""Comes with matplotlib, and has a box for every character."""
 
 
 def heat_maps(maps: Maps, *, layer: int | None = None, head: int | None = None) -> Figure:
@@ -72,9 +74,7 @@ def _fonts(tokens: Sequence[str]) -> tuple[list[str], set[str]]:
     missing = set("".join(tokens)) - _characters(findfont(FontProperties()))
     families = list(rcParams["font.family"])
     for entry in fontManager.ttflist:
-        if not missing:
-            break
-        found = missing & _characters(entry.fname)
+        found = missing and entry.name not in NO_FONTS and missing & _characters(entry.fname)
         if found:
             families.append(entry.name)
             missing -= found

@@ -13,7 +13,7 @@ function masthead(data) {
 
 /** Radio buttons in a row; entries: [value, label]; `choose(value)` is told which. */
 function choices(title, name, entries, choose) {
-  const inputs = entries.map(([value, label]) => [value, element('input', { type: 'radio', name, value: String(value), change: () => choose(value) }), label]);
+  const inputs = entries.map(([value, label]) => [value, element('input', { type: 'radio', name, value: label, change: () => choose(value) }), label]);
   const node = element('fieldset', { class: 'choices' }, element('legend', {}, title),
     element('div', {}, inputs.map(([, input, label]) => element('label', {}, input, element('span', {}, label)))));
   return { node, select: (chosen) => inputs.forEach(([value, input]) => { input.checked = value === chosen; }) };
