@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "recipes": RUN,
     "config_files": RUN,
     "plot_style": set(),
+    "attention_plots": {"pages"},
     "plots": {"plot_style", "training.losses", "training.schedules", *MODEL, *RUN},  # what is drawn is what these compute
 }
 """Part of the package → the parts it may import, anywhere in its source; a part is also free to import itself."""
@@ -42,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
 FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
     "parity": {"numpy"},
-    "pages": set(),
+    "pages": {"numpy"},
     "config": set(),
     "trees": set(),
     "data_config": set(),
@@ -53,6 +54,7 @@ FOREIGN: dict[str, set[str]] = {
     "data": {"datasets", "numpy", "pyarrow", "sentencepiece", "spacy", "tokenizers"},
     "plot_style": {"matplotlib"},
     "plots": {"jax", "matplotlib", "numpy"},
+    "attention_plots": {"matplotlib", "numpy"},
 }
 """Part → the libraries it may import beside the standard one."""
 

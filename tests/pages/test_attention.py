@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 
 from jax_transformer import attention_plots
 from jax_transformer.cli import main
-from jax_transformer.decoding.alignment import align
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model_directory import save_model
 from jax_transformer.pages import attention
