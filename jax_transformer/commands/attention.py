@@ -75,7 +75,7 @@ def page(options: AttentionOptions) -> str:
 def _pair(options: AttentionOptions) -> Pair:
     from jax_transformer.commands.searching import load
     from jax_transformer.data.tokenizers import words_of_ids, words_of_text
-    from jax_transformer.decoding.alignment import align, attention, default_layer, word_pairs
+    from jax_transformer.decoding.alignment import attention, default_layer, word_pairs
     from jax_transformer.decoding.generate import starts_and_ends
     from jax_transformer.pages.attention import Maps
 
@@ -86,12 +86,12 @@ def _pair(options: AttentionOptions) -> Pair:
     if source_tokenizer is None or target_tokenizer is None:
         raise ValueError(f"{options.model}: expected a model with tokenizers; this one has none: port it together with its vocabularies")
     _check_choice(model, options)
-    source_ids = _source_ids(model, options)
-    target_ids = _target_ids(model, options, source_ids)
+    source_ids = _source_ids(model, source_tokenizer, options)
+    target_ids = _target_ids(model, target_tokenizer, options, source_ids)
     weights, layer = attention(model, source_ids, target_ids), default_layer(model.config)
     source_words = words_of_text(source_tokenizer, options.sentence, options.source_tag)
     target_words = words_of_ids(target_tokenizer, target_ids)
-    pairs = word_pairs(align(model, [source_ids], [target_ids])[0], source_words, target_words)
+    pairs = word_pairs(weights.cross[layer].mean(axis=0), source_words, target_words)
 
     start_id, _ = starts_and_ends(model)
     source, target = _shown(source_tokenizer, source_ids), _shown(target_tokenizer, target_ids)
@@ -111,29 +111,27 @@ def _check_choice(model: Model, options: AttentionOptions) -> None:
             raise ValueError(f"--{name} must be from 0 to {count - 1}, for {options.kind} attention of this model; received {given}")
 
 
-def _source_ids(model: Model, options: AttentionOptions) -> list[int]:
+def _source_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions) -> list[int]:
     from jax_transformer.decoding.shapes import limit
 
-    assert model.source_tokenizer is not None
-    (ids,) = model.source_tokenizer.encode([options.sentence], options.source_tag)
+    (ids,) = tokenizer.encode([options.sentence], options.source_tag)
     most = limit(model, "source")
     if not 1 <= len(ids) <= most:
         raise ValueError(f"the sentence: expected from 1 to {most} tokens, the model's longest; received {len(ids)}")
     return ids
 
 
-def _target_ids(model: Model, options: AttentionOptions, source_ids: list[int]) -> list[int]:
+def _target_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions, source_ids: list[int]) -> list[int]:
     """Of the given target, or the translation, with the end token where there is room for it."""
     from jax_transformer.decoding.generate import starts_and_ends
     from jax_transformer.decoding.shapes import limit
     from jax_transformer.decoding.translation import decode_ids
 
-    assert model.target_tokenizer is not None
     _, eos_id = starts_and_ends(model)
     most = limit(model, "target")
     if options.target is None:
         return [*decode_ids(model, [source_ids])[0], eos_id][:most]
-    (ids,) = model.target_tokenizer.adding(bos=False, eos=False).encode([options.target])
+    (ids,) = tokenizer.adding(bos=False, eos=False).encode([options.target])
     if len(ids) >= most:
         raise ValueError(f"--target: expected at most {most - 1} tokens, the model's longest; received {len(ids)}")
     return [*ids, eos_id]

@@ -56,19 +56,14 @@ def render(model: str, source: Sentence, target: Sentence, maps: dict[str, Maps]
     Args:
       model: its name.
       maps: by kind, in the order in which they are offered.
-      shown: what is selected at first: a "kind", and a "layer" and a "head" from 0; None for the alignment's layer, and for the mean.
+      shown: what is selected at first: a "kind", a "layer" from 0, and a "head" from 0, or None for the mean.
     """
     data = {
         "model": model,
         "source": source._asdict(),
         "target": target._asdict(),
         "kinds": [
-            {
-                "name": name,
-                **of_kind._asdict(),
-                "weights": packed(of_kind.weights),
-                "shape": of_kind.weights.shape,
-            }
+            {"name": name, **of_kind._asdict(), "weights": packed(of_kind.weights), "shape": of_kind.weights.shape}
             for name, of_kind in maps.items()
         ],
         "alignment": alignment._asdict(),
