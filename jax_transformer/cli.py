@@ -58,7 +58,7 @@ USAGE = """jax-transformer COMMAND …
   evaluate    score a model on a text with its reference
   port        turn a PyTorch checkpoint into a model directory, and back
   report      write a run's report.html anew
-  plot        draw positions, masks, learning rates or smoothed targets
+  plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
 
 jax-transformer COMMAND --help tells the options."""
 

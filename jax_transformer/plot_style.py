@@ -46,11 +46,7 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 100) -> Non
       ValueError: a suffix other than those of FORMATS, or no such directory.
     """
     path = Path(path)
-    check_suffix(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"{path}: expected a directory that exists; there is no {path.parent}")
-    if path.is_dir():
-        raise ValueError(f"{path}: expected the name of a file; it is a directory")
+    check_path(path)
     kind = path.suffix.lower().removeprefix(".")
     metadata = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
@@ -61,10 +57,14 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 100) -> Non
         temporary.unlink(missing_ok=True)
 
 
-def check_suffix(path: str | os.PathLike[str]) -> None:
-    """Raises ValueError unless the file's name ends as one of FORMATS."""
-    if Path(path).suffix.lower() not in FORMATS:
-        raise ValueError(f"{path}: expected a file name that ends in one of {', '.join(FORMATS)}; received {Path(path).suffix!r}")
+def check_path(path: Path, formats: tuple[str, ...] = FORMATS) -> None:
+    """Raises ValueError unless a file of that name, which ends as one of `formats`, can be written."""
+    if path.suffix.lower() not in formats:
+        raise ValueError(f"{path}: expected a file name that ends in one of {', '.join(formats)}; received {path.suffix!r}")
+    if not path.parent.is_dir():
+        raise ValueError(f"{path}: expected a directory that exists; there is no {path.parent}")
+    if path.is_dir():
+        raise ValueError(f"{path}: expected the name of a file; it is a directory")
 
 
 def ink() -> str:

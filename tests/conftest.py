@@ -6,7 +6,9 @@ need no other shapes take these, so that one process compiles a function of them
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +18,11 @@ import pytest
 from jax_transformer.config import TransformerConfig
 
 SOURCE_PAD, TARGET_PAD = 1, 2
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+    "--disable-sync",
+]  # fmt: skip
 
 
 class Ids(NamedTuple):
@@ -103,3 +110,38 @@ def quick_compilation() -> Iterator[None]:
         patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
         yield
     jax.config.update("jax_disable_most_optimizations", before)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium (the browser that Debian packages), driven by Python's playwright."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    with playwright.sync_playwright() as driver:
+        running = driver.chromium.launch(executable_path=CHROMIUM, args=CHROMIUM_FLAGS)
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def visited(browser: Any) -> Iterator[Callable[..., Any]]:
+    """visited(file, width=…, …) → a file in a page that is ready. At the end: no request but for files, and no message on the console."""
+    pages, files, requests, messages = [], [], [], []
+
+    def visit(file: Path, width: int = 1200, **options: Any) -> Any:
+        page = browser.new_page(viewport={"width": width, "height": 900}, **{"reduced_motion": "reduce", **options})
+        pages.append(page)
+        files.append(file.as_uri())
+        page.on("request", lambda request: requests.append(request.url))
+        page.on("console", lambda message: messages.append(message.text))
+        page.on("pageerror", lambda error: messages.append(str(error)))
+        page.goto(file.as_uri())
+        page.wait_for_selector("html[data-ready]", state="attached")
+        return page
+
+    yield visit
+    for page in pages:
+        page.close()
+    assert messages == []
+    assert requests == files

@@ -29,11 +29,13 @@ ALLOWED: dict[str, set[str]] = {
     "porting": DIRECTORY,
     "model_directory": {"data.tokenizers", "porting.files", "porting.rules", "trees", *MODEL},  # its files are tensors and tokenizers
     "decoding": DIRECTORY,
-    "training": {"data", "decoding", "config_files", *DIRECTORY, *RUN},
+    "pages": set(),
+    "training": {"data", "decoding", "config_files", "pages", *DIRECTORY, *RUN},
     "presets": {"recipes", *RUN},
     "recipes": RUN,
     "config_files": RUN,
     "plot_style": set(),
+    "attention_plots": {"pages"},
     "plots": {"plot_style", "training.losses", "training.schedules", *MODEL, *RUN},  # what is drawn is what these compute
 }
 """Part of the package → the parts it may import, anywhere in its source; a part is also free to import itself."""
@@ -41,6 +43,7 @@ ALLOWED: dict[str, set[str]] = {
 FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
     "parity": {"numpy"},
+    "pages": {"numpy"},
     "config": set(),
     "trees": set(),
     "data_config": set(),
@@ -51,6 +54,7 @@ FOREIGN: dict[str, set[str]] = {
     "data": {"datasets", "numpy", "pyarrow", "sentencepiece", "spacy", "tokenizers"},
     "plot_style": {"matplotlib"},
     "plots": {"jax", "matplotlib", "numpy"},
+    "attention_plots": {"matplotlib", "numpy"},
 }
 """Part → the libraries it may import beside the standard one."""
 

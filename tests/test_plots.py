@@ -19,6 +19,7 @@ from jax_transformer import plots
 from jax_transformer.cli import main
 from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.config_files import dump_config
+from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.model import functional
 from jax_transformer.model.masks import make_masks
 from jax_transformer.model.positions import sinusoid_table
@@ -29,7 +30,7 @@ from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.training.schedules import inverse_square_root, make_schedule
 
 ROOT = Path(__file__).resolve().parent.parent
-SIGNATURES = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-"}
+SIGNATURES = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-", ".html": b"<!doctype html>"}
 SMALL = TransformerConfig(
     source_vocab_size=7, target_vocab_size=7, d_model=16, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1, max_length=24,
     decoder_max_length=20, position_offset=2,
@@ -260,8 +261,10 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory: empty, but for docs/pictures/ and a run with a model of learned positions."""
-    config = dataclasses.replace(SMALL, position_kind="learned", target_pad_id=3)
+    """The working directory: empty, but for docs/pictures/ and a run with a model of learned positions, two layers and four heads."""
+    sizes = {"num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
+    config = dataclasses.replace(SMALL, position_kind="learned", target_pad_id=3, **sizes)
+    words = train_tokenizer(["dog Hund"], kind="words", specials=SpecialIds(pad=3, unk=0, bos=2, eos=4), vocab_size=7)
     run = RunConfig(
         model=config,
         data=DataConfig(max_length=20),
@@ -271,7 +274,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     (tmp_path / "runs" / "demo" / "config.yaml").write_text(dump_config(run))
     params = functional.init_params(config, jax.random.key(0))
-    save_model(Model(config, params, None, None, GenerationConfig(decoder_start_id=2, eos_id=4)), tmp_path / "runs" / "demo" / "model")
+    save_model(Model(config, params, words, words, GenerationConfig(decoder_start_id=2, eos_id=4)), tmp_path / "runs" / "demo" / "model")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -293,7 +296,7 @@ def files(folder: Path) -> set[str]:
 
 def documented_commands() -> list[str]:
     lines = [line for page in ("docs/pictures.md", "README.md") for line in (ROOT / page).read_text(encoding="utf-8").splitlines()]
-    commands = [line.split("#")[0].strip() for line in lines if line.startswith("jax-transformer plot ") and "|" not in line]
+    commands = [line.split("#")[0].strip() for line in lines if line.startswith("jax-transformer plot ") and "[" not in line]
     assert len(commands) >= 9
     return commands
 
@@ -309,7 +312,7 @@ def test_documented_commands_run(here: Path, capsys: pytest.CaptureFixture[str],
 
 def test_the_pictures_of_the_page_are_there_and_small() -> None:
     page = (ROOT / "docs" / "pictures.md").read_text(encoding="utf-8")
-    for kind in ("positions", "masks", "schedule", "smoothing"):
+    for kind in ("positions", "masks", "schedule", "smoothing", "attention"):
         assert f"(pictures/{kind}.png)" in page
         assert (ROOT / "docs" / "pictures" / f"{kind}.png").stat().st_size < 120_000
 
@@ -350,7 +353,7 @@ def test_sizes_are_the_options(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("flow", "unknown picture 'flow'; expected one of positions, masks, schedule, smoothing"),
+        ("flow", "unknown picture 'flow'; expected one of positions, masks, schedule, smoothing, attention"),
         ("positions dmeo", "unknown preset 'dmeo'; expected one of demo"),
         ("positions docs", "docs is no model directory"),
         ("positions --columns 600", "expected columns from 0 to 511 (d_model=512); received 600"),

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from jax_transformer.commands.attention import PAGE, AttentionOptions
+from jax_transformer.commands.attention import draw as draw_attention
+from jax_transformer.commands.attention import page as attention_page
+from jax_transformer.commands.picture import PictureOptions
 from jax_transformer.config import TransformerConfig
+from jax_transformer.pages.page import write_page
 from jax_transformer.presets import PRESETS, get_preset
 from jax_transformer.run_config import RunConfig
 from jax_transformer.validation import ConfigError
@@ -19,36 +24,28 @@ if TYPE_CHECKING:
 
 PAD = "<pad>"
 USAGE = """jax-transformer plot KIND [CONFIG] [-o FILE] [options]
+jax-transformer plot attention MODEL SENTENCE [-o FILE] [options]
 
   positions   the position table, some of its columns, and the dot products of its rows
   masks       who may attend to whom in a sentence pair with padding
   schedule    the learning rate by step, and the paper's for other sizes and warm-ups
   smoothing   smoothed targets, and the loss by the probability of the label
+  attention   what each head attends to while it translates a sentence: a picture, or a page (.html) with all of them
 
 CONFIG is a preset, a run directory or a model directory; without one, paper_base.
 jax-transformer plot KIND --help tells the options."""
 
 
 @dataclass(frozen=True)
-class PictureOptions:
-    """What every picture takes."""
+class ConfigOptions(PictureOptions):
+    """What every picture of a config takes."""
 
     config: tyro.conf.Positional[str] = "paper_base"
     """A preset, a run directory or a model directory. (./NAME is the directory where a preset has the same name.)"""
-    output: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = ""
-    """The picture: .png, .svg or .pdf. Without it: KIND.png here. A file of that name is replaced."""
-    width: float = 12.0
-    """Inches."""
-    height: float = 0.0
-    """Inches. 0: what suits the picture."""
-    dpi: int = 100
-    """Dots per inch of a PNG."""
-    dark: bool = False
-    """Light on a dark ground."""
 
 
 @dataclass(frozen=True)
-class PositionsOptions(PictureOptions):
+class PositionsOptions(ConfigOptions):
     """Draw a position table. Learned ones need a model directory, or a run directory with a model in it."""
 
     stack: Literal["encoder", "decoder"] = "encoder"
@@ -59,7 +56,7 @@ class PositionsOptions(PictureOptions):
 
 
 @dataclass(frozen=True)
-class MasksOptions(PictureOptions):
+class MasksOptions(ConfigOptions):
     """Draw the attention masks of one sentence pair, by the config's rules."""
 
     source: str = f"A dog sleeps . <eos> {PAD} {PAD}"
@@ -71,7 +68,7 @@ class MasksOptions(PictureOptions):
 
 
 @dataclass(frozen=True)
-class ScheduleOptions(PictureOptions):
+class ScheduleOptions(ConfigOptions):
     """Draw learning rates. CONFIG is a preset or a run directory: a model's config doesn't tell how it was trained."""
 
     curves: Annotated[tuple[str, ...], tyro.conf.arg(metavar="D_MODEL:WARMUP")] = ("512:4000", "512:8000", "256:4000")
@@ -81,7 +78,7 @@ class ScheduleOptions(PictureOptions):
 
 
 @dataclass(frozen=True)
-class SmoothingOptions(PictureOptions):
+class SmoothingOptions(ConfigOptions):
     """Draw smoothed targets and losses. CONFIG is a preset or a run directory: a model's config doesn't tell how it was trained."""
 
     label_smoothing: float | None = None
@@ -100,9 +97,14 @@ def plot(arguments: list[str]) -> int:
     options: Any = tyro.cli(kind, args=arguments[1:], prog=f"jax-transformer plot {name}")
     output = Path(options.output or f"{name}.png")
     _check_size(options)
-    from jax_transformer.plot_style import check_suffix, save, style
+    from jax_transformer.plot_style import FORMATS, check_path, save, style
 
-    check_suffix(output)
+    is_attention = isinstance(options, AttentionOptions)
+    check_path(output, (*FORMATS, PAGE) if is_attention else FORMATS)
+    if is_attention and output.suffix.lower() == PAGE:
+        write_page(output, attention_page(options))
+        print(output)
+        return 0
     with style(dark=options.dark):
         figure = draw(options)
         figure.set_size_inches(options.width, options.height or options.width / 12.0 * figure.get_figheight())
@@ -219,4 +221,5 @@ KINDS: dict[str, tuple[type[PictureOptions], Callable[[Any], Figure]]] = {
     "masks": (MasksOptions, _masks),
     "schedule": (ScheduleOptions, _schedule),
     "smoothing": (SmoothingOptions, _smoothing),
+    "attention": (AttentionOptions, draw_attention),
 }

@@ -19,7 +19,7 @@ from jax_transformer.cli import main
 from jax_transformer.config_files import dump_config
 from jax_transformer.run_config import RunConfig, TrainConfig
 from jax_transformer.training import report, report_data
-from jax_transformer.training.report import embedded_json, render, write_report
+from jax_transformer.training.report import render, write_report
 from jax_transformer.training.report_data import MEANS, MOST_EVALUATIONS, MOST_POINTS, read_run, thinned
 from jax_transformer.training.run_directory import RunDirectory, RunError
 
@@ -175,13 +175,6 @@ def test_text_of_the_run_never_becomes_markup(tmp_path: Path) -> None:
     assert [sentence["source"] for sentence in embedded(page)["samples"]["sentences"]] == HOSTILE
 
 
-def test_json_in_the_page_is_json() -> None:
-    value = {"a": [1.5, math.nan, -math.inf], "b": "</x>&\u2029", "c": None}
-    text = embedded_json(value)
-    assert not set("<>&\u2028\u2029") & set(text)
-    assert json.loads(text) == {"a": [1.5, None, None], "b": "</x>&\u2029", "c": None}
-
-
 def test_the_page_asks_for_nothing_and_runs_its_own_script_alone(tmp_path: Path) -> None:
     page = render(read_run(write_run(tmp_path / "run", [])))
     assert "default-src 'none'" in page
@@ -262,7 +255,7 @@ def test_a_resumed_run_forgets_the_samples_it_makes_anew(tmp_path: Path) -> None
 
 def test_every_source_of_the_page_is_used() -> None:
     names = {path.name for path in report.TEMPLATE.iterdir()}
-    assert names == {*report.SCRIPTS, "report.html", "report.css"}
+    assert names == {*report.SCRIPTS, report.STYLE}
 
 
 def test_the_config_shown_is_the_one_written() -> None:

@@ -1,14 +1,10 @@
-"""report.html in a real browser: it draws, answers the pointer and the keyboard, and no text in it ever runs.
-
-Needs Chromium (the browser that Debian packages) and Python's playwright.
-"""
+"""report.html in a real browser: it draws, answers the pointer and the keyboard, and no text in it ever runs."""
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +14,6 @@ from jax_transformer.config_files import dump_config
 from jax_transformer.run_config import RunConfig
 from jax_transformer.training.report import write_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-playwright = pytest.importorskip("playwright.sync_api", reason="the package playwright is not installed")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
-    "--disable-sync",
-]  # fmt: skip
 HOSTILE = [
     "</script><script>window.broken = 1</script>",
     "<img src=x onerror='window.broken = 2'>",
@@ -73,36 +61,16 @@ def write_run(run: Path, steps: int = 100, evaluations: int = 5, texts: list[str
     return run
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as driver:
-        running = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield running
-        running.close()
-
-
 @pytest.fixture
-def opened(browser: Any) -> Iterator[Open]:
-    """opened(run, width=…, …) → the run's report in a page. At the end: no request but for the file, and no message on the console."""
-    pages, requests, messages = [], [], []
+def opened(visited: Open) -> Open:
+    """opened(run, width=…, …) → the run's report in a page."""
 
     def open_page(run: Path, width: int = 1200, **options: Any) -> Any:
-        page = browser.new_page(viewport={"width": width, "height": 900}, **{"reduced_motion": "reduce", **options})
-        pages.append(page)
-        page.on("request", lambda request: requests.append(request.url))
-        page.on("console", lambda message: messages.append(message.text))
-        page.on("pageerror", lambda error: messages.append(str(error)))
-        page.goto((run / "report.html").as_uri())
-        page.wait_for_selector("html[data-ready]", state="attached")
+        page = visited(run / "report.html", width, **options)
         page.wait_for_selector(".canvas:empty", state="detached")
         return page
 
-    yield open_page
-    for page in pages:
-        page.close()
-    assert messages == []
-    assert len(requests) == len(pages)
-    assert all(url.startswith("file://") and url.endswith("/report.html") for url in requests)
+    return open_page
 
 
 @pytest.fixture(scope="module")

@@ -23,11 +23,25 @@ The last column is for known tokens, and before lowercasing and normalization. A
     word_counts.py          counting the words of any amount of text
     given.py                vocabularies from files of others
     subword_sampling.py     random segmentations, by seed
+    words.py                which word each token belongs to
 """
 
 from jax_transformer.data.tokenizers.given import load_tokenizer
 from jax_transformer.data.tokenizers.special_tokens import SpecialIds
 from jax_transformer.data.tokenizers.tokenizer import Ids, Tokenizer
 from jax_transformer.data.tokenizers.training import Kind, Normalization, train_tokenizer
+from jax_transformer.data.tokenizers.words import NO_WORD, Words, words_of_ids, words_of_text
 
-__all__ = ["Ids", "Kind", "Normalization", "SpecialIds", "Tokenizer", "load_tokenizer", "train_tokenizer"]
+__all__ = [
+    "NO_WORD",
+    "Ids",
+    "Kind",
+    "Normalization",
+    "SpecialIds",
+    "Tokenizer",
+    "Words",
+    "load_tokenizer",
+    "train_tokenizer",
+    "words_of_ids",
+    "words_of_text",
+]

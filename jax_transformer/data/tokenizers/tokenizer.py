@@ -86,6 +86,12 @@ class Tokenizer:
         """The id of each of `tags`, such as the first token of a target that tells its language."""
         return MappingProxyType(self._tag_ids)
 
+    @property
+    def hidden_ids(self) -> frozenset[int]:
+        """What `decode` leaves out: <bos>, <eos>, tags, and <pad> unless it is <unk> as well."""
+        padding = set() if self.pad_id == self.unk_id else {self.pad_id}
+        return frozenset({self.bos_id, self.eos_id, *self._tag_ids.values()} | padding)
+
     def encode(self, sentences: Sequence[str], tag: str = "") -> list[list[int]]:
         """The ids of each sentence, with <bos> and <eos> where this tokenizer adds them; unknown tokens are unk_id.
 
@@ -177,12 +183,10 @@ class Tokenizer:
 
     def _visible(self, sequence: Ids) -> list[int]:
         ids = self._checked(sequence)
-        hidden = {self.bos_id, self.eos_id, *self._tag_ids.values()}
-        if self.pad_id != self.unk_id:
-            hidden.add(self.pad_id)
-        else:
+        if self.pad_id == self.unk_id:
             while ids and ids[-1] == self.pad_id:
                 ids.pop()
+        hidden = self.hidden_ids
         return [token for token in ids if token not in hidden]
 
     def _checked(self, sequence: Ids) -> list[int]:

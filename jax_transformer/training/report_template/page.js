@@ -63,40 +63,11 @@ function colophon(data) {
   return element('p', {}, 'Written by jax-transformer from the files of the run; made again by ', element('code', {}, 'jax-transformer report RUN'), `.${unread}`);
 }
 
-// --- light and dark
-
-function storedTheme() {
-  try { return localStorage.getItem('theme'); } catch { return null; } // a page from a file may have no storage
-}
-
-function applyTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-}
-
-const systemIsDark = matchMedia('(prefers-color-scheme: dark)');
-
-function themeButton() {
-  const name = () => (document.documentElement.dataset.theme === 'dark' ? 'Light' : 'Dark');
-  const label = element('span', {}, name());
-  const button = element('button', { type: 'button', class: 'small', id: 'theme', click: () => {
-    const theme = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
-    applyTheme(theme);
-    label.textContent = name();
-    try { localStorage.setItem('theme', theme); } catch { /* not kept */ }
-  } }, label, element('span', { class: 'unseen' }, ' colours'));
-  systemIsDark.addEventListener('change', () => {
-    if (!storedTheme()) applyTheme(systemIsDark.matches ? 'dark' : 'light');
-    label.textContent = name();
-  });
-  return button;
-}
-
 // --- now
 
 const data = JSON.parse(document.getElementById('data').textContent);
-applyTheme(storedTheme() || (systemIsDark.matches ? 'dark' : 'light'));
 document.getElementById('masthead').replaceChildren(...masthead(data));
-document.getElementById('report').replaceChildren(
+document.getElementById('content').replaceChildren(
   headline(data),
   ...[scoresTable(data)].filter(Boolean),
   curvesSection(data),

@@ -1,0 +1,148 @@
+"""jax-transformer plot attention MODEL SENTENCE [options]: which weights are drawn, and with which tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import tyro
+
+from jax_transformer.commands.picture import PictureOptions
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure  # elsewhere imported where something is drawn
+
+    from jax_transformer.data.tokenizers import Tokenizer, Words
+    from jax_transformer.model_directory import Model
+    from jax_transformer.pages.attention import Maps
+
+PAGE = ".html"
+JOINER = "\u200d"
+"""Joins emoji into one; as little to be seen as control characters, but harmless."""
+WHITE_SPACE = {" ": "␣", "\n": "↵", "\t": "⇥"}
+
+
+@dataclass(frozen=True)
+class AttentionOptions(PictureOptions):
+    """Draw what a model attends to while it translates a sentence greedily: every head of a kind, or one; as .html, all kinds on a page."""
+
+    model: tyro.conf.Positional[str]
+    """A model directory, or a run directory with one in it."""
+    sentence: tyro.conf.Positional[str]
+    """What is translated."""
+    target: str | None = None
+    """Attend while this is written, instead of the model's own translation."""
+    kind: Literal["cross", "encoder", "decoder"] = "cross"
+    """The decoder's attention to the source, or a stack's to itself. What a page shows at first."""
+    layer: int | None = None
+    """Only this one, from 0."""
+    head: int | None = None
+    """Only this one, from 0."""
+    source_tag: str = ""
+    """A token put before the sentence, such as <2de>: tells a multilingual model the target language."""
+
+
+class Pair(NamedTuple):
+    """A sentence, its translation, and what the model attends to in between."""
+
+    target: str
+    maps: dict[str, Maps]
+    source_words: Words
+    target_words: Words
+    pairs: list[tuple[int, int]]
+    layer: int
+    """The decoder layer that tells the pairs."""
+
+
+def draw(options: AttentionOptions) -> Figure:
+    """The picture of one kind of attention."""
+    from jax_transformer import attention_plots
+
+    maps = _pair(options).maps[options.kind]
+    return attention_plots.heat_maps(maps, layer=options.layer, head=options.head)
+
+
+def page(options: AttentionOptions) -> str:
+    """The page of all kinds."""
+    from jax_transformer.pages.attention import Alignment, Sentence, render
+
+    pair = _pair(options)
+    shown = {"kind": options.kind, "layer": pair.layer if options.layer is None else options.layer, "head": options.head}
+    source, target = Sentence(options.sentence, pair.source_words.texts), Sentence(pair.target, pair.target_words.texts)
+    return render(options.model, source, target, pair.maps, Alignment(pair.pairs, pair.layer), shown)
+
+
+def _pair(options: AttentionOptions) -> Pair:
+    from jax_transformer.commands.searching import load
+    from jax_transformer.data.tokenizers import words_of_ids, words_of_text
+    from jax_transformer.decoding.alignment import attention, default_layer, word_pairs
+    from jax_transformer.decoding.generate import starts_and_ends
+    from jax_transformer.pages.attention import Maps
+
+    if not options.sentence.strip():
+        raise ValueError("expected a sentence to translate; received an empty one")
+    model = load(options.model, options.source_tag)
+    source_tokenizer, target_tokenizer = model.source_tokenizer, model.target_tokenizer
+    if source_tokenizer is None or target_tokenizer is None:
+        raise ValueError(f"{options.model}: expected a model with tokenizers; this one has none: port it together with its vocabularies")
+    _check_choice(model, options)
+    source_ids = _source_ids(model, source_tokenizer, options)
+    target_ids = _target_ids(model, target_tokenizer, options, source_ids)
+    weights, layer = attention(model, source_ids, target_ids), default_layer(model.config)
+    source_words = words_of_text(source_tokenizer, options.sentence, options.source_tag)
+    target_words = words_of_ids(target_tokenizer, target_ids)
+    pairs = word_pairs(weights.cross[layer].mean(axis=0), source_words, target_words)
+
+    start_id, _ = starts_and_ends(model)
+    source, target = _shown(source_tokenizer, source_ids), _shown(target_tokenizer, target_ids)
+    inputs = _shown(target_tokenizer, [start_id, *target_ids[:-1]])
+    maps = {
+        "cross": Maps("Cross-attention", weights.cross, target, source, "target token that is written", "source token"),
+        "encoder": Maps("Encoder self-attention", weights.encoder, source, source, "source token", "source token that it sees"),
+        "decoder": Maps("Decoder self-attention", weights.decoder, target, inputs, "target token that is written", "token before it"),
+    }
+    return Pair(target_tokenizer.decode([target_ids])[0], maps, source_words, target_words, pairs, layer)
+
+
+def _check_choice(model: Model, options: AttentionOptions) -> None:
+    stack = model.config.encoder if options.kind == "encoder" else model.config.decoder
+    for name, given, count in (("layer", options.layer, stack.num_layers), ("head", options.head, stack.num_heads)):
+        if given is not None and not 0 <= given < count:
+            raise ValueError(f"--{name} must be from 0 to {count - 1}, for {options.kind} attention of this model; received {given}")
+
+
+def _source_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions) -> list[int]:
+    from jax_transformer.decoding.shapes import limit
+
+    (ids,) = tokenizer.encode([options.sentence], options.source_tag)
+    most = limit(model, "source")
+    if not 1 <= len(ids) <= most:
+        raise ValueError(f"the sentence: expected from 1 to {most} tokens, the model's longest; received {len(ids)}")
+    return ids
+
+
+def _target_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions, source_ids: list[int]) -> list[int]:
+    """Of the given target, or the translation, with the end token where there is room for it."""
+    from jax_transformer.decoding.generate import starts_and_ends
+    from jax_transformer.decoding.shapes import limit
+    from jax_transformer.decoding.translation import decode_ids
+
+    _, eos_id = starts_and_ends(model)
+    most = limit(model, "target")
+    if options.target is None:
+        return [*decode_ids(model, [source_ids])[0], eos_id][:most]
+    (ids,) = tokenizer.adding(bos=False, eos=False).encode([options.target])
+    if len(ids) >= most:
+        raise ValueError(f"--target: expected at most {most - 1} tokens, the model's longest; received {len(ids)}")
+    return [*ids, eos_id]
+
+
+def _shown(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
+    """The tokens as labels: white space can be seen, and nothing invisible changes how the rest is laid out."""
+    return ["".join(map(_visible, token)) for token in tokenizer.tokens(ids)]
+
+
+def _visible(character: str) -> str:
+    if character in WHITE_SPACE:
+        return WHITE_SPACE[character]
+    return character if character.isprintable() or character == JOINER else "\ufffd"

@@ -1,0 +1,82 @@
+"""Which word of a text each token belongs to, whatever the tokenizer.
+
+Words are what stands between white space. In scripts that write none between words (Han, kana, Thai, Lao, Burmese, Khmer), each token is
+one, or as many tokens as make up a character where they are bytes. White space that is a token belongs to the word after it; <bos>, <eos>,
+<pad> and tags belong to none.
+
+No tokenizer is asked how it marks words: where its tokens end in a text is told by what beginnings of the text, or of the tokens, give.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from jax_transformer.data.tokenizers.tokenizer import Tokenizer
+
+NO_WORD = -1
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_STOP = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
+"""After each match a token may end a word."""
+_RUN = re.compile(rf"([{_UNSPACED}]+)|[^\s{_UNSPACED}]+")
+
+
+class Words(NamedTuple):
+    """The words of a text, and how its tokens make them up."""
+
+    texts: list[str]
+    numbers: np.ndarray
+    """[tokens] int: the number of each token's word, from 0; NO_WORD for a token of none."""
+
+
+def words_of_text(tokenizer: Tokenizer, text: str, tag: str = "") -> Words:
+    """The words of a text; `numbers` is about `tokenizer.encode([text], tag)`.
+
+    A token belongs to the first word with whose end the text so far has it. So one that runs over a space belongs to the later word.
+
+    Raises:
+      ValueError: as `Tokenizer.encode`.
+    """
+    stops = [match.end() for match in _STOP.finditer(text)]
+    ids, *begun = tokenizer.encode([text, *(text[:stop] for stop in stops)], tag)
+    ends = np.full(len(ids), len(text) + 1)
+    for stop, so_far in reversed(list(zip(stops, begun, strict=True))):
+        ends[: _common(ids, so_far)] = stop
+    return _words(tokenizer, text, ids, ends)
+
+
+def words_of_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> Words:
+    """The words of the text that `tokenizer.decode([ids])` gives; `numbers` is about `ids`.
+
+    A token belongs to the word of the last character that it adds to the text, or that the next token does which adds one.
+
+    Raises:
+      ValueError: as `Tokenizer.decode`.
+    """
+    ids = list(ids)
+    text, *begun = tokenizer.decode([ids, *(ids[: count + 1] for count in range(len(ids)))])
+    shown = np.maximum.accumulate([0, *(len(text[: _common(text, so_far)].rstrip()) for so_far in begun)])
+    levels = np.append(np.unique(shown), len(text) + 1)
+    return _words(tokenizer, text, ids, levels[np.searchsorted(levels, shown[:-1], side="right")])
+
+
+def _words(tokenizer: Tokenizer, text: str, ids: Sequence[int], ends: np.ndarray) -> Words:
+    """The words of a text whose tokens end at these places; what ends after the text belongs to none."""
+    spans: list[tuple[int, int]] = []
+    for run in _RUN.finditer(text):
+        start, stop = run.span()
+        cuts = sorted({int(end) for end in ends if start < end < stop}) if run[1] else []
+        spans += pairwise([start, *cuts, stop])
+    numbers = np.searchsorted([stop for _, stop in spans], ends)
+    numbers[(numbers == len(spans)) | np.isin(ids, list(tokenizer.hidden_ids))] = NO_WORD
+    return Words([text[start:stop] for start, stop in spans], numbers)
+
+
+def _common(first: Sequence[object], second: Sequence[object]) -> int:
+    """How many items both begin with."""
+    differs = (i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
+    return next(differs, min(len(first), len(second)))

@@ -1,0 +1,206 @@
+"""Attention weights of sentence pairs, and the word alignments that those of cross-attention tell."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.decoding.generate import DecodingError, starts_and_ends
+from jax_transformer.decoding.shapes import ROWS, limit, pad, round_length, round_rows
+from jax_transformer.model import functional
+from jax_transformer.model.functional import Params
+from jax_transformer.model.masks import causal_mask, make_masks
+from jax_transformer.model_directory import Model
+
+if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers import Words
+
+Pair = tuple[int, int]
+"""The numbers of a source word and of the target word that is aligned to it, from 0."""
+
+
+class Attention(NamedTuple):
+    """All attention weights of one sentence pair, float32 or wider, as in the trace of `functional.apply`.
+
+    Row t of decoder and cross is the one that predicts target token t: in the decoder it stands at the token before, the first one at the
+    start token, and column t of `decoder` is that input.
+    """
+
+    encoder: np.ndarray  # [L, N, S, S]
+    decoder: np.ndarray  # [L, N, T, T]
+    cross: np.ndarray  # [L, N, T, S]
+
+
+def attention(model: Model, source_ids: Sequence[int], target_ids: Sequence[int]) -> Attention:
+    """What every head attends to while the model decodes target_ids [T] from source_ids [S].
+
+    Raises:
+      DecodingError, ValueError: as `align`; an empty source or target.
+    """
+    if not len(source_ids) or not len(target_ids):
+        raise DecodingError(f"expected a source and a target of at least one token; received {len(source_ids)} and {len(target_ids)}")
+    _check(model, [source_ids], [target_ids])
+    config = model.config
+    names = {
+        kind: tuple(f"{stack}.layers.{i}.{sublayer}.weights" for i in range(getattr(config, stack).num_layers))
+        for kind, stack, sublayer in (
+            ("encoder", "encoder", "self_attention"),
+            ("decoder", "decoder", "self_attention"),
+            ("cross", "decoder", "cross_attention"),
+        )
+    }
+    weights = _weights(model, [source_ids], [target_ids], tuple(name for kind in names.values() for name in kind))
+    sizes = {"encoder": (len(source_ids),) * 2, "decoder": (len(target_ids),) * 2, "cross": (len(target_ids), len(source_ids))}
+    found = {
+        kind: np.stack([weights[name][0, :, : sizes[kind][0], : sizes[kind][1]] for name in layer_names])
+        for kind, layer_names in names.items()
+    }
+    return Attention(**found)
+
+
+def align(
+    model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], *, layer: int | None = None
+) -> list[np.ndarray]:
+    """How much each target token attends to each source token while the model decodes the target: the mean over a layer's heads.
+
+    The row of a token is the one that predicts it. The penultimate layer's mean aligns best (Garg et al. 2019, "Jointly Learning to Align
+    and Translate with Transformer Models", §4.1). Neither the other sentences nor their order nor padding changes a result.
+
+    Args:
+      source_ids: of each sentence, its S tokens as the source tokenizer encodes them.
+      target_ids: of each sentence, its T tokens without the start token, with the end token or without.
+      layer: of the decoder, from 0. None: the last but one, or the only one.
+
+    Returns:
+      Of each sentence [T, S], float32 or wider. Rows sum to 1, unless the model attends to the padding that it was trained with.
+
+    Raises:
+      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a source or a target longer than the model allows;
+        no such layer.
+    """
+    layers = model.config.num_decoder_layers
+    layer = default_layer(model.config) if layer is None else layer
+    if not 0 <= layer < layers:
+        raise DecodingError(f"layer: expected from 0 to {layers - 1}, one of the decoder's; received {layer}")
+    _check(model, source_ids, target_ids)
+    name = f"decoder.layers.{layer}.cross_attention.weights"
+    aligned = [np.zeros(0)] * len(source_ids)
+    by_length = sorted(range(len(source_ids)), key=lambda i: (len(source_ids[i]), len(target_ids[i])))
+    rows = ROWS[-1] if _may_share_a_batch(model, source_ids) else 1
+    for start in range(0, len(by_length), rows):
+        batch = by_length[start : start + rows]
+        weights = _weights(model, [source_ids[i] for i in batch], [target_ids[i] for i in batch], (name,))[name].mean(axis=1)
+        for i, of_sentence in zip(batch, weights, strict=False):  # padded rows come last
+            aligned[i] = of_sentence[: len(target_ids[i]), : len(source_ids[i])]
+    return aligned
+
+
+def default_layer(config: TransformerConfig) -> int:
+    """The last decoder layer but one, or the only one."""
+    return max(config.num_decoder_layers - 2, 0)
+
+
+def word_pairs(weights: np.ndarray, source: Words, target: Words) -> list[Pair]:
+    """Each target word with the source word that it attends to most, in the order of the target.
+
+    A word's weight is the sum over the source tokens that it is made of, and the mean over the target tokens. Words without tokens are in
+    no pair; of equal weights the first counts.
+
+    Args:
+      weights: [T, S], as `align` gives them.
+      source, target: as `words_of_text` and `words_of_ids` give them, of S and of T tokens.
+
+    Raises:
+      ValueError: other numbers of tokens than weights.
+    """
+    if weights.shape != (len(target.numbers), len(source.numbers)):
+        received = f"weights {list(weights.shape)} of {len(target.numbers)} target and {len(source.numbers)} source tokens"
+        raise ValueError(f"expected weights [T, S] of as many target and source tokens; received {received}")
+    candidates = np.unique(source.numbers[source.numbers >= 0])
+    if not len(candidates):
+        return []
+    summed = np.stack([weights[:, source.numbers == number].sum(axis=1) for number in candidates], axis=1)  # [T, candidates]
+    pairs = []
+    for number in np.unique(target.numbers[target.numbers >= 0]):
+        mean = summed[target.numbers == number].mean(axis=0)
+        pairs.append((int(candidates[mean.argmax()]), int(number)))
+    return pairs
+
+
+def pharaoh(pairs: Sequence[Pair]) -> str:
+    """The pairs as word aligners write them, source-target: "0-0 2-1"."""
+    return " ".join(f"{source}-{target}" for source, target in pairs)
+
+
+# --- batches
+
+
+def _may_share_a_batch(model: Model, source_ids: Sequence[Sequence[int]]) -> bool:
+    """Whether sentences may be padded to one length, and stand in any row."""
+    config = model.config
+    are_padded_alike = all(len(ids) <= (model.generation.source_length or 0) for ids in source_ids)
+    return config.batch_rows_are_independent and (config.source_padding_is_invisible or are_padded_alike)
+
+
+def _weights(
+    model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], names: tuple[str, ...]
+) -> dict[str, np.ndarray]:
+    """The activations of these names, [rows, N, Q, K], of a batch padded to one of few shapes."""
+    config, longest = model.config, max(map(len, source_ids))
+    room = round_length(longest, limit(model, "source")) if config.source_padding_is_invisible else model.generation.source_length or 0
+    rows = round_rows(len(source_ids)) if config.batch_rows_are_independent else 1
+    source = pad(source_ids, pad_id=config.source_pad_id, rows=rows, length=room)
+    length = round_length(max(map(len, target_ids)), limit(model, "target"))
+    targets = pad(target_ids, pad_id=config.target_pad_id, rows=rows, length=length)
+    start_id, _ = starts_and_ends(model)
+    inputs = np.concatenate([np.full((rows, 1), start_id, np.int32), targets[:, :-1]], axis=1)
+    decoding = dataclasses.replace(config.while_decoding(), attention_path="reference")
+    return {name: np.asarray(weights) for name, weights in _traced(decoding, model.params, source, inputs, names).items()}
+
+
+@partial(jax.jit, static_argnames=("config", "names"))
+def _traced(
+    config: TransformerConfig, params: Params, source_ids: jax.Array, inputs: jax.Array, names: tuple[str, ...]
+) -> dict[str, jax.Array]:
+    """Attention weights of these names, all rows at once where none depends on what comes after it, or each of its own prefix."""
+    masks = make_masks(config, source_ids, inputs)
+
+    def weights(exists: jax.Array) -> dict[str, jax.Array]:
+        up_to_here = masks._replace(decoder_exists=exists)
+        _, trace = functional.apply(config, params, source_ids, inputs, masks=up_to_here, return_trace=True)
+        return {name: trace[name] for name in names}
+
+    length = inputs.shape[1]
+    if config.cache_is_exact:
+        return weights(causal_mask(length))
+    is_decoders = {name: name.startswith("decoder.") for name in names}
+
+    def last_row(last: jax.Array) -> dict[str, jax.Array]:
+        so_far = weights(jnp.arange(length) <= last)
+        return {name: so_far[name][:, :, last] if is_decoders[name] else so_far[name] for name in names}
+
+    rows = jax.lax.map(last_row, jnp.arange(length))
+    return {name: jnp.moveaxis(rows[name], 0, 2) if is_decoders[name] else rows[name][-1] for name in names}
+
+
+def _check(model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> None:
+    if len(source_ids) != len(target_ids):
+        raise DecodingError(f"target_ids: expected one target for each of {len(source_ids)} sentences; received {len(target_ids)}")
+    _check_ids(source_ids, "source_ids", limit(model, "source"), model.config.source_vocab_size)
+    _check_ids(target_ids, "target_ids", limit(model, "target"), model.config.target_vocab_size)
+
+
+def _check_ids(sentences: Sequence[Sequence[int]], name: str, most: int, vocab_size: int) -> None:
+    longest = max(map(len, sentences), default=0)
+    if longest > most:
+        raise DecodingError(f"{name}: expected at most {most} ids; received {longest}")
+    outside = [i for ids in sentences for i in ids if not 0 <= i < vocab_size]
+    if outside:
+        raise DecodingError(f"{name}: expected ids from 0 to {vocab_size - 1}; received {outside[0]}")

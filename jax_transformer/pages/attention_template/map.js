@@ -1,0 +1,142 @@
+// One heat map: a row for each token that attends, a column for each that it sees.
+
+const LABEL = 13;
+const CELL = { least: 14, most: 44 };
+const LONGEST_LABEL = 132;
+
+/**
+ * Draws a kind's map into `canvas`, as wide as that is, and tells `readout` what the pointer, a finger or the arrow keys are on.
+ * The cell that is chosen stays chosen when another map of the same size is drawn.
+ */
+function heatMap(canvas, readout) {
+  const state = { kind: null, map: null, plot: null, at: null };
+
+  function show(kind, map, description) {
+    const isSame = state.kind === kind;
+    Object.assign(state, { kind, map, description, at: isSame ? state.at : null });
+    draw();
+  }
+
+  function draw() {
+    const width = Math.floor(canvas.getBoundingClientRect().width);
+    if (!state.kind || !width) return;
+    const hadFocus = canvas.contains(document.activeElement);
+    state.plot = plot(state.kind, state.map, width, state.description, { pointermove: follow, pointerdown: follow, pointerleave: leave, keydown: step });
+    canvas.replaceChildren(state.plot.node);
+    if (hadFocus) state.plot.node.focus();
+    mark();
+  }
+
+  function follow(event) {
+    const box = state.plot.node.getBoundingClientRect();
+    const { left, top, cell } = state.plot;
+    const [row, column] = [(event.clientY - box.top - top) / cell, (event.clientX - box.left - left) / cell].map(Math.floor);
+    const isInside = row >= 0 && column >= 0 && row < state.map.rows && column < state.map.columns;
+    choose(isInside ? [row, column] : null);
+  }
+
+  function leave(event) {
+    if (event.pointerType === 'mouse') choose(null); // a finger leaves what it has chosen
+  }
+
+  function step(event) {
+    const { rows, columns } = state.map;
+    const [row, column] = state.at || [0, 0];
+    const steps = {
+      ArrowUp: [row - 1, column], ArrowDown: [row + 1, column], ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1],
+      Home: [row, 0], End: [row, columns - 1], PageUp: [0, column], PageDown: [rows - 1, column],
+    };
+    if (event.key === 'Escape') choose(null);
+    else if (steps[event.key]) {
+      const [nextRow, nextColumn] = state.at ? steps[event.key] : [0, 0];
+      choose([Math.min(rows - 1, Math.max(0, nextRow)), Math.min(columns - 1, Math.max(0, nextColumn))]);
+      announce(readout.textContent);
+    } else return;
+    event.preventDefault();
+  }
+
+  function choose(at) {
+    state.at = at;
+    mark();
+  }
+
+  /** The chosen cell in the map, and what is told of it. */
+  function mark() {
+    const { kind, map, at, plot: { node, left, top, cell } } = state;
+    node.querySelectorAll('.at').forEach((label) => label.classList.remove('at'));
+    const pointer = node.querySelector('.pointer');
+    pointer.setAttribute('visibility', at ? 'visible' : 'hidden');
+    if (!at) {
+      readout.replaceChildren(element('span', { class: 'hint' }, 'Point at a cell, tap it, or move with the arrow keys.'));
+      return;
+    }
+    const [row, column] = at;
+    node.querySelector(`[data-row="${row}"]`).classList.add('at');
+    node.querySelector(`[data-column="${column}"]`).classList.add('at');
+    const [across, down, around] = pointer.children;
+    across.setAttribute('y', top + row * cell);
+    down.setAttribute('x', left + column * cell);
+    around.setAttribute('x', left + column * cell);
+    around.setAttribute('y', top + row * cell);
+    readout.replaceChildren(
+      element('b', { class: 'weight' }, formatWeight(map.values[row * map.columns + column])), ' ',
+      element('bdi', {}, kind.queries[row]), element('span', { class: 'arrow' }, ' attends to '), element('bdi', {}, kind.keys[column]));
+  }
+
+  let lastWidth = 0;
+  atEachWidth(canvas, (width) => {
+    if (width !== lastWidth) draw();
+    lastWidth = width;
+  });
+  return { show };
+}
+
+/** The drawing, and where its cells begin. */
+function plot(kind, map, width, description, listeners) {
+  const isNarrow = width < 560;
+  const labels = kind.queries.map((token) => fitted(token, Math.min(LONGEST_LABEL, 0.28 * width)));
+  const heads = kind.keys.map((token) => fitted(token, isNarrow ? 0.28 * width : LONGEST_LABEL));
+  const left = Math.ceil(Math.max(...labels.map(widthOf))) + 12;
+  const angle = isNarrow ? 90 : 50;
+  const [rise, run] = [Math.sin((angle * Math.PI) / 180), Math.cos((angle * Math.PI) / 180)];
+  const widths = heads.map(widthOf);
+  const top = Math.ceil(Math.max(...widths) * rise) + 20;
+  const cell = cellSize(width - left - 2, widths.map((one) => one * run));
+  const beyond = Math.max(0, ...widths.map((one, column) => (column + 0.5) * cell + one * run + 8 - map.columns * cell));
+  const [whole, high] = [left + map.columns * cell + Math.ceil(beyond) + 2, top + map.rows * cell + 2];
+  const node = svg('svg', { width: whole, height: high, viewBox: `0 0 ${whole} ${high}`, role: 'img', tabindex: '0', 'aria-label': description, ...listeners });
+  node.append(
+    svg('rect', { class: 'ground', x: left, y: top, width: map.columns * cell, height: map.rows * cell }),
+    cells(map, left, top, cell),
+    svg('g', { class: 'labels', 'aria-hidden': 'true' },
+      labels.map((label, row) => svg('text', { 'data-row': row, x: left - 8, y: top + (row + 0.5) * cell, dy: '0.34em', 'text-anchor': 'end' }, label)),
+      heads.map((label, column) => {
+        const [x, y] = [left + (column + 0.5) * cell + (isNarrow ? 4 : 2), top - 8];
+        return svg('text', { 'data-column': column, x, y, transform: `rotate(${-angle} ${x} ${y})` }, label);
+      })),
+    svg('g', { class: 'pointer', visibility: 'hidden' },
+      svg('rect', { class: 'band', x: left, width: map.columns * cell, height: cell }),
+      svg('rect', { class: 'band', y: top, width: cell, height: map.rows * cell }),
+      svg('rect', { class: 'around', width: cell, height: cell })),
+  );
+  return { node, left, top, cell };
+}
+
+/** The largest size at which the columns, and the slanted label of each, have room; the least where they have none. */
+function cellSize(room, overhangs) {
+  const count = overhangs.length;
+  const largest = Math.min(room / count, ...overhangs.map((overhang, column) => (room - 8 - overhang) / (column + 0.5)));
+  return Math.max(CELL.least, Math.min(CELL.most, Math.floor(largest)));
+}
+
+/** A rectangle for each weight that can be seen, the darker the larger; `largest` is the darkest. */
+function cells(map, left, top, cell) {
+  const group = svg('g', { class: 'cells' });
+  map.values.forEach((value, i) => {
+    const share = map.largest ? value / map.largest : 0;
+    if (share < 0.004) return;
+    const [row, column] = [Math.floor(i / map.columns), i % map.columns];
+    group.append(svg('rect', { x: left + column * cell, y: top + row * cell, width: cell, height: cell, 'fill-opacity': share.toFixed(3) }));
+  });
+  return group;
+}
