@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -13,7 +14,7 @@ import numpy as np
 from jax_transformer.config import TransformerConfig
 from jax_transformer.decoding import cache
 from jax_transformer.decoding.generate import DecodingError, starts_and_ends
-from jax_transformer.decoding.shapes import limit, pad, round_length
+from jax_transformer.decoding.shapes import WITHOUT_TABLE, num_positions, pad, round_length
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model_directory import Model
@@ -35,7 +36,13 @@ class Scores(NamedTuple):
     @property
     def perplexity(self) -> float:
         """The exponential of the mean negative log-probability of a token."""
-        return float(np.exp(-self.token_log_probs.sum() / max(self.lengths.sum(), 1)))
+        return perplexity(self.token_log_probs.sum(), self.lengths.sum())
+
+
+def perplexity(log_prob: float, tokens: int) -> float:
+    """Of tokens whose log-probabilities sum to log_prob; infinite where one is impossible, NaN where there are none."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(-np.float64(log_prob) / tokens)) if tokens else math.nan
 
 
 def score(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> Scores:
@@ -46,12 +53,12 @@ def score(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target
       target_ids: of each sentence, what its target is, without the start token and, if its end is to be counted, with the end token.
 
     Raises:
-      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a target longer than the model allows.
+      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a target longer than the position table.
     """
     config = model.config
     source = source_ids if isinstance(source_ids, np.ndarray) else pad(source_ids, pad_id=config.source_pad_id)
     lengths = np.array([len(ids) for ids in target_ids])
-    most = limit(model, "target")
+    most = num_positions(model, "target") or WITHOUT_TABLE
     if len(source) != len(lengths):
         raise DecodingError(f"target_ids: expected one target for each of {len(source)} sentences; received {len(lengths)}")
     if max(lengths, default=0) > most:
