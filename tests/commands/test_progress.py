@@ -16,9 +16,8 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.fixture
-def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """What standard error is, beside a captured standard output."""
+def become_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """What standard error is from here on."""
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")
@@ -44,13 +43,15 @@ def test_lines_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     assert err == "".join(f"scored {count} of 8, 0 s left\n" for count in (2, 4, 6, 8))
 
 
-def test_a_bar(terminal: Terminal, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = become_terminal(monkeypatch)
     work()
     assert capsys.readouterr().out == 4 * "a line\n", "lines are left alone"
     assert "8/8" in terminal.getvalue()
     assert " of 8" not in terminal.getvalue()
 
 
-def test_no_bar_among_lines(terminal: Terminal) -> None:
+def test_no_bar_among_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = become_terminal(monkeypatch)
     work(has_bar=False)
     assert terminal.getvalue() == ""
