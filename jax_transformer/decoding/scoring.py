@@ -17,6 +17,7 @@ from jax_transformer.decoding.generate import DecodingError, starts_and_ends
 from jax_transformer.decoding.shapes import WITHOUT_TABLE, num_positions, pad, round_length
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
+from jax_transformer.model.masks import decoder_padding_id
 from jax_transformer.model_directory import Model
 
 
@@ -68,16 +69,24 @@ def score(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target
         raise DecodingError(f"target_ids: expected ids from 0 to {config.target_vocab_size - 1}; received {outside[0]}")
     targets = pad(target_ids, pad_id=config.target_pad_id, length=round_length(max(lengths, default=1), most))
     start_id, _ = starts_and_ends(model)
-    log_probs = np.asarray(_log_probs(config, model.params, source, targets, start_id))
+    log_probs = np.asarray(_log_probs(config, model.params, source, targets, start_id, at_once=_sees_no_more(config, start_id)))
     return Scores(np.where(np.arange(targets.shape[1]) < lengths[:, None], log_probs, 0.0), lengths)
 
 
-@partial(jax.jit, static_argnames="config")
-def _log_probs(config: TransformerConfig, params: Params, source_ids: jax.Array, target_ids: jax.Array, start_id: int) -> jax.Array:
-    """[B, T]: at once where a token's logits depend on nothing after it, or one after the other, as decoding has them."""
+def _sees_no_more(config: TransformerConfig, start_id: int) -> bool:
+    """Whether no token's logits depend on what follows it: a start that is hidden as padding attends to everything alike."""
+    hides_start = config.while_decoding().decoder_padding == "keys" and start_id == decoder_padding_id(config)
+    return config.cache_is_exact and not hides_start
+
+
+@partial(jax.jit, static_argnames=("config", "at_once"))
+def _log_probs(
+    config: TransformerConfig, params: Params, source_ids: jax.Array, target_ids: jax.Array, start_id: int, *, at_once: bool
+) -> jax.Array:
+    """[B, T]: at once, or one after the other, as decoding has them."""
     starts = jnp.full((len(target_ids), 1), start_id, target_ids.dtype)
     inputs = jnp.concatenate([starts, target_ids[:, :-1]], axis=1)
-    if config.cache_is_exact:
+    if at_once:
         encoder_output = functional.encode(config, params, source_ids)
         return _chosen(functional.decode(config.while_decoding(), params, encoder_output, source_ids, inputs), target_ids)
 

@@ -123,7 +123,9 @@ def test_any_lengths_take_few_programs(model: Model) -> None:
     assert scoring._log_probs._cache_size() <= 4 * len(ROWS)
 
 
-def test_a_translation_is_as_probable_as_its_search_found_it(model: Model) -> None:
+@pytest.mark.parametrize("start", [2, 0], ids=["start", "a pad as start"])
+def test_a_translation_is_as_probable_as_its_search_found_it(start: int, model: Model) -> None:
+    model = dataclasses.replace(model, generation=dataclasses.replace(model.generation, decoder_start_id=start))
     sources = [source for source, _ in some_pairs(8, longest=6)]
     translations = translate(model, sources, DecodingConfig(beam_size=3, length_penalty=0.0))
     assert model.source_tokenizer is not None
