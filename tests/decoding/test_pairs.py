@@ -26,6 +26,8 @@ pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 SPECIALS = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 WORDS = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn"]
 MOST = 24
+BEAMS = DecodingConfig(beam_size=3, length_penalty=0.0)
+"""Scores of hypotheses are their log-probabilities."""
 SEEN = {"encoder_padding": "queries", "decoder_padding": "queries", "cross_padding": "none"}
 """Masks with which padding is seen."""
 
@@ -123,18 +125,25 @@ def test_any_lengths_take_few_programs(model: Model) -> None:
     assert scoring._log_probs._cache_size() <= 4 * len(ROWS)
 
 
-@pytest.mark.parametrize("start", [2, 0], ids=["start", "a pad as start"])
-def test_a_translation_is_as_probable_as_its_search_found_it(start: int, model: Model) -> None:
-    model = dataclasses.replace(model, generation=dataclasses.replace(model.generation, decoder_start_id=start))
+def test_a_translation_is_as_probable_as_its_search_found_it(model: Model) -> None:
     sources = [source for source, _ in some_pairs(8, longest=6)]
-    translations = translate(model, sources, DecodingConfig(beam_size=3, length_penalty=0.0))
+    translations = translate(model, sources, BEAMS)
     assert model.source_tokenizer is not None
-    found = generate(model, model.source_tokenizer.encode(sources), DecodingConfig(beam_size=3, length_penalty=0.0))
+    found = generate(model, model.source_tokenizer.encode(sources), BEAMS)
     ended = [i for i, row in enumerate(found.sequences[:, 0].tolist()) if model.generation.eos_id in row and 1 not in row]
     assert len(ended) > 3
     scores = list(score_pairs(model, zip(sources, translations, strict=True)))
     for i in ended:
         np.testing.assert_allclose(scores[i].log_prob, found.scores[i, 0], rtol=1e-5)
+
+
+def test_a_start_that_is_hidden_as_padding(model: Model) -> None:
+    """It attends to itself, as in decoding, and not to all that follows."""
+    hidden = dataclasses.replace(model, generation=dataclasses.replace(model.generation, decoder_start_id=model.config.target_pad_id))
+    sources = [[5, 6, 3], [7, 3]]
+    found = generate(hidden, sources, dataclasses.replace(BEAMS, max_new_tokens=6))
+    targets = [row[: row.index(3) + 1] if 3 in row else row[:6] for row in found.sequences[:, 0].tolist()]
+    np.testing.assert_allclose(scoring.score(hidden, sources, targets).log_probs, found.scores[:, 0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(
