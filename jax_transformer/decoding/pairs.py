@@ -33,7 +33,7 @@ class Problem(NamedTuple):
     message: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PairScore:
     """How probable a target is as the translation of its source."""
 
