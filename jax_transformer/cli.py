@@ -1,4 +1,4 @@
-"""The command: jax-transformer train | average | translate | evaluate | port | report | plot; each is a file of `commands`.
+"""The command: jax-transformer train | average | translate | evaluate | score | port | report | plot; each is a file of `commands`.
 
 Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C.
 """
@@ -13,6 +13,7 @@ from jax_transformer.commands.evaluate import evaluate
 from jax_transformer.commands.plot import plot
 from jax_transformer.commands.port import port
 from jax_transformer.commands.report import report
+from jax_transformer.commands.score import score
 from jax_transformer.commands.train import train
 from jax_transformer.commands.translate import translate
 from jax_transformer.compilation_cache import use_compilation_cache
@@ -46,6 +47,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "average": average,
     "translate": translate,
     "evaluate": evaluate,
+    "score": score,
     "port": port,
     "report": report,
     "plot": plot,
@@ -55,7 +57,8 @@ USAGE = """jax-transformer COMMAND …
   train       train a model; without arguments, the demo on the embedded phrasebook
   average     make a model of the mean of a run's checkpoints
   translate   translate text with a model
-  evaluate    score a model on a text with its reference
+  evaluate    measure translations against references, and systems against each other
+  score       tell how probable given translations are
   port        turn a PyTorch checkpoint into a model directory, and back
   report      write a run's report.html anew
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention

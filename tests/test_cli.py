@@ -188,7 +188,7 @@ def test_resume_takes_nothing_else(capsys: pytest.CaptureFixture[str], tmp_path:
 def test_an_unknown_command_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "fly")
     assert code == 2
-    assert "expected one of train, average, translate, evaluate, port, report" in err
+    assert "expected one of train, average, translate, evaluate, score, port, report" in err
 
 
 # --- translating
@@ -223,13 +223,11 @@ def test_a_reader_that_stops_early_is_no_error(model_directory: Path) -> None:
     assert result.stdout.count(b"\n") == 1
 
 
-@pytest.mark.parametrize("name", ["translate", "evaluate"])
-def test_a_reader_that_has_gone_is_no_error(name: str, model_directory: Path, tmp_path: Path) -> None:
+def test_a_reader_that_has_gone_is_no_error(model_directory: Path, tmp_path: Path) -> None:
     text = write(tmp_path / "text", "eins\n")
-    options = ["--input", text] if name == "translate" else ["--source", text, "--target", text]
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "jax_transformer.cli", name, str(model_directory), *options]
+    command = [sys.executable, "-m", "jax_transformer.cli", "translate", str(model_directory), "--input", text]
     result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (result.returncode, result.stderr) == (0, b"")
@@ -399,21 +397,6 @@ def test_a_model_of_a_newer_version_is_refused(model_directory: Path, tmp_path: 
     assert "newer" in err
 
 
-def test_evaluating_prints_scores_with_their_signatures(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = write(tmp_path / "source", "eins zwei drei\nvier\nfünf sechs sieben acht\n")
-    code, out, err = run(capsys, "translate", str(model_directory), "--input", source)
-    assert code == 0, err
-    target = write(tmp_path / "target", out)
-    code, out, err = run(capsys, "evaluate", str(model_directory), "--source", source, "--target", target)
-    assert code == 0, err
-    assert "exact match 100.00 %" in out
-    assert "tok:13a" in out
-    assert "version:2" in out
-    code, _, err = run(capsys, "evaluate", str(model_directory), "--source", source, "--target", target, "--tokenize", "best")
-    assert code == 2
-    assert "--tokenize expects one of" in err
-
-
 def test_a_source_tag_goes_with_every_sentence(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from jax_transformer.decoding.batches import generate_each
     from jax_transformer.decoding.translation import translate
@@ -436,14 +419,6 @@ def test_a_source_tag_goes_with_every_sentence(model_directory: Path, tmp_path: 
     assert code == 0, err
     assert out.splitlines() == tagged
     assert err == ""
-    target = write(tmp_path / "target", out)
-    options = ("evaluate", str(tmp_path / "model"), "--source", file, "--target", target)
-    code, out, err = run(capsys, *options, "--source-tag", "<2de>")
-    assert code == 0, err
-    assert "exact match 100.00 %" in out
-    code, out, err = run(capsys, *options)
-    assert "exact match 100.00 %" not in out
-    assert "knows the source tags <2de>; none is given" in err
 
 
 def test_an_unknown_source_tag_is_refused(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -122,15 +122,16 @@ def _source_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions) -
 
 
 def _target_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions, source_ids: list[int]) -> list[int]:
-    """Of the given target, or the translation, with the end token where there is room for it."""
+    """Of the given target, with its end token, or of the greedy translation, which may have none."""
+    from jax_transformer.decoding.batches import generate_each
+    from jax_transformer.decoding.decoding_config import DecodingConfig
     from jax_transformer.decoding.generate import starts_and_ends
     from jax_transformer.decoding.shapes import limit
-    from jax_transformer.decoding.translation import decode_ids
 
     _, eos_id = starts_and_ends(model)
     most = limit(model, "target")
     if options.target is None:
-        return [*decode_ids(model, [source_ids])[0], eos_id][:most]
+        return generate_each(model, [source_ids], DecodingConfig())[0][0].ids
     (ids,) = tokenizer.adding(bos=False, eos=False).encode([options.target])
     if len(ids) >= most:
         raise ValueError(f"--target: expected at most {most - 1} tokens, the model's longest; received {len(ids)}")

@@ -2,54 +2,147 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from jax_transformer.commands.parallel_text import check_writable, read_columns, shown, write_lines
+from jax_transformer.commands.progress import progress
 from jax_transformer.commands.searching import SearchOptions, check_rows, load, output_may_close
+
+if TYPE_CHECKING:
+    from jax_transformer.training.metrics import Comparison
+
+File = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
+Files = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FILE")]
 
 
 @dataclass(frozen=True)
 class EvaluateOptions(SearchOptions):
-    """Translate a text and score it against its reference."""
+    """Translate a text and score it against its reference: evaluate MODEL --source FILE --target FILE; or score translations that are
+    there: evaluate --hypotheses FILE --target FILE.
 
-    model: tyro.conf.Positional[str]
+    BLEU, chrF and TER (of which less is better) are sacreBLEU's, with 95 % confidence intervals. --against compares with the translations
+    of another system: p is how probable so large a difference would be if both were equally good.
+    """
+
+    model: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="MODEL")] = None
     """A model directory, or a run directory with one in it."""
-    source: str
-    """A text file, one sentence a line, gzipped or not."""
-    target: str
-    """The reference translations, line by line."""
+    source: File = None
+    """A text file, one sentence a line, gzipped or not. Any one of the files may be - for standard input."""
+    target: Files = ()
+    """The reference translations, line by line; again for each further reference."""
+    hypotheses: File = None
+    """Translations to score, in place of a model's."""
+    against: Files = ()
+    """Another system's translations of the same sentences; again for each further system."""
+    output: File = None
+    """Where to write the translations, gzipped if the name ends in .gz."""
+    format: Literal["text", "json"] = "text"
     tokenize: Annotated[str, tyro.conf.arg(metavar="13a|none|intl|zh|…")] = "13a"
-    """sacreBLEU's tokenizer; none for text that is tokenized already."""
+    """sacreBLEU's tokenizer, of BLEU; none for text that is tokenized already."""
+    bootstrap: int = 1000
+    """How many samples confidence intervals and p are estimated by; 0: without them. 1000 take 80 kB of memory a sentence."""
     source_tag: str = ""
     """A token put before every sentence, such as <2de>: tells a multilingual model the target language."""
     rows: int = 64
     """Most sentences decoded at once."""
 
 
+SCORING = ("target", "hypotheses", "against", "format", "tokenize", "bootstrap")
+"""Options that go with --hypotheses; the others are of translating."""
+
+
 def evaluate(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer evaluate ARGUMENTS`; returns the exit code."""
     options = tyro.cli(EvaluateOptions, args=arguments, prog="jax-transformer evaluate")
+    _check(options)
+    from jax_transformer.training.metrics import check_tokenizer, compare_systems
+
+    check_tokenizer(options.tokenize, "--tokenize")
+    first = str(options.source if options.hypotheses is None else options.hypotheses)
+    lines, *others = read_columns((first, *options.target, *options.against))
+    references, systems = others[: len(options.target)], others[len(options.target) :]
+    translations, too_long = _translate(options, lines) if options.hypotheses is None else (lines, [])
+    comparisons = compare_systems([translations, *systems], references, tokenize=options.tokenize, samples=options.bootstrap)
+    names = [shown(name) for name in (options.hypotheses or str(options.model), *options.against)]
+    with output_may_close():
+        if options.format == "json":
+            print(json.dumps(_described(names, comparisons, too_long) | {"sentences": len(lines)}, indent=2, ensure_ascii=False))
+        else:
+            print("\n".join(_table(names, comparisons)))
+            left_out = f", {len(too_long)} of them too long to translate" if too_long else ""
+            print(f"\n{len(lines)} sentences{left_out}")
+            print("\n".join(f"{each.metric}: {each.signature}" for each in comparisons if each.signature))
+    return 0
+
+
+def _check(options: EvaluateOptions) -> None:
+    """Raises ValueError for options that don't go together."""
     check_rows(options.rows)
     options.check()
-    from sacrebleu.metrics import BLEU
+    if options.bootstrap < 0:
+        raise ValueError(f"--bootstrap must be at least 0; received {options.bootstrap}")
+    if not options.target:
+        raise ValueError("--target: expected a file with the reference translations; received none")
+    if options.hypotheses is None and (options.model is None or options.source is None):
+        received = f"only {options.model or options.source}" if options.model or options.source else "neither"
+        raise ValueError(f"expected a model and --source FILE, or --hypotheses FILE; received {received}")
+    of_translating = [field for field in dataclasses.fields(options) if field.name not in SCORING]
+    given = [field.name for field in of_translating if getattr(options, field.name) != field.default]
+    if options.hypotheses is not None and given:
+        names = ", ".join("a model" if name == "model" else f"--{name.replace('_', '-')}" for name in given)
+        raise ValueError(f"--hypotheses: expected nothing that is of translating, for these are translations; received {names}")
+    if options.output is not None:
+        check_writable(options.output)
+        if options.output in (options.source, *options.target, *options.against):
+            raise ValueError(f"--output: expected a file of its own; received {options.output}, which is read")
 
-    if options.tokenize not in BLEU.TOKENIZERS:
-        raise ValueError(f"--tokenize expects one of {', '.join(sorted(BLEU.TOKENIZERS))}; received {options.tokenize!r}")
-    from jax_transformer.data.corpus import read_pairs
-    from jax_transformer.decoding.translation import translate
-    from jax_transformer.training.metrics import score_translations
 
-    pairs = read_pairs((options.source, options.target))
-    model = load(options.model, options.source_tag)
+def _translate(options: EvaluateOptions, sources: list[str]) -> tuple[list[str], list[int]]:
+    """The translations, and the lines that can't be translated: their translations are empty."""
+    from jax_transformer.decoding.translation import translate_each
+
+    model = load(str(options.model), options.source_tag)
     decoding = options.decoding(model)
-    translations = translate(model, [source for source, _ in pairs], decoding, rows=options.rows, source_tag=options.source_tag)
-    scores = score_translations(translations, [target for _, target in pairs], tokenize=options.tokenize)
-    with output_may_close():
-        print(f"BLEU        {scores.bleu:.2f}   {scores.bleu_signature}")
-        print(f"chrF        {scores.chrf:.2f}   {scores.chrf_signature}")
-        print(f"exact match {scores.exact_match:.2f} %")
-        print(f"sentences   {scores.sentences}")
-    return 0
+    with progress("translated", sum(bool(line.strip()) for line in sources)) as advance:
+        found = translate_each(model, sources, decoding, rows=options.rows, source_tag=options.source_tag, on_batch=advance)
+    problems = {number: translation.problem for number, translation in enumerate(found, start=1) if translation.problem}
+    for number, problem in problems.items():
+        print(f"{shown(str(options.source))}:{number}: {problem}; scored as empty", file=sys.stderr)
+    translations = [translation.text() for translation in found]
+    if options.output is not None:
+        write_lines(options.output, translations)
+    return translations, list(problems)
+
+
+def _table(names: list[str], comparisons: list[Comparison]) -> list[str]:
+    """Lines of aligned columns, without those in which there would be nothing."""
+    rows = [("metric", "score", "95 %", "p", "translations")]
+    for comparison in comparisons:
+        for number, (name, system) in enumerate(zip(names, comparison.systems, strict=True)):
+            interval = "" if system.interval is None else f"± {system.interval:.2f}"
+            p_value = "" if system.p_value is None else f"{system.p_value:.4f}"
+            rows.append((comparison.metric if number == 0 else "", f"{system.score:.2f}", interval, p_value, name))
+    columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+    first, *numbers = (max(map(len, column)) for column in columns[:-1])
+    return [
+        "  ".join([row[0].ljust(first), *(text.rjust(width) for text, width in zip(row[1:-1], numbers, strict=True)), row[-1]])
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def _described(names: list[str], comparisons: list[Comparison], too_long: list[int]) -> dict[str, Any]:
+    def scores(number: int) -> dict[str, Any]:
+        return {each.metric.replace(" ", "_"): dataclasses.asdict(each.systems[number]) for each in comparisons}
+
+    return {
+        "systems": [{"translations": name, "scores": scores(number)} for number, name in enumerate(names)],
+        "signatures": {each.metric: each.signature for each in comparisons if each.signature},
+        "too_long": too_long,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 import time
@@ -152,7 +153,7 @@ def translate(arguments: Sequence[str]) -> int:
         raise ValueError("expected text on standard input, which is closed: pipe it in, or name a file with --input")
     lines = None if options.input is None else list(iterate_raw_lines(options.input))
     model = load(options.model, options.source_tag)
-    decoding = options.decoding(model)
+    decoding = dataclasses.replace(options.decoding(model), num_return=options.num_return)
     translate_each(model, [], decoding, source_tag=options.source_tag, prefix=options.prefix)  # so that what no line could be is told now
     translator = Translator(options, model, decoding)
     if lines is None and sys.stdin.isatty():

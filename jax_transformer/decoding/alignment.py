@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.config import TransformerConfig
+from jax_transformer.decoding.batches import grouped, may_share, padded_sources
 from jax_transformer.decoding.generate import DecodingError, starts_and_ends
-from jax_transformer.decoding.shapes import ROWS, limit, pad, round_length, round_rows
+from jax_transformer.decoding.shapes import ROWS, limit, pad, round_length
+from jax_transformer.decoding.weights import params_of
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import causal_mask, make_masks
@@ -93,9 +95,11 @@ def align(
     name = f"decoder.layers.{layer}.cross_attention.weights"
     aligned = [np.zeros(0)] * len(source_ids)
     by_length = sorted(range(len(source_ids)), key=lambda i: (len(source_ids[i]), len(target_ids[i])))
-    rows = ROWS[-1] if _may_share_a_batch(model, source_ids) else 1
-    for start in range(0, len(by_length), rows):
-        batch = by_length[start : start + rows]
+
+    def fits(batch: list[int]) -> bool:
+        return len(batch) <= ROWS[-1] and may_share(model, len(source_ids[batch[-1]]))
+
+    for batch in grouped(by_length, fits):
         weights = _weights(model, [source_ids[i] for i in batch], [target_ids[i] for i in batch], (name,))[name].mean(axis=1)
         for i, of_sentence in zip(batch, weights, strict=False):  # padded rows come last
             aligned[i] = of_sentence[: len(target_ids[i]), : len(source_ids[i])]
@@ -142,27 +146,19 @@ def pharaoh(pairs: Sequence[Pair]) -> str:
 # --- batches
 
 
-def _may_share_a_batch(model: Model, source_ids: Sequence[Sequence[int]]) -> bool:
-    """Whether sentences may be padded to one length, and stand in any row."""
-    config = model.config
-    are_padded_alike = all(len(ids) <= (model.generation.source_length or 0) for ids in source_ids)
-    return config.batch_rows_are_independent and (config.source_padding_is_invisible or are_padded_alike)
-
-
 def _weights(
     model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], names: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
     """The activations of these names, [rows, N, Q, K], of a batch padded to one of few shapes."""
-    config, longest = model.config, max(map(len, source_ids))
-    room = round_length(longest, limit(model, "source")) if config.source_padding_is_invisible else model.generation.source_length or 0
-    rows = round_rows(len(source_ids)) if config.batch_rows_are_independent else 1
-    source = pad(source_ids, pad_id=config.source_pad_id, rows=rows, length=room)
+    config = model.config
+    source = padded_sources(model, source_ids)
+    rows = len(source)
     length = round_length(max(map(len, target_ids)), limit(model, "target"))
     targets = pad(target_ids, pad_id=config.target_pad_id, rows=rows, length=length)
     start_id, _ = starts_and_ends(model)
     inputs = np.concatenate([np.full((rows, 1), start_id, np.int32), targets[:, :-1]], axis=1)
     decoding = dataclasses.replace(config.while_decoding(), attention_path="reference")
-    return {name: np.asarray(weights) for name, weights in _traced(decoding, model.params, source, inputs, names).items()}
+    return {name: np.asarray(weights) for name, weights in _traced(decoding, params_of(model), source, inputs, names).items()}
 
 
 @partial(jax.jit, static_argnames=("config", "names"))

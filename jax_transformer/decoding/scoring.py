@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
@@ -13,10 +14,11 @@ import numpy as np
 from jax_transformer.config import TransformerConfig
 from jax_transformer.decoding import cache
 from jax_transformer.decoding.generate import DecodingError, starts_and_ends
-from jax_transformer.decoding.shapes import limit, pad, round_length
-from jax_transformer.decoding.weights import weights_of
+from jax_transformer.decoding.shapes import WITHOUT_TABLE, num_positions, pad, round_length
+from jax_transformer.decoding.weights import params_of
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
+from jax_transformer.model.masks import decoder_padding_id
 from jax_transformer.model_directory import Model
 
 
@@ -36,7 +38,13 @@ class Scores(NamedTuple):
     @property
     def perplexity(self) -> float:
         """The exponential of the mean negative log-probability of a token."""
-        return float(np.exp(-self.token_log_probs.sum() / max(self.lengths.sum(), 1)))
+        return perplexity(self.token_log_probs.sum(), self.lengths.sum())
+
+
+def perplexity(log_prob: float, tokens: int) -> float:
+    """Of tokens whose log-probabilities sum to log_prob; infinite where one is impossible, NaN where there are none."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(-np.float64(log_prob) / tokens)) if tokens else math.nan
 
 
 def score(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> Scores:
@@ -47,12 +55,12 @@ def score(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target
       target_ids: of each sentence, what its target is, without the start token and, if its end is to be counted, with the end token.
 
     Raises:
-      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a target longer than the model allows.
+      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a target longer than the position table.
     """
     config = model.config
     source = source_ids if isinstance(source_ids, np.ndarray) else pad(source_ids, pad_id=config.source_pad_id)
     lengths = np.array([len(ids) for ids in target_ids])
-    most = limit(model, "target")
+    most = num_positions(model, "target") or WITHOUT_TABLE
     if len(source) != len(lengths):
         raise DecodingError(f"target_ids: expected one target for each of {len(source)} sentences; received {len(lengths)}")
     if max(lengths, default=0) > most:
@@ -62,16 +70,24 @@ def score(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target
         raise DecodingError(f"target_ids: expected ids from 0 to {config.target_vocab_size - 1}; received {outside[0]}")
     targets = pad(target_ids, pad_id=config.target_pad_id, length=round_length(max(lengths, default=1), most))
     start_id, _ = starts_and_ends(model)
-    log_probs = np.asarray(_log_probs(config, weights_of(model).params, source, targets, start_id))
+    log_probs = np.asarray(_log_probs(config, params_of(model), source, targets, start_id, at_once=_sees_no_more(config, start_id)))
     return Scores(np.where(np.arange(targets.shape[1]) < lengths[:, None], log_probs, 0.0), lengths)
 
 
-@partial(jax.jit, static_argnames="config")
-def _log_probs(config: TransformerConfig, params: Params, source_ids: jax.Array, target_ids: jax.Array, start_id: int) -> jax.Array:
-    """[B, T]: at once where a token's logits depend on nothing after it, or one after the other, as decoding has them."""
+def _sees_no_more(config: TransformerConfig, start_id: int) -> bool:
+    """Whether no token's logits depend on what follows it: a start that is hidden as padding attends to everything alike."""
+    hides_start = config.while_decoding().decoder_padding == "keys" and start_id == decoder_padding_id(config)
+    return config.cache_is_exact and not hides_start
+
+
+@partial(jax.jit, static_argnames=("config", "at_once"))
+def _log_probs(
+    config: TransformerConfig, params: Params, source_ids: jax.Array, target_ids: jax.Array, start_id: int, *, at_once: bool
+) -> jax.Array:
+    """[B, T]: at once, or one after the other, as decoding has them."""
     starts = jnp.full((len(target_ids), 1), start_id, target_ids.dtype)
     inputs = jnp.concatenate([starts, target_ids[:, :-1]], axis=1)
-    if config.cache_is_exact:
+    if at_once:
         encoder_output = functional.encode(config, params, source_ids)
         return _chosen(functional.decode(config.while_decoding(), params, encoder_output, source_ids, inputs), target_ids)
 

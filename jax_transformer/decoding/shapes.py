@@ -13,6 +13,8 @@ ROWS = (1, 8, 64)
 """Batches of translated text have one of these numbers of rows, padded with empty ones."""
 SHORTEST = 16
 """Room for targets, and padded lengths of sources, are this times a power of two."""
+WITHOUT_TABLE = 1 << 16
+"""Most tokens of a given text where no position table says so."""
 
 
 def round_rows(count: int) -> int:
@@ -37,11 +39,18 @@ def pad(sequences: Sequence[Sequence[int]], *, pad_id: int, rows: int = 0, lengt
     return padded
 
 
-def limit(model: Model, side: Literal["source", "target"]) -> int:
-    """Most tokens that the model takes ("source") or decodes ("target"), the end token included."""
+def num_positions(model: Model, side: Literal["source", "target"]) -> int | None:
+    """Most tokens that the position table of a side has room for; None without a table."""
     config = model.config
     has_table = config.position_kind in ("sinusoidal", "learned") and config.position_index != "batch_row"
+    stack = config.encoder if side == "source" else config.decoder
+    return stack.max_length if has_table else None
+
+
+def limit(model: Model, side: Literal["source", "target"]) -> int:
+    """Most tokens that the model takes ("source") or decodes ("target"), the end token included."""
+    positions = num_positions(model, side)
     if side == "source":
-        return config.encoder.max_length if has_table else 1 << 16
-    longest = config.decoder.max_length if has_table else 512
+        return positions or WITHOUT_TABLE
+    longest = positions or 512
     return min(longest, model.generation.max_decode_length or longest)

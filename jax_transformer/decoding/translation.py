@@ -35,6 +35,8 @@ class Part(NamedTuple):
 
     source_ids: list[int]
     source: str
+    space: str
+    """What stands between it and the next part."""
     hypotheses: list[Hypothesis]
     """The best first."""
 
@@ -48,10 +50,8 @@ class Translation(NamedTuple):
     """Why it can't be translated; "" if it can."""
 
     def text(self, rank: int = 0) -> str:
-        """Of the best hypothesis, or another one: of several parts each, as the white space at their ends joins them."""
-        spaces = [part.source[len(part.source.rstrip()) :] for part in self.parts]
-        texts = [part.hypotheses[rank].text + space for part, space in zip(self.parts, spaces, strict=True)]
-        return "".join(texts).rstrip()
+        """Of the best hypothesis, or another one, of each part."""
+        return "".join(part.hypotheses[rank].text + part.space for part in self.parts).rstrip()
 
     def score(self, rank: int = 0) -> float:
         """The sum of the parts'."""
@@ -135,12 +135,11 @@ def _parts(model: Model, sentences: Sequence[str], source_tag: str, split_long: 
     problems = {}
     filled = [i for i, sentence in enumerate(sentences) if sentence.strip()]
     for i, ids in zip(filled, tokenizer.encode([sentences[i] for i in filled], source_tag), strict=True):
-        parts[i] = [Part(ids, sentences[i], [])]
+        parts[i] = [Part(ids, sentences[i], "", [])]
         if len(ids) > most and split_long:
             texts = split_to_fit(sentences[i], lambda text: len(tokenizer.encode([text], source_tag)[0]) <= most)
-            texts = [text for text in texts if text.strip()]
-            encoded = tokenizer.encode([text.strip() for text in texts], source_tag)
-            parts[i] = [Part(ids, text, []) for ids, text in zip(encoded, texts, strict=True)]
+            encoded = tokenizer.encode([text.rstrip() for text in texts], source_tag)
+            parts[i] = [Part(ids, text.rstrip(), text[len(text.rstrip()) :], []) for ids, text in zip(encoded, texts, strict=True)]
         longest = max(len(part.source_ids) for part in parts[i])
         if longest > most:
             parts[i] = []

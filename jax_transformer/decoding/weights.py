@@ -1,21 +1,42 @@
-"""A model's weights on the device, as decoding takes them, made once for as long as the model is in use."""
+"""A model's weights on the device, put there once for as long as the model is in use."""
 
 from __future__ import annotations
 
 import weakref
+from functools import cached_property
 
 import jax
 
 from jax_transformer.decoding.cache import Weights
+from jax_transformer.model.functional import Params
 from jax_transformer.model_directory import Model
 
-_KEPT: dict[int, Weights] = {}
+
+class _Kept:
+    def __init__(self, model: Model) -> None:
+        self.config, self.params = model.config, jax.device_put(model.params)
+
+    @cached_property
+    def weights(self) -> Weights:
+        return Weights.of(self.config, self.params)
+
+
+_KEPT: dict[int, _Kept] = {}
+
+
+def params_of(model: Model) -> Params:
+    """The same object for the same model, as long as there is one."""
+    return _kept(model).params
 
 
 def weights_of(model: Model) -> Weights:
-    """The same object for the same model, as long as there is one."""
+    """The same object for the same model, as long as there is one: what decoding takes."""
+    return _kept(model).weights
+
+
+def _kept(model: Model) -> _Kept:
     number = id(model)
     if number not in _KEPT:
-        _KEPT[number] = Weights.of(model.config, jax.device_put(model.params))
+        _KEPT[number] = _Kept(model)
         weakref.finalize(model, _KEPT.pop, number)
     return _KEPT[number]

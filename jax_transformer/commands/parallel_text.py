@@ -1,0 +1,70 @@
+"""Files whose lines belong together, read and written."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+STANDARD_INPUT = "-"
+
+
+def read_columns(paths: Sequence[str]) -> list[list[str]]:
+    """The lines of each file, plain or gzipped; "-" is standard input.
+
+    Raises:
+      CorpusError: a file without lines, or with another number of them than the first; a NUL; standard input twice; and what
+        `iterate_lines` refuses.
+    """
+    from jax_transformer.data.corpus import CorpusError
+
+    if paths.count(STANDARD_INPUT) > 1:
+        raise CorpusError(f"expected standard input (-) for one file; received it for {paths.count(STANDARD_INPUT)}")
+    columns = [_read(path) for path in paths]
+    for path, lines in zip(paths, columns, strict=True):
+        if not lines:
+            raise CorpusError(f"{shown(path)}: expected at least one sentence; received none. Check the path.")
+    for path, lines in zip(paths, columns, strict=True):
+        if len(lines) != len(columns[0]):
+            raise CorpusError(
+                f"{shown(path)}: expected as many lines as {shown(paths[0])}; received {len(lines)}, and {len(columns[0])} there. "
+                "Line n of one must belong to line n of the other."
+            )
+    return columns
+
+
+def shown(path: str) -> str:
+    """What messages call the file."""
+    return "standard input" if path == STANDARD_INPUT else path
+
+
+def check_writable(path: str) -> None:
+    """Raises ValueError where `write_lines` could not write to this path."""
+    if not Path(path).parent.is_dir():
+        raise ValueError(f"{path}: expected a directory that exists; there is no {Path(path).parent}")
+    if Path(path).is_dir():
+        raise ValueError(f"{path}: expected the name of a file; it is a directory")
+
+
+def write_lines(path: str, lines: Sequence[str]) -> None:
+    """Writes the file, gzipped if its name ends in .gz, under a temporary name first."""
+    data = "".join(f"{line}\n" for line in lines).encode()
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        temporary.write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read(path: str) -> list[str]:
+    from jax_transformer.data.corpus import CorpusError, read_lines, split_lines
+
+    lines = split_lines(sys.stdin.buffer.read(), shown(path)) if path == STANDARD_INPUT else read_lines(path)
+    for number, line in enumerate(lines, start=1):
+        if "\0" in line:
+            raise CorpusError(f"{shown(path)}:{number}: expected text; received a NUL character. Is it a binary file, or UTF-16?")
+    return lines

@@ -1,0 +1,118 @@
+"""jax-transformer score MODEL --source FILE --target FILE [options]."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from jax_transformer.commands.parallel_text import read_columns, shown
+from jax_transformer.commands.progress import progress
+from jax_transformer.commands.searching import check_rows, load, output_may_close
+
+if TYPE_CHECKING:
+    from jax_transformer.decoding.pairs import PairScore
+
+
+@dataclass(frozen=True)
+class ScoreOptions:
+    """Tell how probable given translations are: a line for each, in order, and their perplexity in the end, on standard error.
+
+    A line is the natural logarithm of the translation's probability, a tab, and its number of tokens, the end token counted; of what can't
+    be scored, nan and 0. To score several translations of a sentence, give it as many times.
+    """
+
+    model: tyro.conf.Positional[str]
+    """A model directory, or a run directory with one in it."""
+    source: str
+    """A text file, one sentence a line, gzipped or not; - for standard input."""
+    target: str
+    """The translations, line by line; - for standard input."""
+    format: Literal["text", "jsonl"] = "text"
+    """jsonl: objects with log_prob, tokens, perplexity and token_log_probs; of what can't be scored, null, 0, null, [], and why: error."""
+    source_tag: str = ""
+    """A token put before every sentence, such as <2de>: tells a multilingual model the target language."""
+    rows: int = 64
+    """Most sentences scored at once."""
+
+
+class Totals:
+    """Sums over what was scored."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.pairs = self.problems = self.tokens = self.unknown = 0
+        self.log_prob = 0.0
+
+    def add(self, found: PairScore) -> None:
+        self.pairs += 1
+        self.tokens += len(found.token_log_probs)
+        self.unknown += found.unknown
+        if found.problem is None:
+            self.log_prob += found.log_prob
+        else:
+            self.problems += 1
+
+    def summary(self) -> str:
+        from jax_transformer.decoding.scoring import perplexity
+
+        seconds = time.perf_counter() - self.start
+        left_out = f" of {self.pairs}" if self.problems else ""
+        unknown = f", {self.unknown} of them unknown to the vocabulary" if self.unknown else ""
+        return (
+            f"sentences      {self.pairs - self.problems}{left_out}\n"
+            f"target tokens  {self.tokens}{unknown}\n"
+            f"perplexity     {perplexity(self.log_prob, self.tokens):.4f}\n"
+            f"speed          {self.tokens / seconds:,.0f} target tokens/s ({seconds:.1f} s, compilation included)"
+        )
+
+
+def score(arguments: Sequence[str]) -> int:
+    """Runs `jax-transformer score ARGUMENTS`; returns the exit code: 2 if some lines can't be scored."""
+    options = tyro.cli(ScoreOptions, args=arguments, prog="jax-transformer score")
+    check_rows(options.rows)
+    sources, targets = read_columns((options.source, options.target))
+    model = load(options.model, options.source_tag)
+    from jax_transformer.decoding.pairs import score_pairs
+
+    totals = Totals()
+    scores = score_pairs(model, zip(sources, targets, strict=True), rows=options.rows, source_tag=options.source_tag)
+    with output_may_close(), progress("scored", len(sources), has_bar=not sys.stdout.isatty()) as advance:
+        for number, found in enumerate(scores, start=1):
+            print(_FORMATS[options.format](found))
+            if found.problem:
+                path = getattr(options, found.problem.side)
+                print(f"error: {shown(path)}:{number}: {found.problem.message}", file=sys.stderr)
+            totals.add(found)
+            advance(1)
+        print(totals.summary(), file=sys.stderr)
+    return 2 if totals.problems else 0
+
+
+def _text(found: PairScore) -> str:
+    return f"{found.log_prob:.4f}\t{len(found.token_log_probs)}"
+
+
+def _json(found: PairScore) -> str:
+    fields = {
+        "log_prob": _number(found.log_prob),
+        "tokens": len(found.token_log_probs),
+        "perplexity": _number(found.perplexity),
+        "token_log_probs": [_number(value) for value in found.token_log_probs.tolist()],
+    }
+    error = {"error": f"{found.problem.side}: {found.problem.message}"} if found.problem else {}
+    return json.dumps(fields | error)
+
+
+def _number(value: float) -> float | None:
+    """What JSON can say of it: null unless it is finite."""
+    return round(value, 6) if math.isfinite(value) else None
+
+
+_FORMATS = {"text": _text, "jsonl": _json}

@@ -1,0 +1,124 @@
+"""From pairs of sentences to how probable they are: batching by length, scoring, and putting the results back in order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from jax_transformer.decoding.batches import grouped, may_share, padded_length, padded_sources
+from jax_transformer.decoding.generate import DecodingError, starts_and_ends
+from jax_transformer.decoding.scoring import perplexity, score
+from jax_transformer.decoding.shapes import WITHOUT_TABLE, num_positions, round_length, round_rows
+from jax_transformer.model_directory import Model
+
+BATCHES = 64
+"""So many are made of the pairs that are sorted by length together."""
+MOST_LOGITS = 1 << 27
+"""Of one batch, half a gigabyte in float32: of long targets there are fewer rows."""
+
+Ids = tuple[list[int], list[int]]
+"""The ids of a source and of its target."""
+
+
+class Problem(NamedTuple):
+    """Why a pair has no score."""
+
+    side: Literal["source", "target"]
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class PairScore:
+    """How probable a target is as the translation of its source."""
+
+    token_log_probs: np.ndarray
+    """[T]: the log-probability of each token after those before it, the end token last; with a problem T is 0."""
+    unknown: int = 0
+    """How many of the tokens stand for what the vocabulary doesn't have."""
+    problem: Problem | None = None
+
+    @property
+    def log_prob(self) -> float:
+        """Of the whole target; NaN with a problem."""
+        return float(self.token_log_probs.sum(dtype=np.float64)) if self.problem is None else math.nan
+
+    @property
+    def perplexity(self) -> float:
+        """Of a token: see `scoring.perplexity`."""
+        return perplexity(self.log_prob, len(self.token_log_probs))
+
+
+def score_pairs(model: Model, pairs: Iterable[tuple[str, str]], *, rows: int = 64, source_tag: str = "") -> Iterator[PairScore]:
+    """How probable each target is, its end counted, in order; a blank source, or too long a side, is a problem of that pair alone.
+
+    Pairs are read a few thousand at a time. Batches are padded to one of few shapes where padding changes nothing; otherwise pairs are
+    scored one by one.
+
+    Args:
+      pairs: sources and targets; a blank target is an end alone.
+      rows: most pairs scored at once.
+      source_tag: put before every source: tells a multilingual model the target language. "" for none.
+
+    Raises (when the first score is asked for):
+      DecodingError: the model has no tokenizers, or doesn't know how sentences begin and end.
+      ValueError: a source_tag that the model doesn't have.
+    """
+    source_tokenizer, target_tokenizer = model.source_tokenizer, model.target_tokenizer
+    if source_tokenizer is None or target_tokenizer is None:
+        raise DecodingError("expected a model with tokenizers; this one has none: port it together with its vocabularies")
+    _, eos_id = starts_and_ends(model)
+    target_tokenizer = target_tokenizer.adding(bos=False, eos=False)
+    remaining = iter(pairs)
+    while some := list(islice(remaining, BATCHES * rows)):
+        sources, targets = zip(*some, strict=True)
+        target_ids = [[*ids, eos_id] for ids in target_tokenizer.encode(targets)]
+        encoded = list(zip(source_tokenizer.encode(sources, source_tag), target_ids, strict=True))
+        problems = [_problem(model, source, ids) for source, ids in zip(sources, encoded, strict=True)]
+        fine = [ids for ids, problem in zip(encoded, problems, strict=True) if problem is None]
+        found = iter(score_ids(model, *zip(*fine, strict=True), rows=rows)) if fine else iter(())
+        for (_, ids), problem in zip(encoded, problems, strict=True):
+            if problem is None:
+                yield PairScore(next(found), ids.count(target_tokenizer.unk_id))
+            else:
+                yield PairScore(np.zeros(0), problem=problem)
+
+
+def score_ids(
+    model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], *, rows: int = 64
+) -> list[np.ndarray]:
+    """The log-probability of each token of each target, in order, as `score` has it: any number of pairs, in batches.
+
+    Raises:
+      DecodingError: see `score`.
+    """
+    scores = [np.zeros(0)] * len(source_ids)
+    by_length = sorted(range(len(source_ids)), key=lambda i: (padded_length(model, len(source_ids[i])), len(target_ids[i])))
+
+    def fits(batch: list[int]) -> bool:
+        longest = round_length(max(len(target_ids[i]) for i in batch), WITHOUT_TABLE)
+        logits = round_rows(len(batch)) * longest * model.config.target_vocab_size
+        return len(batch) <= rows and logits <= MOST_LOGITS and may_share(model, max(len(source_ids[i]) for i in batch))
+
+    for batch in grouped(by_length, fits):
+        padded = padded_sources(model, [source_ids[i] for i in batch])
+        targets = [target_ids[i] for i in batch]
+        found = score(model, padded, [*targets, *[[]] * (len(padded) - len(batch))]).token_log_probs
+        for i, row in zip(batch, found, strict=False):
+            scores[i] = row[: len(target_ids[i])]
+    return scores
+
+
+def _problem(model: Model, source: str, ids: Ids) -> Problem | None:
+    if not source.strip():
+        return Problem("source", "expected a sentence; received an empty line")
+    sides: tuple[Literal["source", "target"], ...] = ("source", "target")
+    for side, sequence in zip(sides, ids, strict=True):
+        most = num_positions(model, side) or WITHOUT_TABLE
+        if len(sequence) > most:
+            return Problem(side, f"expected at most {most} tokens, the model's longest; received {len(sequence)}")
+    return None
