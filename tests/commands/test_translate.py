@@ -178,12 +178,7 @@ def test_no_lines_give_none(model_directory: Path) -> None:
 
 def test_long_lines_are_split_where_sentences_end(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Into as few parts as the model takes, with the white space between them kept."""
-    sentences = [
-        "eins zwei drei vier fünf sechs .",
-        "sieben acht neun .",
-        "zehn neun acht sieben sechs fünf vier drei zwei eins .",
-        "eins .",
-    ]
+    sentences = ["vier .", "vier .", f"zehn {'zehn zwei ' * 9}eins .", "eins ."]
     no_end = "eins " * 40
     long = f"{sentences[0]} {sentences[1]}  {sentences[2]} {sentences[3]}"
     file = write(tmp_path / "text", f"vier\n{long}\n{no_end}\n")
