@@ -88,11 +88,6 @@ def make_search(family: str, folder: Path) -> Search:
     return dataclasses.replace(search, model=dataclasses.replace(case.model, generation=generation), common=common[:1] + common[2:])
 
 
-@pytest.fixture(params=["marian", "bart", "m2m_100", "t5"])
-def search(request: Any, folder: Path) -> Search:
-    return make_search(request.param, folder)
-
-
 PENALTIES = (1.0, 0.0, 2.0, -0.5)
 
 
@@ -111,10 +106,13 @@ def test_beams_of_marian(beams: int, stopping: Any, folder: Path) -> None:
     assert 0 < max(ended) < 1, "some hypotheses should end, and some be cut off"
 
 
-@pytest.mark.parametrize("stopping", [False, True, "never"])
-def test_beams_of_the_other_families(search: Search, stopping: Any) -> None:
-    options = {"early_stopping": stopping}
-    search.assert_same(4, options, options)
+@pytest.mark.parametrize("family", ["bart", "m2m_100", "t5"])
+def test_beams_of_the_other_families(family: str, folder: Path) -> None:
+    """Each size, and each rule of when to stop. (All pairs of these: what Marian's test has.)"""
+    search = make_search(family, folder)
+    for beams, stopping in ((1, False), (2, True), (4, False), (5, "never"), (8, True)):
+        options = {"early_stopping": stopping}
+        search.assert_same(beams, options, options)
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("marian", "bart", "m2m_100", "t5")])
