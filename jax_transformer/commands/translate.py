@@ -174,7 +174,7 @@ def _prompt(translator: Translator) -> int:
     print("One sentence a line; Ctrl-D ends.", file=sys.stderr)
     while True:
         try:
-            for answer in translator([input("> ").encode()]):
+            for answer in translator([input("> ").encode(errors="surrogateescape")]):
                 print(answer)
         except EOFError:
             print(file=sys.stderr)

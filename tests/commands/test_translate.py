@@ -491,3 +491,19 @@ def test_random_weights_end_sentences(model_directory: Path) -> None:
     decoded = [best.ids for best, *_ in found]
     assert len({tuple(ids) for ids in decoded}) > 1
     assert np.mean([len(ids) < 23 for ids in decoded]) > 0.5
+
+
+def test_a_prompt_answers_line_after_line(model_directory: Path) -> None:
+    """On a terminal; what is wrong with a line is told, and the next is translated."""
+    (expected,) = command("translate", str(model_directory), text=b"eins zwei drei\n").stdout.splitlines()
+    master, slave = os.openpty()
+    arguments = [sys.executable, "-m", "jax_transformer.cli", "translate", str(model_directory)]
+    with subprocess.Popen(arguments, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        os.close(slave)
+        os.write(master, b"\xff\n" + b"zwei " * 30 + b"\neins zwei drei\n\x04")
+        out, err = process.communicate(timeout=120)
+    os.close(master)
+    assert process.returncode == 0
+    assert out.decode().replace("> ", "").splitlines() == ["", "", expected.decode()]
+    assert b"received byte 0xff" in err
+    assert b"expected at most 24 tokens" in err
