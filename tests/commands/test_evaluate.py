@@ -171,7 +171,7 @@ def test_sentences_beyond_the_positions_are_told_and_count_as_empty(model_direct
     given = (str(model_directory), "--source", source, "--target", target, "--output", str(output), "--bootstrap", "2")
     code, out, err = run("evaluate", *given)
     assert code == 0
-    assert f"{source}:5: 31 tokens are too many for the model; scored as empty\n" in err
+    assert f"{source}:5: expected at most 24 tokens, the model's longest; received 31; scored as empty\n" in err
     assert "5 sentences, 1 of them too long to translate\n" in out
     assert output.read_text().splitlines()[4] == ""
     assert len(output.read_text().splitlines()) == 5
