@@ -1,4 +1,4 @@
-"""The command: jax-transformer train | average | translate | evaluate | score | port | report | plot; each is a file of `commands`.
+"""The command: jax-transformer COMMAND; each is a file of `commands`.
 
 Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from jax_transformer.commands.average import average
 from jax_transformer.commands.evaluate import evaluate
+from jax_transformer.commands.parity import parity
 from jax_transformer.commands.plot import plot
 from jax_transformer.commands.port import port
 from jax_transformer.commands.report import report
@@ -49,6 +50,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "evaluate": evaluate,
     "score": score,
     "port": port,
+    "parity": parity,
     "report": report,
     "plot": plot,
 }
@@ -60,6 +62,7 @@ USAGE = """jax-transformer COMMAND …
   evaluate    measure translations against references, and systems against each other
   score       tell how probable given translations are
   port        turn a PyTorch checkpoint into a model directory, and back
+  parity      tell whether two sides computed the same arrays, and where they part
   report      write a run's report.html anew
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
 

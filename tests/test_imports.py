@@ -42,7 +42,7 @@ ALLOWED: dict[str, set[str]] = {
 
 FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
-    "parity": {"numpy"},
+    "parity": {"numpy", "rich", "torch"},
     "pages": {"numpy"},
     "config": set(),
     "trees": set(),

@@ -105,10 +105,14 @@ def float32_rule(
 def precision_rule(
     candidate: np.ndarray, reference: np.ndarray, truth64: np.ndarray, dtype: str, where: np.ndarray | None = None
 ) -> PrecisionVerdict:
-    """float32_rule for any dtype of `tolerances.UNIT_ROUNDOFF`; the truth is run on weights and inputs rounded to that dtype."""
-    for what, array, expected in (("candidate", candidate, dtype), ("reference", reference, dtype), ("truth", truth64, "float64")):
-        if np.asarray(array).dtype.name != expected:
-            raise ValueError(f"precision_rule: expected a {expected} {what}; received {np.asarray(array).dtype.name}")
+    """float32_rule for any dtype of `tolerances.UNIT_ROUNDOFF`; the truth is run on weights and inputs rounded to that dtype.
+
+    Arrays that were computed in bfloat16 may be kept in float32, which NumPy has.
+    """
+    kept = {"bfloat16": ("bfloat16", "float32")}.get(dtype, (dtype,))
+    for what, array, expected in (("candidate", candidate, kept), ("reference", reference, kept), ("truth", truth64, ("float64",))):
+        if np.asarray(array).dtype.name not in expected:
+            raise ValueError(f"precision_rule: expected a {expected[0]} {what}; received {np.asarray(array).dtype.name}")
     of_candidate, of_reference = compare(candidate, truth64, where), compare(reference, truth64, where)
     floor = tolerances.FLOOR_ROUNDOFFS * tolerances.UNIT_ROUNDOFF[dtype]
     allowed_rms = tolerances.FACTOR_RMS * max(of_reference.relative_rms, floor)

@@ -1,0 +1,91 @@
+"""Named arrays, and the files that keep them: .npz, in the order in which they were named."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+"""Weights, inputs, activations or gradients by name; of a trace, in execution order."""
+
+NOTES = "__notes__"
+"""The entry that isn't one of the arrays: JSON about them."""
+
+
+class ParityError(ValueError):
+    """What can't be compared; the message says what was expected, what came, where, and what to do."""
+
+
+class Kept(NamedTuple):
+    """What a file holds."""
+
+    arrays: dict[str, np.ndarray]
+    notes: dict[str, Any]
+    """What was said of them when they were saved: the framework; under `widened`, the dtypes of those that are kept in a wider one."""
+
+
+def save_arrays(path: str | os.PathLike[str], arrays: Arrays, notes: Mapping[str, Any] | None = None) -> None:
+    """Writes an .npz under a temporary name first. What NumPy can't keep is widened: bfloat16 becomes float32.
+
+    Raises:
+      ParityError: a name that is taken by the notes; an array of objects.
+    """
+    target = Path(path)
+    kept = {name: _storable(name, np.asarray(array)) for name, array in arrays.items()}
+    if NOTES in kept:
+        raise ParityError(f"{target}: an array can't be named {NOTES}")
+    notes = notes or {}
+    widened = {name: arrays[name].dtype.name for name, array in kept.items() if array.dtype != arrays[name].dtype}
+    text = json.dumps({**notes, "widened": notes.get("widened", {}) | widened})
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp.npz")
+    try:
+        np.savez(temporary, **{NOTES: np.array(text)}, **kept)  # type: ignore[arg-type]
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_arrays(path: str | os.PathLike[str]) -> Kept:
+    """The arrays of an .npz by name, in their order.
+
+    Raises:
+      ParityError: no such file; no .npz, or a damaged one; an array of objects, which would run code to be read; none at all.
+    """
+    try:
+        with open(path, "rb") as stream:
+            file = np.load(stream, allow_pickle=False)
+            if isinstance(file, np.ndarray):
+                raise ParityError(f"{path}: expected an .npz of named arrays; received a single array. Save it with numpy.savez.")
+            arrays = {name: _read(path, file, name) for name in file.files}
+    except FileNotFoundError:
+        raise ParityError(f"{path}: expected an .npz of named arrays; there is no such file") from None
+    except (zipfile.BadZipFile, EOFError, OSError) as error:
+        raise ParityError(f"{path}: expected an .npz of named arrays; it can't be read ({error})") from None
+    except ParityError:
+        raise
+    except ValueError:  # what NumPy says of a file of another kind, which it would unpickle
+        raise ParityError(f"{path}: expected an .npz of named arrays; received a file of another kind") from None
+    notes = json.loads(str(arrays.pop(NOTES))) if NOTES in arrays else {}
+    if not arrays:
+        raise ParityError(f"{path}: expected an .npz of named arrays; it holds none")
+    return Kept(arrays, notes)
+
+
+def _read(path: str | os.PathLike[str], file: Any, name: str) -> np.ndarray:
+    try:
+        return file[name]
+    except ValueError:
+        raise ParityError(f"{path}: {name}: expected numbers; received an array of objects, which isn't read, as it may run code") from None
+
+
+def _storable(name: str, array: np.ndarray) -> np.ndarray:
+    if array.dtype.hasobject:
+        raise ParityError(f"{name}: expected numbers; received an array of objects")
+    return array if array.dtype.isbuiltin == 1 else array.astype(np.float32)  # ml_dtypes register theirs
