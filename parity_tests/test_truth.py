@@ -11,9 +11,11 @@ import systems
 import torch
 from systems import SYSTEMS, TIED, attended, torch_trace
 
+from jax_transformer.config import TransformerConfig
 from jax_transformer.parity.compare import compare
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.truth import forward, nodes, recompute
+from jax_transformer.parity.truth.formulas import relative_bucket
 
 
 def assert_same(received: np.ndarray, expected: np.ndarray, name: str, where: np.ndarray | None = None) -> None:
@@ -62,6 +64,18 @@ def test_a_family_of_transformers(family: str, size: int, folder: Path) -> None:
     assert {"encoder.output", "decoder.output", "logits"} <= {node.name for node in by_themselves}
     for node in by_themselves:
         assert_same(recompute(node, case.config, captured, case.params64), expected[node.name], node.name)
+
+
+@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (10, 160), (17, 27), (12, 384), (19, 196)])
+def test_relative_buckets_are_t5s(buckets: int, most: int) -> None:
+    """Where float32 decides: in all but the first, float64 would have others."""
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    config = TransformerConfig(position_kind="relative_bias", relative_buckets=buckets, relative_max_distance=most)
+    offsets = range(-999, 1000)
+    for stack, both_ways in (("encoder", True), ("decoder", False)):
+        expected = T5Attention._relative_position_bucket(torch.tensor(offsets), both_ways, num_buckets=buckets, max_distance=most)
+        assert [relative_bucket(config, offset, stack) for offset in offsets] == expected.tolist()
 
 
 def test_t5s_norm_by_itself_is_not_the_truths(folder: Path) -> None:

@@ -28,7 +28,7 @@ _IDS: dict[Stack, str] = {"encoder": "source_ids", "decoder": "decoder_input_ids
 
 Formula = Callable[..., np.ndarray]
 """(config, arrays by argument) → array; pure."""
-NONE: Mapping[str, str] = MappingProxyType({})
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Node(NamedTuple):
@@ -104,7 +104,7 @@ class _Scope:
     def layer(self, i: int) -> _Scope:
         return replace(self, name=f"{self.name}layers.{i}.", path=f"{self.path}layers/", index=f"[{i}]")
 
-    def add(self, name: str, kind: Kind, formula: Formula, inputs: Mapping[str, str | None], parameters: Mapping[str, str] = NONE) -> str:
+    def add(self, name: str, kind: Kind, formula: Formula, inputs: Mapping[str, str | None], parameters: Mapping[str, str] = _NONE) -> str:
         """Adds a node, which does without inputs that are None; returns its whole name."""
         self.graph.append(Node(self.name + name, kind, {key: value for key, value in inputs.items() if value}, parameters, formula))
         return self.name + name
