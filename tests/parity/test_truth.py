@@ -1,0 +1,391 @@
+"""The truth in NumPy is the JAX model's function, over all that a config can say; and one node of it can be had, or changed, by itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model import functional, positions
+from jax_transformer.model.masks import make_masks
+from jax_transformer.parity.compare import compare
+from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.truth import Place, downstream, formulas, forward, nodes, parameter, place, recompute
+from jax_transformer.trees import flatten
+
+pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
+
+COVERS = ("keys", "queries", "both", "none")
+
+# --- configs
+
+SIZES: dict[str, Any] = {
+    "source_vocab_size": 13, "target_vocab_size": 11, "d_model": 12, "num_heads": 3, "d_ff": 7, "num_encoder_layers": 1,
+    "num_decoder_layers": 2, "max_length": 9, "source_pad_id": 1, "target_pad_id": 2, "dropout_rate": 0.0,
+}  # fmt: skip
+ASPECTS: dict[str, list[dict[str, Any]]] = {
+    "sizes": [
+        {},
+        {"decoder_num_heads": 2, "decoder_d_ff": 14, "decoder_max_length": 10, "num_encoder_layers": 2},
+    ],
+    "embeddings": [
+        {},
+        {"scale_embedding": False, "tie_head": True},
+        {"target_vocab_size": 13, "share_embeddings": True},
+        {"target_vocab_size": 13, "share_embeddings": True, "tie_head": True},
+    ],
+    "embedding_norm": [
+        {},
+        {"encoder_embedding_norm": "before_positions", "decoder_embedding_norm": "after_positions"},
+        {"encoder_embedding_norm": "after_positions", "decoder_embedding_norm": "before_positions"},
+    ],
+    "head": [{}, {"head_bias": "buffer", "scale_head": True}, {"head_bias": "none"}],
+    "positions": [
+        {},
+        {"position_layout": "halves", "position_frequency": "inclusive"},
+        {"position_kind": "learned"},
+        {"position_kind": "relative_bias", "relative_buckets": 6, "relative_max_distance": 5},
+        {"position_kind": "relative_bias", "relative_buckets": 7, "relative_max_distance": 6, "relative_bias_per_layer": True},
+        {"position_kind": "none"},
+    ],
+    "index": [{}, {"position_offset": 2}, {"position_index": "batch_row"}, {"position_index": "non_pad_count", "position_offset": 1}],
+    "norm": [
+        {},
+        {"norm_eps": 0.01, "norm_eps_outside": True, "norm_unbiased": True},
+        {"norm_unbiased": True, "norm_bias": False},
+        {"norm_kind": "rms_norm", "norm_bias": False},
+        {"norm_kind": "rms_norm", "norm_bias": False, "norm_eps": 0.1, "norm_eps_outside": True},
+    ],
+    "placement": [{}, {"final_norm": True}, {"norm_placement": "pre"}, {"norm_placement": "pre", "final_norm": True}],
+    "attention": [
+        {},
+        {"attention_scale": 0.3, "attention_bias": False, "masked_value": -3.0},
+        {"attention_output_bias": False, "masked_value": -1e9, "head_dim": 5},
+        {"attention_output": False},
+    ],
+    "feed_forward": [
+        {},
+        {"activation": "gelu", "feed_forward_gated": True},
+        {"activation": "gelu_tanh", "feed_forward_bias": False},
+        {"activation": "silu", "feed_forward_gated": True, "feed_forward_bias": False},
+        {"activation": "none"},
+        {"feed_forward": False},
+    ],
+    "encoder_mask": [{"encoder_padding": cover} for cover in COVERS],
+    "decoder_mask": [
+        {},
+        {"decoder_padding": "queries", "decoder_padding_id": 5},
+        {"decoder_padding": "both", "decoder_causal": False},
+        {"decoder_padding": "none", "decoder_causal": False},
+    ],
+    "cross_mask": [{"cross_padding": cover} for cover in COVERS],
+}  # fmt: skip
+WITHOUT_NORMS: list[dict[str, Any]] = [
+    {"norm_kind": "none"},
+    {"norm_kind": "none", "norm_placement": "pre", "position_kind": "none", "feed_forward": False, "cross_padding": "none"},
+]
+"""Apart from the aspects, of which it contradicts some."""
+
+
+def pairwise(aspects: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Combinations of one option of each aspect, in which any two options come up together."""
+    rng, counts = random.Random(0), [len(options) for options in aspects.values()]
+    options = [(aspect, i) for aspect, count in enumerate(counts) for i in range(count)]
+    left = {(a, b) for a, b in itertools.combinations(options, 2) if a[0] != b[0]}
+    chosen = []
+    while left:
+        needed = dict(min(left))
+        drawn = [[(aspect, needed.get(aspect, rng.randrange(count))) for aspect, count in enumerate(counts)] for _ in range(30)]
+        chosen.append(max(drawn, key=lambda choice: len(left.intersection(itertools.combinations(choice, 2)))))
+        left -= set(itertools.combinations(chosen[-1], 2))
+    tables = list(aspects.values())
+    return [{name: value for aspect, i in choice for name, value in tables[aspect][i].items()} for choice in chosen]
+
+
+COMBINATIONS = [*pairwise(ASPECTS), *WITHOUT_NORMS]
+
+
+@pytest.fixture
+def batch(ids: Any) -> Any:
+    """Pads on the right, on the left and inside, one token, and one sentence of nothing but pads."""
+    source = ids.source.copy()
+    source[2] = SIZES["source_pad_id"]
+    return ids._replace(source=source)
+
+
+def jax_trace(config: TransformerConfig, params: Any, ids: Any) -> dict[str, np.ndarray]:
+    """Computed operation by operation: compiled as a whole, each config would take longer by far."""
+    with jax.disable_jit():
+        _, trace = functional.apply(config, params, ids.source, ids.target, return_trace=True)
+    return {name: np.asarray(array) for name, array in trace.items()}
+
+
+def captured(trace: Mapping[str, np.ndarray], ids: Any) -> dict[str, np.ndarray]:
+    return {**trace, "source_ids": ids.source, "decoder_input_ids": ids.target}
+
+
+def assert_same(received: np.ndarray, expected: np.ndarray, name: str) -> None:
+    """Shape and dtype, masks and the lowest of numbers exactly, everything else to the gate."""
+    assert (received.shape, received.dtype) == (expected.shape, expected.dtype), name
+    if expected.dtype == bool:
+        np.testing.assert_array_equal(received, expected, err_msg=name)
+        return
+    is_lowest = expected == np.finfo(np.float64).min
+    np.testing.assert_array_equal(received == np.finfo(np.float64).min, is_lowest, err_msg=name)
+    result = compare(received, expected, None if is_lowest.all() else ~is_lowest)
+    assert result.within(FLOAT64_RELATIVE_RMS), f"{name}: {result}"
+
+
+# --- the same function
+
+
+@pytest.mark.parametrize("options", COMBINATIONS, ids=range(len(COMBINATIONS)))
+def test_it_is_the_jax_models_function(options: dict[str, Any], batch: Any, random_params: Callable[..., Any]) -> None:
+    """The whole trace, and every node by itself from what the JAX model fed it; every parameter is some node's."""
+    config = TransformerConfig(**SIZES | options)
+    params = random_params(config)
+    expected = jax_trace(config, params, batch)
+    received = forward(config, params, batch.source, batch.target)
+    assert list(received) == list(expected)
+    for node in nodes(config):
+        assert_same(received[node.name], expected[node.name], node.name)
+        assert_same(recompute(node, config, captured(expected, batch), params), expected[node.name], node.name)
+
+    paths = {path for node in nodes(config) for path in node.parameters.values()}
+    leaves = {(path, None if "/layers/" not in path else i) for path, leaf in flatten(params).items() for i in range(len(leaf))}
+    assert paths == {path if i is None else f"{path}[{i}]" for path, i in leaves}
+
+
+@pytest.mark.parametrize("cover", COVERS)
+@pytest.mark.parametrize("causal", [True, False])
+def test_masks_of_training_and_of_decoding(cover: Any, causal: bool, batch: Any, config: TransformerConfig) -> None:
+    """Of every cover, and of what each says while the JAX model decodes."""
+    config = dataclasses.replace(
+        config, decoder_causal=causal, encoder_padding=cover, decoder_padding=cover, cross_padding=cover, decoding_cross_padding="both",
+        decoding_decoder_padding="queries",
+    )  # fmt: skip
+    for masking in (config, config.while_decoding()):
+        expected = {f"mask.{name}": mask for name, mask in make_masks(masking, *batch)._asdict().items() if mask is not None}
+        masks = [node for node in nodes(masking) if node.kind == "mask"]
+        assert [node.name for node in masks] == list(expected)
+        for node in masks:
+            assert_same(recompute(node, masking, captured({}, batch), {}), np.asarray(expected[node.name]), node.name)
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+@pytest.mark.parametrize("frequency", ["standard", "inclusive", "doubled"])
+@pytest.mark.parametrize("index", ["column", "non_pad_count"])
+def test_sinusoids(layout: Any, frequency: Any, index: Any) -> None:
+    for width in (2, 14):
+        config = TransformerConfig(
+            d_model=width, num_heads=1, max_length=600, position_layout=layout, position_frequency=frequency, position_index=index,
+            position_offset=3,
+        )  # fmt: skip
+        expected = positions.sinusoid_table(config, config.encoder)
+        np.testing.assert_allclose(formulas.sinusoid_table(config, len(expected)), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (4, 3), (64, 1000), (10, 160), (17, 27), (12, 384), (19, 196)])
+def test_relative_buckets(buckets: int, most: int) -> None:
+    """In the last four, some distances would have other buckets in float64; in the last two, also if only one step of it were float64."""
+    config = TransformerConfig(position_kind="relative_bias", relative_buckets=buckets, relative_max_distance=most)
+    for stack, is_causal in (("encoder", False), ("decoder", True)):
+        received = [formulas.relative_bucket(config, offset, stack) for offset in range(-1999, 2000)]  # type: ignore[arg-type]
+        np.testing.assert_array_equal(received, positions.relative_buckets(config, is_causal, 2000))
+
+
+def test_gelu_is_exact() -> None:
+    """x Φ(x), computed with 40 digits."""
+    exact = {
+        -30.0: -1.4720141781444561179e-196, -8.0: -4.9767684594174272988e-15, -3.0: -0.00404969409489028358, -1.0: -0.15865525393145705141,
+        -0.1: -0.046017216272297104188, 1e-8: 5.0000000398942281448e-9, 0.5: 0.34573123063700655182, 2.0: 1.9544997361036415856,
+    }  # fmt: skip
+    received = formulas.gelu(np.array([list(exact)]))
+    assert received.shape == (1, len(exact))
+    for (x, expected), value in zip(exact.items(), received[0], strict=True):
+        assert value == pytest.approx(expected, rel=1e-15 * max(1.0, x**2), abs=0.0), x  # x/√2, rounded, moves it by that much
+
+
+def test_silu_of_what_would_overflow() -> None:
+    np.testing.assert_allclose(formulas.silu(np.array([-1e4, -1.0, 0.0, 1e4])), [0.0, -0.2689414213699951, 0.0, 1e4], rtol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_it_is_float64_whatever_it_is_given(dtype: str, config: TransformerConfig, ids: Any, random_params: Any) -> None:
+    """JAX arrays, too, and what was captured in lower precision."""
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), random_params(config))
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
+    expected, received = (forward(config, given, jnp.asarray(ids.source), ids.target) for given in (wide, params))
+    for name, array in received.items():
+        assert array.dtype == (bool if name.startswith("mask.") else np.float64)
+        np.testing.assert_array_equal(array, expected[name])
+    (logits,) = (node for node in nodes(config) if node.name == "logits")
+    output = jnp.asarray(expected["decoder.output"], dtype)
+    again = recompute(logits, config, {"decoder.output": output}, params)
+    np.testing.assert_array_equal(again, recompute(logits, config, {"decoder.output": np.asarray(output, np.float64)}, wide))
+
+
+def test_values_that_are_not_finite_are_results(ids: Any, random_params: Any, config: TransformerConfig) -> None:
+    config = dataclasses.replace(config, norm_eps=0.0)
+    constant = np.zeros((5, 6, 12))
+    trace = forward(
+        config, random_params(config), *ids, replace={"encoder.layers.0.self_attention.output": constant, "encoder.embedding": constant}
+    )
+    assert np.isnan(trace["encoder.layers.0.self_attention_norm"]).all()
+    assert np.isnan(trace["logits"]).all()
+
+
+# --- one node by itself
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mask.encoder_self", "encoder.token_embedding", "encoder.layers.0.self_attention.key", "encoder.layers.0.self_attention.weights",
+        "encoder.layers.0.feed_forward_norm", "encoder.output", "decoder.layers.0.self_attention_residual",
+        "decoder.layers.1.cross_attention.context", "decoder.layers.1.feed_forward.hidden", "logits",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("placement", ["pre", "post"])
+def test_a_change_is_local_to_its_node_and_propagates_to_those_behind_it(
+    name: str, placement: Any, config: TransformerConfig, ids: Any, random_params: Any
+) -> None:
+    config = dataclasses.replace(config, norm_placement=placement)
+    params = random_params(config)
+    truth = forward(config, params, *ids)
+    noise = np.random.default_rng(0).standard_normal(truth[name].shape)
+    change = noise > 0 if truth[name].dtype == bool else truth[name] + 0.01 * noise
+    changed = forward(config, params, *ids, replace={name: change})
+    np.testing.assert_array_equal(changed[name], change)
+
+    graph = nodes(config)
+    behind = downstream(graph, name)
+    assert {other for other in truth if not np.array_equal(changed[other], truth[other])} == {name, *behind}
+    local = {node.name: recompute(node, config, captured(changed, ids), params) for node in graph}
+    assert {other for other in truth if not np.array_equal(changed[other], local[other])} == {name}
+    np.testing.assert_array_equal(local[name], truth[name])
+
+
+WHAT_IFS: list[tuple[str, dict[str, Any]]] = [
+    ("mask.encoder_self", {"encoder_padding": "none"}),
+    ("mask.decoder_self", {"decoder_causal": False}),
+    ("mask.decoder_self", {"decoder_padding_id": 5}),
+    ("mask.cross", {"cross_padding": "queries"}),
+    ("encoder.token_embedding", {"scale_embedding": False}),
+    ("encoder.positions", {"position_index": "non_pad_count", "position_offset": 0}),
+    ("decoder.positions", {"position_offset": 1}),
+    ("encoder.embedding", {"encoder_embedding_norm": "before_positions"}),
+    ("encoder.layers.0.self_attention_norm", {"norm_eps_outside": True}),
+    ("encoder.layers.0.self_attention_norm", {"norm_unbiased": True}),
+    ("decoder.layers.1.cross_attention_norm", {"norm_eps": 1e-6}),
+    ("decoder.layers.1.feed_forward_norm", {"norm_kind": "rms_norm"}),
+    ("decoder.layers.1.self_attention.logits", {"attention_scale": 1.0}),
+    ("decoder.layers.1.self_attention.logits", {"masked_value": -1e4}),
+    ("decoder.layers.0.feed_forward.hidden", {"activation": "gelu"}),
+    ("logits", {"scale_head": True}),
+]
+
+
+@pytest.fixture(scope="module")
+def what_if(config: TransformerConfig) -> TransformerConfig:
+    return dataclasses.replace(config, encoder_embedding_norm="after_positions", norm_bias=False)
+
+
+@pytest.mark.parametrize(("name", "change"), WHAT_IFS, ids=str)
+def test_another_config_answers_a_what_if(
+    name: str, change: dict[str, Any], what_if: TransformerConfig, ids: Any, random_params: Any
+) -> None:
+    """The node computed as a model of that config computes it, of the same parameters and inputs."""
+    params = random_params(what_if)
+    given = captured(forward(what_if, params, *ids), ids)
+    other = dataclasses.replace(what_if, **change)
+    (node,) = (node for node in nodes(what_if) if node.name == name)
+    received = recompute(node, other, given, params)
+    assert not np.array_equal(*np.broadcast_arrays(received, given[name]))
+    for its in (its for its in nodes(other) if its.name == name):  # a mask that hides nothing is none
+        np.testing.assert_array_equal(received, recompute(its, other, given, params))
+
+
+def test_positions_of_another_formula(config: TransformerConfig, ids: Any) -> None:
+    """The table is a parameter: what if it were another one?"""
+    (node,) = (node for node in nodes(config) if node.name == "encoder.positions")
+    other = dataclasses.replace(config, position_frequency="doubled", position_offset=2)
+    table = formulas.sinusoid_table(other, 11)
+    received = node.compute(other, {"ids": ids.source}, {"table": table})
+    np.testing.assert_allclose(received[0], positions.sinusoid_table(other, other.encoder)[2:8], rtol=0, atol=1e-14)
+
+
+# --- names
+
+
+def test_places() -> None:
+    assert place("encoder.layers.12.self_attention.query") == Place("encoder", 12, ("self_attention", "query"))
+    assert place("decoder.layers.0.output") == Place("decoder", 0, ("output",))
+    assert place("decoder.position_bias") == Place("decoder", None, ("position_bias",))
+    assert place("mask.encoder_self") == Place(None, None, ("mask", "encoder_self"))
+    assert place("logits") == Place(None, None, ("logits",))
+
+
+def test_what_lies_downstream(config: TransformerConfig) -> None:
+    """(That it is what a change propagates to is tested above.)"""
+    graph = nodes(config)
+    assert downstream(graph, "logits") == ()
+    assert downstream(graph, "decoder.output") == ("logits",)
+    behind = downstream(graph, "mask.cross")
+    assert behind[:4] == tuple(f"decoder.layers.0.cross_attention.{name}" for name in ("logits", "weights", "context", "output"))
+    assert behind[-1] == "logits"
+    assert "decoder.layers.1.cross_attention.key" not in behind
+    assert downstream(graph, "source_ids")[:3] == ("mask.encoder_self", "mask.cross", "encoder.token_embedding")
+
+
+def test_a_layers_parameter(config: TransformerConfig, random_params: Any) -> None:
+    params = random_params(config)
+    expected = params["decoder"]["layers"]["self_attention"]["query"]["kernel"]
+    np.testing.assert_array_equal(parameter(params, "decoder/layers/self_attention/query/kernel[1]"), expected[1])
+    np.testing.assert_array_equal(parameter(params, "head/kernel"), params["head"]["kernel"])
+
+
+# --- what is refused
+
+
+@pytest.mark.parametrize("path", ["head/scale", "heads/kernel", "head/kernel/0", "decoder/layers/self_attention/query/kernel[2]"])
+def test_a_parameter_that_is_not_there(path: str, config: TransformerConfig, random_params: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"{path} is not among the parameters, but the config asks for it")):
+        parameter(random_params(config), path)
+
+
+def test_an_input_that_was_not_captured(config: TransformerConfig) -> None:
+    (node,) = (node for node in nodes(config) if node.name == "encoder.layers.0.self_attention.logits")
+    missing = r"encoder\.layers\.0\.self_attention\.key, mask\.encoder_self"
+    with pytest.raises(ValueError, match=rf"^encoder\.layers\.0\.self_attention\.logits is computed from {missing}, which the trace"):
+        recompute(node, config, {"encoder.layers.0.self_attention.query": np.zeros((1, 2, 3, 5))}, {})
+
+
+def test_replacements_that_do_not_fit(config: TransformerConfig, ids: Any, random_params: Any) -> None:
+    run = lambda **arrays: forward(config, random_params(config), *ids, replace=arrays)  # noqa: E731
+    with pytest.raises(ValueError, match=r"replace: expected names of this model's activations; received Logits, source_ids"):
+        run(Logits=np.zeros(3), source_ids=ids.source)
+    with pytest.raises(ValueError, match=r"replace: logits: expected shape \(5, 8, 11\), received \(8, 11\)"):
+        run(logits=np.zeros((8, 11)))
+
+
+@pytest.mark.parametrize("token", [-1, 13])
+def test_ids_that_have_no_row(token: int, config: TransformerConfig, ids: Any, random_params: Any) -> None:
+    source = ids.source.copy()
+    source[1, 2] = token
+    with pytest.raises(ValueError, match=r"a table of 13 rows: expected numbers from 0 to 12; received (-1 to 12|0 to 13)"):
+        forward(config, random_params(config), source, ids.target)
+
+
+def test_more_tokens_than_positions(config: TransformerConfig, random_params: Any) -> None:
+    with pytest.raises(ValueError, match="a table of 9 rows: expected numbers from 0 to 8; received 0 to 9"):
+        forward(config, random_params(config), np.full((2, 10), 3), np.full((2, 4), 3))
