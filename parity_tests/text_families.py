@@ -32,7 +32,7 @@ class TextFamily(NamedTuple):
     ids: dict[str, int]
     """Special ids of its config.json; where there is none, those of its class hold."""
     more_rows: int
-    """Rows of the embedding beyond the vocabulary."""
+    """Rows of the embedding beyond the vocabulary; -1 as of facebook/bart-large-cnn, whose <mask> has none."""
     source_tag: str = ""
     target_tag: str = ""
     shares_embeddings: bool = True
@@ -165,7 +165,7 @@ FAMILIES = {
     "marian": TextFamily(marian, *_MARIAN_KIND, 0, ">>deu<<"),
     "marian_two": TextFamily(marian_two, *_MARIAN_KIND, 0, shares_embeddings=False),
     "bart": TextFamily(bart, *_BART_KIND, 0),
-    "bart_in_two_files": TextFamily(bart_in_two_files, *_BART_KIND, 0),
+    "bart_in_two_files": TextFamily(bart_in_two_files, *_BART_KIND, -1),
     "m2m_100": TextFamily(m2m_100, *_M2M_KIND, 8, "__en__", "__de__"),
     "nllb": TextFamily(nllb, *_M2M_KIND, 2, "eng_Latn", "deu_Latn"),
     "t5": TextFamily(t5, *_T5_KIND, 28),

@@ -256,19 +256,21 @@ def _with_vocabularies(model: Model, options: PortOptions) -> tuple[Model, str]:
 
 def _with_own_vocabularies(model: Model) -> tuple[Model, str]:
     """The model with the tokenizers of its directory's files, if it has some that can be used; and how it went."""
-    from jax_transformer.data.tokenizers.hugging_face import read_tokenizers
+    from jax_transformer.data.tokenizers.hugging_face import cleans_up, read_tokenizers
 
     files = model.tokenizer_files
     if not files:
         return model, ""
     try:
         source, target = read_tokenizers(files, (model.origin or {})["hugging_face"]["config"])
-        source, target = _fitting(model, "source", source, "its files"), _fitting(model, "target", target, "its files")
-        model = _with_tokenizers(model, source, target, "its files")
+        source, target = _fitting(model, "source", source, "its tokenizer"), _fitting(model, "target", target, "its tokenizer")
+        model = _with_tokenizers(model, source, target, "its tokenizer")
     except ValueError as error:
         return model, f"its tokenizer files are kept for export, but not used: {error}"
-    told = f"by {', '.join(files)}"
-    return model, "\n          ".join(filter(None, [told, _tags(source)]))
+    told = [f"by {', '.join(files)}", _tags(source)]
+    if cleans_up(files):
+        told.append("not done: clean_up_tokenization_spaces, so that spaces before punctuation stay")
+    return model, "\n          ".join(filter(None, told))
 
 
 def _tags(source: Tokenizer) -> str:

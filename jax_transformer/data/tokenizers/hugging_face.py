@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from jax_transformer.data.tokenizers.given import with_marked_specials
 from jax_transformer.data.tokenizers.piece_lists import PieceListBackend
 from jax_transformer.data.tokenizers.pipelines import PipelineBackend, read_pipeline
 from jax_transformer.data.tokenizers.sentencepiece_model import character_map_of, pieces_of, read_sentencepiece
-from jax_transformer.data.tokenizers.special_tokens import OF_PRETRAINING
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, OF_PRETRAINING, UNUSED, find_specials, shown_name, unused_entries
 from jax_transformer.data.tokenizers.tokenizer import Tokenizer
 
 Json = Mapping[str, Any]
@@ -67,8 +67,10 @@ def read_tokenizers(files: Files, config: Json) -> Pair:
     Raises:
       ValueError: a file is missing or malformed; a class, or a setting, whose tokenizer isn't built here.
     """
-    settings = _json(files, SETTINGS) if SETTINGS in files else {}
-    name = _class_name(settings, config)
+    settings = {"vocab_size": config["vocab_size"]} | _settings(files)
+    usual = CLASSES[config["model_type"]]
+    named = str(settings.get("tokenizer_class") or config.get("tokenizer_class") or usual).removesuffix("Fast")
+    name = usual if usual == "TokenizersBackend" else named
     if name not in _READERS:
         raise ValueError(f"{SETTINGS}: tokenizer_class must be one of {', '.join(_READERS)}; received {name}")
     _check(settings)
@@ -78,10 +80,16 @@ def read_tokenizers(files: Files, config: Json) -> Pair:
         raise ValueError(f"{', '.join(files)}: expected the files of a {name}; received others ({error!r})") from None
 
 
-def _class_name(settings: Json, config: Json) -> str:
-    usual = CLASSES[config["model_type"]]
-    named = str(settings.get("tokenizer_class") or config.get("tokenizer_class") or usual).removesuffix("Fast")
-    return usual if usual == "TokenizersBackend" else named
+def cleans_up(files: Files) -> bool:
+    """Whether transformers takes spaces before punctuation out of what it decodes; here they stay."""
+    return bool(_settings(files).get("clean_up_tokenization_spaces"))
+
+
+def _settings(files: Files) -> dict[str, Any]:
+    """What tokenizer_config.json says, and special_tokens_map.json where the former doesn't list what was added."""
+    settings = _json(files, SETTINGS) if SETTINGS in files else {}
+    is_older = "added_tokens_decoder" not in settings and "special_tokens_map.json" in files
+    return settings | _json(files, "special_tokens_map.json") if is_older else settings
 
 
 def _check(settings: Json) -> None:
@@ -106,11 +114,10 @@ def _marian(files: Files, settings: Json) -> Pair:
 
     def backend(side: str) -> PieceListBackend:
         entries = _entries(files, lists[side], settings if is_shared else {})
-        specials = _named(entries, lists[side], "<unk>", "</s>", "<pad>")
-        specials |= {piece: index for index, piece in enumerate(entries) if piece.startswith(">>") and piece.endswith("<<")}
+        codes = {piece: index for index, piece in enumerate(entries) if piece.startswith(">>") and piece.endswith("<<")}
+        specials = _named(entries, lists[side], "<unk>", "</s>", "<pad>") | codes
         # transformers joins pieces by the source's model, unless the vocabularies are two
-        joins = splits["source" if is_shared else side]
-        return PieceListBackend(splits[side], joins, entries, specials, takes_codes=True)
+        return PieceListBackend(splits[side], splits["source" if is_shared else side], entries, specials, takes_codes=True)
 
     return _ending_in_eos(backend("source")), Tokenizer(backend("target"), add_bos=False, add_eos=False)
 
@@ -126,27 +133,29 @@ def _m2m_100(files: Files, settings: Json) -> Pair:
     return _both(_ending_in_eos(PieceListBackend(model, model, entries, specials, takes_codes=False)))
 
 
-def _entries(files: Files, name: str, settings: Json, more: list[str] | None = None) -> list[str]:
-    """The piece of each id. Raises ValueError for ids with gaps, and for files that add tokens to those of the list."""
-    ids = _json(files, name)
-    pieces = sorted(ids, key=ids.__getitem__)
-    if [ids[piece] for piece in pieces] != list(range(len(pieces))):
-        raise ValueError(f"{name}: expected the ids from 0 to {len(pieces) - 1}, one each; received others")
-    entries = [*pieces, *(more or [])]
+def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) -> list[str]:
+    """The piece of each id, and `more` after them. Raises ValueError for files that add tokens to those, and for two of one id."""
+    ids: dict[str, int] = _json(files, name)
+    ids |= {piece: len(ids) + i for i, piece in enumerate(more)}
+    by_id = {index: piece for piece, index in ids.items()}
+    if len(by_id) < len(ids) or min(by_id) < 0:
+        raise ValueError(f"{name}: expected an id of its own for each piece; received {len(by_id)} for {len(ids)}")
     added = {_content(token): int(index) for index, token in settings.get("added_tokens_decoder", {}).items()}
     added |= _json(files, "added_tokens.json") if "added_tokens.json" in files else {}
-    others = [token for token, index in added.items() if entries[index : index + 1] != [token]]
+    others = [token for token, index in added.items() if ids.get(token) != index]
     if others:
         raise ValueError(f"{SETTINGS}, added_tokens.json: expected tokens of {name}; received {', '.join(others[:10])}")
-    return entries
+    size = max(by_id) + 1
+    gaps = {index: entry for entry, index in unused_entries({*range(size)} - by_id.keys()).items()}
+    return [(by_id | gaps)[index] for index in range(size)]
 
 
 def _named(entries: list[str], file: str, *names: str) -> dict[str, int]:
-    """The special tokens of these names among the entries. Raises ValueError where one is missing."""
+    """The special tokens of these names among the entries, and ids without a token. Raises ValueError where a special token is missing."""
     missing = [name for name in names if name not in entries]
     if missing:
         raise ValueError(f"{file}: expected the special tokens {', '.join(names)}; received a list without {', '.join(missing)}")
-    return {name: entries.index(name) for name in names}
+    return {entry: index for index, entry in enumerate(entries) if entry in names or UNUSED.fullmatch(shown_name(entry))}
 
 
 # --- pipelines of the library tokenizers
@@ -209,36 +218,49 @@ def _bart(files: Files, settings: Json) -> Pair:
 
 
 def _as_it_is(files: Files, settings: Json) -> Pair:
-    text = _file(files, "tokenizer.json").decode()
-    backend, add_bos, add_eos = read_pipeline(with_marked_specials(json.loads(text)))
-    tokenizer = Tokenizer(backend, add_bos=add_bos, add_eos=add_eos)
-    around = _around(text)
-    if tokenizer.encode([""])[0] != around:
-        raise ValueError(
-            f"tokenizer.json: expected a post_processor that adds <bos> and <eos>, or one of them; received one that adds {around}"
-        )
+    from tokenizers import Tokenizer as Pipeline
+
+    given = _json(files, "tokenizer.json")
+    vocabulary = given["model"]["vocab"]
+    entries = vocabulary if isinstance(vocabulary, dict) else [piece for piece, _ in vocabulary]
+    backend = _pipeline(given, given["added_tokens"], entries, settings)
+    whole = Pipeline.from_str(json.dumps(given | {"padding": None}))
+    around = whole.encode("").ids
+    found = find_specials(backend.specials)
+    tokenizer = Tokenizer(backend, add_bos=found.get(BOS) in around, add_eos=found.get(EOS) in around)
+    if any(tokenizer.encode([text]) != [whole.encode(text).ids] for text in ("", "a")):
+        names = " ".join(str(whole.id_to_token(index)) for index in around)
+        raise ValueError(f"tokenizer.json: expected a post_processor that adds <bos>, <eos> or both; received one that adds {names}")
     return _both(tokenizer)
 
 
-def _around(text: str) -> list[int]:
-    """What the pipeline in a tokenizer.json adds around a sentence."""
-    from tokenizers import Tokenizer as Pipeline
+def _pipeline(content: Json, added: list[dict[str, Any]], vocabulary: Any, settings: Json) -> PipelineBackend:
+    """The pipeline with its special tokens: those that it lists, those that the settings do, and those of pretraining.
 
-    ids: list[int] = Pipeline.from_str(text).encode("").ids
-    return ids
-
-
-def _pipeline(content: dict[str, Any], added: list[dict[str, Any]], vocabulary: Any, settings: Json) -> PipelineBackend:
-    """The pipeline with its special tokens, which are those that it names, those that the settings do, and those of pretraining."""
+    Of the latter it leaves out what has no row in the embedding, as <mask> has none in facebook/bart-large-cnn's.
+    """
     ids = vocabulary if isinstance(vocabulary, dict) else {entry: index for index, entry in enumerate(vocabulary)}
     more = [_added(int(index), _content(token), **_flags(token)) for index, token in settings.get("added_tokens_decoder", {}).items()]
     listed = {token["content"]: token for token in [*added, *more]}
-    extra = [*settings.get("extra_special_tokens", []), *(settings.get("additional_special_tokens") or [])]
-    special = {*map(_content, extra), *(entry for entry in {*ids, *listed} if OF_PRETRAINING.fullmatch(entry))}
-    for name in special & {*ids, *listed}:
+    of_pretraining = {entry for entry in {*ids, *listed} if OF_PRETRAINING.fullmatch(entry)}
+    extra = [*(settings.get("extra_special_tokens") or []), *(settings.get("additional_special_tokens") or [])]
+    for name in of_pretraining | {*map(_content, extra)} & {*ids, *listed}:
         listed[name] = listed.get(name, _added(ids.get(name, -1), name)) | {"special": True}
     tokens = sorted(listed.values(), key=lambda token: token["id"])
-    whole = {"version": "1.0", "truncation": None, "padding": None, "post_processor": None, "added_tokens": tokens} | content
+    model = dict(content["model"])
+    beyond = {token["content"] for token in tokens if token["id"] >= settings["vocab_size"]} & of_pretraining
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {entry: index for entry, index in vocabulary.items() if entry not in beyond}
+    tokens = [token for token in tokens if token["content"] not in beyond]
+    whole = {
+        **content,
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "post_processor": None,
+        "added_tokens": tokens,
+        "model": model,
+    }
     return read_pipeline(with_marked_specials(whole))[0]
 
 

@@ -74,7 +74,7 @@ class PieceListBackend:
         return self._entries[index]
 
     def filled(self, size: int) -> PieceListBackend:
-        unused = unused_entries(self.size, size)
+        unused = unused_entries(range(self.size, size))
         entries, specials = [*self._entries, *unused], self._specials | unused
         return PieceListBackend(self._splits, self._joins, entries, specials, takes_codes=self._takes_codes)
 

@@ -77,7 +77,7 @@ class PipelineBackend:
 
     def filled(self, size: int) -> PipelineBackend:
         filled = copy.deepcopy(self._pipeline)
-        filled.add_special_tokens([*unused_entries(self._size, size)])
+        filled.add_special_tokens([*unused_entries(range(self._size, size))])
         backend = PipelineBackend(filled)
         if backend.size != size:
             raise ValueError(f"tokenizer: expected ids without gaps; received {filled.get_vocab_size()} of {size}")

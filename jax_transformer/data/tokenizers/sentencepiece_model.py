@@ -58,7 +58,7 @@ class SentencePieceBackend:
         return self._processor.id_to_piece(index)
 
     def filled(self, size: int) -> SentencePieceBackend:
-        return SentencePieceBackend(self._model, self._extra | unused_entries(self.size, size), self._normalization, self._lowercase)
+        return SentencePieceBackend(self._model, self._extra | unused_entries(range(self.size, size)), self._normalization, self._lowercase)
 
     def segmenter(self) -> Segmenter:
         from jax_transformer.data.tokenizers.subword_sampling import sentencepiece_segmenter

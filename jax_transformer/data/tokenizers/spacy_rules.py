@@ -120,7 +120,7 @@ class SpacyBackend:
         return self._entries[index]
 
     def filled(self, size: int) -> SpacyBackend:
-        unused = unused_entries(self.size, size)
+        unused = unused_entries(range(self.size, size))
         return SpacyBackend(self._rules, [*self._entries, *unused], self._specials | unused)
 
     def segmenter(self) -> Segmenter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 PAD, UNK, BOS, EOS = "<pad>", "<unk>", "<bos>", "<eos>"
@@ -62,9 +62,9 @@ def shown_name(entry: str) -> str:
     return entry.removeprefix(" ")
 
 
-def unused_entries(start: int, size: int) -> dict[str, int]:
-    """Entries for the ids from `start` on that have no token, so that a vocabulary has `size`."""
-    return {hidden_name(f"<unused_{index}>"): index for index in range(start, size)}
+def unused_entries(ids: Iterable[int]) -> dict[str, int]:
+    """Entries for ids that have no token."""
+    return {hidden_name(f"<unused_{index}>"): index for index in ids}
 
 
 def find_specials(ids: Mapping[str, int]) -> dict[str, int]:
