@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials, unknown_token, unused_entries
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials, hidden_name, unknown_token, unused_entries
 
 if TYPE_CHECKING:
     import tokenizers  # elsewhere imported where it is used, so that importing this module costs little
@@ -70,7 +70,8 @@ class PipelineBackend:
         return None
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
-        return self._pipeline.decode_batch(sequences, skip_special_tokens=False)
+        texts = self._pipeline.decode_batch(sequences, skip_special_tokens=False)
+        return [text.replace(hidden_name(UNK), UNK) for text in texts] if hidden_name(UNK) in self._specials else texts
 
     def token(self, index: int) -> str:
         return str(self._pipeline.id_to_token(index))
