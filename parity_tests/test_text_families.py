@@ -94,6 +94,8 @@ def test_what_has_no_token_is_shown(both: tuple[TextCase, Model]) -> None:
     sizes = source.vocab_size, target.vocab_size
     assert sizes == (model.config.source_vocab_size, model.config.target_vocab_size)
     assert sizes[1] - len(case.tokenizer) == case.family.more_rows
+    names = case.tokenizer.convert_ids_to_tokens(list(range(min(len(case.tokenizer), sizes[1]))))
+    assert target.tokens(range(len(names))) == names
     ids = target.encode(["Hund"])[0]
     for beyond in range(len(case.tokenizer), target.vocab_size):
         assert target.decode([[*ids, beyond]]) == target.decode([[*ids, target.unk_id]])

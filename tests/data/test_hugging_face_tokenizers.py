@@ -85,9 +85,9 @@ def test_a_piece_beside_the_list_cannot_forge_a_special_token() -> None:
     """sentencepiece gives a run of characters that it doesn't know as one piece."""
     ids = {"</s>": 0, "<unk>": 1, "@@": 2, "<pad>": 3}
     specials = {"</s>": 0, "<unk>": 1, "@@": 2, "<pad>": 3}
-    backend = PieceListBackend(MODEL, MODEL, [*ids], specials, takes_codes=False)
+    backend = PieceListBackend(MODEL, [*ids], specials, takes_codes=False)
     assert backend.encode(["@@"]) == [[1, 1]]
-    assert PieceListBackend(MODEL, MODEL, [*ids], {"<unk>": 1}, takes_codes=False).encode(["@@"]) == [[1, 2]]
+    assert PieceListBackend(MODEL, [*ids], {"<unk>": 1}, takes_codes=False).encode(["@@"]) == [[1, 2]]
 
 
 def test_a_pipeline_is_used_as_it_is() -> None:
@@ -116,7 +116,7 @@ def test_settings_of_older_files() -> None:
 @pytest.mark.parametrize(
     ("files", "kind", "message"),
     [
-        ({"tokenizer.json": b"{}"}, "marian", "expected source.spm; received tokenizer.json"),
+        ({"tokenizer.json": b"{}"}, "marian", "expected vocab.json; received tokenizer.json"),
         ({"tokenizer.json": b"{}"}, "m2m_100", "expected sentencepiece.bpe.model; received tokenizer.json"),
         ({"vocab.json": b"{}"}, "bart", "expected tokenizer.json, or vocab.json and merges.txt; received vocab.json"),
         ({"vocab.json": b"{}"}, "t5", "expected tokenizer.json or spiece.model; received vocab.json"),

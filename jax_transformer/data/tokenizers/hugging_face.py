@@ -109,15 +109,13 @@ def _check(settings: Json) -> None:
 
 def _marian(files: Files, settings: Json) -> Pair:
     is_shared = not settings.get("separate_vocabs")
-    splits = {"source": _file(files, "source.spm"), "target": _file(files, "target.spm")}
     lists = {"source": "vocab.json", "target": "vocab.json" if is_shared else "target_vocab.json"}
 
     def backend(side: str) -> PieceListBackend:
         entries = _entries(files, lists[side], settings if is_shared else {})
         codes = {piece: index for index, piece in enumerate(entries) if piece.startswith(">>") and piece.endswith("<<")}
         specials = _named(entries, lists[side], "<unk>", "</s>", "<pad>") | codes
-        # transformers joins pieces by the source's model, unless the vocabularies are two
-        return PieceListBackend(splits[side], splits["source" if is_shared else side], entries, specials, takes_codes=True)
+        return PieceListBackend(_file(files, f"{side}.spm"), entries, specials, takes_codes=True)
 
     return _ending_in_eos(backend("source")), Tokenizer(backend("target"), add_bos=False, add_eos=False)
 
@@ -130,7 +128,7 @@ def _m2m_100(files: Files, settings: Json) -> Pair:
     languages = [f"__{code}__" for code in FAIRSEQ_LANGUAGES[codes].split()]
     entries = _entries(files, "vocab.json", settings, more=languages)
     specials = _named(entries, "vocab.json", "<s>", "<pad>", "</s>", "<unk>", *languages)
-    return _both(_ending_in_eos(PieceListBackend(model, model, entries, specials, takes_codes=False)))
+    return _both(_ending_in_eos(PieceListBackend(model, entries, specials, takes_codes=False)))
 
 
 def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) -> list[str]:

@@ -16,22 +16,21 @@ if TYPE_CHECKING:
 
 
 class PieceListBackend:
-    """A sentencepiece model and a list of pieces, as a Backend; text may be put together by another model than splits it.
+    """A sentencepiece model and a list of pieces, as a Backend. The list may have pieces that the model doesn't have, and lack some.
 
     Where texts may begin with a code such as >>deu<<, that is taken off and looked up in the list, in which it is a tag.
     """
 
     FORMAT = "jax-transformer piece list 1"
 
-    def __init__(self, splits: bytes, joins: bytes, entries: Sequence[str], specials: Mapping[str, int], *, takes_codes: bool) -> None:
+    def __init__(self, model: bytes, entries: Sequence[str], specials: Mapping[str, int], *, takes_codes: bool) -> None:
         """`entries`: each id's piece. `specials`: those that no text gives but codes; <unk> is one of them.
 
         Raises:
-          ValueError: `splits` or `joins` isn't a sentencepiece model, or there is no <unk>.
+          ValueError: `model` isn't a sentencepiece model, or there is no <unk>.
         """
-        self._splits, self._joins = splits, joins
-        self._splitter = read_sentencepiece(splits)
-        self._joiner = self._splitter if joins == splits else read_sentencepiece(joins)
+        self._model = model
+        self._processor = read_sentencepiece(model)
         self._entries, self._specials, self._takes_codes = list(entries), dict(specials), takes_codes
         unknown = find_specials(self._specials).get(UNK)
         if unknown is None:
@@ -50,7 +49,7 @@ class PieceListBackend:
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         codes, texts = zip(*(self._divided(sentence) for sentence in sentences), strict=True) if sentences else ((), ())
-        split = self._splitter.encode(list(texts), out_type=str, num_threads=1)
+        split = self._processor.encode(list(texts), out_type=str, num_threads=1)
         return [
             [*code, *(self._ids.get(piece, self._unk_id) for piece in pieces)] for code, pieces in zip(codes, split, strict=True)
         ]  # fmt: skip
@@ -67,7 +66,7 @@ class PieceListBackend:
 
     def _joined(self, sequence: list[int]) -> str:
         pieces = [UNKNOWN_MARK if index == self._unk_id else self._entries[index] for index in sequence]
-        text: str = self._joiner.decode_pieces(pieces)  # pieces that it doesn't have stay as they are
+        text: str = self._processor.decode_pieces(pieces)  # pieces that it doesn't have stay as they are
         return text.replace(SPACE_MARK, " ").strip().replace(UNKNOWN_MARK, UNK)
 
     def token(self, index: int) -> str:
@@ -76,7 +75,7 @@ class PieceListBackend:
     def filled(self, size: int) -> PieceListBackend:
         unused = unused_entries(range(self.size, size))
         entries, specials = [*self._entries, *unused], self._specials | unused
-        return PieceListBackend(self._splits, self._joins, entries, specials, takes_codes=self._takes_codes)
+        return PieceListBackend(self._model, entries, specials, takes_codes=self._takes_codes)
 
     def segmenter(self) -> Segmenter:
         raise ValueError("subword sampling: expected a bpe or unigram tokenizer; received a sentencepiece model with a list of pieces")
@@ -84,8 +83,7 @@ class PieceListBackend:
     def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
         content = {
             "format": self.FORMAT, "takes_codes": self._takes_codes, "add_bos": bos is not None, "add_eos": eos is not None,
-            "specials": self._specials, "entries": self._entries, "splits": base64.b64encode(self._splits).decode("ascii"),
-            "joins": base64.b64encode(self._joins).decode("ascii"),
+            "specials": self._specials, "entries": self._entries, "model": base64.b64encode(self._model).decode("ascii"),
         }  # fmt: skip
         return json.dumps(content, ensure_ascii=False, indent=1)
 
@@ -93,8 +91,8 @@ class PieceListBackend:
     def from_content(cls, content: dict[str, Any]) -> tuple[PieceListBackend, bool, bool]:
         """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts missing."""
         try:
-            splits, joins = (base64.b64decode(content[name], validate=True) for name in ("splits", "joins"))
-            backend = cls(splits, joins, content["entries"], content["specials"], takes_codes=content["takes_codes"])
+            model = base64.b64decode(content["model"], validate=True)
+            backend = cls(model, content["entries"], content["specials"], takes_codes=content["takes_codes"])
             return backend, bool(content["add_bos"]), bool(content["add_eos"])
         except KeyError as error:
             raise ValueError(f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}") from None
