@@ -56,7 +56,8 @@ class PortOptions:
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
     """Convert all values to it, but position tables not to bfloat16. Without it they stay as they are."""
     source_vocab: str | None = None
-    """The source's vocabulary: a tokenizer.json, a sentencepiece .model, or a .txt of tokens, the line's number from 0 being the id."""
+    """The source's vocabulary: a tokenizer.json, a sentencepiece .model, or a .txt of tokens, the line's number from 0 being the id.
+    Without it, of a directory of transformers: what its tokenizer files say."""
     target_vocab: str | None = None
     source_tokenizer: Literal["words", "whitespace", "characters", "spacy"] | None = None
     """How text is split for a .txt vocabulary. Without it: as the dialect's program does."""
