@@ -140,6 +140,15 @@ def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
         return None
 
 
+def generation_of(path: str | os.PathLike[str]) -> GenerationConfig | None:
+    """How the model in a directory, or in that of a run, is decoded; None if it isn't there."""
+    try:
+        generation: GenerationConfig | None = _read_config(_find(Path(path)), GENERATION, GenerationConfig, [])
+    except (ModelError, OSError):
+        return None
+    return generation
+
+
 def is_model_directory(path: str | os.PathLike[str]) -> bool:
     """Whether there is a directory with a model's manifest."""
     return (Path(path) / MANIFEST).is_file() and (Path(path) / CONFIG).is_file()

@@ -56,7 +56,8 @@ class PortOptions:
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
     """Convert all values to it, but position tables not to bfloat16. Without it they stay as they are."""
     source_vocab: str | None = None
-    """The source's vocabulary: a tokenizer.json, a sentencepiece .model, or a .txt of tokens, the line's number from 0 being the id."""
+    """The source's vocabulary: a tokenizer.json, a sentencepiece .model, or a .txt of tokens, the line's number from 0 being the id.
+    Without it, of a directory of transformers: what its tokenizer files say."""
     target_vocab: str | None = None
     source_tokenizer: Literal["words", "whitespace", "characters", "spacy"] | None = None
     """How text is split for a .txt vocabulary. Without it: as the dialect's program does."""
@@ -132,7 +133,7 @@ def _import(options: PortOptions) -> int:
     model = read_checkpoint(options.source, options.dialect, hints)
     if options.dtype:
         _cast(model.params, options.dtype)
-    model = _with_vocabularies(model, options)
+    model, of_text = _with_vocabularies(model, options)
     save_model(model, options.destination)
     origin = model.origin or {}
     prefix = f", all named {origin['prefix']}…" if origin["prefix"] else ""
@@ -145,6 +146,8 @@ def _import(options: PortOptions) -> int:
         print(f"decoding: {_listed(model.generation.decoding)}")
     if left_out := _not_decoded(origin):
         print(f"          not decoded by: {_listed(left_out)} (kept for export)")
+    if of_text:
+        print(f"text:     {of_text}")
     if assumed := _assumed(model, hints):
         print(f"assumed:  {_listed(assumed)} (as its program has it; --set says otherwise)")
     print(f"model:    {options.destination}, {_num_parameters(model):,} parameters, {_use(model)}")
@@ -178,8 +181,6 @@ def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
 
 def _use(model: Model) -> str:
     """What can be done with a model, in words."""
-    if model.tokenizer_files:
-        return f"with the tokenizer files {', '.join(model.tokenizer_files)}"
     if model.source_tokenizer is None:
         return "without vocabularies"
     if model.generation.decoder_start_id is None or model.generation.eos_id is None:
@@ -234,8 +235,9 @@ def _num_parameters(model: Model) -> int:
     return sum(leaf.size for path, leaf in flatten(model.params).items() if not path.startswith("constants/"))
 
 
-def _with_vocabularies(model: Model, options: PortOptions) -> Model:
-    """The model with the tokenizers that the options name, and the ids that these say.
+def _with_vocabularies(model: Model, options: PortOptions) -> tuple[Model, str]:
+    """The model with the tokenizers that the options name, or else those of its own files, and the ids that these say; and what is to be
+    told of them.
 
     Raises:
       ValueError: one vocabulary without the other, or an option of a vocabulary that isn't there; a vocabulary of another size than the
@@ -244,17 +246,47 @@ def _with_vocabularies(model: Model, options: PortOptions) -> Model:
     files = {"source": options.source_vocab, "target": options.target_vocab}
     if not any(files.values()):
         _refuse_others(options, _WITHOUT_VOCABULARIES, "without --source-vocab and --target-vocab")
-        return model
+        return _with_own_vocabularies(model)
     if not all(files.values()):
         raise ValueError(
             f"--source-vocab and --target-vocab: expected both, or neither; received {options.source_vocab} and {options.target_vocab}"
         )
     source, target = (_tokenizer(model, side, str(file), options) for side, file in files.items())
+    return _with_tokenizers(model, source, target, str(options.target_vocab)), _tags(source)
+
+
+def _with_own_vocabularies(model: Model) -> tuple[Model, str]:
+    """The model with the tokenizers of its directory's files, if it has some that can be used; and how it went."""
+    from jax_transformer.data.tokenizers.hugging_face import cleans_up, read_tokenizers
+
+    files = model.tokenizer_files
+    if not files:
+        return model, ""
+    try:
+        source, target = read_tokenizers(files, (model.origin or {})["hugging_face"]["config"])
+        source, target = _fitting(model, "source", source, "its tokenizer"), _fitting(model, "target", target, "its tokenizer")
+        model = _with_tokenizers(model, source, target, "its tokenizer")
+    except ValueError as error:
+        return model, f"its tokenizer files are kept for export, but not used: {error}"
+    told = [f"by {', '.join(files)}", _tags(source)]
+    if cleans_up(files):
+        told.append("not done: clean_up_tokenization_spaces, so that spaces before punctuation stay")
+    return model, "\n          ".join(filter(None, told))
+
+
+def _tags(source: Tokenizer) -> str:
+    """What can be given as --source-tag, and as --target-tag, in words; "" if there is nothing."""
+    tags = source.tags
+    return f"tags {', '.join(tags[:10])}{f', … ({len(tags)})' if len(tags) > 10 else ''}" if tags else ""
+
+
+def _with_tokenizers(model: Model, source: Tokenizer, target: Tokenizer, file: str) -> Model:
+    """The model with tokenizers, and the ids that the target's says. Raises ValueError where the model's are others."""
     generation = model.generation
     specials = {index for index in (target.bos_id, target.eos_id, target.unk_id, target.pad_id) if index >= 0}
     if generation.decoder_start_id not in {None, *specials}:
         raise ValueError(
-            f"--decoder-start-id: expected a special token of {options.target_vocab}, {' or '.join(map(str, sorted(specials)))}; received "
+            f"--decoder-start-id: expected a special token of {file}, {' or '.join(map(str, sorted(specials)))}; received "
             f"{generation.decoder_start_id}"
         )
     if generation.decoder_start_id is None and max(target.bos_id, target.eos_id) >= 0:
@@ -262,7 +294,7 @@ def _with_vocabularies(model: Model, options: PortOptions) -> Model:
     if generation.eos_id is None and target.eos_id >= 0:
         generation = dataclasses.replace(generation, eos_id=target.eos_id)
     elif generation.eos_id != target.eos_id >= 0:
-        raise ValueError(f"--eos-id: expected {target.eos_id}, as {options.target_vocab} says; received {generation.eos_id}")
+        raise ValueError(f"--eos-id: expected {target.eos_id}, as {file} says; received {generation.eos_id}")
     return dataclasses.replace(model, source_tokenizer=source, target_tokenizer=target, generation=generation)
 
 
@@ -289,13 +321,24 @@ def _tokenizer(model: Model, side: str, file: str, options: PortOptions) -> Toke
         file, kind=kind, specials=None, lowercase=usual.lowercase and is_list, language=language, add_bos=usual.add_bos,
         add_eos=usual.add_eos,
     )  # fmt: skip
+    return _fitting(model, side, tokenizer, file)
+
+
+def _fitting(model: Model, side: str, tokenizer: Tokenizer, file: str) -> Tokenizer:
+    """The tokenizer with as many ids as the side's embedding has rows, of which models of transformers have more than they have tokens.
+
+    Raises:
+      ValueError: another size, or another padding.
+    """
     size, pad_id = (getattr(model.config, f"{side}_{name}") for name in ("vocab_size", "pad_id"))
-    if tokenizer.vocab_size != size:
-        raise ValueError(f"{file}: expected {size} tokens, the rows of the {side} embedding; received {tokenizer.vocab_size}")
+    may_be_fewer = "hugging_face" in (model.origin or {})
+    if tokenizer.vocab_size > size or (tokenizer.vocab_size < size and not may_be_fewer):
+        at_most = "at most " if may_be_fewer else ""
+        raise ValueError(f"{file}: expected {at_most}{size} tokens, the rows of the {side} embedding; received {tokenizer.vocab_size}")
     if pad_id not in (tokenizer.pad_id, tokenizer.unk_id):  # some programs pad with <unk>, whatever else their list has
         received = "without any" if tokenizer.pad_id < 0 else f"whose padding is {tokenizer.pad_id}"
         raise ValueError(f"{file}: expected {side}_pad_id={pad_id} to be its padding; received a list {received}")
-    return tokenizer
+    return tokenizer.filled(size)
 
 
 # --- a model directory → a file, or a directory of transformers

@@ -93,7 +93,8 @@ def load(path: str, source_tag: str) -> Model:
     model = load_model(path)
     tags = model.source_tokenizer.tags if model.source_tokenizer else ()
     if tags and not source_tag:
-        print(f"note: this model knows the source tags {', '.join(tags)}; none is given (--source-tag)", file=sys.stderr)
+        some = ", ".join(tags[:10]) + ", …" * (len(tags) > 10)
+        print(f"note: this model knows the source tags {some}; none is given (--source-tag)", file=sys.stderr)
     return model
 
 

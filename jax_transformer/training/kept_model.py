@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -11,7 +12,7 @@ from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.config_files import load_config
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
-from jax_transformer.model_directory import Model, origin_of
+from jax_transformer.model_directory import Model, generation_of, origin_of
 from jax_transformer.run_config import RunConfig
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints
@@ -38,17 +39,28 @@ def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfi
 def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Model:
     """The model of a run's parameters. Unless told otherwise, it decodes no more tokens than it was trained on in one sentence.
 
-    Its origin is that of the model that the run began with, as long as that is there.
+    Its origin is that of the model that the run began with, as long as that is there, and so is how it is decoded, but for what follows
+    from the sentences it was trained on: their lengths, and the first token after another start.
     """
     target = corpus.target_tokenizer
     longest = config.train.max_decode_length or config.data.max_length
     model = fitted(config.model, corpus)
     source_length = None if model.source_padding_is_invisible else _only_source_length(config, corpus)
     generation = GenerationConfig(
-        decoder_start_id=target.bos_id, eos_id=target.eos_id, max_decode_length=longest, source_length=source_length
-    )
+        decoder_start_id=target.bos_id, eos_id=target.eos_id, max_decode_length=longest, source_length=source_length,
+        **_decoding_of_initial_model(config.init_from, target.bos_id),
+    )  # fmt: skip
     origin = origin_of(config.init_from) if config.init_from else None
     return Model(model, params, corpus.source_tokenizer, target, generation, origin)
+
+
+def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
+    """Fields of GenerationConfig that stay as they were; none without an initial model."""
+    own = generation_of(path) if path else None
+    if own is None:
+        return {}
+    other = {"max_new_tokens", "min_new_tokens"} | ({"forced_bos_id"} if own.decoder_start_id != start_id else set())
+    return {name: value for name, value in own.decoding.items() if name not in other}
 
 
 def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None:

@@ -304,6 +304,7 @@ class _Training:
 
     def _translate(self, split: str, params: Params, most: int | None = None) -> tuple[TranslationScores, list[Sample]]:
         model = make_model(self.config, self.corpus, params)
+        model = dataclasses.replace(model, generation=dataclasses.replace(model.generation, beam_size=None, sampling=None))
         tags = [corpus.source_tag for corpus in self.config.data.corpora]
         return translate_split(model, self.corpus.splits[split], most, tokenize=self.config.train.score_tokenizer, tags=tags)
 

@@ -20,6 +20,7 @@ from safetensors.numpy import save_file
 
 from jax_transformer.cli import main
 from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.decoding.translation import translate
 from jax_transformer.model import functional
 from jax_transformer.model_directory import Model, load_model, save_model
 from jax_transformer.porting import export_checkpoint, import_checkpoint
@@ -72,7 +73,10 @@ def test_a_directory_becomes_a_model_directory_and_comes_back(name: str, tmp_pat
     (there / "source.spm").write_bytes(b"\x00pieces")
     (there / "generation_config.json").write_text(json.dumps({"num_beams": 4, "eos_token_id": 3}))
     assert main(["port", str(there), str(tmp_path / "model")]) == 0
-    assert f"dialect:  {name}\n" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"dialect:  {name}\n" in printed
+    assert "text:     its tokenizer files are kept for export, but not used: expected " in printed
+    assert "parameters, without vocabularies\n" in printed
     model = load_model(tmp_path / "model")
     assert (model.generation.decoder_start_id, model.generation.eos_id) == (2, 3)
     assert model.tokenizer_files == {"source.spm": b"\x00pieces"}
@@ -161,6 +165,86 @@ def test_a_config_that_changed_is_written_without_other_names(tmp_path: Path) ->
     back = import_checkpoint(tmp_path / "back").config
     assert (back.dropout_rate, back.num_heads) == (0.4, 6)
     assert "num_attention_heads" not in json.loads((tmp_path / "back" / "config.json").read_text())
+
+
+# --- its tokenizer
+
+
+def write_tokenizer(path: Path, names: tuple[str, ...] = ("<unk>", "<pad>", "<s>", "</s>"), words: int = 5) -> Path:
+    """A tokenizer.json with these special tokens, a mask and a few words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    vocabulary = {name: i for i, name in enumerate([*names, *(f"w{i}" for i in range(words))])}
+    made = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.add_special_tokens([*names, ">>deu<<"])
+    made.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", vocabulary["</s>"])])
+    made.save(str(path))
+    return path
+
+
+def test_its_tokenizer_is_the_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Rows of the embedding beyond it have no token."""
+    there = write(tmp_path / "there", tokenizer_class="PreTrainedTokenizerFast")
+    write_tokenizer(there / "tokenizer.json")
+    (there / "tokenizer_config.json").write_text('{"clean_up_tokenization_spaces": true}')
+    assert main(["port", str(there), str(tmp_path / "model")]) == 0
+    assert capsys.readouterr().out.splitlines()[2:] == [
+        "text:     by tokenizer.json, tokenizer_config.json",
+        "          tags >>deu<<",
+        "          not done: clean_up_tokenization_spaces, so that spaces before punctuation stay",
+        f"model:    {tmp_path / 'model'}, 3,516 parameters, which translates",
+    ]
+    model = load_model(tmp_path / "model")
+    assert model.source_tokenizer is not None
+    assert model.target_tokenizer is not None
+    assert (model.source_tokenizer.vocab_size, model.target_tokenizer.vocab_size) == (13, 13)
+    assert model.source_tokenizer.encode(["w0 w4 x"]) == [[4, 8, 0, 3]]
+    assert model.target_tokenizer.decode([[2, 4, 12, 9, 3]]) == ["w0 <unk>"]
+    assert translate(model, ["w0 w1", ""])[1] == ""
+    assert main(["port", str(tmp_path / "model"), str(tmp_path / "back")]) == 0
+    assert (tmp_path / "back" / "tokenizer.json").read_bytes() == (there / "tokenizer.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("names", "words", "told"),
+    [
+        (("<unk>", "<pad>", "<s>", "</s>"), 9, "its tokenizer: expected at most 13 tokens, the rows of the source embedding; received 14"),
+        (("<pad>", "<unk>", "<s>", "</s>"), 5, ""),  # padded with <unk>
+        (("<s>", "<pad>", "<unk>", "</s>"), 5, ""),
+        (("<unk>", "<s>", "<pad>", "</s>"), 5, "expected source_pad_id=1 to be its padding; received a list whose padding is 2"),
+        (("<s>", "<pad>", "</s>", "<unk>"), 5, "--eos-id: expected 2, as its tokenizer says; received 3"),
+    ],
+)  # fmt: skip
+def test_a_tokenizer_that_does_not_fit_is_kept_but_not_used(
+    names: tuple[str, ...], words: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = write(tmp_path / "there", tokenizer_class="PreTrainedTokenizerFast")
+    write_tokenizer(there / "tokenizer.json", names, words)
+    assert main(["port", str(there), str(tmp_path / "model")]) == 0
+    assert ("kept for export, but not used: " in (out := capsys.readouterr().out)) == bool(told)
+    assert f"{told}\n" in out
+    model = load_model(tmp_path / "model")
+    assert (model.source_tokenizer is None) == (model.target_tokenizer is None) == bool(told)
+    assert model.tokenizer_files is not None
+
+
+def test_vocabularies_that_are_given_prevail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    there = write(tmp_path / "there", tokenizer_class="PreTrainedTokenizerFast")
+    write_tokenizer(there / "tokenizer.json")
+    given = str(write_tokenizer(tmp_path / "given.json", words=7))
+    options = ["--source-vocab", given, "--target-vocab", given]
+    assert main(["port", str(there), str(tmp_path / "model"), *options]) == 0
+    model = load_model(tmp_path / "model")
+    assert model.source_tokenizer is not None
+    assert model.source_tokenizer.vocab_size == 13
+    assert model.source_tokenizer.encode(["w6"]) == [[10, 3]]
+    write_tokenizer(tmp_path / "given.json", words=9)
+    assert main(["port", str(there), str(tmp_path / "other"), *options]) == 2
+    assert f"{given}: expected at most 13 tokens, the rows of the source embedding; received 14" in capsys.readouterr().err
+
+
+# --- how it is decoded
 
 
 def test_what_it_says_of_decoding_is_told_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

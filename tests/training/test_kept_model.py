@@ -172,6 +172,20 @@ def test_a_run_starts_from_a_models_parameters_and_vocabulary(averaged: Training
     assert ours.source_tokenizer.vocab_size == theirs.source_tokenizer.vocab_size
 
 
+@pytest.mark.parametrize("start_id", [2, 3])
+def test_it_is_decoded_as_the_model_that_it_began_with(start_id: int, averaged: TrainingResult, tmp_path: Path) -> None:
+    """But for lengths, which are those of the run's sentences, and for a first token that follows another start than the run's, 2."""
+    model = load_model(averaged.run)
+    ids = {"decoder_start_id": start_id, "forced_bos_id": 5, "forced_eos_id": 3, "bad_words": ((1,), (7, 8))}
+    search = {"beam_size": 4, "early_stopping": True, "length_penalty": 0.8, "max_new_tokens": 9, "min_new_tokens": 6}
+    generation = dataclasses.replace(model.generation, **ids, **search)
+    save_model(dataclasses.replace(model, generation=generation), tmp_path / "ported")
+    result = train(dataclasses.replace(small_run(tmp_path, max_steps=1), init_from=str(tmp_path / "ported")))
+    kept = load_model(result.run).generation
+    expected = dataclasses.replace(generation, decoder_start_id=2, max_new_tokens=None, min_new_tokens=None)
+    assert kept == (expected if start_id == 2 else dataclasses.replace(expected, forced_bos_id=None))
+
+
 def test_another_config_or_vocabulary_is_refused_before_there_is_a_run(averaged: TrainingResult, tmp_path: Path) -> None:
     config = small_run(tmp_path)
     model = dataclasses.replace(config.model, d_ff=32, activation="gelu", dropout_rate=0.3)

@@ -22,6 +22,8 @@ The last column is for known tokens, and before lowercasing and normalization. A
     training.py             vocabularies from text
     word_counts.py          counting the words of any amount of text
     given.py                vocabularies from files of others
+    hugging_face.py         the tokenizers of a model of Hugging Face's transformers, from its files
+    piece_lists.py          a sentencepiece .model whose pieces have the ids of a list
     subword_sampling.py     random segmentations, by seed
     words.py                which word each token belongs to
 """

@@ -118,7 +118,7 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
             raise ValueError("expected normalization and lowercase unset, for this file has its own; received others")
         return read_backend(text)[0]
     read_pipeline(text)  # or there would be no telling what is wrong with it
-    backend, _, _ = read_pipeline(_with_marked_specials(content))
+    backend, _, _ = read_pipeline(with_marked_specials(content))
     pipeline = backend.pipeline
     steps = normalizer_steps(normalization, lowercase)
     if steps:
@@ -129,7 +129,7 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
     return PipelineBackend(pipeline)
 
 
-def _with_marked_specials(content: dict) -> str:
+def with_marked_specials(content: dict) -> str:
     """A tokenizer.json whose special tokens are listed as such, and named so that no text is looked up as one.
 
     A model that looks up any part of a text (Unigram, WordLevel, WordPiece) has the special tokens' names in its vocabulary; with a space

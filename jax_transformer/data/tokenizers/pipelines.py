@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials, unknown_token
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials, hidden_name, unknown_token, unused_entries
 
 if TYPE_CHECKING:
     import tokenizers  # elsewhere imported where it is used, so that importing this module costs little
@@ -69,10 +70,19 @@ class PipelineBackend:
         return None
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
-        return self._pipeline.decode_batch(sequences, skip_special_tokens=False)
+        texts = self._pipeline.decode_batch(sequences, skip_special_tokens=False)
+        return [text.replace(hidden_name(UNK), UNK) for text in texts] if hidden_name(UNK) in self._specials else texts
 
     def token(self, index: int) -> str:
         return str(self._pipeline.id_to_token(index))
+
+    def filled(self, size: int) -> PipelineBackend:
+        filled = copy.deepcopy(self._pipeline)
+        filled.add_special_tokens([*unused_entries(range(self._size, size))])
+        backend = PipelineBackend(filled)
+        if backend.size != size:
+            raise ValueError(f"tokenizer: expected ids without gaps; received {filled.get_vocab_size()} of {size}")
+        return backend
 
     def segmenter(self) -> Segmenter:
         from jax_transformer.data.tokenizers.subword_sampling import pipeline_segmenter

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax_transformer.data.tokenizers.pipelines import Normalization, normalizer_steps
+from jax_transformer.data.tokenizers.special_tokens import unused_entries
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -26,17 +28,13 @@ class SentencePieceBackend:
         Raises:
           ValueError: `model` isn't a sentencepiece model.
         """
-        import sentencepiece
         from tokenizers import normalizers
 
         self._model, self._extra = model, dict(extra)
         self._normalization, self._lowercase = normalization, lowercase
         self._normalizer = normalizers.Sequence(normalizer_steps(normalization, lowercase))
-        try:
-            self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
-            own = len(self._processor)
-        except Exception as error:  # its bindings raise several classes
-            raise ValueError(f"expected a sentencepiece model; received {len(model)} bytes of something else ({error})") from None
+        self._processor = read_sentencepiece(model)
+        own = len(self._processor)
         marked = [i for i in range(own) if self._processor.is_unknown(i) or self._processor.is_control(i)]
         self._specials = {self._processor.id_to_piece(i): i for i in marked} | self._extra
         self._unk_id = self._processor.unk_id()
@@ -58,6 +56,9 @@ class SentencePieceBackend:
 
     def token(self, index: int) -> str:
         return self._processor.id_to_piece(index)
+
+    def filled(self, size: int) -> SentencePieceBackend:
+        return SentencePieceBackend(self._model, self._extra | unused_entries(range(self.size, size)), self._normalization, self._lowercase)
 
     def segmenter(self) -> Segmenter:
         from jax_transformer.data.tokenizers.subword_sampling import sentencepiece_segmenter
@@ -86,6 +87,46 @@ class SentencePieceBackend:
             return self._processor.decode(sequence)
         pieces = [UNKNOWN_MARK if index == self._unk_id else self._processor.id_to_piece(index) for index in sequence]
         return self._processor.decode_pieces(pieces).replace(UNKNOWN_MARK, "<unk>")
+
+
+def read_sentencepiece(model: bytes) -> Any:
+    """The `sentencepiece.SentencePieceProcessor` of a .model file. Raises ValueError for other bytes."""
+    import sentencepiece
+
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        len(processor)
+    except Exception as error:  # its bindings raise several classes
+        raise ValueError(f"expected a sentencepiece model; received {len(model)} bytes of something else ({error})") from None
+    return processor
+
+
+class Piece(NamedTuple):
+    """An entry of a .model file."""
+
+    text: str
+    score: float
+    kind: int
+    """1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 a byte."""
+
+
+def pieces_of(model: bytes) -> list[Piece]:
+    """The pieces of a .model file, by id (ModelProto.pieces)."""
+    pieces = []
+    for number, value in _fields(model):
+        if number == 1 and isinstance(value, bytes):
+            fields = dict(_fields(value))
+            text, score = fields.get(1, b""), fields.get(2, bytes(4))
+            assert isinstance(text, bytes)
+            assert isinstance(score, bytes)
+            pieces.append(Piece(text.decode(), struct.unpack("<f", score)[0], int(fields.get(3, 1))))
+    return pieces
+
+
+def character_map_of(model: bytes) -> bytes:
+    """How a .model file normalises characters, compiled (ModelProto.normalizer_spec.precompiled_charsmap); empty if it doesn't."""
+    normalizer = next((value for number, value in _fields(model) if number == 3 and isinstance(value, bytes)), b"")
+    return next((value for number, value in _fields(normalizer) if number == 2 and isinstance(value, bytes)), b"")
 
 
 def model_kind(model: bytes) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.data.tokenizers.pipelines import Normalization, normalizer_steps
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials, unknown_token
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials, unknown_token, unused_entries
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -118,6 +118,10 @@ class SpacyBackend:
 
     def token(self, index: int) -> str:
         return self._entries[index]
+
+    def filled(self, size: int) -> SpacyBackend:
+        unused = unused_entries(range(self.size, size))
+        return SpacyBackend(self._rules, [*self._entries, *unused], self._specials | unused)
 
     def segmenter(self) -> Segmenter:
         raise ValueError("subword sampling: expected a bpe or unigram tokenizer; received one of spaCy's words")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 PAD, UNK, BOS, EOS = "<pad>", "<unk>", "<bos>", "<eos>"
@@ -19,6 +20,10 @@ BARE_NAMES = {PAD: "PAD", UNK: "UNK", BOS: "BOS", EOS: "EOS"}
 ALL_NAMES = tuple(name for names in NAMES.values() for name in names)
 NO_TOKEN = -1
 """In place of the id of a special token that a vocabulary lacks."""
+OF_PRETRAINING = re.compile(r"<mask>|\[MASK\]|<extra_id_\d+>")
+"""Names of special tokens that stand for what a model was trained to fill in: decoding leaves them out, but they are no tags."""
+UNUSED = re.compile(r"<unused_\d+>")
+"""Names of ids without a token: the rows that an embedding has beyond its vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,11 @@ def hidden_name(name: str) -> str:
 def shown_name(entry: str) -> str:
     """A special token's name, from its entry in the vocabulary."""
     return entry.removeprefix(" ")
+
+
+def unused_entries(ids: Iterable[int]) -> dict[str, int]:
+    """Entries for ids that have no token."""
+    return {hidden_name(f"<unused_{index}>"): index for index in ids}
 
 
 def find_specials(ids: Mapping[str, int]) -> dict[str, int]:

@@ -6,12 +6,22 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, NO_TOKEN, PAD, UNK, find_specials, shown_name
+from jax_transformer.data.tokenizers.special_tokens import (
+    BOS,
+    EOS,
+    NO_TOKEN,
+    OF_PRETRAINING,
+    PAD,
+    UNK,
+    UNUSED,
+    find_specials,
+    shown_name,
+)
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -38,6 +48,9 @@ class Backend(Protocol):
 
     def token(self, index: int) -> str:
         """The entry with this id."""
+
+    def filled(self, size: int) -> Backend:
+        """The same with `unused_entries`, so that there are `size` ids, which are no fewer."""
 
     def segmenter(self) -> Segmenter:
         """What draws random segmentations. Raises ValueError where there is only one way to segment."""
@@ -68,8 +81,14 @@ class Tokenizer:
         self.unk_id, self.bos_id, self.eos_id = (found.get(name, NO_TOKEN) for name in (UNK, BOS, EOS))
         self.pad_id = found.get(PAD, self.unk_id)
         roles = {self.pad_id, self.unk_id, self.bos_id, self.eos_id}
-        by_id = sorted((index, entry) for entry, index in backend.specials.items() if index not in roles)
-        self._tag_ids = {shown_name(entry): index for index, entry in by_id}
+        others = {shown_name(entry): index for entry, index in backend.specials.items() if index not in roles}
+        self._unused_ids = frozenset(index for name, index in others.items() if UNUSED.fullmatch(name))
+        self._tag_ids = {
+            name: index
+            for name, index in sorted(others.items(), key=lambda item: item[1])
+            if index not in self._unused_ids and not OF_PRETRAINING.fullmatch(name)
+        }
+        self._hidden_ids = frozenset({*roles, *others.values()}) - self._unused_ids - {self.unk_id}
 
     @property
     def vocab_size(self) -> int:
@@ -78,7 +97,8 @@ class Tokenizer:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What `encode` can put before a sentence, by id: of a given vocabulary every special token that has no other role."""
+        """What `encode` can put before a sentence, by id: of a given vocabulary every special token that has no other role, but for those
+        that models fill in, such as <mask> and <extra_id_0>."""
         return tuple(self._tag_ids)
 
     @property
@@ -88,9 +108,8 @@ class Tokenizer:
 
     @property
     def hidden_ids(self) -> frozenset[int]:
-        """What `decode` leaves out: <bos>, <eos>, tags, and <pad> unless it is <unk> as well."""
-        padding = set() if self.pad_id == self.unk_id else {self.pad_id}
-        return frozenset({self.bos_id, self.eos_id, *self._tag_ids.values()} | padding)
+        """What `decode` leaves out: all special tokens but <unk>; not <pad> where it is <unk> as well."""
+        return self._hidden_ids
 
     def encode(self, sentences: Sequence[str], tag: str = "") -> list[list[int]]:
         """The ids of each sentence, with <bos> and <eos> where this tokenizer adds them; unknown tokens are unk_id.
@@ -125,7 +144,8 @@ class Tokenizer:
         return self._surrounded(sample_segmentations(self._segmenter, sentences, seed, strength), tag)
 
     def decode(self, ids: Iterable[Ids]) -> list[str]:
-        """The text of each sequence, to its end, without tags, <pad>, <bos> and <eos>, wherever they stand; unknown tokens read "<unk>".
+        """The text of each sequence, to its end, without tags, <pad>, <bos> and <eos>, wherever they stand; unknown tokens read "<unk>",
+        and so do ids without a token (see `filled`).
 
         Where pad_id equals unk_id, a run of it at the end of a sequence is padding, and elsewhere it is an unknown token.
 
@@ -151,6 +171,22 @@ class Tokenizer:
     def adding(self, *, bos: bool, eos: bool) -> Tokenizer:
         """The same vocabulary, adding <bos> and <eos> to what it encodes, or not."""
         return Tokenizer(self._backend, add_bos=bos, add_eos=eos)
+
+    def filled(self, size: int) -> Tokenizer:
+        """The same with ids without a token after its own, for a model whose embedding has `size` rows: no text gives them.
+
+        Raises:
+          ValueError: fewer rows than tokens; a vocabulary without <unk>, which such ids are decoded as.
+        """
+        if size == self.vocab_size:
+            return self
+        if size < self.vocab_size:
+            raise ValueError(f"tokenizer: expected at most {size} tokens, the rows of the embedding; received {self.vocab_size}")
+        if self.unk_id == NO_TOKEN:
+            raise ValueError(
+                f"tokenizer: expected {size} tokens, or <unk> for those that are missing; received {self.vocab_size} without it"
+            )
+        return Tokenizer(self._backend.filled(size), add_bos=self._add_bos, add_eos=self._add_eos)
 
     def to_json(self) -> str:
         """The text of a file that `from_json` reads.
@@ -186,8 +222,7 @@ class Tokenizer:
         if self.pad_id == self.unk_id:
             while ids and ids[-1] == self.pad_id:
                 ids.pop()
-        hidden = self.hidden_ids
-        return [token for token in ids if token not in hidden]
+        return [self.unk_id if token in self._unused_ids else token for token in ids if token not in self._hidden_ids]
 
     def _checked(self, sequence: Ids) -> list[int]:
         ids = [int(token) for token in sequence]
@@ -203,6 +238,7 @@ def read_backend(text: str) -> tuple[Backend, bool, bool]:
         from jax_transformer.data.tokenizers.pipelines import read_pipeline
 
         return read_pipeline(text)
+    from jax_transformer.data.tokenizers.piece_lists import PieceListBackend
     from jax_transformer.data.tokenizers.sentencepiece_model import SentencePieceBackend
     from jax_transformer.data.tokenizers.spacy_rules import SpacyBackend
 
@@ -210,10 +246,13 @@ def read_backend(text: str) -> tuple[Backend, bool, bool]:
         content = json.loads(text)
     except ValueError as error:
         raise ValueError(f"tokenizer: expected JSON; received {text[:40]!r} ({error})") from None
-    for own in (SpacyBackend, SentencePieceBackend):
+    backends: tuple[Any, ...] = (SpacyBackend, SentencePieceBackend, PieceListBackend)
+    for own in backends:
         if content["format"] == own.FORMAT:
-            return own.from_content(content)
+            read: tuple[Backend, bool, bool] = own.from_content(content)
+            return read
+    formats = ", ".join(repr(own.FORMAT) for own in backends)
     raise ValueError(
-        f"tokenizer: expected a tokenizer.json, or the format {SpacyBackend.FORMAT!r} or {SentencePieceBackend.FORMAT!r}; received the "
-        f"format {content['format']!r}; upgrade jax-transformer"
+        f"tokenizer: expected a tokenizer.json, or one of the formats {formats}; received the format {content['format']!r}; upgrade "
+        "jax-transformer"
     )

@@ -1,0 +1,335 @@
+"""The tokenizers of a model of Hugging Face's transformers, from its files, as transformers 5 makes them of these.
+
+| class | files | source | target |
+|---|---|---|---|
+| MarianTokenizer | vocab.json, source.spm, target.spm, and target_vocab.json where the vocabularies are two | … </s> | … |
+| M2M100Tokenizer | vocab.json, sentencepiece.bpe.model | [tag] … </s> | [tag] … |
+| NllbTokenizer | tokenizer.json | [tag] … </s> | [tag] … |
+| BartTokenizer, RobertaTokenizer | tokenizer.json, or vocab.json and merges.txt | <s> … </s> | … |
+| T5Tokenizer | tokenizer.json, or spiece.model | … </s> | … |
+| TokenizersBackend, PreTrainedTokenizer | tokenizer.json | what it says | … |
+
+Of a tokenizer.json these classes read the vocabulary, its merges, its character map and its special tokens, and take the rest from their
+own program; so it is here.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from jax_transformer.data.tokenizers.given import with_marked_specials
+from jax_transformer.data.tokenizers.piece_lists import PieceListBackend
+from jax_transformer.data.tokenizers.pipelines import PipelineBackend, read_pipeline
+from jax_transformer.data.tokenizers.sentencepiece_model import character_map_of, pieces_of, read_sentencepiece
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, OF_PRETRAINING, UNUSED, find_specials, shown_name, unused_entries
+from jax_transformer.data.tokenizers.tokenizer import Tokenizer
+
+Json = Mapping[str, Any]
+Files = Mapping[str, bytes]
+Pair = tuple[Tokenizer, Tokenizer]
+"""Of source and target."""
+
+SETTINGS = "tokenizer_config.json"
+CLASSES = {
+    "marian": "MarianTokenizer",
+    "bart": "BartTokenizer",
+    "m2m_100": "M2M100Tokenizer",
+    "t5": "T5Tokenizer",
+    "mt5": "T5Tokenizer",
+    "umt5": "TokenizersBackend",
+}
+"""A config.json's model_type → the class of its tokenizer, where none is named."""
+NAMES = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "sep_token": "</s>", "cls_token": "<s>"}
+"""What the special tokens are called in all these classes unless a setting says otherwise."""
+FAIRSEQ_LANGUAGES = {
+    "m2m100": (
+        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy id ig ilo is it "
+        "ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw "
+        "ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
+    ),
+    "wmt21": "en ha is ja cs ru zh de",
+}
+"""The languages of M2M-100, and of the models of WMT21, in the order of their ids, which come after those of vocab.json."""
+
+
+def read_tokenizers(files: Files, config: Json) -> Pair:
+    """The tokenizers of source and target.
+
+    Special tokens' names in a text are mere text, and <unk> is shown when decoding; in both transformers does otherwise.
+
+    Args:
+      files: by name.
+      config: the model's config.json.
+
+    Raises:
+      ValueError: a file is missing or malformed; a class, or a setting, whose tokenizer isn't built here.
+    """
+    settings = {"vocab_size": config["vocab_size"]} | _settings(files)
+    usual = CLASSES[config["model_type"]]
+    named = str(settings.get("tokenizer_class") or config.get("tokenizer_class") or usual).removesuffix("Fast")
+    name = usual if usual == "TokenizersBackend" else named
+    if name not in _READERS:
+        raise ValueError(f"{SETTINGS}: tokenizer_class must be one of {', '.join(_READERS)}; received {name}")
+    _check(settings)
+    try:
+        return _READERS[name](files, settings)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"{', '.join(files)}: expected the files of a {name}; received others ({error!r})") from None
+
+
+def cleans_up(files: Files) -> bool:
+    """Whether transformers takes spaces before punctuation out of what it decodes; here they stay."""
+    return bool(_settings(files).get("clean_up_tokenization_spaces"))
+
+
+def _settings(files: Files) -> dict[str, Any]:
+    """What tokenizer_config.json says, and special_tokens_map.json where the former doesn't list what was added."""
+    settings = _json(files, SETTINGS) if SETTINGS in files else {}
+    is_older = "added_tokens_decoder" not in settings and "special_tokens_map.json" in files
+    return settings | _json(files, "special_tokens_map.json") if is_older else settings
+
+
+def _check(settings: Json) -> None:
+    """Raises ValueError for settings that make another tokenizer of the same files."""
+    only: dict[str, Any] = {"sp_model_kwargs": {}, "legacy_behaviour": False, "auto_map": None}
+    for name, value in only.items():
+        if settings.get(name) and settings[name] != value:
+            raise ValueError(f"{SETTINGS}: {name} must be {json.dumps(value)}; received {json.dumps(settings[name])}")
+    for name, value in NAMES.items():
+        received = _content(settings.get(name) or value)
+        if received != value:
+            raise ValueError(f"{SETTINGS}: {name} must be {value}; received {received}")
+
+
+# --- sentencepiece models with lists of pieces
+
+
+def _marian(files: Files, settings: Json) -> Pair:
+    is_shared = not settings.get("separate_vocabs")
+    lists = {"source": "vocab.json", "target": "vocab.json" if is_shared else "target_vocab.json"}
+
+    def backend(side: str) -> PieceListBackend:
+        entries = _entries(files, lists[side], settings if is_shared else {})
+        codes = {piece: index for index, piece in enumerate(entries) if piece.startswith(">>") and piece.endswith("<<")}
+        specials = _named(entries, lists[side], "<unk>", "</s>", "<pad>") | codes
+        return PieceListBackend(_file(files, f"{side}.spm"), entries, specials, takes_codes=True)
+
+    return _ending_in_eos(backend("source")), Tokenizer(backend("target"), add_bos=False, add_eos=False)
+
+
+def _m2m_100(files: Files, settings: Json) -> Pair:
+    codes = settings.get("language_codes", "m2m100")
+    if codes not in FAIRSEQ_LANGUAGES:
+        raise ValueError(f"{SETTINGS}: language_codes must be one of {', '.join(FAIRSEQ_LANGUAGES)}; received {codes}")
+    model = _file(files, "sentencepiece.bpe.model")
+    languages = [f"__{code}__" for code in FAIRSEQ_LANGUAGES[codes].split()]
+    entries = _entries(files, "vocab.json", settings, more=languages)
+    specials = _named(entries, "vocab.json", "<s>", "<pad>", "</s>", "<unk>", *languages)
+    return _both(_ending_in_eos(PieceListBackend(model, entries, specials, takes_codes=False)))
+
+
+def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) -> list[str]:
+    """The piece of each id, and `more` after them. Raises ValueError for files that add tokens to those, and for two of one id."""
+    ids: dict[str, int] = _json(files, name)
+    ids |= {piece: len(ids) + i for i, piece in enumerate(more)}
+    by_id = {index: piece for piece, index in ids.items()}
+    if len(by_id) < len(ids) or min(by_id) < 0:
+        raise ValueError(f"{name}: expected an id of its own for each piece; received {len(by_id)} for {len(ids)}")
+    added = {_content(token): int(index) for index, token in settings.get("added_tokens_decoder", {}).items()}
+    added |= _json(files, "added_tokens.json") if "added_tokens.json" in files else {}
+    others = [token for token, index in added.items() if ids.get(token) != index]
+    if others:
+        raise ValueError(f"{SETTINGS}, added_tokens.json: expected tokens of {name}; received {', '.join(others[:10])}")
+    size = max(by_id) + 1
+    gaps = {index: entry for entry, index in unused_entries({*range(size)} - by_id.keys()).items()}
+    return [(by_id | gaps)[index] for index in range(size)]
+
+
+def _named(entries: list[str], file: str, *names: str) -> dict[str, int]:
+    """The special tokens of these names among the entries, and ids without a token. Raises ValueError where a special token is missing."""
+    missing = [name for name in names if name not in entries]
+    if missing:
+        raise ValueError(f"{file}: expected the special tokens {', '.join(names)}; received a list without {', '.join(missing)}")
+    return {entry: index for index, entry in enumerate(entries) if entry in names or UNUSED.fullmatch(shown_name(entry))}
+
+
+# --- pipelines of the library tokenizers
+
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+
+
+def _t5(files: Files, settings: Json) -> Pair:
+    if "tokenizer.json" in files:
+        given = _json(files, "tokenizer.json")
+        vocabulary, added, normalizers = given["model"]["vocab"], given["added_tokens"], _character_maps(given)
+    else:
+        model = _file(files, "spiece.model", "tokenizer.json or spiece.model")
+        read_sentencepiece(model)
+        pieces = pieces_of(model)
+        sentinels = [f"<extra_id_{i}>" for i in reversed(range(settings.get("extra_ids", 100)))]
+        vocabulary = [*([piece.text, piece.score] for piece in pieces), *([name, 0.0] for name in sentinels)]
+        added = [_added(i, piece.text, special=piece.kind == 3) for i, piece in enumerate(pieces) if piece.kind in (3, 4)]
+        character_map = character_map_of(model)
+        normalizers = [_precompiled(base64.b64encode(character_map).decode("ascii"))] if character_map else []
+    content = {
+        "model": {"type": "Unigram", "unk_id": 2, "vocab": vocabulary, "byte_fallback": False},
+        "normalizer": {"type": "Sequence", "normalizers": normalizers} if normalizers else None,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]},
+        "decoder": METASPACE,
+    }
+    return _both(_ending_in_eos(_pipeline(content, added, [piece for piece, _ in vocabulary], settings)))
+
+
+def _nllb(files: Files, settings: Json) -> Pair:
+    given = _json(files, "tokenizer.json")
+    maps = _character_maps(given)
+    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    content = {
+        "model": _bpe(given["model"]["vocab"], given["model"]["merges"], unk_token="<unk>", fuse_unk=True),
+        "normalizer": {"type": "Sequence", "normalizers": [*maps, spaces]} if maps else None,
+        "pre_tokenizer": METASPACE,
+        "decoder": METASPACE,
+    }
+    return _both(_ending_in_eos(_pipeline(content, given["added_tokens"], given["model"]["vocab"], settings)))
+
+
+def _bart(files: Files, settings: Json) -> Pair:
+    if "tokenizer.json" in files:
+        given = _json(files, "tokenizer.json")
+        vocabulary, merges, added = given["model"]["vocab"], given["model"]["merges"], given["added_tokens"]
+    else:
+        text = _file(files, "merges.txt", "tokenizer.json, or vocab.json and merges.txt").decode()
+        merges = [line.removesuffix("\r") for line in text.split("\n") if line and not line.startswith("#version")]
+        vocabulary, added = _json(files, "vocab.json"), []
+    prefix = bool(settings.get("add_prefix_space"))
+    bytes_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": True}
+    content = {
+        "model": _bpe(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix=""),
+        "normalizer": None,
+        "pre_tokenizer": bytes_level,
+        "decoder": bytes_level,
+    }
+    return _both(Tokenizer(_pipeline(content, added, vocabulary, settings), add_bos=True, add_eos=True))
+
+
+def _as_it_is(files: Files, settings: Json) -> Pair:
+    from tokenizers import Tokenizer as Pipeline
+
+    given = _json(files, "tokenizer.json")
+    vocabulary = given["model"]["vocab"]
+    entries = vocabulary if isinstance(vocabulary, dict) else [piece for piece, _ in vocabulary]
+    backend = _pipeline(given, given["added_tokens"], entries, settings)
+    whole = Pipeline.from_str(json.dumps(given | {"padding": None}))
+    around = whole.encode("").ids
+    found = find_specials(backend.specials)
+    tokenizer = Tokenizer(backend, add_bos=found.get(BOS) in around, add_eos=found.get(EOS) in around)
+    if any(tokenizer.encode([text]) != [whole.encode(text).ids] for text in ("", "a")):
+        names = " ".join(str(whole.id_to_token(index)) for index in around)
+        raise ValueError(f"tokenizer.json: expected a post_processor that adds <bos>, <eos> or both; received one that adds {names}")
+    return _both(tokenizer)
+
+
+def _pipeline(content: Json, added: list[dict[str, Any]], vocabulary: Any, settings: Json) -> PipelineBackend:
+    """The pipeline with its special tokens: those that it lists, those that the settings do, and those of pretraining.
+
+    Of the latter it leaves out what has no row in the embedding, as <mask> has none in facebook/bart-large-cnn's.
+    """
+    ids = vocabulary if isinstance(vocabulary, dict) else {entry: index for index, entry in enumerate(vocabulary)}
+    more = [_added(int(index), _content(token), **_flags(token)) for index, token in settings.get("added_tokens_decoder", {}).items()]
+    listed = {token["content"]: token for token in [*added, *more]}
+    of_pretraining = {entry for entry in {*ids, *listed} if OF_PRETRAINING.fullmatch(entry)}
+    extra = [*(settings.get("extra_special_tokens") or []), *(settings.get("additional_special_tokens") or [])]
+    for name in of_pretraining | {*map(_content, extra)} & {*ids, *listed}:
+        listed[name] = listed.get(name, _added(ids.get(name, -1), name)) | {"special": True}
+    tokens = sorted(listed.values(), key=lambda token: token["id"])
+    model = dict(content["model"])
+    beyond = {token["content"] for token in tokens if token["id"] >= settings["vocab_size"]} & of_pretraining
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {entry: index for entry, index in vocabulary.items() if entry not in beyond}
+    tokens = [token for token in tokens if token["content"] not in beyond]
+    whole = {
+        **content,
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "post_processor": None,
+        "added_tokens": tokens,
+        "model": model,
+    }
+    return read_pipeline(with_marked_specials(whole))[0]
+
+
+def _bpe(vocabulary: Json, merges: list[Any], **options: Any) -> dict[str, Any]:
+    usual: dict[str, Any] = {
+        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
+        "byte_fallback": False, "ignore_merges": False,
+    }  # fmt: skip
+    return usual | options | {"vocab": vocabulary, "merges": merges}
+
+
+def _character_maps(given: Json) -> list[dict[str, Any]]:
+    """The first compiled character map among a tokenizer.json's normalizers, if it has one."""
+    normalizer = given.get("normalizer") or {}
+    steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
+    return [_precompiled(step["precompiled_charsmap"]) for step in steps if step.get("type") == "Precompiled"][:1]
+
+
+def _precompiled(character_map: str) -> dict[str, Any]:
+    return {"type": "Precompiled", "precompiled_charsmap": character_map}
+
+
+def _added(index: int, content: str, **flags: bool) -> dict[str, Any]:
+    usual = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"id": index, "content": content} | usual | flags
+
+
+def _flags(token: Any) -> dict[str, bool]:
+    return {name: value for name, value in token.items() if isinstance(value, bool)}
+
+
+# --- any
+
+
+def _ending_in_eos(backend: Any) -> Tokenizer:
+    return Tokenizer(backend, add_bos=False, add_eos=True)
+
+
+def _both(source: Tokenizer) -> Pair:
+    """Of one vocabulary; what goes around a target is the batch's business."""
+    return source, source.adding(bos=False, eos=False)
+
+
+def _content(token: Any) -> str:
+    """The text of a token, or of its description."""
+    return str(token["content"] if isinstance(token, dict) else token)
+
+
+def _file(files: Files, name: str, wanted: str = "") -> bytes:
+    if name not in files:
+        raise ValueError(f"expected {wanted or name}; received {', '.join(files)}")
+    return files[name]
+
+
+def _json(files: Files, name: str) -> dict[str, Any]:
+    try:
+        content: dict[str, Any] = json.loads(_file(files, name))
+    except ValueError as error:
+        raise ValueError(f"{name}: expected JSON ({error})" if name in files else str(error)) from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{name}: expected a JSON object; received {type(content).__name__}")
+    return content
+
+
+_READERS: dict[str, Callable[[Files, Json], Pair]] = {
+    "MarianTokenizer": _marian,
+    "M2M100Tokenizer": _m2m_100,
+    "NllbTokenizer": _nllb,
+    "BartTokenizer": _bart,
+    "RobertaTokenizer": _bart,
+    "T5Tokenizer": _t5,
+    "TokenizersBackend": _as_it_is,
+    "PreTrainedTokenizer": _as_it_is,
+}

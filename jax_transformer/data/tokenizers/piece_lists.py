@@ -1,0 +1,98 @@
+"""A sentencepiece .model whose pieces have the ids of a list beside it, as Marian's and M2M-100's have in transformers."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from jax_transformer.data.tokenizers.pipelines import SPACE_MARK
+from jax_transformer.data.tokenizers.sentencepiece_model import UNKNOWN_MARK, read_sentencepiece
+from jax_transformer.data.tokenizers.special_tokens import UNK, find_specials, unused_entries
+
+if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers.subword_sampling import Segmenter
+
+
+class PieceListBackend:
+    """A sentencepiece model and a list of pieces, as a Backend. The list may have pieces that the model doesn't have, and lack some.
+
+    Where texts may begin with a code such as >>deu<<, that is taken off and looked up in the list, in which it is a tag.
+    """
+
+    FORMAT = "jax-transformer piece list 1"
+
+    def __init__(self, model: bytes, entries: Sequence[str], specials: Mapping[str, int], *, takes_codes: bool) -> None:
+        """`entries`: each id's piece. `specials`: those that no text gives but codes; <unk> is one of them.
+
+        Raises:
+          ValueError: `model` isn't a sentencepiece model, or there is no <unk>.
+        """
+        self._model = model
+        self._processor = read_sentencepiece(model)
+        self._entries, self._specials, self._takes_codes = list(entries), dict(specials), takes_codes
+        unknown = find_specials(self._specials).get(UNK)
+        if unknown is None:
+            raise ValueError(f"expected a list of pieces with {UNK}; received one without")
+        self._unk_id = unknown
+        taken = set(self._specials.values())
+        self._ids = {piece: index for index, piece in enumerate(self._entries) if index not in taken}
+
+    @property
+    def size(self) -> int:
+        return len(self._entries)
+
+    @property
+    def specials(self) -> Mapping[str, int]:
+        return self._specials
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        codes, texts = zip(*(self._divided(sentence) for sentence in sentences), strict=True) if sentences else ((), ())
+        split = self._processor.encode(list(texts), out_type=str, num_threads=1)
+        return [
+            [*code, *(self._ids.get(piece, self._unk_id) for piece in pieces)] for code, pieces in zip(codes, split, strict=True)
+        ]  # fmt: skip
+
+    def _divided(self, sentence: str) -> tuple[list[int], str]:
+        """The id of the code that a sentence begins with, if any, and the rest."""
+        end = sentence.find("<<") + 2
+        if not self._takes_codes or not sentence.startswith(">>") or end < 2:
+            return [], sentence
+        return [self._specials.get(sentence[:end], self._unk_id)], sentence[end:]
+
+    def decode(self, sequences: list[list[int]]) -> list[str]:
+        return [self._joined(sequence) for sequence in sequences]
+
+    def _joined(self, sequence: list[int]) -> str:
+        pieces = [UNKNOWN_MARK if index == self._unk_id else self._entries[index] for index in sequence]
+        text: str = self._processor.decode_pieces(pieces)  # pieces that it doesn't have stay as they are
+        return text.replace(SPACE_MARK, " ").strip().replace(UNKNOWN_MARK, UNK)
+
+    def token(self, index: int) -> str:
+        return self._entries[index]
+
+    def filled(self, size: int) -> PieceListBackend:
+        unused = unused_entries(range(self.size, size))
+        entries, specials = [*self._entries, *unused], self._specials | unused
+        return PieceListBackend(self._model, entries, specials, takes_codes=self._takes_codes)
+
+    def segmenter(self) -> Segmenter:
+        raise ValueError("subword sampling: expected a bpe or unigram tokenizer; received a sentencepiece model with a list of pieces")
+
+    def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
+        content = {
+            "format": self.FORMAT, "takes_codes": self._takes_codes, "add_bos": bos is not None, "add_eos": eos is not None,
+            "specials": self._specials, "entries": self._entries, "model": base64.b64encode(self._model).decode("ascii"),
+        }  # fmt: skip
+        return json.dumps(content, ensure_ascii=False, indent=1)
+
+    @classmethod
+    def from_content(cls, content: dict[str, Any]) -> tuple[PieceListBackend, bool, bool]:
+        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts missing."""
+        try:
+            model = base64.b64decode(content["model"], validate=True)
+            backend = cls(model, content["entries"], content["specials"], takes_codes=content["takes_codes"])
+            return backend, bool(content["add_bos"]), bool(content["add_eos"])
+        except KeyError as error:
+            raise ValueError(f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}") from None

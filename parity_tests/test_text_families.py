@@ -1,0 +1,170 @@
+"""Tokenizers of transformers' models, taken over by `port`: its ids, its text, and its translations, from the directory alone.
+
+Where the two differ on purpose: a special token's name in a text is text here, and so is <unk> in what is decoded.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from text_families import FAMILIES, PAIRS, SOURCES, TARGETS, TextCase, make_case
+
+from jax_transformer.cli import main
+from jax_transformer.data.tokenizers import Tokenizer
+from jax_transformer.model_directory import Model, load_model
+
+pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+
+TEXTS = [
+    *SOURCES[:20], *TARGETS[:20], "", " ", "  ", "Hello  world", " the dog sees", "trailing  ", " a\tb\nc", "\u3000wide\u00a0space", "`x`",
+    "😀 unknown 漢字 👩‍👩‍👧", "ＦＵＬＬ width ﬁ ①", "naïve café — “quoted”…", "e\u0301\u200b", "don't   do ' it 's , ok ?", "a▁b ▁ c",
+    "<extra", "> >", "Hund Hunde Hundehund", "x" * 200, "\x00\x7f", "3.14 1,000", "\u202bעברית\u202c हिन्दी ไทย",
+]  # fmt: skip
+NAMES = "the </s> dog <pad><unk><s> <mask> <extra_id_0> __de__ deu_Latn >>deu<<"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("text_families")
+
+
+@cache
+def ported(name: str, folder: Path) -> tuple[TextCase, Model]:
+    """What transformers reads in a directory, and what `port` made of it."""
+    case = make_case(name, folder)
+    assert main(["port", str(case.directory), str(folder / f"{name}_model")]) == 0
+    return case, load_model(folder / f"{name}_model")
+
+
+@pytest.fixture(params=FAMILIES)
+def both(request: Any, folder: Path) -> tuple[TextCase, Model]:
+    return ported(request.param, folder)
+
+
+def tokenizers(model: Model) -> tuple[Tokenizer, Tokenizer]:
+    assert model.source_tokenizer is not None
+    assert model.target_tokenizer is not None
+    return model.source_tokenizer, model.target_tokenizer
+
+
+def theirs_of(case: TextCase, text: str) -> str:
+    """As transformers wants it: Marian's codes are in the text."""
+    return f"{case.family.source_tag} {text}" if case.family.source_tag.startswith(">>") else text
+
+
+def test_ids_are_those_of_transformers(both: tuple[TextCase, Model]) -> None:
+    case, model = both
+    source, target = tokenizers(model)
+    for text in TEXTS:
+        assert source.encode([text], case.family.source_tag) == [case.tokenizer(theirs_of(case, text)).input_ids], repr(text)
+    around = {case.tokenizer.bos_token_id, case.tokenizer.eos_token_id, target.tag_ids.get(case.family.target_tag)}
+    for text in TEXTS:
+        ids = [index for index in case.tokenizer(text_target=text).input_ids if index not in around]
+        assert target.encode([text]) == [ids], repr(text)
+
+
+def test_text_is_that_of_transformers(both: tuple[TextCase, Model]) -> None:
+    """Of any ids but unknown tokens, and but for what transformers doesn't take for a special token, such as a code of Marian's."""
+    case, model = both
+    _, target = tokenizers(model)
+    codes = {index for tag, index in target.tag_ids.items() if tag.startswith(">>")}
+    size = min(len(case.tokenizer), target.vocab_size)
+    pieces = sorted({*range(size)} - codes - {target.unk_id})
+    draws = random.Random(0)
+    for ids in [*target.encode(TARGETS[:20]), *(draws.choices(pieces, k=12) for _ in range(50))]:
+        assert target.decode([ids]) == [case.tokenizer.decode(ids, skip_special_tokens=True)]
+
+
+def test_names_of_special_tokens_are_text(both: tuple[TextCase, Model]) -> None:
+    case, model = both
+    source, _ = tokenizers(model)
+    ids = source.adding(bos=False, eos=False).encode([NAMES])[0]
+    assert not {*ids} & {source.pad_id, source.bos_id, source.eos_id, *source.tag_ids.values()}
+    assert {*case.tokenizer(NAMES).input_ids[1:-1]} & {*case.tokenizer.all_special_ids} - {source.unk_id}
+
+
+def test_what_has_no_token_is_shown(both: tuple[TextCase, Model]) -> None:
+    case, model = both
+    source, target = tokenizers(model)
+    sizes = source.vocab_size, target.vocab_size
+    assert sizes == (model.config.source_vocab_size, model.config.target_vocab_size)
+    assert sizes[1] - len(case.tokenizer) == case.family.more_rows
+    names = case.tokenizer.convert_ids_to_tokens(list(range(min(len(case.tokenizer), sizes[1]))))
+    assert target.tokens(range(len(names))) == names
+    ids = target.encode(["Hund"])[0]
+    for beyond in range(len(case.tokenizer), target.vocab_size):
+        assert target.decode([[*ids, beyond]]) == target.decode([[*ids, target.unk_id]])
+        assert "<unk>" in target.decode([[beyond]])[0]
+        assert beyond not in source.hidden_ids
+
+
+@pytest.mark.parametrize(
+    ("name", "tags"),
+    [
+        ("marian", (">>deu<<", ">>fra<<")), ("marian_two", ()), ("bart", ()), ("nllb", ("eng_Latn", "deu_Latn", "fra_Latn")), ("t5", ()),
+        ("mt5", ()),
+    ],
+)  # fmt: skip
+def test_languages_are_tags(name: str, tags: tuple[str, ...], folder: Path) -> None:
+    for tokenizer in tokenizers(ported(name, folder)[1]):
+        assert tokenizer.tags == tags
+
+
+def test_languages_of_m2m_100_are_tags(folder: Path) -> None:
+    case, model = ported("m2m_100", folder)
+    source, _ = tokenizers(model)
+    assert len(source.tags) == 100
+    assert source.tag_ids == {tag: case.tokenizer.get_lang_id(tag.strip("_")) for tag in source.tags}
+
+
+def test_a_code_may_stand_in_the_text(folder: Path) -> None:
+    case, model = ported("marian", folder)
+    source, _ = tokenizers(model)
+    for text in (
+        ">>deu<< the dog",
+        ">>fra<<the dog",
+        ">>xyz<< the dog",
+        ">>deu<<",
+        ">> the dog",
+        " >>deu<< dog",
+        ">>fra<< >>deu<< a",
+        ">><<",
+    ):
+        assert source.encode([text]) == [case.tokenizer(text).input_ids], text
+    assert source.encode([">>deu<< the dog"]) == source.encode(["the dog"], ">>deu<<")
+
+
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name not in ("bart_in_two_files", "t5_in_spiece")])
+def test_translations_are_those_of_transformers(
+    name: str, tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the command, by the directory that it ported; the sentences differ in length."""
+    case, _ = ported(name, folder)
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))  # no folder at home
+    sentences = [source for source, _ in sorted(PAIRS[:40], key=lambda pair: len(pair[0]))[::10]]
+    (tmp_path / "source.txt").write_text("\n".join(sentences) + "\n")
+    family = case.family
+    options = ["--source-tag", family.source_tag] if family.source_tag else []
+    options += ["--target-tag", family.target_tag] if family.target_tag else []
+    capsys.readouterr()
+    assert main(["translate", str(folder / f"{name}_model"), "--input", str(tmp_path / "source.txt"), *options]) == 0
+    received = capsys.readouterr().out.splitlines()
+    inputs = case.tokenizer([theirs_of(case, sentence) for sentence in sentences], padding=True, return_tensors="pt")
+    first = {"forced_bos_token_id": case.tokenizer.convert_tokens_to_ids(family.target_tag)} if family.target_tag else {}
+    with torch.no_grad():
+        ids = case.model.generate(**inputs, **first)
+    assert received == case.tokenizer.batch_decode(ids, skip_special_tokens=True)
+    assert len({*received}) > 1
+    assert all(len(text) > 5 for text in received)
+
+
+def test_the_files_come_back_as_they_were(both: tuple[TextCase, Model], tmp_path: Path, folder: Path) -> None:
+    case, _ = both
+    assert main(["port", str(folder / f"{case.directory.name}_model"), str(tmp_path / "back")]) == 0
+    files = {path.name: path.read_bytes() for path in case.directory.iterdir() if path.name != "config.json"}
+    assert {name: (tmp_path / "back" / name).read_bytes() for name in files} == files
