@@ -58,7 +58,7 @@ class Model:
 
     config: TransformerConfig
     params: dict[str, Any]
-    """A nested dict of NumPy or JAX arrays."""
+    """A nested dict of NumPy or JAX arrays, which aren't changed: another model is made by `dataclasses.replace`."""
     source_tokenizer: Tokenizer | None
     target_tokenizer: Tokenizer | None
     generation: GenerationConfig

@@ -11,7 +11,7 @@ CHUNK = 1 << 16
 
 
 def arriving_lines(descriptor: int, most: int) -> Iterator[list[bytes]]:
-    """The lines that are there, without their ends, as soon as there are any; when there are many, about `most` at once."""
+    """The lines that are there, without their ends, as soon as there are any, and at most so many at once."""
     lines: list[bytes] = []
     begun: list[bytes] = []
     while data := os.read(descriptor, CHUNK):
@@ -21,13 +21,12 @@ def arriving_lines(descriptor: int, most: int) -> Iterator[list[bytes]]:
             *whole, rest = others
             lines += [b"".join(begun), *whole]
             begun = [rest]
-        if len(lines) >= most or (lines and not _has_more(descriptor)):
-            yield lines
-            lines = []
+        while len(lines) >= most or (lines and not _has_more(descriptor)):
+            yield lines[:most]
+            lines = lines[most:]
     if any(begun):
         lines.append(b"".join(begun))
-    if lines:
-        yield lines
+    yield from windows(lines, most)
 
 
 def windows(lines: Iterable[bytes], most: int) -> Iterator[list[bytes]]:

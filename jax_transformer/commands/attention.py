@@ -76,7 +76,7 @@ def _pair(options: AttentionOptions) -> Pair:
     from jax_transformer.commands.searching import load
     from jax_transformer.data.tokenizers import words_of_ids, words_of_text
     from jax_transformer.decoding.alignment import attention, default_layer, word_pairs
-    from jax_transformer.decoding.generate import starts_and_ends
+    from jax_transformer.decoding.checks import starts_and_ends
     from jax_transformer.pages.attention import Maps
 
     if not options.sentence.strip():
@@ -124,8 +124,8 @@ def _source_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions) -
 def _target_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions, source_ids: list[int]) -> list[int]:
     """Of the given target, with its end token, or of the greedy translation, which may have none."""
     from jax_transformer.decoding.batches import generate_each
+    from jax_transformer.decoding.checks import starts_and_ends
     from jax_transformer.decoding.decoding_config import DecodingConfig
-    from jax_transformer.decoding.generate import starts_and_ends
     from jax_transformer.decoding.shapes import limit
 
     _, eos_id = starts_and_ends(model)

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -59,7 +60,7 @@ SCORING = ("target", "hypotheses", "against", "format", "tokenize", "bootstrap")
 
 
 def evaluate(arguments: Sequence[str]) -> int:
-    """Runs `jax-transformer evaluate ARGUMENTS`; returns the exit code."""
+    """Runs `jax-transformer evaluate ARGUMENTS`; returns the exit code: 2 if some lines can't be translated."""
     options = tyro.cli(EvaluateOptions, args=arguments, prog="jax-transformer evaluate")
     _check(options)
     from jax_transformer.training.metrics import check_tokenizer, compare_systems
@@ -68,18 +69,18 @@ def evaluate(arguments: Sequence[str]) -> int:
     first = str(options.source if options.hypotheses is None else options.hypotheses)
     lines, *others = read_columns((first, *options.target, *options.against))
     references, systems = others[: len(options.target)], others[len(options.target) :]
-    translations, too_long = _translate(options, lines) if options.hypotheses is None else (lines, [])
+    translations, untranslated = _translate(options, lines) if options.hypotheses is None else (lines, [])
     comparisons = compare_systems([translations, *systems], references, tokenize=options.tokenize, samples=options.bootstrap)
     names = [shown(name) for name in (options.hypotheses or str(options.model), *options.against)]
     with output_may_close():
         if options.format == "json":
-            print(json.dumps(_described(names, comparisons, too_long) | {"sentences": len(lines)}, indent=2, ensure_ascii=False))
+            print(json.dumps(_described(names, comparisons, untranslated) | {"sentences": len(lines)}, indent=2, ensure_ascii=False))
         else:
             print("\n".join(_table(names, comparisons)))
-            left_out = f", {len(too_long)} of them too long to translate" if too_long else ""
+            left_out = f", {len(untranslated)} of them not translated" if untranslated else ""
             print(f"\n{len(lines)} sentences{left_out}")
             print("\n".join(f"{each.metric}: {each.signature}" for each in comparisons if each.signature))
-    return 0
+    return 2 if untranslated else 0
 
 
 def _check(options: EvaluateOptions) -> None:
@@ -100,7 +101,8 @@ def _check(options: EvaluateOptions) -> None:
         raise ValueError(f"--hypotheses: expected nothing that is of translating, for these are translations; received {names}")
     if options.output is not None:
         check_writable(options.output)
-        if options.output in (options.source, *options.target, *options.against):
+        read = [path for path in (options.source, *options.target, *options.against) if path is not None]
+        if Path(options.output).resolve() in [Path(path).resolve() for path in read]:
             raise ValueError(f"--output: expected a file of its own; received {options.output}, which is read")
 
 
@@ -114,7 +116,7 @@ def _translate(options: EvaluateOptions, sources: list[str]) -> tuple[list[str],
         found = translate_each(model, sources, decoding, rows=options.rows, source_tag=options.source_tag, on_batch=advance)
     problems = {number: translation.problem for number, translation in enumerate(found, start=1) if translation.problem}
     for number, problem in problems.items():
-        print(f"{shown(str(options.source))}:{number}: {problem}; scored as empty", file=sys.stderr)
+        print(f"error: {shown(str(options.source))}:{number}: {problem}; scored as empty", file=sys.stderr)
     translations = [translation.text() for translation in found]
     if options.output is not None:
         write_lines(options.output, translations)
@@ -137,12 +139,12 @@ def _table(names: list[str], comparisons: list[Comparison]) -> list[str]:
     ]
 
 
-def _described(names: list[str], comparisons: list[Comparison], too_long: list[int]) -> dict[str, Any]:
+def _described(names: list[str], comparisons: list[Comparison], untranslated: list[int]) -> dict[str, Any]:
     def scores(number: int) -> dict[str, Any]:
         return {each.metric.replace(" ", "_"): dataclasses.asdict(each.systems[number]) for each in comparisons}
 
     return {
         "systems": [{"translations": name, "scores": scores(number)} for number, name in enumerate(names)],
         "signatures": {each.metric: each.signature for each in comparisons if each.signature},
-        "too_long": too_long,
+        "untranslated": untranslated,
     }

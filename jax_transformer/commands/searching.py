@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -109,5 +110,5 @@ def output_may_close() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:
-        sys.stderr.close()  # or Python reports the pipe once more on its way out
+    except BrokenPipeError:  # what is left goes nowhere, or Python would fail once more on its way out
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

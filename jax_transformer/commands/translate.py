@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import tyro
 
 from jax_transformer.commands.arriving import arriving_lines, windows
+from jax_transformer.commands.parallel_text import STANDARD_INPUT, shown
 from jax_transformer.commands.progress import progress
 from jax_transformer.commands.searching import SearchOptions, check_rows, load, output_may_close
 
@@ -38,7 +39,7 @@ class TranslateOptions(SearchOptions):
     model: tyro.conf.Positional[str]
     """A model directory, or a run directory with one in it."""
     input: str | None = None
-    """A text file, gzipped or not. Without it: standard input; a prompt on a terminal."""
+    """A text file, gzipped or not. Without it, or as -: standard input; a prompt on a terminal."""
     format: Literal["text", "jsonl"] = "text"
     """text: the best translation; with --num-return N, N lines of line number, score and translation, with tabs between. jsonl: an object a
     line with the hypotheses, their scores, tokens, the tokens' log-probabilities, and word alignments."""
@@ -65,23 +66,26 @@ class Counts:
     tokens: int = 0
     split: int = 0
     parts: int = 0
+    cut: int = 0
     problems: int = 0
 
-    def add(self, translation: Translation) -> None:
+    def add(self, translation: Translation, eos_id: int | None) -> None:
         self.lines += 1
         self.tokens += sum(len(part.hypotheses[0].ids) for part in translation.parts)
         if len(translation.parts) > 1:
             self.split += 1
             self.parts += len(translation.parts)
+        self.cut += any(part.hypotheses[0].ids[-1:] != [eos_id] for part in translation.parts)
         self.problems += bool(translation.problem)
 
     def summary(self) -> str:
         seconds = time.perf_counter() - self.start
         split = f"; {self.split:,} split into {self.parts:,} parts" if self.split else ""
+        cut = f"; {self.cut:,} cut off where there was room for no more" if self.cut else ""
         problems = f"; {self.problems:,} not translated" if self.problems else ""
         return (
             f"{self.lines:,} lines, {self.tokens:,} tokens in {seconds:.1f} s: {self.lines / seconds:,.1f} lines/s, "
-            f"{self.tokens / seconds:,.0f} tokens/s, compilation included{split}{problems}"
+            f"{self.tokens / seconds:,.0f} tokens/s, compilation included{split}{cut}{problems}"
         )
 
 
@@ -131,11 +135,11 @@ class Translator:
 
     def _count(self, translation: Translation) -> int:
         """The number of its line, from 1."""
-        self.counts.add(translation)
+        self.counts.add(translation, self.model.generation.eos_id)
         number, problems = self.counts.lines, self.counts.problems
         if translation.problem and problems <= MOST_ERRORS:
             also = " (further ones are only counted)" if problems == MOST_ERRORS else ""
-            print(f"error: {self.options.input or 'standard input'}:{number}: {translation.problem}{also}", file=sys.stderr)
+            print(f"error: {shown(self.options.input or STANDARD_INPUT)}:{number}: {translation.problem}{also}", file=sys.stderr)
         return number
 
 
@@ -149,9 +153,12 @@ def translate(arguments: Sequence[str]) -> int:
     from jax_transformer.data.text_files import iterate_raw_lines
     from jax_transformer.decoding.translation import translate_each
 
-    if options.input is None and sys.stdin is None:
+    reads_stdin = options.input in (None, STANDARD_INPUT)
+    if reads_stdin and sys.stdin is None:
         raise ValueError("expected text on standard input, which is closed: pipe it in, or name a file with --input")
-    lines = None if options.input is None else list(iterate_raw_lines(options.input))
+    if sys.stdout is None:
+        raise ValueError("expected standard output, which is closed, to write translations to")
+    lines = None if reads_stdin else list(iterate_raw_lines(str(options.input)))
     model = load(options.model, options.source_tag)
     decoding = dataclasses.replace(options.decoding(model), num_return=options.num_return)
     translate_each(model, [], decoding, source_tag=options.source_tag, prefix=options.prefix)  # so that what no line could be is told now
@@ -162,8 +169,16 @@ def translate(arguments: Sequence[str]) -> int:
     total = None if lines is None else len(lines)
     with output_may_close(), progress("translated", total, has_bar=not sys.stdout.isatty()) as advance:
         for some in arriving:
-            for answer in translator(some, advance):
+            left = len(some)
+
+            def decoded(count: int) -> None:
+                nonlocal left
+                advance(min(count, left))  # parts of a line that is split count, too
+                left -= min(count, left)
+
+            for answer in translator(some, decoded):
                 print(answer)
+            advance(left)
             sys.stdout.flush()
         print(translator.counts.summary(), file=sys.stderr)
     return 2 if translator.counts.problems else 0
@@ -171,13 +186,10 @@ def translate(arguments: Sequence[str]) -> int:
 
 def _prompt(translator: Translator) -> int:
     """Translates line after line as they are typed."""
-    print("One sentence a line; Ctrl-D ends.", file=sys.stderr)
-    while True:
-        try:
-            for answer in translator([input("> ").encode(errors="surrogateescape")]):
-                print(answer)
-        except EOFError:
-            print(file=sys.stderr)
-            return 0
-        except ValueError as error:
-            print(f"error: {error}", file=sys.stderr)
+    print("One sentence a line; Ctrl-D ends.\n> ", end="", file=sys.stderr, flush=True)
+    while line := sys.stdin.buffer.readline():
+        for answer in translator([line.removesuffix(b"\n")]):
+            print(answer, flush=True)
+        print("> ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return 2 if translator.counts.problems else 0

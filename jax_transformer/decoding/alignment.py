@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ import numpy as np
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.decoding.batches import grouped, may_share, padded_sources
-from jax_transformer.decoding.generate import DecodingError, starts_and_ends
-from jax_transformer.decoding.shapes import ROWS, limit, pad, round_length
+from jax_transformer.decoding.checks import DecodingError, check_count, check_ids, starts_and_ends
+from jax_transformer.decoding.shapes import ROWS, WITHOUT_TABLE, num_positions, pad, round_length
 from jax_transformer.decoding.weights import params_of
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
@@ -153,7 +153,7 @@ def _weights(
     config = model.config
     source = padded_sources(model, source_ids)
     rows = len(source)
-    length = round_length(max(map(len, target_ids)), limit(model, "target"))
+    length = round_length(max(map(len, target_ids)), num_positions(model, "target") or WITHOUT_TABLE)
     targets = pad(target_ids, pad_id=config.target_pad_id, rows=rows, length=length)
     start_id, _ = starts_and_ends(model)
     inputs = np.concatenate([np.full((rows, 1), start_id, np.int32), targets[:, :-1]], axis=1)
@@ -187,16 +187,11 @@ def _traced(
 
 
 def _check(model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> None:
-    if len(source_ids) != len(target_ids):
-        raise DecodingError(f"target_ids: expected one target for each of {len(source_ids)} sentences; received {len(target_ids)}")
-    _check_ids(source_ids, "source_ids", limit(model, "source"), model.config.source_vocab_size)
-    _check_ids(target_ids, "target_ids", limit(model, "target"), model.config.target_vocab_size)
-
-
-def _check_ids(sentences: Sequence[Sequence[int]], name: str, most: int, vocab_size: int) -> None:
-    longest = max(map(len, sentences), default=0)
-    if longest > most:
-        raise DecodingError(f"{name}: expected at most {most} ids; received {longest}")
-    outside = [i for ids in sentences for i in ids if not 0 <= i < vocab_size]
-    if outside:
-        raise DecodingError(f"{name}: expected ids from 0 to {vocab_size - 1}; received {outside[0]}")
+    check_count("target_ids", len(target_ids), len(source_ids))
+    sizes = {"source": model.config.source_vocab_size, "target": model.config.target_vocab_size}
+    sides: tuple[tuple[Literal["source", "target"], Sequence[Sequence[int]]], ...] = (("source", source_ids), ("target", target_ids))
+    for side, sentences in sides:
+        check_ids(side, sentences, sizes[side])
+        longest, most = max(map(len, sentences), default=0), num_positions(model, side) or WITHOUT_TABLE
+        if longest > most:
+            raise DecodingError(f"{side}_ids: expected at most {most} ids; received {longest}")

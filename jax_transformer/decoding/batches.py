@@ -7,8 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jax_transformer.decoding.checks import check_at_least_1, check_count, check_decoding, starts_and_ends
 from jax_transformer.decoding.decoding_config import DecodingConfig
-from jax_transformer.decoding.generate import check_decoding, generate, starts_and_ends
+from jax_transformer.decoding.generate import generate
 from jax_transformer.decoding.shapes import limit, pad, round_length, round_rows
 from jax_transformer.model_directory import Model
 
@@ -48,8 +49,10 @@ def generate_each(
     Raises:
       DecodingError, ValueError: see `generate`.
     """
-    check_decoding(model, decoding or DecodingConfig.for_model(model.generation))
+    check_at_least_1(rows=rows, batch_tokens=batch_tokens)
+    check_decoding(model, decoding or DecodingConfig.for_model(model.generation), len(prefix_ids))
     numbers = range(len(source_ids)) if numbers is None else numbers
+    check_count("numbers", len(numbers), len(source_ids))
     found: list[list[Decoded]] = [[] for _ in source_ids]
 
     def fits(batch: list[int]) -> bool:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax_transformer.config import TransformerConfig
 from jax_transformer.decoding import cache
 from jax_transformer.decoding.cache import State, Weights
-from jax_transformer.decoding.constraints import constrained
+from jax_transformer.decoding.constraints import constrained, must_be
 from jax_transformer.decoding.decoding_config import DecodingConfig
 from jax_transformer.decoding.sampling import draw
 from jax_transformer.decoding.selection import argmax
@@ -70,13 +70,14 @@ def advance(config: TransformerConfig, decoding: DecodingConfig, weights: Weight
     forced = terms.forced_at(column, batch)[:, None]
     token = jnp.where(chains.ended, config.target_pad_id, jnp.where(forced >= 0, forced, choice)).astype(jnp.int32)
     counts = ~chains.ended & (forced < 0)
+    scores = counts & ~must_be(decoding, terms, column, batch)[:, None]
     chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
     lengths = chains.lengths + counts
     return Chains(
         state=state,
         tokens=jax.lax.dynamic_update_slice_in_dim(chains.tokens, token[..., None], column, axis=2),
         previous=token,
-        log_probs=chains.log_probs + jnp.where(counts, chosen, 0.0).astype(jnp.float32),
+        log_probs=chains.log_probs + jnp.where(scores, chosen, 0.0).astype(jnp.float32),
         lengths=lengths,
         ended=chains.ended | (counts & ((token == terms.eos_id) | (lengths >= jnp.reshape(terms.max_new, (-1, 1))))),
     )

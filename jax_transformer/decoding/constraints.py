@@ -27,11 +27,25 @@ def constrained(decoding: DecodingConfig, terms: Terms, tokens: jax.Array, colum
     if decoding.min_new_tokens:
         is_end = jnp.arange(scores.shape[-1]) == terms.eos_id
         scores = jnp.where((count < terms.min_new)[:, None, None] & is_end, -jnp.inf, scores)
-    for forced_id, now in ((decoding.forced_bos_id, column == 0), (decoding.forced_eos_id, count == terms.max_new - 1)):
-        if forced_id is not None:
-            only = jnp.where(jnp.arange(scores.shape[-1]) == forced_id, 0.0, -jnp.inf)
-            scores = jnp.where(jnp.reshape(now, (-1, 1, 1)), only, scores)
+    for forced_id, now in _forced(decoding, terms, column, batch):
+        only = jnp.where(jnp.arange(scores.shape[-1]) == forced_id, 0.0, -jnp.inf)
+        scores = jnp.where(now[:, None, None], only, scores)
     return scores
+
+
+def must_be(decoding: DecodingConfig, terms: Terms, column: jax.Array, batch: int) -> jax.Array:
+    """[B] bool: whether there is but one token for the column, by forced_bos_id or forced_eos_id: it counts as certain."""
+    now = jnp.zeros(batch, bool)
+    for _, this in _forced(decoding, terms, column, batch):
+        now |= this
+    return now
+
+
+def _forced(decoding: DecodingConfig, terms: Terms, column: jax.Array, batch: int) -> list[tuple[int, jax.Array]]:
+    """Ids that are forced somewhere, and of which sentences now, [B]."""
+    count = column - terms.forced_lengths(batch)
+    places = ((decoding.forced_bos_id, column == 0), (decoding.forced_eos_id, count == terms.max_new - 1))
+    return [(forced_id, jnp.broadcast_to(now, (batch,))) for forced_id, now in places if forced_id is not None]
 
 
 def _without_repeats(size: int, history: jax.Array, length: jax.Array, scores: jax.Array) -> jax.Array:

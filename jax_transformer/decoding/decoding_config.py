@@ -25,7 +25,8 @@ class DecodingConfig:
     beam_size: int = 1
     """Hypotheses that are followed side by side."""
     num_return: int = 1
-    """Hypotheses of each sentence that are returned, the best first; of sampling, how many are drawn."""
+    """Hypotheses of each sentence that are returned, the best first; of sampling, how many are drawn, whose cost grows with the square of
+    this: for hundreds, draw some at a time with other seeds."""
     max_new_tokens: int | None = None
     """Most tokens decoded, the end token included and a forced prefix not. None: as many as the model allows."""
     min_new_tokens: int = 0
@@ -68,8 +69,8 @@ class DecodingConfig:
             if not holds:
                 problems.append(f"{field} must be {allowed}; received {getattr(self, field)!r}")
 
-        for field, least in (("num_return", 1), ("seed", 0)):
-            check(getattr(self, field) >= least, field, f"at least {least}")
+        check(self.num_return >= 1, "num_return", "at least 1")
+        check(0 <= self.seed < 1 << 63, "seed", "at least 0 and below 2^63")
         if not self.sampling:
             check(self.num_return <= self.beam_size, "num_return", f"at most beam_size={self.beam_size}")
             for field, usual in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):

@@ -11,9 +11,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from jax_transformer.decoding.batches import grouped, may_share, padded_length, padded_sources
-from jax_transformer.decoding.generate import DecodingError, starts_and_ends
+from jax_transformer.decoding.checks import check_at_least_1, check_count, starts_and_ends
 from jax_transformer.decoding.scoring import perplexity, score
 from jax_transformer.decoding.shapes import WITHOUT_TABLE, num_positions, round_length, round_rows
+from jax_transformer.decoding.translation import tokenizers_of
 from jax_transformer.model_directory import Model
 
 BATCHES = 64
@@ -68,9 +69,8 @@ def score_pairs(model: Model, pairs: Iterable[tuple[str, str]], *, rows: int = 6
       DecodingError: the model has no tokenizers, or doesn't know how sentences begin and end.
       ValueError: a source_tag that the model doesn't have.
     """
-    source_tokenizer, target_tokenizer = model.source_tokenizer, model.target_tokenizer
-    if source_tokenizer is None or target_tokenizer is None:
-        raise DecodingError("expected a model with tokenizers; this one has none: port it together with its vocabularies")
+    check_at_least_1(rows=rows)
+    source_tokenizer, target_tokenizer = tokenizers_of(model)
     _, eos_id = starts_and_ends(model)
     target_tokenizer = target_tokenizer.adding(bos=False, eos=False)
     remaining = iter(pairs)
@@ -96,6 +96,8 @@ def score_ids(
     Raises:
       DecodingError: see `score`.
     """
+    check_at_least_1(rows=rows)
+    check_count("target_ids", len(target_ids), len(source_ids))
     scores = [np.zeros(0)] * len(source_ids)
     by_length = sorted(range(len(source_ids)), key=lambda i: (padded_length(model, len(source_ids[i])), len(target_ids[i])))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.decoding import cache
-from jax_transformer.decoding.generate import DecodingError, starts_and_ends
+from jax_transformer.decoding.checks import DecodingError, check_count, check_ids, source_array, starts_and_ends
 from jax_transformer.decoding.shapes import WITHOUT_TABLE, num_positions, pad, round_length
 from jax_transformer.decoding.weights import params_of
 from jax_transformer.model import functional
@@ -58,16 +58,13 @@ def score(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target
       DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a target longer than the position table.
     """
     config = model.config
-    source = source_ids if isinstance(source_ids, np.ndarray) else pad(source_ids, pad_id=config.source_pad_id)
+    source = source_array(model, source_ids)
+    check_count("target_ids", len(target_ids), len(source))
+    check_ids("target", target_ids, config.target_vocab_size)
     lengths = np.array([len(ids) for ids in target_ids])
     most = num_positions(model, "target") or WITHOUT_TABLE
-    if len(source) != len(lengths):
-        raise DecodingError(f"target_ids: expected one target for each of {len(source)} sentences; received {len(lengths)}")
     if max(lengths, default=0) > most:
         raise DecodingError(f"target_ids: expected at most {most} ids; received {max(lengths)}")
-    outside = [i for ids in target_ids for i in ids if not 0 <= i < config.target_vocab_size]
-    if outside:
-        raise DecodingError(f"target_ids: expected ids from 0 to {config.target_vocab_size - 1}; received {outside[0]}")
     targets = pad(target_ids, pad_id=config.target_pad_id, length=round_length(max(lengths, default=1), most))
     start_id, _ = starts_and_ends(model)
     log_probs = np.asarray(_log_probs(config, params_of(model), source, targets, start_id, at_once=_sees_no_more(config, start_id)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from itertools import pairwise
 
 _END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*")
@@ -11,20 +10,9 @@ _END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」
 
 
 def split_sentences(text: str) -> list[str]:
-    """The text cut behind the ends of its sentences; joined, the parts give it again."""
+    """The text cut behind the ends of its sentences; joined, the parts give it again.
+
+    Abbreviations aren't known: what is written "Dr. Who" is cut behind the full stop.
+    """
     cuts = [0, *(match.end() for match in _END.finditer(text)), len(text)]
     return [text[start:stop] for start, stop in pairwise(cuts) if start < stop]
-
-
-def split_to_fit(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """The text in as few parts of whole sentences as fit, one after the other; a sentence that doesn't fit is a part by itself.
-
-    Joined, the parts give the text again.
-    """
-    parts: list[str] = []
-    for sentence in split_sentences(text):
-        if parts and fits(parts[-1] + sentence):
-            parts[-1] += sentence
-        else:
-            parts.append(sentence)
-    return parts

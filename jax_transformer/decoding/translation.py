@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax_transformer.decoding.batches import MOST_TOKENS, generate_each
+from jax_transformer.decoding.checks import DecodingError
 from jax_transformer.decoding.decoding_config import DecodingConfig
-from jax_transformer.decoding.generate import DecodingError
 from jax_transformer.decoding.shapes import limit
-from jax_transformer.decoding.splitting import split_to_fit
+from jax_transformer.decoding.splitting import split_sentences
 from jax_transformer.model_directory import Model
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def translate_each(
       decoding, rows, batch_tokens: as of `generate_each`.
       source_tag: put before every sentence: tells a multilingual model the target language. "" for none.
       prefix: what every translation begins with.
-      split_long: translate a sentence that is longer than the model takes in parts, cut where sentences end in it.
+      split_long: translate a line that is longer than the model takes sentence by sentence, cut where sentences end in it.
       first_number: of the first sentence, by which drawing differs from that of the others.
       on_batch: called after each batch with the number of sentences, or parts of such, that it held.
 
@@ -137,7 +137,7 @@ def _parts(model: Model, sentences: Sequence[str], source_tag: str, split_long: 
     for i, ids in zip(filled, tokenizer.encode([sentences[i] for i in filled], source_tag), strict=True):
         parts[i] = [Part(ids, sentences[i], "", [])]
         if len(ids) > most and split_long:
-            texts = split_to_fit(sentences[i], lambda text: len(tokenizer.encode([text], source_tag)[0]) <= most)
+            texts = split_sentences(sentences[i])
             encoded = tokenizer.encode([text.rstrip() for text in texts], source_tag)
             parts[i] = [Part(ids, text.rstrip(), text[len(text.rstrip()) :], []) for ids, text in zip(encoded, texts, strict=True)]
         longest = max(len(part.source_ids) for part in parts[i])

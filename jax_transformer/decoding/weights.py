@@ -1,7 +1,12 @@
-"""A model's weights on the device, put there once for as long as the model is in use."""
+"""A model's weights on the device, put there once for as long as the model is in use.
+
+The decoder's layers are there a second time, as single steps read them fastest. Changing `model.params` in place changes nothing here: take
+`dataclasses.replace(model, params=…)`.
+"""
 
 from __future__ import annotations
 
+import threading
 import weakref
 from functools import cached_property
 
@@ -22,6 +27,7 @@ class _Kept:
 
 
 _KEPT: dict[int, _Kept] = {}
+_LOCK = threading.Lock()
 
 
 def params_of(model: Model) -> Params:
@@ -36,7 +42,8 @@ def weights_of(model: Model) -> Weights:
 
 def _kept(model: Model) -> _Kept:
     number = id(model)
-    if number not in _KEPT:
-        _KEPT[number] = _Kept(model)
-        weakref.finalize(model, _KEPT.pop, number)
-    return _KEPT[number]
+    with _LOCK:
+        if number not in _KEPT:
+            _KEPT[number] = _Kept(model)
+            weakref.finalize(model, _KEPT.pop, number, None)
+        return _KEPT[number]

@@ -32,9 +32,12 @@ def test_all_that_was_written_is_read(text: bytes) -> None:
 
     thread = threading.Thread(target=feed)
     thread.start()
-    found = [line for lines in arriving_lines(read, 1000) for line in lines]
+    parts = list(arriving_lines(read, 1000))
     thread.join()
     os.close(read)
+    assert all(1 <= len(lines) <= 1000 for lines in parts)
+    assert len(parts) < 400, "many lines come together"
+    found = [line for lines in parts for line in lines]
     assert found == (text.removesuffix(b"\n").split(b"\n") if text else [])
 
 

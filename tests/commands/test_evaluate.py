@@ -170,12 +170,12 @@ def test_sentences_beyond_the_positions_are_told_and_count_as_empty(model_direct
     output = tmp_path / "translations"
     given = (str(model_directory), "--source", source, "--target", target, "--output", str(output), "--bootstrap", "2")
     code, out, err = run("evaluate", *given)
-    assert code == 0
-    assert f"{source}:5: expected at most 24 tokens, the model's longest; received 31; scored as empty\n" in err
-    assert "5 sentences, 1 of them too long to translate\n" in out
+    assert code == 2
+    assert f"error: {source}:5: expected at most 24 tokens, the model's longest; received 31; scored as empty\n" in err
+    assert "5 sentences, 1 of them not translated\n" in out
     assert output.read_text().splitlines()[4] == ""
     assert len(output.read_text().splitlines()) == 5
-    assert evaluated(run, *given)["too_long"] == [5]
+    assert json.loads(run("evaluate", *given, "--format", "json")[1])["untranslated"] == [5]
 
 
 def test_translations_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,23 +177,23 @@ def test_no_lines_give_none(model_directory: Path) -> None:
 
 
 def test_long_lines_are_split_where_sentences_end(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Into as few parts as the model takes, with the white space between them kept."""
-    sentences = ["vier .", "vier .", f"zehn {'zehn zwei ' * 9}eins .", "eins ."]
-    no_end = "eins " * 40
-    long = f"{sentences[0]} {sentences[1]}  {sentences[2]} {sentences[3]}"
+    """Each sentence is translated by itself, and the white space between them is kept."""
+    sentences = 4 * ["eins zwei .", "zehn sieben ."]
+    long, no_end = "  ".join(sentences), "eins " * 40
     file = write(tmp_path / "text", f"vier\n{long}\n{no_end}\n")
     code, out, err = run(capsys, "translate", str(model_directory), "--input", file, "--split-long")
     assert code == 2
     assert told(err) == f"error: {file}:3: expected at most 24 tokens, the model's longest; received 41 without an end\n"
-    assert "; 1 split into 2 parts; 1 not translated" in err
-    apart = write(tmp_path / "apart", f"vier\n{sentences[0]} {sentences[1]}\n{sentences[2]} {sentences[3]}\n")
+    assert "; 1 split into 8 parts; " in err
+    assert "; 1 not translated" in err
+    apart = write(tmp_path / "apart", "\n".join(["vier", *sentences]))
     code, alone, _ = run(capsys, "translate", str(model_directory), "--input", apart)
     first, *parts = alone.splitlines()
     assert all(parts)
     assert out.splitlines() == [first, "  ".join(parts), ""]
     code, described, _ = run(capsys, "translate", str(model_directory), "--input", file, "--split-long", "--format", "jsonl")
     _, second, third = map(json.loads, described.splitlines())
-    assert second["parts"] == 2
+    assert second["parts"] == 8
     assert second["hypotheses"][0]["text"] == "  ".join(parts)
     assert third["hypotheses"] == []
     assert third["error"].startswith("expected at most 24 tokens")
@@ -503,7 +503,41 @@ def test_a_prompt_answers_line_after_line(model_directory: Path) -> None:
         os.write(master, b"\xff\n" + b"zwei " * 30 + b"\neins zwei drei\n\x04")
         out, err = process.communicate(timeout=120)
     os.close(master)
-    assert process.returncode == 0
-    assert out.decode().replace("> ", "").splitlines() == ["", "", expected.decode()]
+    assert process.returncode == 2
+    assert out.decode().splitlines() == ["", "", expected.decode()]
+    assert err.count(b"> ") == 4
     assert b"received byte 0xff" in err
     assert b"expected at most 24 tokens" in err
+
+
+def test_translations_that_are_cut_off_are_counted(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "text", "eins zwei drei\n\nzehn sieben .\n")
+    _, _, err = run(capsys, "translate", str(model_directory), "--input", file, "--max-new-tokens", "1")
+    assert "; 2 cut off where there was room for no more" in err
+    _, _, err = run(capsys, "translate", str(model_directory), "--input", file)
+    assert "cut off" not in err
+
+
+def test_a_closed_standard_output_is_told(model_directory: Path) -> None:
+    script = f"echo eins | {sys.executable} -m jax_transformer.cli translate {model_directory} >&-"
+    result = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
+    assert result.returncode == 2
+    assert result.stderr == b"error: expected standard output, which is closed, to write translations to\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--min-new-tokens", "24"], "min_new_tokens must be below the 24 that there is room for; received 24"),
+        (["--prefix", "NEUN " * 30], "prefix: expected at most 23 tokens, so that there is room for another; received 30"),
+        (["--sampling", "--seed", str(1 << 63)], "seed must be at least 0 and below 2^63"),
+        (["--rows", "0"], "--rows must be at least 1; received 0"),
+        (["--batch-tokens", "0"], "--batch-tokens must be at least 1; received 0"),
+    ],
+)
+def test_what_can_be_meant_of_no_line_is_told_before_the_first(
+    options: list[str], message: str, model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, "translate", str(model_directory), "--input", write(tmp_path / "text", "\n"), *options)
+    assert (code, out) == (2, "")
+    assert message in " ".join(err.split())

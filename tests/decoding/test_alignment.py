@@ -13,7 +13,7 @@ from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.data.tokenizers import Words
 from jax_transformer.decoding import alignment
 from jax_transformer.decoding.alignment import align, attention, pharaoh, word_pairs
-from jax_transformer.decoding.generate import DecodingError
+from jax_transformer.decoding.checks import DecodingError
 from jax_transformer.model import functional
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model.masks import make_masks
@@ -186,9 +186,9 @@ def test_all_weights_of_a_pair_are_the_traces(model: Model) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "message"),
     [
-        ([[5]], [[5], [6]], "target_ids: expected one target for each of 1 sentences; received 2"),
-        ([[13]], [[5]], "source_ids: expected ids from 0 to 12; received 13"),
-        ([[5]], [[-1]], "target_ids: expected ids from 0 to 10; received -1"),
+        ([[5]], [[5], [6]], "target_ids: expected one for each of 1 sentences; received 2"),
+        ([[13]], [[5]], "source_ids: expected integers from 0 to 12; received 13"),
+        ([[5]], [[-1]], "target_ids: expected integers from 0 to 10; received -1"),
         ([[5] * 10], [[5]], "source_ids: expected at most 9 ids; received 10"),
         ([[5]], [[5] * 11], "target_ids: expected at most 10 ids; received 11"),
     ],

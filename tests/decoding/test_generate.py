@@ -13,8 +13,9 @@ import pytest
 from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
 from jax_transformer.decoding import generate as module
 from jax_transformer.decoding import shapes
+from jax_transformer.decoding.checks import DecodingError
 from jax_transformer.decoding.decoding_config import DecodingConfig
-from jax_transformer.decoding.generate import DecodingError, Generated, generate
+from jax_transformer.decoding.generate import Generated, generate
 from jax_transformer.decoding.scoring import score
 from jax_transformer.model_directory import Model
 

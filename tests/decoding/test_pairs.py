@@ -13,8 +13,9 @@ from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.decoding import pairs as module
 from jax_transformer.decoding import scoring
+from jax_transformer.decoding.checks import DecodingError
 from jax_transformer.decoding.decoding_config import DecodingConfig
-from jax_transformer.decoding.generate import DecodingError, generate
+from jax_transformer.decoding.generate import generate
 from jax_transformer.decoding.pairs import PairScore, Problem, score_pairs
 from jax_transformer.decoding.shapes import pad
 from jax_transformer.decoding.translation import translate

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 
 from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.decoding import weights
-from jax_transformer.decoding.weights import weights_of
+from jax_transformer.decoding.weights import params_of, weights_of
 from jax_transformer.model.functional import init_params
 from jax_transformer.model_directory import Model
 
@@ -33,3 +34,12 @@ def test_a_model_that_is_decoded_without_a_cache_has_no_layers_apart() -> None:
     config = dataclasses.replace(CONFIG, decoder_causal=False)
     model = Model(config, init_params(config, jax.random.key(0)), None, None, GenerationConfig(decoder_start_id=0, eos_id=1))
     assert weights_of(model).layers is None
+
+
+def test_threads_share_them() -> None:
+    models = [Model(CONFIG, init_params(CONFIG, jax.random.key(0)), None, None, GenerationConfig(decoder_start_id=0, eos_id=1))]
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: params_of(models[0]), range(32)))
+    assert all(params is found[0] for params in found)
+    models.clear()
+    gc.collect()  # a second finalizer would complain here
