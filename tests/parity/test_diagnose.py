@@ -1,0 +1,135 @@
+"""Diagnosis by replay: every fault of the catalogue is found where it is and named, several at once, and others are never named."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model.functional import abstract_params
+from jax_transformer.parity.diagnose import diagnose, distance, with_ids
+from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.truth import forward, nodes
+from jax_transformer.parity.truth.replay import parameter
+from jax_transformer.parity.variants import Replay, outcomes
+from jax_transformer.trees import flatten, unflatten
+
+SIZES: dict[str, Any] = {
+    "source_vocab_size": 17, "target_vocab_size": 13, "d_model": 12, "num_heads": 3, "d_ff": 7, "num_encoder_layers": 2,
+    "num_decoder_layers": 2, "max_length": 20, "source_pad_id": 1, "target_pad_id": 2,
+}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "post": {},
+    "pre": {"norm_placement": "pre", "final_norm": True, "norm_eps_outside": True, "norm_unbiased": True, "activation": "gelu",
+            "masked_value": -1e9, "position_frequency": "doubled"},
+    "rms": {"norm_kind": "rms_norm", "norm_bias": False, "norm_placement": "pre", "final_norm": True, "feed_forward_gated": True,
+            "attention_bias": False, "position_kind": "learned", "decoder_padding": "queries", "cross_padding": "both"},
+}  # fmt: skip
+
+
+class Case(NamedTuple):
+    config: TransformerConfig
+    params: dict[str, Any]
+    source_ids: np.ndarray
+    decoder_input_ids: np.ndarray
+    trace: dict[str, np.ndarray]
+
+    def faulty(self, **replaced: np.ndarray) -> dict[str, np.ndarray]:
+        """What a candidate with these values would have: what follows them, follows from them."""
+        return with_ids(self.forward(replaced), self.source_ids, self.decoder_input_ids)
+
+    def forward(self, replaced: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return forward(self.config, self.params, self.source_ids, self.decoder_input_ids, replace=replaced)
+
+    def replay(self, name: str, captured: dict[str, np.ndarray]) -> Replay:
+        (node,) = (node for node in nodes(self.config) if node.name == name)
+        inputs = {argument: captured[source] for argument, source in node.inputs.items()}
+        return Replay(self.config, node, inputs, {role: parameter(self.params, path) for role, path in node.parameters.items()}, captured,
+                      self.params)  # fmt: skip
+
+
+@cache
+def make_case(name: str) -> Case:
+    rng, config = np.random.default_rng(0), TransformerConfig(**SIZES | CONFIGS[name])
+    leaves = {path: rng.standard_normal(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
+    for stack in ("encoder", "decoder"):
+        if f"constants/{stack}_positions" in leaves:
+            from jax_transformer.parity.truth.formulas import sinusoid_table
+
+            leaves[f"constants/{stack}_positions"] = sinusoid_table(config, config.max_length)
+    source, target = rng.integers(3, 17, (4, 7)), rng.integers(3, 13, (4, 5))
+    source[1, 5:] = source[2, :2] = source[3, 3] = 1
+    target[0, 3:] = target[1, :2] = target[2, 2] = 2
+    params = unflatten(leaves)
+    return Case(config, params, source, target, forward(config, params, source, target))
+
+
+def faults(case: Case) -> list[tuple[str, str, np.ndarray]]:
+    """Node, variant and value of each that can be seen in the last layers, the embeddings, the masks and the head."""
+    captured = with_ids(case.trace, case.source_ids, case.decoder_input_ids)
+    return [
+        (node.name, variant, np.broadcast_to(value, case.trace[node.name].shape))
+        for node in nodes(case.config)
+        if "layers.0" not in node.name
+        for variant, value in outcomes(case.replay(node.name, captured))
+        if all(own in (1, size) for own, size in zip(value.shape, case.trace[node.name].shape, strict=True))
+        if not distance(value, case.trace[node.name], captured.get(node.inputs.get("mask", ""))) <= FLOAT64_RELATIVE_RMS
+    ]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_fault_is_found_and_named(name: str) -> None:
+    case = make_case(name)
+    found = faults(case)
+    assert len(found) > 100
+    for node, variant, value in found:
+        findings = diagnose(case.config, case.params, case.faulty(**{node: value}))
+        assert [finding.node for finding in findings] == [node], variant
+        assert variant in [match.variant for match in findings[0].matches], (node, variant, findings[0])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_without_faults_has_none(name: str) -> None:
+    case = make_case(name)
+    assert diagnose(case.config, case.params, case.faulty()) == []
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_what_is_in_no_catalogue_is_found_and_not_named(name: str) -> None:
+    case, rng = make_case(name), np.random.default_rng(1)
+    for node in nodes(case.config):
+        value = case.trace[node.name]
+        if node.kind != "mask":
+            wrong = value * np.where((rng.random(value.shape) < 0.5) & (np.abs(value) < 1e6), 1.01, 1.0)
+            findings = diagnose(case.config, case.params, case.faulty(**{node.name: wrong}))
+            assert [(finding.node, finding.cause) for finding in findings] == [(node.name, "unexplained")]
+            assert findings[0].runner_up is None or findings[0].runner_up.residual > 1e-6
+
+
+def test_several_faults_are_all_listed() -> None:
+    """Each from what the candidate fed it, so that the first doesn't hide the others."""
+    case = make_case("post")
+    first = case.replay("encoder.layers.1.self_attention_norm", case.faulty()).under(norm_eps=1e-3)
+    one = {"encoder.layers.1.self_attention_norm": first}
+    second = case.replay("decoder.layers.0.feed_forward.hidden", case.faulty(**one)).under(activation="silu")
+    both = one | {"decoder.layers.0.feed_forward.hidden": second}
+    third = case.replay("logits", case.faulty(**both)).compute(parameters={"kernel": case.params["head"]["kernel"]})
+    findings = diagnose(case.config, case.params, case.faulty(**both, logits=third))
+    assert [(finding.node, finding.cause) for finding in findings] == [
+        ("encoder.layers.1.self_attention_norm", "norm: ε = 0.001"),
+        ("decoder.layers.0.feed_forward.hidden", "SiLU"),
+        ("logits", "bias missing"),
+    ]
+    assert all(finding.matches[0].residual < 1e-15 for finding in findings)
+
+
+def test_a_trace_with_gaps_is_diagnosed_where_it_can_be() -> None:
+    case = make_case("post")
+    wrong = {"logits": case.trace["logits"] * 2.0}
+    captured = case.faulty(**wrong)
+    kept = {name: captured[name] for name in ("decoder.output", "logits")}
+    assert [finding.node for finding in diagnose(case.config, case.params, kept)] == ["logits"]
+    assert diagnose(case.config, case.params, {"logits": captured["logits"]}) == []
