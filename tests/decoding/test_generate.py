@@ -252,11 +252,12 @@ def test_configs_that_cannot_be_meant(options: dict[str, Any], told: str) -> Non
     ("options", "told"),
     [
         ({"decoding": DecodingConfig(beam_size=50)}, "beam_size must be at most the target vocabulary's"),
-        ({"prefix_ids": [[5]]}, "prefix_ids: expected one prefix for each of 16 sentences; received 1"),
-        ({"prefix_ids": [[99]] * 16}, "expected target ids from 0 to .*; received 99"),
-        ({"decoding": DecodingConfig(forced_bos_id=99)}, "expected target ids from 0 to .*; received 99"),
-        ({"prefix_ids": [[5] * 600] * 16}, "prefix_ids: expected at most .* ids, so that there is room for another; received 600"),
-        ({"decoding": DecodingConfig(min_new_tokens=600)}, "min_new_tokens must be below the model's most"),
+        ({"prefix_ids": [[5]]}, "prefix_ids: expected one for each of 16 sentences; received 1"),
+        ({"prefix_ids": [[99]] * 16}, "prefix_ids: expected integers from 0 to .*; received 99"),
+        ({"decoding": DecodingConfig(forced_bos_id=99)}, "target_ids: expected integers from 0 to .*; received 99"),
+        ({"sentence_numbers": [0]}, "sentence_numbers: expected one for each of 16 sentences; received 1"),
+        ({"prefix_ids": [[5] * 600] * 16}, "prefix: expected at most .* tokens, so that there is room for another; received 600"),
+        ({"decoding": DecodingConfig(min_new_tokens=600)}, "min_new_tokens must be below the .* that there is room for; received 600"),
     ],
 )
 def test_what_the_model_cannot_do(model: Model, sources: list[list[int]], options: dict[str, Any], told: str) -> None:
@@ -273,6 +274,33 @@ def test_without_a_config_a_model_is_decoded_as_it_says(model: Model, sources: l
     np.testing.assert_array_equal(received.scores, expected.scores)
     assert (received.sequences[:, 0, 0] == 7).all()
     np.testing.assert_array_equal(generate(model, sources).sequences, generate(model, sources, DecodingConfig()).sequences)
+
+
+@pytest.mark.parametrize(
+    ("source_ids", "told"),
+    [
+        ([[99]], "source_ids: expected integers from 0 to .*; received 99"),
+        ([[-1]], "source_ids: expected integers from 0 to .*; received -1"),
+        ([[5, 1 << 70]], "source_ids: expected integers from 0 to"),
+        ([[1.5, 2.0]], r"source_ids: expected integers from 0 to .*; received 1\.5"),
+        (np.array([5, 6]), r"source_ids: expected \[B, S\]; received \[2\]"),
+        (np.ones((2, 3)), "source_ids: expected integers; received float64"),
+    ],
+)
+def test_sources_that_are_none(model: Model, source_ids: Any, told: str) -> None:
+    with pytest.raises(DecodingError, match=told):
+        generate(model, source_ids)
+    with pytest.raises(DecodingError, match=told):
+        score(model, source_ids, [[5]] * len(source_ids))
+
+
+def test_a_forced_token_counts_as_certain(model: Model, sources: list[list[int]]) -> None:
+    """Greedily as by beams, whose scores are transformers'."""
+    forced = {"forced_bos_id": 7, "forced_eos_id": EOS, "max_new_tokens": 4}
+    one, two = (generate(model, sources, DecodingConfig(beam_size=size, **forced)) for size in (1, 2))
+    same = (one.sequences[:, 0] == two.sequences[:, 0]).all(axis=1)
+    assert same.sum() >= 4
+    np.testing.assert_allclose(one.scores[same], two.scores[same], rtol=1e-5)
 
 
 def test_no_sentences(model: Model) -> None:
@@ -299,7 +327,7 @@ def test_scores_of_targets(model: Model, sources: list[list[int]]) -> None:
         assert (found.token_log_probs[i, len(target) :] == 0).all()
     assert found.lengths.tolist() == [3, 1, 1, 4, 0, 1, 2, 2]
     np.testing.assert_allclose(found.perplexity, np.exp(-found.token_log_probs.sum() / 14))
-    wrong = {"expected one target for each of 8": [[5]], "expected ids from 0": [[99]] * 8, "expected at most": [[5] * 600] * 8}
+    wrong = {"expected one for each of 8": [[5]], "expected integers from 0": [[99]] * 8, "expected at most": [[5] * 600] * 8}
     for told, target_ids in wrong.items():
         with pytest.raises(DecodingError, match=told):
             score(model, sources, target_ids)
