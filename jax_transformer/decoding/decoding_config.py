@@ -19,7 +19,8 @@ class DecodingConfig:
     """How sentences are decoded; validated once. One beam and no sampling is greedy decoding.
 
     The score of a hypothesis is the sum of its tokens' log-probabilities, over what `length_penalty` p makes of its length n, the end token
-    counted and a forced prefix not: n^p (huggingface, floydhub), or ((5 + n) / 6)^p (gnmt; Wu et al. 2016, §7).
+    counted and a forced prefix not: n^p (huggingface, floydhub), or ((5 + n) / 6)^p (gnmt; Wu et al. 2016, §7). A token that forced_bos_id
+    or forced_eos_id asks for counts as certain, and in the length.
     """
 
     beam_size: int = 1

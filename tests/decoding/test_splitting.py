@@ -15,6 +15,7 @@ from jax_transformer.decoding.splitting import split_sentences
         ["Wait …  ", "“Now!” ", "(Really?) ", "Yes"],
         ["Pi is 3.14, or so. ", "See a.b.c for more"],
         ["你好。", "他说：“走！”", "再见？"],
+        ["你好。 ", "再见。 "],
         ["no end at all"],
         [],
     ],
