@@ -77,14 +77,13 @@ def _pair(options: AttentionOptions) -> Pair:
     from jax_transformer.data.tokenizers import words_of_ids, words_of_text
     from jax_transformer.decoding.alignment import attention, default_layer, word_pairs
     from jax_transformer.decoding.checks import starts_and_ends
+    from jax_transformer.decoding.translation import tokenizers_of
     from jax_transformer.pages.attention import Maps
 
     if not options.sentence.strip():
         raise ValueError("expected a sentence to translate; received an empty one")
     model = load(options.model, options.source_tag)
-    source_tokenizer, target_tokenizer = model.source_tokenizer, model.target_tokenizer
-    if source_tokenizer is None or target_tokenizer is None:
-        raise ValueError(f"{options.model}: expected a model with tokenizers; this one has none: port it together with its vocabularies")
+    source_tokenizer, target_tokenizer = tokenizers_of(model)
     _check_choice(model, options)
     source_ids = _source_ids(model, source_tokenizer, options)
     target_ids = _target_ids(model, target_tokenizer, options, source_ids)
@@ -126,10 +125,10 @@ def _target_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions, s
     from jax_transformer.decoding.batches import generate_each
     from jax_transformer.decoding.checks import starts_and_ends
     from jax_transformer.decoding.decoding_config import DecodingConfig
-    from jax_transformer.decoding.shapes import limit
+    from jax_transformer.decoding.shapes import WITHOUT_TABLE, num_positions
 
     _, eos_id = starts_and_ends(model)
-    most = limit(model, "target")
+    most = num_positions(model, "target") or WITHOUT_TABLE
     if options.target is None:
         return generate_each(model, [source_ids], DecodingConfig())[0][0].ids
     (ids,) = tokenizer.adding(bos=False, eos=False).encode([options.target])

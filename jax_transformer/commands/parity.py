@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 import tyro
+
+from jax_transformer.commands.parallel_text import check_writable, write_lines
 
 
 @dataclass(frozen=True)
@@ -35,13 +33,16 @@ def parity(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer parity ARGUMENTS`; returns the exit code.
 
     Raises:
-      ValueError: files that can't be read; a tolerance below 0.
+      ValueError: files that can't be read, or written; a tolerance below 0.
     """
     options = tyro.cli(ParityOptions, args=arguments, prog="jax-transformer parity")
     if options.tolerance is not None and not options.tolerance >= 0:
         raise ValueError(f"--tolerance must be at least 0; received {options.tolerance}")
+    if options.json is not None:
+        check_writable(options.json)
     from rich.console import Console
 
+    from jax_transformer.data.text_files import hash_file
     from jax_transformer.parity.arrays import read_arrays
     from jax_transformer.parity.console import show
     from jax_transformer.parity.report import Report
@@ -54,22 +55,8 @@ def parity(arguments: Sequence[str]) -> int:
     )
     notes = {f"{side}_{name}": value for side, kept in (("candidate", candidate), ("reference", reference))
              for name, value in kept.notes.items() if name != "widened"}  # fmt: skip
-    report = Report(*options.diff, stages=(stage,), environment=notes, sha256={path: _sha256(path) for path in options.diff})
+    report = Report(*options.diff, stages=(stage,), environment=notes, sha256={path: hash_file(path) for path in options.diff})
     show(report, Console(soft_wrap=True, highlight=False))
     if options.json is not None:
-        _write(options.json, report.to_json())
+        write_lines(options.json, report.to_json().splitlines())
     return report.exit_code
-
-
-def _sha256(path: str) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _write(path: str, text: str) -> None:
-    temporary = Path(f"{path}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -178,7 +178,7 @@ def test_characters_that_no_font_has_are_boxes() -> None:
     [
         (["{model}", " "], "expected a sentence to translate; received an empty one"),
         (["{model}", "x " * 130], "the sentence: expected from 1 to 128 tokens, the model's longest; received 131"),
-        (["{model}", "x", "--target", "x " * 126], "--target: expected at most 125 tokens, the model's longest; received 126"),
+        (["{model}", "x", "--target", "x " * 128], "--target: expected at most 127 tokens, the model's longest; received 128"),
         (["{model}", "x", "-o", "a.jpg"], "a.jpg: expected a file name that ends in one of .png, .svg, .pdf, .html; received '.jpg'"),
         (["{model}", "x", "-o", "nowhere/a.html"], "expected a directory that exists; there is no nowhere"),
         (["{model}", "x", "--layer", "2"], "--layer must be from 0 to 1, for cross attention of this model; received 2"),
@@ -186,7 +186,7 @@ def test_characters_that_no_font_has_are_boxes() -> None:
         (["{model}", "x", "--kind", "encoder", "--layer", "1"], "--layer must be from 0 to 0, for encoder attention of this model"),
         (["{model}", "x", "--source-tag", "<2de>"], "source tag: expected none, for this vocabulary has no tags; received '<2de>'"),
         (["nowhere", "x"], "nowhere"),
-        (["{bare}", "x"], "expected a model with tokenizers; this one has none: port it together with its vocabularies"),
+        (["{bare}", "x"], "expected a model with tokenizers; this one has none: train it here, or port it together with its vocabularies"),
     ],
 )
 def test_mistakes_are_told_in_one_line(
