@@ -8,7 +8,8 @@ import pytest
 import torch
 from systems import SYSTEMS, Case, make_case, torch_trace
 
-from jax_transformer.parity.diagnose import Finding, diagnose, with_ids
+from jax_transformer.parity.diagnose import diagnose, with_ids
+from jax_transformer.parity.findings import Finding
 
 
 def in_the_program_of(other: str, case: Case) -> list[Finding]:

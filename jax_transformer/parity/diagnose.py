@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jax_transformer.parity import tolerances
 from jax_transformer.parity.arrays import Arrays
 from jax_transformer.parity.compare import relative_rms
+from jax_transformer.parity.findings import Finding, Match
 from jax_transformer.parity.truth.graph import MODEL_INPUTS, Node, nodes
 from jax_transformer.parity.truth.replay import parameter, recompute
 from jax_transformer.parity.variants import Replay, outcomes
 
 if TYPE_CHECKING:
     from jax_transformer.config import TransformerConfig
-
-
-class Match(NamedTuple):
-    """A variant that gives what the candidate has."""
-
-    variant: str
-    residual: float
-    """The relative RMS between the two."""
-
-
-class Finding(NamedTuple):
-    """A node that computes something else, from the candidate's own inputs."""
-
-    node: str
-    kind: str
-    local_error: float
-    """The relative RMS between what the candidate has and what it should have made of its inputs."""
-    matches: tuple[Match, ...]
-    """Variants within the gate, those of one change first; none where the fault is in no catalogue."""
-    runner_up: Match | None
-    """The nearest variant that is not within it."""
-
-    @property
-    def cause(self) -> str:
-        return " or ".join(match.variant for match in self.matches) or "unexplained"
 
 
 def diagnose(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> list[Finding]:

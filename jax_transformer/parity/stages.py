@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -29,6 +29,8 @@ class Row:
     """The largest relative RMS that passes; 0 where all must be equal."""
     reason: str = ""
     """Why it didn't pass, where the error doesn't say it."""
+    case: str = ""
+    """On which problem (weights and inputs) this was seen, where there are several: the one on which it was worst."""
 
     @property
     def times_allowed(self) -> float:
@@ -112,8 +114,28 @@ def compare_stage(
     )
 
 
-def _missing(names: Arrays, others: Arrays) -> tuple[str, ...]:
-    return tuple(name for name in names if name not in others)
+def merge_stages(stages: Mapping[str, Stage]) -> Stage:
+    """One stage that was run on several problems: of each array the worst row, with the problem's name.
+
+    Args:
+      stages: by name of the problem; at least one.
+    """
+    worst: dict[str, Row] = {}
+    for case, stage in stages.items():
+        for row in stage.rows:
+            if row.name not in worst or severity(row) > severity(worst[row.name]):
+                worst[row.name] = replace(row, case=case)
+    candidates = dict.fromkeys(name for stage in stages.values() for name in stage.only_in_candidate)
+    references = dict.fromkeys(name for stage in stages.values() for name in stage.only_in_reference)
+    reasons = dict.fromkeys(stage.not_run for stage in stages.values() if stage.not_run)
+    first = next(iter(stages.values()))
+    return Stage(first.name, tuple(worst.values()), tuple(candidates), tuple(references), "; ".join(reasons))
+
+
+def severity(row: Row) -> tuple[int, float]:
+    """What is worse is larger: the verdict, then how many times the error is what is allowed."""
+    size = row.times_allowed
+    return ("passed", "inconclusive", "diverged").index(row.verdict), np.inf if np.isnan(size) else size
 
 
 def compare_arrays(
