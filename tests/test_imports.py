@@ -31,6 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "decoding": DIRECTORY,
     "pages": set(),
     "training": {"data", "decoding", "config_files", "pages", *DIRECTORY, *RUN},
+    "verification": {"data.batching", "decoding", "parity", "training", *DIRECTORY, "porting", *RUN},
     "presets": {"recipes", *RUN},
     "recipes": RUN,
     "config_files": RUN,

@@ -1,8 +1,14 @@
-"""Which nodes of a candidate compute something else than they should, and what: by replaying each on the candidate's own inputs."""
+"""Which nodes of a model compute something else than they should, and what: by replaying each on the model's own inputs.
+
+The graph of the truth is walked in execution order. A node that was captured is compared with what should have been made of the nodes before
+it, and then stands for itself, so that what follows is judged by what it was fed: every fault is found, whatever the others do. Nodes that
+weren't captured are computed; a fault among them shows at the next one that was, and each variant of each of them is tried.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,41 +25,95 @@ if TYPE_CHECKING:
     from jax_transformer.config import TransformerConfig
 
 
+@dataclass(frozen=True)
+class Step:
+    """A captured node, reached on the walk."""
+
+    node: Node
+    error: float
+    """Between what was captured and what should have been made of what was captured before."""
+    hidden: tuple[Node, ...]
+    """Nodes in between that weren't captured and lead here, in execution order."""
+    known: Arrays
+    """Everything before it, captured or else computed, by name."""
+
+
 def diagnose(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> list[Finding]:
-    """The nodes at fault, in execution order: all of them, as each is fed what the candidate fed it.
+    """The nodes at fault, in execution order: all of them, as each is judged by what it was fed.
 
     Args:
-      params: the reference's, which the candidate should have.
-      captured: the candidate's ids, and its masks and activations by name. Nodes whose inputs aren't all there are left out.
+      params: those that the model should have.
+      captured: its ids, and of its masks and activations those that are known, by name.
     """
-    findings = []
-    for node in nodes(config):
-        if node.name in captured and all(name in captured for name in node.inputs.values()):
-            expected = recompute(node, config, captured, params)
-            error = distance(captured[node.name], expected, _attended(node, captured))
-            if not error <= tolerances.FLOAT64_RELATIVE_RMS:
-                findings.append(_explain(node, config, params, captured, error))
-    return findings
+    return [explain(step, config, params, captured) for step in walk(config, params, captured) if not passes(step)]
 
 
-def _explain(node: Node, config: TransformerConfig, params: Mapping[str, Any], captured: Arrays, error: float) -> Finding:
-    replay = Replay(
-        config,
-        node,
-        {argument: captured[name] for argument, name in node.inputs.items()},
-        {argument: parameter(params, path) for argument, path in node.parameters.items()},
-        captured,
-        params,
-    )
-    received, where = captured[node.name], _attended(node, captured)
-    found = sorted((Match(name, distance(received, value, where)) for name, value in outcomes(replay)), key=lambda match: match.residual)
-    within = sorted((match for match in found if match.residual <= tolerances.FLOAT64_RELATIVE_RMS), key=_changes)
-    others = [match for match in found if match not in within and np.isfinite(match.residual)]
-    return Finding(node.name, node.kind, error, tuple(within), others[0] if others else None)
+def passes(step: Step) -> bool:
+    return step.error <= tolerances.FLOAT64_RELATIVE_RMS
 
 
-def _changes(match: Match) -> int:
-    return match.variant.count(", ")
+def walk(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> Iterator[Step]:
+    """Every captured node in execution order, with its local error.
+
+    A step's `known` is of the moment: it grows while the walk goes on.
+    """
+    graph = nodes(config)
+    known = {name: np.asarray(captured[name]) for name in MODEL_INPUTS}
+    hidden: dict[str, set[str]] = {}  # of those not captured: the names of themselves, and of those that lead to them
+    for node in graph:
+        before = set[str]().union(*(hidden.get(name, ()) for name in node.inputs.values()))
+        computed = recompute(node, config, known, params)
+        if node.name in captured:
+            yield Step(node, distance(captured[node.name], computed, _attended(node, known)), _named(graph, before), known)
+            known[node.name] = captured[node.name]
+        else:
+            hidden[node.name] = before | {node.name}
+            known[node.name] = computed
+
+
+def _named(graph: Sequence[Node], names: set[str]) -> tuple[Node, ...]:
+    return tuple(node for node in graph if node.name in names) if names else ()
+
+
+def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> Finding:
+    """Every variant of the node, and of those before it that weren't captured, by how near it comes to what was."""
+    received, where = captured[step.node.name], _attended(step.node, step.known)
+    chain = (*step.hidden, step.node)
+    found = []
+    for number, node in enumerate(chain):
+        replay = _replay(node, config, params, {**step.known, step.node.name: received})
+        for name, value in outcomes(replay):
+            result = _carried(value, node, chain[number + 1 :], config, params, step.known)
+            found.append((node, Match(name, np.inf if result is None else distance(received, result, where))))
+    found.sort(key=lambda pair: pair[1].residual)
+    within = [pair for pair in found if pair[1].residual <= tolerances.FLOAT64_RELATIVE_RMS]
+    within.sort(key=lambda pair: pair[1].variant.count(", "))  # variants of one change first
+    others = [match for _, match in found if match.residual > tolerances.FLOAT64_RELATIVE_RMS and np.isfinite(match.residual)]
+    place = within[0][0] if within else step.node
+    return Finding(place.name, place.kind, step.error, _told(within, place), others[0] if others else None)
+
+
+def _told(within: Sequence[tuple[Node, Match]], place: Node) -> tuple[Match, ...]:
+    """The matches; those at another node than the first say where."""
+    return tuple(match if node is place else match._replace(variant=f"{match.variant} (at {node.name})") for node, match in within)
+
+
+def _replay(node: Node, config: TransformerConfig, params: Mapping[str, Any], known: Arrays) -> Replay:
+    inputs = {argument: known[name] for argument, name in node.inputs.items()}
+    parameters = {argument: parameter(params, path) for argument, path in node.parameters.items()}
+    return Replay(config, node, inputs, parameters, known, params)
+
+
+def _carried(
+    value: np.ndarray, node: Node, chain: Sequence[Node], config: TransformerConfig, params: Mapping[str, Any], known: Arrays
+) -> np.ndarray | None:
+    """What the last node of the chain becomes, if this one has that value; None where it doesn't depend on it."""
+    changed: dict[str, np.ndarray] = {node.name: value}
+    for follower in chain:
+        if not changed.keys().isdisjoint(follower.inputs.values()):
+            changed[follower.name] = recompute(follower, config, {**known, **changed}, params)
+    last = chain[-1].name if chain else node.name
+    return changed.get(last)
 
 
 def distance(received: np.ndarray, expected: np.ndarray, where: np.ndarray | None = None) -> float:
@@ -79,8 +139,8 @@ def distance(received: np.ndarray, expected: np.ndarray, where: np.ndarray | Non
     return max((np.inf if np.isnan(error) else error for error in errors), default=0.0)
 
 
-def _attended(node: Node, captured: Arrays) -> np.ndarray | None:
-    return captured[node.inputs["mask"]] if node.kind == "attention_logits" and "mask" in node.inputs else None
+def _attended(node: Node, known: Arrays) -> np.ndarray | None:
+    return known[node.inputs["mask"]] if node.kind == "attention_logits" and "mask" in node.inputs else None
 
 
 def with_ids(captured: Arrays, source_ids: np.ndarray, decoder_input_ids: np.ndarray) -> dict[str, np.ndarray]:

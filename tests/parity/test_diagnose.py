@@ -126,10 +126,31 @@ def test_several_faults_are_all_listed() -> None:
     assert all(finding.matches[0].residual < 1e-15 for finding in findings)
 
 
-def test_a_trace_with_gaps_is_diagnosed_where_it_can_be() -> None:
+IDS = ("source_ids", "decoder_input_ids")
+
+
+def test_where_nothing_else_was_captured_a_fault_shows_at_the_next_node_that_was() -> None:
     case = make_case("post")
-    wrong = {"logits": case.trace["logits"] * 2.0}
-    captured = case.faulty(**wrong)
-    kept = {name: captured[name] for name in ("decoder.output", "logits")}
-    assert [finding.node for finding in diagnose(case.config, case.params, kept)] == ["logits"]
-    assert diagnose(case.config, case.params, {"logits": captured["logits"]}) == []
+    captured = case.faulty(**{"encoder.layers.1.self_attention.context": 1.01 * case.trace["encoder.layers.1.self_attention.context"]})
+    kept = {name: captured[name] for name in (*IDS, "encoder.layers.0.output", "encoder.layers.1.output", "logits")}
+    assert [(finding.node, finding.cause) for finding in diagnose(case.config, case.params, kept)] == [
+        ("encoder.layers.1.output", "unexplained")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("node", "changes", "cause"),
+    [
+        ("encoder.layers.1.self_attention_norm", {"norm_eps": 1e-3}, "norm: ε = 0.001"),
+        ("encoder.layers.1.feed_forward.hidden", {"activation": "gelu"}, "exact GELU"),
+        ("mask.encoder_self", {"encoder_padding": "none"}, "padding not masked"),
+    ],
+)
+def test_a_fault_that_was_not_captured_is_named_at_its_own_node(node: str, changes: dict[str, Any], cause: str) -> None:
+    case = make_case("post")
+    value = np.broadcast_to(case.replay(node, case.faulty()).under(**changes), case.trace[node].shape)
+    captured = case.faulty(**{node: value})
+    kept = {name: captured[name] for name in (*IDS, "encoder.layers.0.output", "encoder.layers.1.output", "decoder.output", "logits")}
+    first, *_ = diagnose(case.config, case.params, kept)
+    assert first.node == node
+    assert cause in [match.variant for match in first.matches]

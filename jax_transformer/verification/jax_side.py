@@ -1,0 +1,143 @@
+"""The model here as a side of a parity run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.data.batching import Batch
+from jax_transformer.decoding.decoding_config import DecodingConfig
+from jax_transformer.decoding.generate import generate
+from jax_transformer.model import functional
+from jax_transformer.model.functional import Params
+from jax_transformer.model_directory import Model
+from jax_transformer.training.losses import Criterion, cross_entropy
+from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step
+from jax_transformer.trees import flatten, map_leaves, unflatten
+from jax_transformer.verification.problems import Problem
+from jax_transformer.verification.sides import Arrays, Dtype, Gradients, Training, layer_by_layer
+from jax_transformer.verification.training_setup import SETUP
+
+QUICKLY = {"xla_backend_optimization_level": 0}
+"""On a CPU, for programs that run once: the same operations, compiled in less time."""
+
+
+class JaxSide:
+    """A config with parameters, computed by `model.functional`, `training.step` and `decoding.generate`, without dropout."""
+
+    def __init__(self, name: str, model: Model) -> None:
+        self.name = name
+        self.config = dataclasses.replace(without_dropout(model.config), attention_path="reference", compute_dtype=None)
+        self.params, self.generation = model.params, model.generation
+        self._steps: dict[Any, Any] = {}
+
+    def in_force(self, dtype: Dtype) -> dict[str, Any]:
+        with in_precision(dtype):
+            received = jnp.zeros(1, dtype).dtype.name
+            return {
+                "dtype": received,
+                "matmul precision": jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
+                "device": jax.devices()[0].platform,
+            }
+
+    def weights(self) -> Arrays:
+        return layer_by_layer(map_leaves(np.asarray, flatten(self.params)))
+
+    def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
+        with in_precision(dtype):
+            _, trace = _forward(self.config, _as(problem.params, dtype), *problem.ids)
+            return {name: _wide(value) for name, value in trace.items()}
+
+    def gradients(self, problem: Problem) -> Gradients:
+        with in_precision("float64"):
+            params = _as(problem.params, "float64")
+            _, trace = jax.eval_shape(partial(functional.apply, self.config, return_trace=True), params, *problem.ids)
+            zeros = {name: np.zeros(value.shape, value.dtype) for name, value in trace.items() if not name.startswith("mask.")}
+            loss, (of_params, of_activations) = _loss_and_gradients(params, zeros, self.config, *problem.ids, problem.labels)
+            parameters = {path: np.asarray(leaf) for path, leaf in flatten(of_params).items() if not path.startswith("constants/")}
+            return Gradients(float(loss), layer_by_layer(parameters), {name: np.asarray(of_activations[name]) for name in zeros})
+
+    def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
+        with in_precision("float64"):
+            batch = Batch(problem.source_ids, problem.decoder_input_ids, problem.labels)
+            state = init_state(self.config, SETUP, _as(problem.params, "float64"))
+            step = self._train_step(state, batch)
+            losses, parameters, gradients = [], [_trained(state)] if keep_all else [], []
+            for _ in range(steps):
+                if keep_all:
+                    gradients.append(self._parameter_gradients(problem, state))
+                state, metrics = step(state, batch)
+                losses.append(float(metrics["loss"]))
+                if keep_all:
+                    parameters.append(_trained(state))
+            return Training(np.array(losses), tuple(parameters or [_trained(state)]), tuple(gradients))
+
+    def _train_step(self, state: TrainState, batch: Batch) -> Any:
+        """Compiled once for each shape of batches."""
+        shape = batch.source_ids.shape, batch.decoder_input_ids.shape
+        if shape not in self._steps:
+            self._steps[shape] = make_train_step(self.config, SETUP).lower(state, batch).compile(compiler_options=_options)
+        return self._steps[shape]
+
+    def _parameter_gradients(self, problem: Problem, state: TrainState) -> Arrays:
+        at = dataclasses.replace(problem, params=map_leaves(np.asarray, all_params(state)))
+        return self.gradients(at).parameters
+
+    def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
+        with in_precision("float64"):
+            model = Model(self.config, _as(problem.params, "float64"), None, None, self.generation)
+            decoding = DecodingConfig(beam_size=beam_size, max_new_tokens=max_new_tokens)
+            return generate(model, problem.source_ids, decoding).sequences[:, 0]
+
+
+def without_dropout(config: TransformerConfig) -> TransformerConfig:
+    rates = {name: 0.0 if name in ("dropout_rate", "output_dropout_rate") else None
+             for name in config.__dataclass_fields__ if name.endswith("dropout_rate")}  # fmt: skip
+    return dataclasses.replace(config, **rates)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def in_precision(dtype: Dtype) -> Iterator[None]:
+    """Matrix products as exact as the dtype; float64 where it is asked for."""
+    with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
+        yield
+
+
+_options = QUICKLY if jax.default_backend() == "cpu" else None
+_forward = jax.jit(partial(functional.apply, return_trace=True), static_argnums=0, compiler_options=_options)
+
+
+@partial(jax.jit, static_argnums=2, compiler_options=_options)
+@partial(jax.value_and_grad, argnums=(0, 1))
+def _loss_and_gradients(
+    params: Params, add: dict[str, Any], config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any
+) -> jax.Array:
+    criterion = Criterion(config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
+    total, tokens = cross_entropy(functional.apply(config, params, source_ids, decoder_input_ids, add=add), labels, criterion)
+    return total / tokens
+
+
+def _trained(state: TrainState) -> Arrays:
+    return layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(state.params).items()})
+
+
+def _as(params: Mapping[str, Any], dtype: Dtype) -> Params:
+    """The parameters in that dtype; tables of positions in bfloat16 stay as they are, as a ported model's do."""
+
+    def cast(path: str, leaf: Any) -> np.ndarray:
+        keeps = dtype == "bfloat16" and path.startswith("constants/")
+        return np.asarray(leaf, np.float32 if keeps else jnp.dtype(dtype))
+
+    return unflatten({path: cast(path, leaf) for path, leaf in flatten(params).items()})
+
+
+def _wide(value: jax.Array) -> np.ndarray:
+    return np.asarray(value.astype(jnp.float32) if value.dtype == jnp.bfloat16 else value)

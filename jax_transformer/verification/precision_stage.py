@@ -1,0 +1,40 @@
+"""Activations in low precision: is the candidate about as near to the truth as the reference?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jax_transformer.parity.stages import Stage, compare_stage
+from jax_transformer.trees import map_leaves
+from jax_transformer.verification.forward_stage import MASK, attended
+from jax_transformer.verification.problems import Problem
+from jax_transformer.verification.sides import Arrays, Dtype
+
+
+def rounded(problem: Problem, dtype: Dtype) -> Problem:
+    """The problem with its parameters rounded to the dtype, but for constants in bfloat16, and kept in float32."""
+    kept = np.dtype(np.float32) if dtype == "float32" else np.dtype(ml_dtypes.bfloat16)
+    params: Mapping[str, Any] = {
+        name: part if name == "constants" else map_leaves(lambda leaf: np.asarray(leaf).astype(kept).astype(np.float32), part)
+        for name, part in problem.params.items()
+    }
+    return dataclasses.replace(problem, params=params)
+
+
+def compare_precision(dtype: Dtype, candidate: Arrays, reference: Arrays, truth: Arrays) -> Stage:
+    """Both sides in the dtype; the truth is the reference in float64, with the same rounded parameters."""
+    floating = [{name: _comparable(array) for name, array in side.items() if not name.startswith(MASK)} for side in (candidate, reference)]
+    wide = {name: array.astype(np.float64) for name, array in truth.items() if not name.startswith(MASK)}
+    stage = compare_stage(
+        f"forward {dtype}", *floating, truth=wide, where=attended(candidate, reference), dtypes=dict.fromkeys(floating[1], dtype)
+    )
+    return stage
+
+
+def _comparable(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32)

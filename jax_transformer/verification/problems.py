@@ -1,0 +1,220 @@
+"""What both sides are given: weights and inputs on which mistakes show.
+
+No two sizes are equal, of the batch, the lengths and the model. Padding stands right, left and inside; there are a sentence of one token
+and one of nothing but padding; another problem has sentences as long as the position tables allow. A checkpoint's own weights hide mistakes
+where its biases are zero or its norms' inputs tame, so there are problems with other weights as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.parity.truth.formulas import rows  # of a table, refusing numbers that it doesn't have
+from jax_transformer.trees import flatten, unflatten
+
+ROWS = 7
+"""Of a batch: so many kinds of padding there are."""
+SOURCE_LENGTH, TARGET_LENGTH = 11, 9
+LONGEST = 523
+"""Tokens of a long sentence: more than the usual tables of 512 rows have, and no more than fit in memory with all attention weights."""
+MEAN = 500.0
+"""Of a norm's inputs, in their deviations, where it is large: a variance taken as E[x²] − E[x]² is then off by 3e-11 in float64."""
+SMALL = 1e-4
+"""The deviation of a norm's inputs where it is small."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Parameters and a batch."""
+
+    name: str
+    params: Mapping[str, Any]
+    """A nested dict of arrays; floating-point ones are float32 numbers, whatever their dtype."""
+    source_ids: np.ndarray
+    """[B, S]"""
+    decoder_input_ids: np.ndarray
+    """[B, T]"""
+    labels: np.ndarray
+    """[B, T]"""
+
+    @property
+    def ids(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.source_ids, self.decoder_input_ids
+
+
+def own_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem:
+    """The model's own weights, and every kind of padding."""
+    return _problem("own weights", config, params, seed)
+
+
+def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem | None:
+    """The model's own weights, and two sentences as long as the position tables allow; None where the other problems' are."""
+    source, target = (min(most, LONGEST) for most in _most_tokens(config))
+    lengths = _lengths(config)
+    if (source, target - 1) == lengths or source <= lengths[0] or target <= lengths[1]:
+        return None
+    rng = np.random.default_rng([seed, 1])
+    source_ids = _tokens(rng, (2, source), config.source_vocab_size, config.source_pad_id)
+    decoder_input_ids = _tokens(rng, (2, target), config.target_vocab_size, config.target_pad_id)
+    source_ids[1, source // 2 :] = config.source_pad_id
+    decoder_input_ids[1, target // 2 :] = config.target_pad_id
+    return Problem(
+        "own weights, long sentences", params, source_ids, decoder_input_ids, _labels(rng, config, decoder_input_ids, source_ids)
+    )
+
+
+def other_weights(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Iterator[Problem]:
+    """The same batch with random weights; such that norms get inputs of a large mean; such that these hardly vary."""
+    own = own_problem(config, params, seed)
+    for name, change in (("random weights", _as_drawn), ("large means", _with_large_means), ("small variances", _with_small_variances)):
+        drawn = randomised(params, np.random.default_rng([seed, 2]))
+        leaves = change(config, drawn, own)
+        yield Problem(
+            name,
+            unflatten({path: leaf if path.startswith("constants/") else leaf.astype(np.float32) for path, leaf in leaves.items()}),
+            *own.ids,
+            own.labels,
+        )
+
+
+def randomised(params: Mapping[str, Any], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """By path, every parameter drawn anew, the scales of norms around 1; constants as they are."""
+    leaves = {}
+    for path, leaf in flatten(params).items():
+        shape = np.shape(leaf)
+        if path.startswith("constants/"):
+            leaves[path] = np.asarray(leaf, np.float64)
+        elif path.endswith("/kernel"):
+            leaves[path] = rng.standard_normal(shape) * (1.3 / np.sqrt(_fan_in(path, shape)))
+        elif path.endswith("/embedding"):
+            leaves[path] = rng.standard_normal(shape) * (0.5 if "relative_bias" in path else 1.3 / np.sqrt(shape[-1]))
+        else:
+            leaves[path] = 0.4 * rng.standard_normal(shape) + path.endswith("/scale")
+    return leaves
+
+
+def _fan_in(path: str, shape: tuple[int, ...]) -> int:
+    """Features that one output is summed over."""
+    inner = shape[1:] if "/layers/" in path else shape
+    return int(np.prod(inner[:-1] if path.endswith("attention/output/kernel") else inner[:1]))
+
+
+# --- weights that make norms' inputs extreme
+
+
+Leaves = dict[str, np.ndarray]
+
+
+def _as_drawn(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
+    return leaves
+
+
+def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
+    """What the sublayers add to the residual stream is shifted; so are embeddings, where nothing but norms reads the stream."""
+    shifted = [path for path in leaves if path.endswith(("attention/output/bias", "feed_forward/output/bias"))]
+    if config.norm_placement == "pre" and config.norm_kind != "none":
+        shifted += [path for path in leaves if path.endswith("_embedding/embedding") and not config.tie_head]
+    return {path: leaf + MEAN if path in shifted else leaf for path, leaf in leaves.items()}
+
+
+def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
+    """What flows through the residual stream is small, but for its mean; the first tokens of the last row cancel their positions."""
+    changed = dict(leaves)
+    for path, leaf in leaves.items():
+        if path.endswith(("output/kernel", "norm/scale", "_embedding/embedding", "positions/embedding")):
+            changed[path] = leaf * SMALL
+        elif path.endswith(("output/bias", "norm/bias")):
+            changed[path] = np.full_like(leaf, 0.3)
+    _cancel_positions(config, changed, problem)
+    return changed
+
+
+def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Problem) -> None:
+    """Makes the embeddings of two tokens what their places in the last row, which has no padding, add to them, but for a small rest."""
+    if config.position_kind != "sinusoidal" or config.position_index != "column" or config.share_embeddings:
+        return
+    for stack, ids in (("encoder", problem.source_ids), ("decoder", problem.decoder_input_ids)):
+        table = leaves[f"constants/{stack}_positions"]
+        embedding = leaves[f"{'source' if stack == 'encoder' else 'target'}_embedding/embedding"]
+        columns = np.arange(2)
+        at_columns = rows(table, columns + config.position_offset)
+        embedding[ids[-1, columns]] -= at_columns / (np.sqrt(config.d_model) if config.scale_embedding else 1.0)
+
+
+def _rounded(path: str, leaf: np.ndarray) -> np.ndarray:
+    """To float32, which both sides then hold exactly; constants are theirs already."""
+    return leaf if path.startswith("constants/") else leaf.astype(np.float32)
+
+
+# --- batches
+
+
+def _problem(name: str, config: TransformerConfig, params: Mapping[str, Any], seed: int) -> Problem:
+    rng, (source, target) = np.random.default_rng(seed), _lengths(config)
+    source_ids = _tokens(rng, (ROWS, source), config.source_vocab_size, config.source_pad_id)
+    decoder_input_ids = _tokens(rng, (ROWS, target), config.target_vocab_size, config.target_pad_id)
+    _pad_sources(source_ids, config.source_pad_id)
+    _pad_targets(decoder_input_ids, config)
+    return Problem(name, params, source_ids, decoder_input_ids, _labels(rng, config, decoder_input_ids, source_ids))
+
+
+def _lengths(config: TransformerConfig) -> tuple[int, int]:
+    """Of source and target: other numbers than the model's sizes where its tables allow it."""
+    encoder, decoder = config.encoder, config.decoder
+    taken = {ROWS, config.d_model, *(getattr(stack, name) for stack in (encoder, decoder) for name in ("num_heads", "head_dim", "d_ff"))}
+    most = _most_tokens(config)
+    source = _free(SOURCE_LENGTH, most[0], taken)
+    return source, _free(TARGET_LENGTH, most[1], taken | {source})
+
+
+def _free(wanted: int, most: int, taken: set[int]) -> int:
+    """The wanted number, if it is none of those that are taken and not too many; else one near it."""
+    near = sorted(range(2, min(most, 2 * wanted) + 1), key=lambda number: abs(number - wanted))
+    return next((number for number in near if number not in taken), min(wanted, most))
+
+
+def _most_tokens(config: TransformerConfig) -> tuple[int, int]:
+    """What the position tables allow."""
+    if config.position_kind not in ("sinusoidal", "learned"):
+        return LONGEST, LONGEST
+    return config.encoder.max_length, config.decoder.max_length
+
+
+def _tokens(rng: np.random.Generator, shape: tuple[int, int], vocab_size: int, pad_id: int) -> np.ndarray:
+    real = np.setdiff1d(np.arange(vocab_size), [pad_id])
+    return rng.choice(real, shape)
+
+
+def _pad_sources(ids: np.ndarray, pad_id: int) -> None:
+    length = ids.shape[1]
+    ids[1, (2 * length) // 3 :] = pad_id  # right
+    ids[2, : length // 3] = pad_id  # left
+    ids[3, length // 4 : length // 2] = pad_id  # inside
+    ids[4, 1:] = pad_id  # one token
+    ids[5] = pad_id  # none
+
+
+def _pad_targets(ids: np.ndarray, config: TransformerConfig) -> None:
+    length, pad_id = ids.shape[1], config.target_pad_id
+    ids[0, (2 * length) // 3 :] = pad_id
+    ids[1, : length // 4] = pad_id
+    ids[2, length // 3 : length // 2 + 1] = pad_id
+    ids[3, 1:] = pad_id
+    if config.source_pad_id < config.target_vocab_size:  # which some decoders take for padding
+        ids[4, length // 2] = ids[5, 0] = config.source_pad_id
+    ids[5, -1] = pad_id
+
+
+def _labels(rng: np.random.Generator, config: TransformerConfig, decoder_input_ids: np.ndarray, source_ids: np.ndarray) -> np.ndarray:
+    """Pads where the input is one, and here and there; nowhere where there is nothing to read, but in one row."""
+    labels = _tokens(rng, decoder_input_ids.shape, config.target_vocab_size, config.target_pad_id)
+    labels[decoder_input_ids == config.target_pad_id] = config.target_pad_id
+    nothing_to_read = (source_ids == config.source_pad_id).all(axis=1)
+    labels[nothing_to_read] = config.target_pad_id
+    labels[0, 0] = config.target_pad_id
+    return labels

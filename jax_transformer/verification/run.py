@@ -1,0 +1,289 @@
+"""A parity run: both sides through the stages, on every problem, to a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.parity import tolerances
+from jax_transformer.parity.compare import relative_rms
+from jax_transformer.parity.findings import Fault, Finding, SideName
+from jax_transformer.parity.report import Depth, Effect, HeatMap, Report
+from jax_transformer.parity.stages import Stage, compare_stage, merge_stages
+from jax_transformer.verification import training_stages
+from jax_transformer.verification.forward_stage import Forward, compare_forward
+from jax_transformer.verification.precision_stage import compare_precision, rounded
+from jax_transformer.verification.problems import Problem, long_problem, other_weights, own_problem
+from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Side
+
+STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
+DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
+BEAMS = 4
+NEW_TOKENS = 12
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is compared."""
+
+    config: TransformerConfig
+    params: Mapping[str, Any]
+    """The candidate's own."""
+    candidate: Side
+    reference: Side
+
+    @property
+    def sides(self) -> dict[SideName, Side]:
+        return {"candidate": self.candidate, "reference": self.reference}
+
+
+@dataclass
+class _Found:
+    """What a run has found so far."""
+
+    stages: dict[str, dict[str, Stage]] = field(default_factory=dict)
+    """By stage and problem."""
+    faults: list[Fault] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+    heat_maps: list[HeatMap] = field(default_factory=list)
+    doubts: dict[str, None] = field(default_factory=dict)
+    own: Forward | None = None
+    low: dict[SideName, Mapping[str, float]] = field(default_factory=dict)
+    """Errors in float32, by side and activation."""
+
+    def add(self, stage: Stage, problem: str) -> None:
+        self.stages.setdefault(stage.name, {})[problem] = stage
+
+
+def run(
+    pair: Pair,
+    *,
+    stages: Sequence[str] = STAGES,
+    dtypes: Sequence[Dtype] = DTYPES,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda what: None,
+    environment: Mapping[str, Any] | None = None,
+    sha256: Mapping[str, str] | None = None,
+) -> Report:
+    """Runs the stages in their order, all of them whatever the first finds; explains what the first that diverges finds.
+
+    Args:
+      stages: which of STAGES.
+      dtypes: float64 decides; the others ask whether the candidate's precision is as good as the reference's.
+      progress: told what is done next.
+    """
+    found = _Found()
+    own = own_problem(pair.config, pair.params, seed)
+    _check_precision(pair, dtypes, found)
+    if "weights" in stages:
+        progress("weights")
+        found.add(_attempt("weights", lambda: _weights(pair)), own.name)
+    given = _copies(own)
+    if {"masks", "forward"} & {*stages} and "float64" in dtypes:
+        for problem in _problems(pair, own, seed):
+            progress(f"forward, {problem.name}")
+            _forward(pair, problem, found, is_own=problem is own)
+    for dtype in dtypes:
+        if dtype != "float64" and "forward" in stages:
+            progress(f"forward in {dtype}")
+            found.add(_attempt(f"forward {dtype}", partial(_low_precision, pair, own, dtype, found)), own.name)
+    if "float64" in dtypes:
+        _training(pair, own, stages, seed, found, progress)
+    if "decode" in stages:
+        progress("decode")
+        found.add(_attempt("decode", lambda: _decoding(pair, own)), own.name)
+    if "inputs" in stages:
+        found.add(compare_stage("inputs", _copies(own), given), own.name)
+    return _report(pair, found, stages, environment or {}, sha256 or {})
+
+
+def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
+    yield own
+    yield from other_weights(pair.config, pair.params, seed)
+    longer = long_problem(pair.config, pair.params, seed)
+    if longer is not None:
+        yield longer
+
+
+def _copies(problem: Problem) -> dict[str, np.ndarray]:
+    names = ("source_ids", "decoder_input_ids", "labels")
+    return {name: getattr(problem, name).copy() for name in names}
+
+
+def _attempt(name: str, compare: Callable[[], Stage]) -> Stage:
+    """The stage, or why a side can't run it."""
+    try:
+        return compare()
+    except CannotRun as reason:
+        return Stage(name, not_run=str(reason))
+
+
+# --- what must hold for anything to follow
+
+
+def _check_precision(pair: Pair, dtypes: Sequence[Dtype], found: _Found) -> None:
+    for name, side in pair.sides.items():
+        for dtype in dtypes:
+            force = side.in_force(dtype)
+            if force.get("dtype", dtype) != dtype:
+                found.doubts[f"{dtype} was asked of the {name}, which computes in {force['dtype']}"] = None
+            if force.get("TF32"):
+                found.doubts[f"the {name} multiplies in TF32: matrix products are rounded to 10 bits"] = None
+
+
+def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, found: _Found) -> None:
+    """Whether a side, run once more, gives the same."""
+    for key, array in side.forward(problem, "float64").items():
+        if key not in trace or not np.array_equal(array, trace[key], equal_nan=array.dtype != bool):
+            found.doubts[f"the {name} differs from itself when it is run again, first at {key}: does it draw random numbers?"] = None
+            return
+
+
+# --- stages
+
+
+def _weights(pair: Pair) -> Stage:
+    candidate, reference = ({path: _as_float64(array) for path, array in side.weights().items()} for side in pair.sides.values())
+    return compare_stage("weights", candidate, reference, tolerance=0.0)
+
+
+def _as_float64(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64)  # exact of every dtype that weights come in
+
+
+def _forward(pair: Pair, problem: Problem, found: _Found, *, is_own: bool) -> None:
+    try:
+        traces = {name: side.forward(problem, "float64") for name, side in pair.sides.items()}
+    except CannotRun as reason:
+        found.add(Stage("forward", not_run=str(reason)), problem.name)
+        return
+    if is_own:
+        for name, side in pair.sides.items():
+            _repeats(name, side, problem, traces[name], found)
+    result = compare_forward(pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own)
+    for stage in (result.masks, result.forward, result.truth):
+        if stage.rows or (stage.reasons and stage.name == "forward"):
+            found.add(stage, problem.name)
+    found.faults += result.faults
+    found.effects += [result.effect] if result.effect else []
+    found.heat_maps += [result.heat_map] if result.heat_map else []
+    if is_own:
+        found.own = result
+
+
+def _low_precision(pair: Pair, own: Problem, dtype: Dtype, found: _Found) -> Stage:
+    problem = rounded(own, dtype)
+    candidate, reference = (side.forward(problem, dtype) for side in pair.sides.values())
+    truth = pair.reference.forward(problem, "float64")
+    if dtype == "float32":
+        found.low = {name: _errors(side, truth) for name, side in zip(pair.sides, (candidate, reference), strict=True)}
+    return compare_precision(dtype, candidate, reference, truth)
+
+
+def _errors(side: Arrays, truth: Arrays) -> dict[str, float]:
+    shared = [name for name in truth if name in side and truth[name].dtype != bool and truth[name].shape == side[name].shape]
+    return {name: relative_rms(side[name].astype(np.float64), truth[name], np.abs(truth[name]) < 1e30) for name in shared}
+
+
+def _training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, found: _Found, progress: Callable[[str], None]) -> None:
+    if {"loss", "gradients"} & {*stages}:
+        progress("loss and gradients")
+        for problem in (own, next(other_weights(pair.config, pair.params, seed))):
+            _gradients(pair, problem, stages, found)
+    for name, steps in (("step", training_stages.STEPS), ("trajectory", tolerances.TRAJECTORY_STEPS)):
+        if name in stages:
+            progress(name)
+            compare_them = training_stages.compare_steps if name == "step" else training_stages.compare_trajectories
+            found.add(_attempt(name, lambda: replace(compare_them(*_trained(pair, own, steps)), name=name)), own.name)  # noqa: B023
+
+
+def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: _Found) -> None:
+    try:
+        candidate, reference = (side.gradients(problem) for side in pair.sides.values())
+    except CannotRun as reason:
+        for name in ("loss", "gradients"):
+            found.add(Stage(name, not_run=str(reason)), problem.name)
+        return
+    found.add(training_stages.compare_losses(candidate, reference), problem.name)
+    found.add(training_stages.compare_gradients(candidate, reference), problem.name)
+
+
+def _trained(pair: Pair, own: Problem, steps: int) -> list[Any]:
+    return [side.train(own, steps, keep_all=False) for side in pair.sides.values()]
+
+
+def _decoding(pair: Pair, own: Problem) -> Stage:
+    """Of the sentences that aren't all padding: those end at once here, and are decoded from nothing elsewhere."""
+    has_tokens = (own.source_ids != pair.config.source_pad_id).any(axis=1)
+    own = replace(own, source_ids=own.source_ids[has_tokens])
+    most = min(NEW_TOKENS, pair.config.decoder.max_length)
+    tokens = {name: {"greedy": side.decode(own, 1, most)} for name, side in pair.sides.items()}
+    try:
+        beams = {name: side.decode(own, BEAMS, most) for name, side in reversed(pair.sides.items())}
+    except CannotRun:
+        beams = {}  # such programs have none: there is nothing to be the same
+    for name, found in beams.items():
+        tokens[name][f"{BEAMS} beams"] = found
+    return compare_stage("decode", *({name: _padded(ids, most, pair.config.target_pad_id) for name, ids in side.items()}
+                                     for side in tokens.values()))  # fmt: skip
+
+
+def _padded(ids: np.ndarray, length: int, pad_id: int) -> np.ndarray:
+    return np.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=pad_id).astype(np.int64)
+
+
+# --- the report
+
+
+def _report(pair: Pair, found: _Found, asked: Sequence[str], environment: Mapping[str, Any], sha256: Mapping[str, str]) -> Report:
+    order = [name for stage in STAGES for name in (stage, *_SUBSTAGES.get(stage, ()))]
+    merged = [merge_stages(found.stages[name]) for name in order if name in found.stages and name.split()[0] in (*asked, "truth")]
+    faults = _explaining(merged, found.faults)
+    return Report(
+        pair.candidate.name,
+        pair.reference.name,
+        tuple(merged),
+        environment,
+        sha256,
+        faults,
+        tuple(found.doubts),
+        max(found.effects, key=lambda effect: effect.relative_rms, default=None),
+        _depth(found),
+        found.heat_maps[0] if found.heat_maps else None,
+    )
+
+
+_SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}
+
+
+def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Each node's fault once, of the first stage that diverges; where none was found there, one that says so."""
+    once: dict[tuple[str, str], Fault] = {}
+    for fault in faults:
+        once.setdefault((fault.side, fault.finding.node), fault)
+    diverged = next((stage for stage in stages if stage.verdict == "diverged"), None)
+    if diverged is None or (once and diverged.name in ("masks", "forward", "truth")):
+        return tuple(once.values())
+    row = diverged.first_divergence
+    assert row is not None  # it diverged
+    error = row.error.relative_rms if row.error is not None else math.nan
+    return (Fault("candidate", diverged.name, Finding(row.name, diverged.name, error, (), None), error, row.case),)
+
+
+def _depth(found: _Found) -> tuple[Depth, ...]:
+    if found.own is None:
+        return ()
+    errors = {row.name: row.error.relative_rms for row in found.own.forward.rows if row.error is not None}
+    candidate, reference = (found.own.local.get(side, {}) for side in ("candidate", "reference"))
+    low = [found.low.get(side, {}) for side in ("candidate", "reference")]
+    nan = math.nan
+    return tuple(
+        Depth(name, error, candidate.get(name, nan), reference.get(name, nan), *(side.get(name, nan) for side in low))
+        for name, error in errors.items()
+    )

@@ -1,0 +1,218 @@
+"""A PyTorch module as a side of a parity run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from jax_transformer.model_directory import Model
+from jax_transformer.porting.files import as_arrays
+from jax_transformer.verification.problems import Problem
+from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Gradients, Training, layer_by_layer
+from jax_transformer.verification.training_setup import SETUP, learning_rate
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+class Pass(NamedTuple):
+    """One forward pass."""
+
+    logits: torch.Tensor
+    """[B, T, V]"""
+    activations: Callable[[], Mapping[str, torch.Tensor]]
+    """By our names, in execution order, masks among them."""
+    gradients: Callable[[], Mapping[str, torch.Tensor]]
+    """Those of the activations, once the loss was propagated back; zeros where nothing was."""
+
+
+class Reference(Protocol):
+    """What a kind of PyTorch models needs to be run as a side."""
+
+    def build(self, dtype: torch.dtype) -> nn.Module:
+        """A module of this dtype, in evaluation mode; its weights don't matter."""
+
+    def own(self) -> Mapping[str, np.ndarray] | None:
+        """What the user's module holds; None of a program that is given the candidate's weights."""
+
+    def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
+        """What `build`'s module holds when it has these parameters."""
+
+    def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
+        """The reverse: stacked leaves by path; of gradients, too."""
+
+    def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
+        """A forward pass; of one that isn't watched, only the logits are asked for."""
+
+    def greedy(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int) -> torch.Tensor: ...
+
+    def beams(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int) -> torch.Tensor:
+        """Raises CannotRun where such programs have no beam search."""
+
+
+class TorchSide:
+    """A reference; a module for each dtype is kept, and gets each problem's parameters."""
+
+    def __init__(self, name: str, model: Model, reference: Reference) -> None:
+        self.name, self.reference = name, reference
+        self.config, self.generation, self.params = model.config, model.generation, model.params
+        self._modules: dict[str, nn.Module] = {}
+        self._loaded: dict[str, Any] = {}
+
+    def in_force(self, dtype: Dtype) -> dict[str, Any]:
+        import torch
+
+        with deterministic():
+            return {
+                "dtype": str(next(self._module(dtype).parameters()).dtype).removeprefix("torch."),
+                "TF32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
+                "fast path": torch.backends.mha.get_fastpath_enabled(),
+                "device": next(self._module(dtype).parameters()).device.type,
+            }
+
+    def weights(self) -> Arrays:
+        """Those that it came with; of a program that comes with none, what it holds after it was given the model's."""
+        own = self.reference.own()
+        if own is None:
+            own = as_arrays(self._given(self.params, "float64").state_dict())
+        return layer_by_layer(self.reference.leaves(own))
+
+    def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
+        import torch
+
+        module = self._with(problem, dtype)
+        with torch.no_grad(), deterministic():
+            done = self.reference.run(module, *_tensors(problem), watched=True, gradients=False)
+        return {name: to_array(value) for name, value in done.activations().items()}
+
+    def gradients(self, problem: Problem) -> Gradients:
+        module = self._with(problem, "float64")
+        module.zero_grad(set_to_none=True)
+        with deterministic():
+            done = self.reference.run(module, *_tensors(problem), watched=True, gradients=True)
+            loss = self._loss(done.logits, problem)
+            loss.backward()
+        activations = {name: to_array(value) for name, value in done.gradients().items()}
+        return Gradients(loss.item(), self._gradients(module), activations)
+
+    def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
+        import torch
+
+        module = self._with(problem, "float64")
+        self._loaded.pop("float64")  # it changes
+        optimizer = torch.optim.AdamW(module.parameters(), 1.0, (SETUP.adam_b1, SETUP.adam_b2), SETUP.adam_eps, SETUP.weight_decay)
+        losses, gradients = [], []
+        parameters = [self._parameters(module)] if keep_all else []
+        for number in range(1, steps + 1):
+            optimizer.zero_grad()
+            with deterministic():
+                loss = self._loss(self.reference.run(module, *_tensors(problem), watched=False, gradients=True).logits, problem)
+                loss.backward()
+            if keep_all:
+                gradients.append(self._gradients(module))
+            torch.nn.utils.clip_grad_norm_(module.parameters(), SETUP.clip_norm)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(self.config, number)
+            optimizer.step()
+            losses.append(loss.item())
+            if keep_all:
+                parameters.append(self._parameters(module))
+        return Training(np.array(losses), tuple(parameters or [self._parameters(module)]), tuple(gradients))
+
+    def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
+        import torch
+
+        start_id, eos_id = self.generation.decoder_start_id, self.generation.eos_id
+        if start_id is None or eos_id is None:
+            raise CannotRun("the model doesn't know how sentences begin and end")
+        module, (source_ids, _) = self._with(problem, "float64"), _tensors(problem)
+        with torch.no_grad(), deterministic():
+            if beam_size == 1:
+                tokens = self.reference.greedy(module, source_ids, start_id, eos_id, max_new_tokens)
+            else:
+                tokens = self.reference.beams(module, source_ids, start_id, eos_id, max_new_tokens, beam_size)
+        return tokens.numpy()
+
+    def _module(self, dtype: str) -> nn.Module:
+        import torch
+
+        if dtype not in self._modules:
+            self._modules[dtype] = self.reference.build(getattr(torch, dtype)).eval()
+        return self._modules[dtype]
+
+    def _with(self, problem: Problem, dtype: Dtype) -> nn.Module:
+        return self._given(problem.params, dtype)
+
+    def _given(self, params: Mapping[str, Any], dtype: Dtype) -> nn.Module:
+        """The module with these parameters."""
+        import torch
+
+        module = self._module(dtype)
+        if self._loaded.get(dtype) is not params:
+            held = module.state_dict()
+            given = self.reference.state_dict(params, held.keys())
+            with torch.no_grad():
+                for name, array in given.items():
+                    held[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+            self._loaded[dtype] = params
+        return module
+
+    def _loss(self, logits: torch.Tensor, problem: Problem) -> torch.Tensor:
+        import torch
+
+        labels = torch.from_numpy(problem.labels.astype(np.int64))
+        return torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=self.config.target_pad_id, label_smoothing=SETUP.label_smoothing
+        )
+
+    def _gradients(self, module: nn.Module) -> Arrays:
+        import torch
+
+        found = {name: torch.zeros_like(tensor) for name, tensor in module.state_dict().items()}
+        found |= {name: p.grad for name, p in module.named_parameters(remove_duplicate=False) if p.grad is not None}
+        return _trained(self.reference.leaves(as_arrays(found)))
+
+    def _parameters(self, module: nn.Module) -> Arrays:
+        return _trained(self.reference.leaves(as_arrays({name: tensor.clone() for name, tensor in module.state_dict().items()})))
+
+
+def _trained(leaves: Arrays) -> Arrays:
+    return layer_by_layer({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
+
+
+def _tensors(problem: Problem) -> Sequence[torch.Tensor]:
+    import torch
+
+    return [torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids]
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """Of its own dtype; of bfloat16, float32."""
+    import torch
+
+    tensor = tensor.detach()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    """TF32 and the fast path of attention layers off, as parity asks for; as they were, afterwards."""
+    import torch
+
+    before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.mha.get_fastpath_enabled())
+    _set_precision(False, False, False)
+    try:
+        yield
+    finally:
+        _set_precision(*before)
+
+
+def _set_precision(matmul: bool, cudnn: bool, fast_path: bool) -> None:
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+    torch.backends.mha.set_fastpath_enabled(fast_path)
