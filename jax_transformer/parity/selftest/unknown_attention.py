@@ -57,7 +57,7 @@ def soft_capped(site: Site, right: np.ndarray) -> np.ndarray:
 
 def clipped(site: Site, right: np.ndarray) -> np.ndarray:
     visible = site.inputs.get("mask", np.array(True))
-    most = 0.8 * np.abs(np.where(visible, right, 0.0)).max()
+    most = 0.5 * np.abs(np.where(visible, right, 0.0)).max()
     return np.clip(right, -most, most)
 
 
