@@ -10,6 +10,10 @@ FLOAT64_RELATIVE_RMS = 1e-12
 """Activations, logits, loss, gradients and one optimizer step in float64. Hundreds of times above what orders of summation do, and a
 million times below the smallest mistake."""
 
+LEAST_FAULT_RELATIVE_RMS = 1e-9
+"""What a fault put into one activation must change of it, for the self-test to count it as one: a thousand times the gate above, and less
+than computing anything in float32 does."""
+
 FACTOR_RMS = 3.0
 """In lower precision: how much farther from the float64 truth, in RMS, the candidate may be than the reference is. Two programs that sum in
 other orders differ in their luck by less."""
