@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,9 @@ def knows(dialect: str) -> bool:
     return dialect.split("_")[0] == "stepwise" or dialect in CLASSES
 
 
+Corrupt = Callable[[str, Mapping[str, Any], Any], Any]
+
+
 @dataclass(frozen=True)
 class SystemReference:
     """One of them, in the variant that the config says."""
@@ -42,6 +45,8 @@ class SystemReference:
     config: TransformerConfig
     constants: Mapping[str, np.ndarray]
     """The model's position tables and biases that aren't trained, by name."""
+    corrupt: Corrupt | None = None
+    """(name, the activations before it, its value) → what the program goes on with: how a self-test puts a fault into it."""
 
     @cached_property
     def _program(self) -> Any:
@@ -92,7 +97,9 @@ class SystemReference:
     def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
         from torch_reference.trace import Trace
 
-        trace = Trace(keep_gradients=gradients) if watched else None
+        trace = Trace(keep_gradients=gradients) if watched or self.corrupt is not None else None
+        if trace is not None and self.corrupt is not None:
+            _record_corrupted(trace, self.corrupt)
         logits = module(source_ids, decoder_input_ids, trace=trace)
         return Pass(logits, lambda: trace or {}, lambda: {} if trace is None else trace.gradients())
 
@@ -102,3 +109,9 @@ class SystemReference:
 
     def beams(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int) -> torch.Tensor:
         raise CannotRun(f"torch_reference.{self.dialect} has no beam search")
+
+
+def _record_corrupted(trace: Any, corrupt: Corrupt) -> None:
+    """Lets the trace record, and give back, what becomes of an activation."""
+    record = trace.record
+    trace.record = lambda name, value: record(name, corrupt(name, trace, value))
