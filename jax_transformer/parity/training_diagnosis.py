@@ -109,25 +109,26 @@ def explain_steps(rule: UpdateRule, before: State, steps: Sequence[Step]) -> lis
         more, or a schedule that is early can't be recognised.
 
     Raises:
-      ParityError: no steps; parameters or gradients that are missing, or of another shape; parameters that aren't float64.
+      ParityError: no steps; more than the schedule has rates; parameters or gradients that are missing, of another shape, or not float64.
     """
     replay = _replay(before, steps)
-    right = replay.misses(replay.updates(rule))
+    right = replay.misses(_of_the_rule(replay, rule))
     wrong = _outside(right)
     if not wrong:
         return []
     singles = update_variants(rule)
     tried = alone = _outcomes(replay, rule, singles)
     if all(outcome.left for outcome in alone):
-        tried = alone + _outcomes(replay, rule, pairs(singles))
-    leader = min(tried, key=lambda outcome: len(outcome.left))
-    if 2 * len(leader.left) >= len(wrong):
+        probe = replay.part(min(wrong, key=lambda path: (before.parameters[path].size, path)))
+        likely = [variant for variant, misses in _tried(probe, rule, pairs(singles)) if not _outside(misses)]
+        tried = alone + _outcomes(replay, rule, likely)
+    # one that would make right parameters wrong isn't what the side does
+    leader = min((outcome for outcome in tried if outcome.left <= wrong), key=lambda outcome: len(outcome.left), default=None)
+    if leader is None or 2 * len(leader.left) >= len(wrong):
         return _by_parameter(replay, rule, wrong)
-    pool = alone if leader in alone else tried
-    within = [outcome for outcome in pool if outcome.left == leader.left]
+    within = [outcome for outcome in (alone if leader in alone else tried) if outcome.left == leader.left]
     node = next(iter(wrong)) if len(wrong) == 1 < len(replay.paths) else "step"
-    explained = wrong - leader.left
-    finding = _finding(node, "update", max(right[path].residual for path in explained), within, tried)
+    finding = _finding(node, "update", max(right[path].residual for path in wrong - leader.left), within, tried)
     return [finding, *_by_parameter(replay, leader.variant.of(rule), leader.left)]
 
 
@@ -138,13 +139,15 @@ def unseen_updates(rule: UpdateRule, before: State, steps: Sequence[Step]) -> di
       ParityError: as `explain_steps`.
     """
     replay = _replay(before, steps)
-    right = replay.updates(rule)
+    right = _of_the_rule(replay, rule)
     found = _tried(replay, rule, update_variants(rule), right)
     return {variant.name: variant.shown_by for variant, misses in found if not _outside(misses)}
 
 
 def _by_parameter(replay: _Replay, rule: UpdateRule, paths: frozenset[str]) -> list[Finding]:
     """A finding for each of these parameters, in their order; a single one where all that move have the same cause."""
+    if not paths:
+        return []
     right = replay.updates(rule)
     misses = replay.misses(right)
     tried = list(_tried(replay, rule, update_variants(rule)))
@@ -160,6 +163,14 @@ def _by_parameter(replay: _Replay, rule: UpdateRule, paths: frozenset[str]) -> l
     if moving <= paths and len({finding.cause for finding in findings}) == 1 < len(findings):
         return [max(findings, key=lambda finding: finding.local_error)._replace(node="step")]
     return findings
+
+
+def _of_the_rule(replay: _Replay, rule: UpdateRule) -> list[dict[str, np.ndarray]]:
+    try:
+        return replay.updates(rule)
+    except LookupError:
+        last = replay.before.count + len(replay.steps)
+        raise ParityError(f"expected a learning rate for each step up to step {last}; the schedule has fewer: give it more") from None
 
 
 def _outcomes(replay: _Replay, rule: UpdateRule, variants: Iterable[TrainingVariant]) -> list[Outcome]:
@@ -193,11 +204,12 @@ class _Replay:
 
     before: State
     steps: Sequence[Step]
+    paths: tuple[str, ...]
+    """The parameters that are compared."""
 
-    @cached_property
-    def paths(self) -> tuple[str, ...]:
-        """The parameters that are compared."""
-        return tuple(path for path in self.before.parameters if not tolerances.has_zero_gradient(path.split("[")[0]))
+    def part(self, path: str) -> _Replay:
+        """Of one parameter only."""
+        return replace(self, paths=(path,))
 
     @cached_property
     def starts(self) -> list[Arrays]:
@@ -216,7 +228,7 @@ class _Replay:
         state, updates = self.before, []
         for made in self.steps:
             with np.errstate(all="ignore"):
-                after = step(rule, state, made.gradients)
+                after = step(rule, state, made.gradients, only=self.paths)
             updates.append({path: after.parameters[path] - state.parameters[path] for path in self.paths})
             state = replace(after, parameters=made.after)
         return updates
@@ -243,7 +255,7 @@ def _replay(before: State, steps: Sequence[Step]) -> _Replay:
                         f"step {number}: {what}: {path}: expected float64 of shape {list(shapes[path])}, as a step is smaller than the "
                         f"rounding of other dtypes; received {array.dtype} of shape {list(array.shape)}"
                     )
-    return _Replay(before, steps)
+    return _Replay(before, steps, tuple(path for path in shapes if not tolerances.has_zero_gradient(path.split("[")[0])))
 
 
 def _miss(start: np.ndarray, received: np.ndarray, expected: np.ndarray) -> Miss:

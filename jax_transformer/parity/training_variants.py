@@ -62,10 +62,11 @@ MEANS: dict[MeanOver, tuple[str, str]] = {
     "sum": ("summed rather than averaged", "several tokens"),
     "sentences": ("mean over sentences", "sentences of different lengths"),
     "batch": ("sum divided by the number of sentences", "several sentences"),
-    "positions": ("sum divided by all positions, pads included", PADS),
+    "positions": ("sum divided by all positions", "positions that don't count"),
     "elements": ("sum divided by all elements, the vocabulary's included", "several logits"),
 }
 USUAL_SMOOTHING = 0.1
+SMOOTHING_AMOUNTS = (0.05, 0.1, 0.2)
 SPECIAL_IDS = (0, 1, 2, 3)
 """Those that a program might take for the pad's."""
 
@@ -85,8 +86,10 @@ def _loss_variants(rule: LossRule) -> Iterator[TrainingVariant]:
     yield TrainingVariant("labels late by one: compared with the logits before", {"label_shift": 1}, "labels that differ")
     yield TrainingVariant("labels early by one: compared with the logits after", {"label_shift": -1}, "labels that differ")
     for number in SPECIAL_IDS:
-        name = f"pad id {number} for {rule.pad_id}"
-        yield TrainingVariant(name, {"pad_id": number, "counts_pads": False}, f"labels with {number} and with {rule.pad_id}")
+        if number != rule.pad_id:
+            name = f"labels of {number} not counted" + ("" if rule.counts_pads else f", and those of {rule.pad_id}, the pad, counted")
+            told = f"labels with {number} and with {rule.pad_id}"
+            yield TrainingVariant(name, {"pad_id": number, "counts_pads": False}, told)
     yield TrainingVariant("sign reversed", {"negated": not rule.negated}, "any loss")
 
 
@@ -99,6 +102,8 @@ def _smoothings(rule: LossRule) -> Iterator[TrainingVariant]:
         return
     is_divergence = rule.smoothing == "others_but_pad" if rule.subtracts_entropy is None else rule.subtracts_entropy
     yield TrainingVariant("smoothing missing", {"label_smoothing": 0.0}, "logits that differ")
+    for amount in SMOOTHING_AMOUNTS:
+        yield TrainingVariant(f"smoothed by {amount:g}", {"label_smoothing": amount}, "logits that differ")
     for smoothing, name in SMOOTHED.items():
         if smoothing != rule.smoothing:
             changes = {"smoothing": smoothing, "subtracts_entropy": is_divergence}
@@ -209,5 +214,6 @@ def _pads(rule: UpdateRule) -> Iterator[TrainingVariant]:
     if rule.pad_rows:
         told = "gradients of pads other than zero"
         yield TrainingVariant("pad row updated", {"pad_rows_move": "as_others"}, told)
-        yield TrainingVariant("pad row updated by its decay only", {"pad_rows_move": "by_decay"}, told)
+        if rule.weight_decay:
+            yield TrainingVariant("pad row updated by its decay only", {"pad_rows_move": "by_decay"}, told)
         yield TrainingVariant("pad row not updated", {"pad_rows_move": "never"}, f"{told}, or decay")

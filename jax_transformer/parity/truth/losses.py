@@ -114,7 +114,7 @@ def _targets(rule: LossRule, labels: np.ndarray, vocabulary: int) -> np.ndarray:
     entries = np.arange(vocabulary)
     is_label = labels[..., None] == entries
     smoothed = (share.on_label | ~is_label) & (share.on_pad | (entries != rule.pad_id))
-    return (1.0 - epsilon) * is_label + (smoothed * (epsilon / (vocabulary - share.fewer)) if epsilon else 0.0)
+    return (1.0 - epsilon) * is_label + smoothed * (epsilon / max(vocabulary - share.fewer, 1))
 
 
 def _is_divergence(rule: LossRule) -> bool:

@@ -7,7 +7,7 @@ Every choice between formulas is a field of `UpdateRule`, those that only mistak
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,20 +84,26 @@ def initial_state(parameters: Arrays) -> State:
     return State(0, exact, zeros, zeros)
 
 
-def step(rule: UpdateRule, state: State, gradients: Arrays) -> State:
+def step(rule: UpdateRule, state: State, gradients: Arrays, only: Iterable[str] | None = None) -> State:
     """The state after one step along these gradients, which aren't clipped yet. What it is given stays as it is.
+
+    Args:
+      only: the paths of the parameters to move, which alone are in the result. The others count in the norm of the gradients.
 
     Raises:
       ValueError: gradients and parameters have other names or shapes.
       LookupError: the schedule has no rate for this step.
     """
     _check(state.parameters, gradients)
-    rate, ready = _rate(rule, state.count), _ready(rule, state.parameters, gradients)
+    rate, scale = _rate(rule, state.count), _global_scale(rule, state.parameters, gradients)
     parameters, first, second = {}, {}, {}
-    for path, before in state.parameters.items():
-        direction, first[path], second[path] = _direction(rule, state.count + 1, ready[path], state.first[path], state.second[path])
-        decay = _decay(rule, path) * before if rule.weight_decay_kind == "decoupled" else np.zeros(())
-        change = rate * direction + (rate * decay if rule.decay_takes_rate else decay)
+    for path in state.parameters if only is None else only:
+        before = state.parameters[path]
+        gradient = _clipped_and_decayed(rule, path, before, gradients[path], scale)
+        direction, first[path], second[path] = _direction(rule, state.count + 1, gradient, state.first[path], state.second[path])
+        change = rate * direction
+        if rule.weight_decay_kind == "decoupled":
+            change = change + (rate if rule.decay_takes_rate else 1.0) * _decay(rule, path) * before
         parameters[path] = _with_pads(rule, path, before, before + change if rule.ascends else before - change)
     return State(state.count + 1, parameters, first, second)
 
@@ -119,30 +125,35 @@ def _rate(rule: UpdateRule, count: int) -> float:
     return float(rule.rates(number) if callable(rule.rates) else rule.rates[number])
 
 
-def _ready(rule: UpdateRule, parameters: Arrays, gradients: Arrays) -> dict[str, np.ndarray]:
-    """What the moments are made of: gradients without those of pads, clipped, and with L2."""
-    ready = {path: _without_pads(rule, path, np.asarray(gradient, np.float64)) for path, gradient in gradients.items()}
-    if rule.weight_decay_kind != "l2":
-        return _clipped(rule, ready)
-    if rule.decay_is_clipped:
-        return _clipped(rule, {path: gradient + _decay(rule, path) * parameters[path] for path, gradient in ready.items()})
-    return {path: gradient + _decay(rule, path) * parameters[path] for path, gradient in _clipped(rule, ready).items()}
+def _global_scale(rule: UpdateRule, parameters: Arrays, gradients: Arrays) -> float:
+    """What clipping multiplies all gradients by."""
+    if not rule.clip_norm or rule.clip_kind != "global":
+        return 1.0
+    arrays = (_unclipped(rule, path, parameters[path], gradient) for path, gradient in gradients.items())
+    return _scale(rule, sum(float(np.square(array).sum()) for array in arrays))
 
 
-def _clipped(rule: UpdateRule, gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    most = rule.clip_norm
-    if not most:
-        return gradients
-    if rule.clip_kind == "values":
-        return {path: np.clip(gradient, -most, most) for path, gradient in gradients.items()}
-    squares = {path: float(np.square(gradient).sum()) for path, gradient in gradients.items()}
-    whole = sum(squares.values())
+def _scale(rule: UpdateRule, sum_of_squares: float) -> float:
+    norm = math.sqrt(sum_of_squares) + rule.clip_epsilon
+    return rule.clip_norm / norm if norm > rule.clip_norm else 1.0
 
-    def scale(path: str) -> float:
-        norm = math.sqrt(squares[path] if rule.clip_kind == "each" else whole) + rule.clip_epsilon
-        return most / norm if norm > most else 1.0
 
-    return {path: gradient * scale(path) for path, gradient in gradients.items()}
+def _unclipped(rule: UpdateRule, path: str, parameter: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """What is clipped."""
+    gradient = _without_pads(rule, path, gradient)
+    is_decayed = rule.weight_decay_kind == "l2" and rule.decay_is_clipped
+    return gradient + _decay(rule, path) * parameter if is_decayed else gradient
+
+
+def _clipped_and_decayed(rule: UpdateRule, path: str, parameter: np.ndarray, gradient: np.ndarray, scale: float) -> np.ndarray:
+    """What the moments are made of."""
+    gradient = _unclipped(rule, path, parameter, gradient)
+    if rule.clip_norm and rule.clip_kind == "values":
+        gradient = np.clip(gradient, -rule.clip_norm, rule.clip_norm)
+    elif rule.clip_norm:
+        gradient = gradient * (_scale(rule, float(np.square(gradient).sum())) if rule.clip_kind == "each" else scale)
+    is_decayed = rule.weight_decay_kind == "l2" and not rule.decay_is_clipped
+    return gradient + _decay(rule, path) * parameter if is_decayed else gradient
 
 
 def _direction(
