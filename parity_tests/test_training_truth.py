@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,7 @@ def test_losses(name: str) -> None:
 STEPS = 5
 SHAPES = {"embedding": (9, 4), "norm/scale": (4,), "output/kernel": (4, 3), "output/bias": (3,)}
 Build = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+Run = tuple[dict[str, np.ndarray], list[Step]]
 L2 = {"weight_decay": 5e-4}
 
 OPTIMIZERS: dict[str, tuple[UpdateRule, Build]] = {
@@ -121,14 +123,14 @@ OPTIMIZERS: dict[str, tuple[UpdateRule, Build]] = {
 }  # fmt: skip
 
 
-def run(build: Build, clip_norm: float, steps: int = STEPS) -> tuple[dict[str, np.ndarray], list[Step]]:
+def run(build: Build, clip_norm: float, steps: int = STEPS, shapes: Mapping[str, tuple[int, ...]] = SHAPES) -> Run:
     """The parameters before, and torch's steps along gradients of which some are clipped."""
     rng = np.random.default_rng(0)
-    start = {path: rng.standard_normal(shape) for path, shape in SHAPES.items()}
+    start = {path: rng.standard_normal(shape) for path, shape in shapes.items()}
     parameters = {path: nn.Parameter(torch.from_numpy(array.copy())) for path, array in start.items()}
     optimizer, made = build([*parameters.values()]), []
     for size in 10.0 ** rng.uniform(-2, 1, steps):
-        gradients = {path: size * rng.standard_normal(shape) for path, shape in SHAPES.items()}
+        gradients = {path: size * rng.standard_normal(shape) for path, shape in shapes.items()}
         for path, parameter in parameters.items():
             parameter.grad = torch.from_numpy(gradients[path].copy())
         if clip_norm:
@@ -148,6 +150,16 @@ def test_steps(name: str) -> None:
         for path in SHAPES:
             assert relative_rms(state.parameters[path], theirs.after[path]) <= FLOAT64_RELATIVE_RMS, path
     assert explain_steps(rule, initial_state(start), made) == []
+
+
+@pytest.mark.parametrize("rate", [1e-7, 1e-5, 1e-3])
+def test_steps_that_rounding_can_be_seen_in(rate: float) -> None:
+    """torch's AdamW rounds its parameters twice. It is found that the clip's norm lacks 1e-6, for all that."""
+    rule = UpdateRule("adam", (rate,) * 4, clip_norm=1.0, weight_decay=0.1, weight_decay_kind="decoupled")
+    start, made = run(lambda p: torch.optim.AdamW(p, rate, (0.9, 0.98), 1e-9, 0.1), 1.0, steps=3, shapes={"kernel": (80, 90)})
+    assert explain_steps(rule, initial_state(start), made) == []
+    (finding,) = explain_steps(replace(rule, clip_epsilon=0.0), initial_state(start), made)
+    assert finding.cause == "clipped by norm + 1e-6"
 
 
 @pytest.mark.parametrize(("expected", "received", "cause"), [
