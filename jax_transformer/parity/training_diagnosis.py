@@ -55,6 +55,9 @@ def explain_loss(rule: LossRule, logits: np.ndarray, labels: np.ndarray, receive
     """What a side made of its own logits [B, T, V] and labels [B, T], if that isn't the rule's loss. Computed in float64 throughout.
 
     Where no single fault explains it, two at once are tried.
+
+    Raises:
+      ValueError: the shapes don't fit; a label that counts is V or above.
     """
     error = _apart(received, loss(rule, logits, labels))
     if error <= GATE:
