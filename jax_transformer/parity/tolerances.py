@@ -57,3 +57,12 @@ ignores. What is computed there is rounding, and Adam makes steps of it."""
 def has_zero_gradient(path: str) -> bool:
     """Whether the parameter's gradient is zero but for rounding, so that it is compared with nothing."""
     return path.endswith(ZERO_GRADIENTS)
+
+
+UPDATE_ROUNDOFFS = 4.0
+"""By how many float64 roundoffs of a parameter its update may be off, beside FLOAT64_RELATIVE_RMS of the update itself: what a parameter
+gains in a step is known no better than the parameter before and after it, of which it is a thousandth or less. Measured on PyTorch's and
+optax's Adam, AdamW and SGD, at rates of 1e-7 … 0.1: up to 1.9."""
+
+FLOAT64_ROUNDOFF = 2.0**-53
+"""Half the distance from 1 to the next number."""

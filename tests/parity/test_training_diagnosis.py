@@ -1,0 +1,390 @@
+"""Diagnosis of losses and steps: every fault of the catalogue is named, or said to be invisible on these inputs; others are never named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from jax_transformer.parity.arrays import ParityError
+from jax_transformer.parity.training_diagnosis import Step, explain_loss, explain_step, explain_steps, unseen_losses, unseen_updates
+from jax_transformer.parity.training_variants import SMOOTHED, loss_variants, pairs, update_variants
+from jax_transformer.parity.truth.losses import LossRule, loss
+from jax_transformer.parity.truth.updates import State, UpdateRule, initial_state, step
+
+SEEDS, FEW_SEEDS = 20, 3
+UNSEEN_AT_FIRST = "a second step, along other gradients"
+
+# --- losses
+
+PAD = 2
+LOSSES = {
+    "plain": LossRule(PAD),
+    "smoothed": LossRule(PAD, 0.1),
+    "fairseq's": LossRule(PAD, 0.1, "others"),
+    "divergence": LossRule(PAD, 0.1, "others_but_pad"),
+    "pads counted": LossRule(PAD, counts_pads=True),
+    "summed": LossRule(PAD, 0.2, mean_over="sum"),
+}
+
+
+def logits_and_labels(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """[4, 6, 11] and [4, 6]: pads on the right, on the left and inside, every special id, and a label that never counts."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(3, 11, (4, 6))
+    labels[0, 4:] = labels[1, :2] = labels[1, 3] = labels[2, 1:] = PAD
+    labels[3, :3] = 0, 1, 3
+    labels[0, 0] = -1
+    return 3.0 * rng.standard_normal((4, 6, 11)), labels
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_fault_of_a_loss_is_named_alone(name: str) -> None:
+    rule, (logits, labels) = LOSSES[name], logits_and_labels()
+    assert unseen_losses(rule, logits, labels) == {}
+    assert len(loss_variants(rule)) >= 18
+    for variant in loss_variants(rule):
+        finding = explain_loss(rule, logits, labels, loss(variant.of(rule), logits, labels))
+        assert finding is not None
+        assert (finding.node, finding.kind, finding.cause, finding.told_apart_by) == ("loss", "loss", variant.name, "")
+        assert finding.matches[0].residual <= 1e-12 < 1e-9 < finding.local_error
+        assert finding.runner_up is not None
+        assert finding.runner_up.residual > 1e-9
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_two_faults_of_a_loss_at_once(name: str) -> None:
+    """Explained by these two, unless fewer or others do the same."""
+    rule, (logits, labels) = LOSSES[name], logits_and_labels()
+    every = list(pairs(loss_variants(rule)))
+    for variant in [every[i] for i in np.random.default_rng(0).choice(len(every), 20, replace=False)]:
+        received = loss(variant.of(rule), logits, labels)
+        finding = explain_loss(rule, logits, labels, received)
+        assert finding is not None
+        named = {each.name: each for each in [*loss_variants(rule), *every]}
+        for match in finding.matches:
+            np.testing.assert_allclose(loss(named[match.variant].of(rule), logits, labels), received, rtol=1e-12)
+        assert variant.name in finding.cause or all(", and " not in match.variant for match in finding.matches), variant.name
+        assert finding.matches
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_without_faults_has_none(name: str) -> None:
+    """Nor where orders of summation differ."""
+    rule = LOSSES[name]
+    for seed in range(SEEDS):
+        logits, labels = logits_and_labels(seed)
+        turned = np.random.default_rng(seed).permutation(4)
+        assert explain_loss(rule, logits, labels, loss(rule, logits[turned], labels[turned])) is None
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("factor", [1.01, 0.99, 1.0 + 1e-9])
+def test_a_loss_that_is_in_no_catalogue_is_not_named(name: str, factor: float) -> None:
+    for seed in range(FEW_SEEDS):
+        logits, labels = logits_and_labels(seed)
+        finding = explain_loss(LOSSES[name], logits, labels, factor * loss(LOSSES[name], logits, labels))
+        assert finding is not None
+        assert (finding.cause, finding.matches) == ("unexplained", ())
+        assert finding.local_error == pytest.approx(abs(factor - 1.0), rel=1e-5)
+        assert finding.runner_up is not None
+
+
+def test_a_loss_of_nan_is_not_named() -> None:
+    logits, labels = logits_and_labels()
+    for received in (float("nan"), float("inf")):
+        finding = explain_loss(LossRule(PAD), logits, labels, received)
+        assert finding is not None
+        assert (finding.cause, finding.local_error, finding.runner_up) == ("unexplained", np.inf, None)
+
+
+def test_a_loss_on_inputs_that_hide_faults() -> None:
+    """One sentence without pads: what can't be seen is said, and what looks alike is told apart by another input."""
+    logits, labels = logits_and_labels()
+    logits, labels = logits[3:], labels[3:]
+    unseen = unseen_losses(LossRule(PAD), logits, labels)
+    assert unseen["pads counted"] == "labels with pads"
+    assert unseen["mean over sentences"] == "sentences of different lengths"
+    assert unseen.keys() == {"pads counted", "mean over sentences", "sum divided by all positions"}
+    finding = explain_loss(LossRule(PAD), logits, labels, loss(LossRule(PAD, mean_over="sum"), logits, labels))
+    assert finding is not None
+    assert finding.cause == "summed rather than averaged or sum divided by the number of sentences"
+    assert finding.told_apart_by == "several sentences"
+
+
+def test_every_way_of_smoothing_is_told() -> None:
+    logits, labels = logits_and_labels()
+    values = {loss(LossRule(PAD, 0.1, smoothing, subtracts_entropy=False), logits, labels) for smoothing in SMOOTHED}
+    assert len(values) == len(SMOOTHED)
+
+
+def test_the_usual_faults_of_losses_are_in_the_catalogue() -> None:
+    names = {variant.name for rule in LOSSES.values() for variant in loss_variants(rule)}
+    assert names >= {
+        "pads counted", "mean over sentences", "summed rather than averaged", "smoothing missing", "smoothing: ε/V on every other entry",
+        "smoothing: ε/(V − 1) on every other entry", "smoothing: ε/(V − 2) on every other entry", "softmax before the log-softmax",
+        "labels late by one: compared with the logits before", "labels early by one: compared with the logits after",
+    }  # fmt: skip
+
+
+# --- steps
+
+SHAPES = {
+    "source_embedding/embedding": (9, 6), "encoder/layers/self_attention/key/bias[0]": (3,), "encoder/layers/norm/scale[0]": (6,),
+    "output/kernel": (6, 5), "output/bias": (5,),
+}  # fmt: skip
+KEY, TABLE, KERNEL = "encoder/layers/self_attention/key/bias[0]", "source_embedding/embedding", "output/kernel"
+PADS = ((TABLE, 2),)
+
+
+def noam(count: int) -> float:
+    return 6**-0.5 * min((count + 1) ** -0.5, (count + 1) * 2000**-1.5)
+
+
+RATES = (1e-2, 9e-3, 7e-3, 4e-3)
+UPDATES = {
+    "Adam": UpdateRule("adam", noam),
+    "Adam, clipped, L2": UpdateRule("adam", RATES, b2=0.999, eps=5e-9, weight_decay=5e-4, clip_norm=1.0, pad_rows=PADS,
+                                    pad_rows_move="by_decay"),
+    "AdamW, clipped": UpdateRule("adam", noam, weight_decay=0.1, weight_decay_kind="decoupled", clip_norm=1.0, clip_epsilon=0.0,
+                                 decays_vectors=False, pad_rows=PADS, pad_rows_move="never"),
+    "SGD": UpdateRule("sgd", RATES, pad_rows=PADS),
+    "SGD, momentum, clipped, L2": UpdateRule("sgd", RATES, momentum=0.9, weight_decay=0.01, clip_norm=1.0),
+    "SGD, momentum, decoupled": UpdateRule("sgd", RATES, momentum=0.9, weight_decay=0.01, weight_decay_kind="decoupled"),
+}  # fmt: skip
+
+
+def made(rule: UpdateRule, seed: int = 0, steps: int = 3, change: Callable[[dict[str, np.ndarray]], None] | None = None) -> tuple[
+    State, list[Step]
+]:  # fmt: skip
+    """Where a side begins, and its steps along gradients whose norms are about 1 … 30; `change`: of its updates, in place."""
+    rng = np.random.default_rng(seed)
+    before = state = initial_state({path: rng.standard_normal(shape) for path, shape in SHAPES.items()})
+    steps_made = []
+    for size in 10.0 ** rng.uniform(-1, 0.4, steps):
+        gradients = {path: size * rng.standard_normal(shape) for path, shape in SHAPES.items()}
+        after = step(rule, state, gradients)
+        if change:
+            updates = {path: after.parameters[path] - state.parameters[path] for path in SHAPES}
+            change(updates)
+            after = replace(after, parameters={path: state.parameters[path] + updates[path] for path in SHAPES})
+        steps_made.append(Step(gradients, after.parameters))
+        state = after
+    return before, steps_made
+
+
+def test_the_usual_faults_of_steps_are_in_the_catalogue() -> None:
+    names = {variant.name for rule in UPDATES.values() for variant in update_variants(rule)}
+    assert names >= {
+        "clipping missing", "clipped by norm + 1e-6", "clipped by the norm, without + 1e-6", "clipped parameter by parameter",
+        "ε inside the root", "no bias correction", "β₁ and β₂ swapped", "decay missing", "decoupled decay for L2", "L2 decay for decoupled",
+        "schedule a step early", "schedule a step late: the first rate twice", "pad row updated", "pad row not updated",
+        "maximises: the step has the other sign",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_every_fault_of_a_step_is_named_alone(name: str) -> None:
+    """From three steps; what they can't show is said beforehand: nothing here."""
+    rule = UPDATES[name]
+    assert unseen_updates(rule, *made(rule)) == {}
+    assert len(update_variants(rule)) >= 8
+    for variant in update_variants(rule):
+        (finding,) = explain_steps(rule, *made(variant.of(rule)))
+        assert (finding.kind, finding.cause, finding.told_apart_by) == ("update", variant.name, "")
+        assert finding.node in ("step", TABLE if variant.name.startswith("pad row") else "step")
+        assert finding.matches[0].residual < 1e-10 < finding.local_error
+        assert finding.runner_up is not None
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_one_step_hides_some_and_says_which(name: str) -> None:
+    """A fault is named, among others or alone; or nothing is found, and it is among those that can't be seen on these gradients."""
+    rule, unseen = UPDATES[name], unseen_updates(UPDATES[name], *made(UPDATES[name], steps=1))
+    assert "schedule a step late: the first rate twice" in unseen
+    for variant in update_variants(rule):
+        before, (only,) = made(variant.of(rule), steps=1)
+        findings = explain_step(rule, before, *only)
+        assert (variant.name in unseen) == (findings == [])
+        for finding in findings:
+            assert variant.name in [match.variant for match in finding.matches]
+            assert (len(finding.matches) > 1) == (finding.told_apart_by != "")
+
+
+def test_what_one_step_of_adam_hides() -> None:
+    """It is the rate times the gradient's sign, whatever β₂ is and nearly whatever the clip."""
+    rule = UPDATES["Adam, clipped, L2"]
+    unseen = unseen_updates(rule, *made(rule, steps=1))
+    assert {unseen[name] for name in ("β₁ and β₂ swapped", "β₂ = 0.98")} == {UNSEEN_AT_FIRST}
+    assert unseen["clipped by the norm, without + 1e-6"] == "gradients whose norm exceeds the clip, by another factor in each step"
+    before, (only,) = made(replace(rule, clip_norm=0.0), seed=4, steps=1)
+    (finding,) = explain_step(rule, before, *only)
+    assert finding.cause == "clipping missing or clipped value by value"
+    assert finding.told_apart_by == "gradients with values above the clip"
+
+
+def test_constant_rates_hide_the_schedule() -> None:
+    rule = UpdateRule("adam", (1e-3,) * 4)
+    unseen = unseen_updates(rule, *made(rule))
+    assert unseen == dict.fromkeys(
+        ("schedule a step early", "schedule a step late: the first rate twice"), "rates that change from step to step"
+    )
+    short = replace(rule, rates=(1e-3,) * 3)  # whose next rate nobody knows
+    assert unseen_updates(short, *made(short)).keys() == {"schedule a step late: the first rate twice"}
+
+
+def test_later_steps_are_explained_from_the_rules_own_state() -> None:
+    """Where the bias correction has ended, its absence can't be seen."""
+    rule = UpdateRule("adam", (1e-3,) * 2000, b1=0.5, b2=0.6)
+    before, steps = made(rule, steps=500)
+    state = before
+    for each in steps[:-3]:
+        state = step(rule, state, each.gradients)
+    assert explain_steps(rule, state, steps[-3:]) == []
+    assert {"no bias correction", "bias correction a step ahead"} <= unseen_updates(rule, state, steps[-3:]).keys()
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_two_faults_of_a_step_at_once(name: str) -> None:
+    rule = UPDATES[name]
+    every = list(pairs(update_variants(rule)))
+    for variant in [every[i] for i in np.random.default_rng(0).choice(len(every), 5, replace=False)]:
+        findings = explain_steps(rule, *made(variant.of(rule)))
+        assert findings
+        causes = {match.variant for finding in findings for match in finding.matches}
+        assert variant.name in causes or all(", and " not in cause for cause in causes), (variant.name, causes)
+        assert causes
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_steps_without_faults_have_none(name: str) -> None:
+    """Nor where parameters are rounded otherwise."""
+    rng = np.random.default_rng(0)
+
+    def change(updates: dict[str, np.ndarray]) -> None:
+        for update in updates.values():
+            update += 2.0**-54 * rng.uniform(-1.0, 1.0, update.shape)
+
+    for seed in range(SEEDS):
+        assert explain_steps(UPDATES[name], *made(UPDATES[name], seed, change=change)) == []
+
+
+def test_a_key_bias_may_move_as_it_likes() -> None:
+    def change(updates: dict[str, np.ndarray]) -> None:
+        updates[KEY] *= -3.0
+
+    assert explain_steps(UPDATES["Adam"], *made(UPDATES["Adam"], change=change)) == []
+
+
+# --- steps that are in no catalogue
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_another_rate_is_found_and_not_named(name: str) -> None:
+    def change(updates: dict[str, np.ndarray]) -> None:
+        for update in updates.values():
+            update *= 1.01
+
+    for seed in range(FEW_SEEDS):
+        (finding,) = explain_steps(UPDATES[name], *made(UPDATES[name], seed, change=change))
+        assert (finding.node, finding.cause) == ("step", "unexplained")
+        assert finding.local_error == pytest.approx(0.01, rel=1e-6)
+        assert finding.runner_up is not None
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_a_row_that_moves_otherwise_is_found_where_it_is(name: str) -> None:
+    def change(updates: dict[str, np.ndarray]) -> None:
+        updates[KERNEL][3] *= 1.01
+
+    for seed in range(FEW_SEEDS):
+        findings = explain_steps(UPDATES[name], *made(UPDATES[name], seed, change=change))
+        assert [(finding.node, finding.cause) for finding in findings] == [(KERNEL, "unexplained")]
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_parameters_that_stay_or_move_twice_as_far(name: str) -> None:
+    """Each under its path; other faults of single parameters by their names."""
+
+    def change(updates: dict[str, np.ndarray]) -> None:
+        updates["encoder/layers/norm/scale[0]"] *= 0.0
+        updates["output/bias"] *= 2.0
+
+    findings = explain_steps(UPDATES[name], *made(UPDATES[name], change=change))
+    assert [(finding.node, finding.cause) for finding in findings] == [
+        ("encoder/layers/norm/scale[0]", "not updated"),
+        ("output/bias", "moves twice as far"),
+    ]
+
+
+def test_nothing_is_updated() -> None:
+    def change(updates: dict[str, np.ndarray]) -> None:
+        for update in updates.values():
+            update *= 0.0
+
+    (finding,) = explain_steps(UPDATES["Adam"], *made(UPDATES["Adam"], change=change))
+    assert (finding.node, finding.cause) == ("step", "not updated")
+
+
+@pytest.mark.parametrize("name", ["Adam", "Adam, clipped, L2", "SGD, momentum, clipped, L2"])
+def test_one_cause_for_most_doesnt_hide_the_rest(name: str) -> None:
+    def change(updates: dict[str, np.ndarray]) -> None:
+        updates["output/bias"] *= 0.0
+
+    rule = UPDATES[name]
+    (fault,) = (variant for variant in update_variants(rule) if variant.name == "schedule a step early")
+    findings = explain_steps(rule, *made(fault.of(rule), change=change))
+    assert [(finding.node, finding.cause) for finding in findings] == [("step", fault.name), ("output/bias", "not updated")]
+
+
+def test_a_parameter_with_another_rule_is_named_by_it() -> None:
+    """An embedding that isn't decayed."""
+    rule = UPDATES["AdamW, clipped"]
+    before, steps = made(rule)
+    _, others = made(replace(rule, weight_decay=0.0))
+    mixed = [Step(one.gradients, {**one.after, TABLE: other.after[TABLE]}) for one, other in zip(steps, others, strict=True)]
+    (finding,) = explain_steps(rule, before, mixed)
+    assert (finding.node, finding.cause) == (TABLE, "decay missing")
+
+
+def test_most_parameters_with_another_rule_are_listed() -> None:
+    """And the one that is right isn't."""
+    rule = UPDATES["Adam"]
+    before, steps = made(rule)
+    _, others = made(replace(rule, eps_inside_root=True))
+    mixed = [Step(one.gradients, {**other.after, TABLE: one.after[TABLE]}) for one, other in zip(steps, others, strict=True)]
+    findings = explain_steps(rule, before, mixed)
+    assert {finding.node for finding in findings} == SHAPES.keys() - {KEY, TABLE}
+    assert {finding.cause for finding in findings} == {"ε inside the root"}
+
+
+def test_updates_that_are_not_finite() -> None:
+    def change(updates: dict[str, np.ndarray]) -> None:
+        updates[KERNEL][0, 0] = np.nan
+
+    before, steps = made(UPDATES["SGD"], steps=1, change=change)
+    (finding,) = explain_steps(UPDATES["SGD"], before, steps)
+    assert (finding.node, finding.cause, finding.local_error, finding.runner_up) == (KERNEL, "unexplained", np.inf, None)
+
+
+# --- what isn't three steps of one side
+
+
+def test_what_cant_be_explained_is_refused() -> None:
+    rule = UPDATES["SGD"]
+    before, steps = made(rule)
+    with pytest.raises(ParityError, match="expected optimizer steps to explain; received none"):
+        explain_steps(rule, before, [])
+    with pytest.raises(ParityError, match="a learning rate for each step up to step 3; the schedule has fewer"):
+        explain_steps(replace(rule, rates=(0.1, 0.2)), before, steps)
+    without = {path: array for path, array in steps[1].gradients.items() if path != KERNEL}
+    with pytest.raises(ParityError, match=f"step 2: expected gradients of the parameters before; not on both sides: {KERNEL}"):
+        explain_steps(rule, before, [steps[0], Step(without, steps[1].after)])
+    single = {path: array.astype(np.float32) for path, array in steps[0].after.items()}
+    with pytest.raises(ParityError, match=r"step 1: parameters after it: .*: expected float64 of shape .* received float32"):
+        unseen_updates(rule, before, [Step(steps[0].gradients, single)])
+    turned = {path: array.T for path, array in steps[0].gradients.items()}
+    with pytest.raises(ParityError, match=r"step 1: gradients: .* expected float64 of shape \[9, 6\], .* of shape \[6, 9\]"):
+        explain_steps(rule, before, [Step(turned, steps[0].after)])
