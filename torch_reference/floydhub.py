@@ -91,8 +91,7 @@ class FloydhubTransformer(nn.Module):
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
         """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation."""
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
-        for name, mask in zip(Masks._fields, masks, strict=True):
-            tap(f"mask.{name}", mask)
+        masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
         encoder_output = self.encode(source_ids, masks.encoder_self, tap)
         return self.decode(decoder_input_ids, encoder_output, masks.decoder_self, masks.cross, tap)
 

@@ -167,8 +167,7 @@ class PytorchTransformer(nn.Module):
         """What `forward` computes, every activation filed in `trace`."""
         tap = Tap(trace)
         masks = self.make_masks(source_ids, decoder_input_ids)
-        for name, mask in zip(Masks._fields, masks, strict=True):
-            tap(f"mask.{name}", mask)
+        masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
 
         encoder, encoder_tap = self.transformer.encoder, tap.scope("encoder")
         x = self.embed(self.source_embedding, source_ids, encoder_tap)

@@ -106,9 +106,7 @@ class StepwiseTransformer(nn.Module):
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
         """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation."""
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
-        for name, mask in zip(Masks._fields, masks, strict=True):
-            if mask is not None:
-                tap(f"mask.{name}", mask)
+        masks = Masks._make(mask if mask is None else tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
         inside = tap.scope("encoder")
         x = self.embed(self.encoder_embedding, source_ids, inside)
         if self.rung >= LAYERS:

@@ -105,4 +105,4 @@ class Corruption:
         shape = np.broadcast_shapes(value.shape, tuple(right.shape))
         value = np.broadcast_to(value, shape)
         self.changed = not np.array_equal(value, np.broadcast_to(alike, shape), equal_nan=value.dtype != bool)
-        return torch.from_numpy(np.ascontiguousarray(value)).to(right.dtype)
+        return torch.tensor(np.array(value)).to(right.dtype)

@@ -111,7 +111,7 @@ def try_injection(system: Prepared, injection: Injection) -> Kill:
             kill = dataclasses.replace(kill, fate="equivalent") if kill.fate == "not applicable" else kill
             continue
         result = compare_forward(system.model.config, problem, trace, right)
-        if "diverged" in (result.masks.verdict, result.forward.verdict):
+        if "diverged" in (result.masks.verdict, result.forward.verdict, result.truth.verdict):
             return _found(kill, injection, problem, result)
         kill = dataclasses.replace(kill, fate="missed")
     return kill
