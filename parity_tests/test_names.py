@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from families import FAMILIES, as_arrays, reference_trace, wide_norms
-from systems import SYSTEMS, TIED, Case, attended, make_case, make_labels, torch_activation_gradients, torch_trace
+from systems import SYSTEMS, TIED, Case, attended, make_case, make_labels, per_layer, torch_activation_gradients, torch_trace
 from torch.nn import functional as torch_functional
 
 from jax_transformer.config import TransformerConfig
@@ -19,11 +19,13 @@ from jax_transformer.parity import capture
 from jax_transformer.parity.adapters import observe
 from jax_transformer.parity.compare import compare
 from jax_transformer.parity.masks import infer_masks
+from jax_transformer.parity.name_drafts import Names, draft
 from jax_transformer.parity.names import NameMap
 from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.truth.graph import nodes
 from jax_transformer.porting.activations import activation_names
 from jax_transformer.porting.dialects import get_dialect
+from jax_transformer.trees import flatten
 
 NOT_MODULES = ("mask.*", "*.positions", "*position_bias")
 """What no module returns as we have it."""
@@ -93,6 +95,32 @@ def test_gradients_of_activations_have_the_same_names(name: str) -> None:
     assert missing == {}
     assert [name for name in expected if name not in found] == not_seen(expected, case.system.dialect)
     wrong = [name for name, array in found.items() if not compare(array, expected[name]).within(FLOAT64_RELATIVE_RMS)]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("name", "parameters", "activations"), [("hyunwoongko", 0.7, 0.55), ("pytorch_pre_gelu", 0.7, 0.2)])
+def test_what_a_draft_is_sure_of_is_right(name: str, parameters: float, activations: float, tmp_path: Path) -> None:
+    """And that is at least this part of all parameters and of all activations."""
+    case = make_case(name)
+    of_trace, captured = torch_trace(case.torch64, case), capture(case.torch64, case.ids())
+    ours = per_layer(flatten(case.params64))
+    theirs = {name: tensor.numpy() for name, tensor in case.torch64.state_dict().items()}
+    sides = [
+        Names(*({name: array.shape for name, array in part.items()} for part in side)) for side in ((captured, theirs), (of_trace, ours))
+    ]
+    (tmp_path / "names.yaml").write_text(draft(*sides), encoding="utf-8")
+    names = NameMap.read(tmp_path / "names.yaml")
+    found, missing = names.rename_parameters(theirs, sides[1].parameters)
+    assert missing == {}
+    assert len(found) >= parameters * len(ours)
+    for path, leaf in found.items():
+        np.testing.assert_array_equal(leaf, ours[path], err_msg=path)
+    found, missing = names.rename(captured, sides[1].activations)
+    assert missing == {}
+    assert len(found) >= activations * len(of_trace)
+    wrong = [
+        name for name, array in found.items() if not compare(array, of_trace[name], attended(name, of_trace)).within(FLOAT64_RELATIVE_RMS)
+    ]
     assert wrong == []
 
 

@@ -175,10 +175,13 @@ def _found(name: str, captured: Collection[str]) -> str | None:
 
 
 def _regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The array in this shape, if one of the two shapes is the other with neighbouring axes merged."""
-    ends = [{int(np.prod(sizes[:n])) for n in range(len(sizes) + 1)} for sizes in (array.shape, shape)]
-    fits = np.prod(array.shape) == np.prod(shape) and (ends[0] <= ends[1] or ends[1] <= ends[0])
-    return array.reshape(shape) if fits else None
+    return array.reshape(shape) if differ_in_grouping(array.shape, shape) else None
+
+
+def differ_in_grouping(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    """Whether one of the two shapes is the other with neighbouring axes merged (or is the same, but for axes of length 1)."""
+    ends = [{int(np.prod(shape[:n])) for n in range(len(shape) + 1)} for shape in (first, second)]
+    return int(np.prod(first)) == int(np.prod(second)) and (ends[0] <= ends[1] or ends[1] <= ends[0])
 
 
 def _renamed(arrays: dict[str, np.ndarray], missing: dict[str, str], like: Shapes, problems: list[str]) -> Renamed:
