@@ -98,7 +98,7 @@ def test_gradients_of_activations_have_the_same_names(name: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(("name", "parameters", "activations"), [("hyunwoongko", 0.7, 0.55), ("pytorch_pre_gelu", 0.7, 0.2)])
+@pytest.mark.parametrize(("name", "parameters", "activations"), [("hyunwoongko", 0.7, 0.5), ("pytorch_pre_gelu", 0.7, 0.2)])
 def test_what_a_draft_is_sure_of_is_right(name: str, parameters: float, activations: float, tmp_path: Path) -> None:
     """And that is at least this part of all parameters and of all activations."""
     case = make_case(name)

@@ -218,8 +218,9 @@ def _fit_activation(theirs: _Item, ours: _Item) -> _Fit | None:
     their_words, our_words = _of_activation(path, _place_theirs(path)), _of_activation(name, _place_ours(name))
     score = likeness(their_words, our_words)
     say_as_much = all((group in their_words) == (group in our_words) for group in ("role", "part"))
+    may_be_of_another_step = last in ("token_embedding", "embedding") or ours.name == "logits"  # before a scale, positions or a bias
     is_dropout = "drop" in path.lower()  # what it returns was named before, where it was computed
-    return None if score is None else _Fit(score - 2 * is_dropout, can_be_sure=say_as_much)
+    return None if score is None else _Fit(score - 2 * is_dropout, can_be_sure=say_as_much and not may_be_of_another_step)
 
 
 def _of_activation(name: str, place: str | None) -> Concepts:
