@@ -142,7 +142,8 @@ def test_a_family_seen_through_hooks_is_its_reference(family: str, attention: st
             captured = capture(case.torch64, case.inputs() | {"use_cache": False})
     finally:
         case.torch64.set_attn_implementation("eager")
-    trace = [node.name for node in nodes(case.config)]
+    graph = nodes(case.config)
+    trace = [node.name for node in graph]
     names = name_map(case.config, dialect)
     promised = [name for ours in names.activations.values() for name in ours]
     assert set(trace) - set(promised) == set(not_seen(trace, dialect, scaled=family not in ONE_TABLE_EACH))
@@ -155,3 +156,12 @@ def test_a_family_seen_through_hooks_is_its_reference(family: str, attention: st
     assert list(found) == [name for name in like if name in compared]
     wrong = {name: compare(array, expected[name]).relative_rms for name, array in found.items()}
     assert {name: error for name, error in wrong.items() if not error <= FLOAT64_RELATIVE_RMS} == {}
+    logits = {ours[0]: captured[key] for key, ours in names.activations.items() if key.endswith("@logits")}
+    ids = {"source_ids": case.source_ids, "decoder_input_ids": case.decoder_input_ids}
+    of_config = {
+        node.name: node.compute(case.config, {name: ids[name] for name in node.inputs}, {}) for node in graph if node.kind == "mask"
+    }
+    masks = infer_masks(logits, case.config)
+    assert list(masks) == list(of_config)
+    for name, mask in masks.items():
+        np.testing.assert_array_equal(mask, np.broadcast_to(of_config[name], mask.shape), err_msg=name)

@@ -122,7 +122,7 @@ class _Notes:
         """All that was found. Only now do the tensors of softmaxes know what they were computed from."""
         if self.keep_gradients:
             for name, tensor in self.found.items():
-                if tensor._version != self._versions[name]:
+                if _version(tensor) != self._versions[name]:
                     raise ParityError(
                         f"{name} is changed in place after it is computed, so that its gradient can't be told: capture() shows it"
                     )
@@ -136,19 +136,24 @@ class _Notes:
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
         if self.keep_gradients:
-            self.found[name], self._versions[name] = tensor, tensor._version
+            self.found[name], self._versions[name] = tensor, _version(tensor)
         else:
             self.found[name] = self._copy(tensor)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy on the CPU; the same of a tensor that was copied before and hasn't been changed since."""
-        version = -1 if tensor.is_inference() else tensor._version
+        version = _version(tensor)
         known = self._copies.get(id(tensor))
         if known and known[0]() is tensor and known[1] == version >= 0:
             return known[2]
         copy = tensor.detach().cpu().clone()
         self._copies[id(tensor)] = (weakref.ref(tensor), version, copy)
         return copy
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often the tensor was changed in place; -1: PyTorch doesn't say."""
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:

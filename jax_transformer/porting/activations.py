@@ -84,7 +84,7 @@ class _Naming:
             self.add(_input(self._head_module()), *stream)
 
     def head(self) -> None:
-        """The logits: what the head returns, unless their bias is added elsewhere."""
+        """The logits: what the head returns; where a bias is added later, what the model returns under this name, as transformers' do."""
         config, head = self.config, self._head_module()
         bias = {"none": None, "buffer": "constants/head_bias", "parameter": "head_bias" if config.tie_head else "head/bias"}[
             config.head_bias

@@ -76,6 +76,12 @@ def test_fused_projections_and_kernels_that_stand_the_other_way() -> None:
     assert not any("/query/" in line or "self_attention/key" in line for line in parameters)
 
 
+def test_one_that_may_be_either_is_a_guess() -> None:
+    _, parameters = lines(Names({}, blocks({"norm.gamma": (6,)})))
+    assert "  # enc.blocks.{i}.norm.gamma: encoder/layers/self_attention_norm/scale[{i}]" in parameters
+    assert "  # encoder/layers/feed_forward_norm/scale[{i}] [6]: perhaps enc.blocks.{i}.norm.gamma" in parameters
+
+
 def test_activations_that_words_and_shapes_tell() -> None:
     parts = {"attn.wq@input": (4, 5, 6), "attn.wq": (4, 5, 6), "attn@logits": (12, 5, 5), "attn": (4, 5, 6)}
     captured = blocks(parts) | {f"enc.blocks.{i}": (4, 5, 6) for i in range(2)} | {"proj": (4, 7, 12), "output": (4, 7, 12)}

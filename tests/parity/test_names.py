@@ -131,7 +131,7 @@ def test_layers_that_are_called_alike_are_written_in_one_line() -> None:
     """Only where {i} would stand for all of them, and for nothing else."""
     layers = {f"enc.{i}.linears.0": (f"encoder.layers.{i}.self_attention.query",) for i in range(2)}
     shifted = {"enc.1.norm@input": ("encoder.layers.0.output",), "norm@input": ("encoder.layers.1.output",)}
-    partly = {"enc.0.out": ("encoder.layers.0.feed_forward.output",), "last": ("encoder.layers.1.feed_forward.output",)}
+    partly = {f"dec.{i}.out": (f"decoder.layers.{i}.output",) for i in range(2)} | {"last": ("decoder.layers.2.output", "decoder.output")}
     kernels = {f"enc.{i}.w": ParameterName(f"encoder/k[{i}]", Axes.parse("O I -> I O")) for i in range(2)}
     text = NameMap(layers | shifted | partly, kernels).text()
     assert text.splitlines() == [
@@ -139,8 +139,9 @@ def test_layers_that_are_called_alike_are_written_in_one_line() -> None:
         "  enc.{i}.linears.0: encoder.layers.{i}.self_attention.query",
         "  enc.1.norm@input: encoder.layers.0.output",
         "  norm@input: encoder.layers.1.output",
-        "  enc.0.out: encoder.layers.0.feed_forward.output",
-        "  last: encoder.layers.1.feed_forward.output",
+        "  dec.0.out: decoder.layers.0.output",
+        "  dec.1.out: decoder.layers.1.output",
+        '  last: ["decoder.layers.2.output", "decoder.output"]',
         "parameters:",
         '  enc.{i}.w: {name: "encoder/k[{i}]", axes: "O I -> I O"}',
     ]
