@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from jax_transformer.parity import assert_parity, capture
+from jax_transformer.parity.adapters import observe
 from jax_transformer.parity.arrays import ParityError, read_arrays
 
 
@@ -28,7 +29,10 @@ class Twice(nn.Module):
 def test_every_call_of_every_submodule(tmp_path: Path) -> None:
     module, x = Twice().eval(), torch.randn(2, 3)
     found = capture(module, [x], tmp_path / "trace.npz")
-    assert list(found) == ["linear", "norm", "norm#2", "output.sum", "output.parts.0", "output.parts.1.0"]
+    assert list(found) == [
+        "output@input", "linear@input", "linear", "norm@input", "norm", "norm#2@input", "norm#2",
+        "output.sum", "output.parts.0", "output.parts.1.0",
+    ]  # fmt: skip
     with torch.no_grad():
         expected = module(x)
     np.testing.assert_array_equal(found["linear"], module.linear(x).detach().numpy())
@@ -37,7 +41,7 @@ def test_every_call_of_every_submodule(tmp_path: Path) -> None:
     kept = read_arrays(tmp_path / "trace.npz")
     assert list(kept.arrays) == list(found)
     assert kept.notes["framework"].startswith("torch 2")
-    assert not any(part._forward_hooks for part in module.modules()), "hooks are taken off again"
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()), "hooks are taken off again"
 
 
 def test_keyword_arguments_and_bfloat16(tmp_path: Path) -> None:
@@ -52,6 +56,107 @@ def test_a_fused_layer_shows_its_submodules() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dtype=torch.float64).eval()
     found = capture(layer, [torch.randn(2, 5, 8, dtype=torch.float64)])
     assert {"self_attn.0", "linear1", "linear2", "norm1", "norm2", "output"} <= set(found)
+
+
+class Attentions(nn.Module):
+    """Softmaxes of every sort: its own, one in C++, a module's, and those of a fused attention with and without its weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.softmax = nn.Linear(4, 4), nn.Softmax(dim=-1)
+        self.fused = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, *, x: torch.Tensor) -> torch.Tensor:
+        query = self.query(x)
+        y = torch.softmax(query @ x.mT, dim=-1) @ x
+        y = y + nn.functional.scaled_dot_product_attention(query, x, x)
+        y = y + self.softmax(query @ x.mT) @ x
+        return y + self.fused(query, x, x, need_weights=False)[0] + self.fused(query, x, x)[0]
+
+
+@pytest.fixture
+def attentions() -> Attentions:
+    torch.manual_seed(0)
+    return Attentions().eval().double()
+
+
+X = torch.randn(3, 5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def test_softmaxes_wherever_they_are_computed(attentions: Attentions) -> None:
+    found = capture(attentions, {"x": X})
+    own = ["output@logits", "output@weights", "output@logits#2", "output@weights#2"]
+    fused = ["fused@input", "fused@logits", "fused@weights", "fused.0"]
+    again = ["fused#2@input", "fused#2@logits", "fused#2@weights", "fused#2.0", "fused#2.1"]
+    part = ["softmax@input", "softmax@logits", "softmax@weights", "softmax"]
+    assert list(found) == ["output@input", "query@input", "query", *own, *part, *fused, *again, "output"]
+    scores = found["query"] @ X.mT.numpy()
+    np.testing.assert_allclose(found["output@logits"], scores, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found["output@logits#2"], scores / 2, rtol=1e-12, atol=1e-14)
+    assert found["fused@logits"].shape == (3, 2, 5, 5)
+    np.testing.assert_allclose(found["fused#2@logits"].reshape(3, 2, 5, 5), found["fused@logits"], rtol=1e-12, atol=1e-14)
+    for name in [name for name in found if "@logits" in name]:
+        exponentials = np.exp(found[name])
+        weights = exponentials / exponentials.sum(-1, keepdims=True)
+        np.testing.assert_allclose(found[name.replace("logits", "weights")], weights, rtol=1e-12)
+
+
+def test_one_tensor_is_kept_once(attentions: Attentions) -> None:
+    found = capture(attentions, {"x": X})
+    assert np.shares_memory(found["fused@input"], found["query"])
+    assert not np.shares_memory(found["output"], found["query"])
+
+
+class InPlace(nn.Module):
+    """Writes over what its linear map returned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.relu = nn.Linear(3, 4), nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.relu(self.linear(x)) + 1
+
+
+def test_what_is_written_over_was_kept_before() -> None:
+    torch.manual_seed(0)
+    module, x = InPlace().eval(), torch.randn(5, 3)
+    found = capture(module, [x])
+    assert found["linear"].min() < 0
+    np.testing.assert_array_equal(found["relu@input"], found["linear"])
+    np.testing.assert_array_equal(found["relu"], found["linear"].clip(0))
+    with pytest.raises(ParityError, match="linear is changed in place after it is computed"):
+        observe(module, [x], keep_gradients=True)
+
+
+def test_gradients_of_activations(attentions: Attentions) -> None:
+    """Of logits they follow from those of weights."""
+    found = observe(attentions, {"x": X}, keep_gradients=True)
+    found["output"].sin().sum().backward()
+    assert attentions.query.weight.grad is not None
+    for name in [name for name in found if "@logits" in name]:
+        weights, gradient = found[name.replace("logits", "weights")], found[name.replace("logits", "weights")].grad
+        logits_gradient = found[name].grad
+        assert gradient is not None
+        assert logits_gradient is not None
+        assert gradient.abs().max() > 0.01
+        expected = weights * (gradient - (gradient * weights).sum(-1, keepdim=True))
+        torch.testing.assert_close(logits_gradient, expected.detach(), rtol=1e-12, atol=1e-14)
+    assert found["output@input"].grad is None, "no parameter leads to it"
+    assert not any(tensor.requires_grad for tensor in observe(attentions, {"x": X}).values())
+
+
+def test_names_when_a_submodule_is_called_output() -> None:
+    class Outer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.output = nn.Linear(2, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * self.output(x)
+
+    found = capture(Outer().eval(), [torch.ones(1, 2)])
+    assert list(found) == ["output#own@input", "output@input", "output", "output#own"]
 
 
 def test_two_modules_are_compared(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "run_config": {"data_config", *CONFIG},
     "model": CONFIG,
     "data": RUN,
-    "parity": set(),
+    "parity": {"porting.rules"},  # how axes correspond, which maps of names say as the porting tables do; NumPy only
     "porting": DIRECTORY,
     "model_directory": {"data.tokenizers", "porting.files", "porting.rules", "trees", *MODEL},  # its files are tensors and tokenizers
     "decoding": DIRECTORY,
@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
 
 FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
-    "parity": {"numpy", "rich", "torch"},
+    "parity": {"numpy", "rich", "torch", "yaml"},
     "pages": {"numpy"},
     "config": set(),
     "trees": set(),

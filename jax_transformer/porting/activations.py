@@ -1,0 +1,169 @@
+"""Which of a PyTorch model's activations are which of ours: what the rules say of parameters, said of the modules that hold them.
+
+A rule `decoder.layers.{i}.src_attn.linears.0.weight ↔ decoder/layers/cross_attention/query/kernel` says that what the module
+`decoder.layers.0.src_attn.linears.0` returns is our `decoder.layers.0.cross_attention.query`. The rest follows from the order in which a
+Transformer computes: what a sublayer reads is the residual stream before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.porting.rules import Rule
+
+OWN = "output"
+"""What the model itself returns, as its observer calls it; PATH and PATH@input are what a module returns and reads, PATH@logits and
+PATH@weights what a softmax in it does."""
+
+
+def activation_names(config: TransformerConfig, rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
+    """The names under which hooks on the model's modules find activations → our names of these.
+
+    A name of ours stands once. Left out is what no module reads or returns, and what can't be told from rules: masks, positions, biases by
+    distance, embeddings that are scaled or shared, and the projections of attentions that are no modules, as of `nn.MultiheadAttention`.
+    In evaluation mode what a dropout returns is what it was given, so that its name isn't needed.
+    """
+    naming = _Naming(config, rules)
+    naming.stack("encoder")
+    naming.stack("decoder")
+    naming.head()
+    return {captured: tuple(names) for captured, names in naming.found.items()}
+
+
+class _Naming:
+    """The names found so far, and the modules by what they hold."""
+
+    def __init__(self, config: TransformerConfig, rules: Iterable[Rule]) -> None:
+        self.config = config
+        self.found: dict[str, list[str]] = {}
+        self._named: set[str] = set()
+        self._rules = {path: rule for rule in rules for path in rule.paths}
+        self._has_norms = config.norm_kind != "none"
+        self._sublayers: dict[str, tuple[str, ...]] = {
+            "encoder": ("self_attention", *(["feed_forward"] if config.feed_forward else [])),
+            "decoder": ("self_attention", "cross_attention", *(["feed_forward"] if config.feed_forward else [])),
+        }
+
+    def add(self, captured: str | None, *names: str) -> None:
+        """What is captured under one name (None: nothing) is what we call these, unless something else already is."""
+        new = [name for name in names if name not in self._named]
+        if captured and new:
+            self.found.setdefault(captured, []).extend(new)
+            self._named.update(new)
+
+    def stack(self, stack: Literal["encoder", "decoder"]) -> None:
+        """From the embedding to the last norm."""
+        config, sublayers = self.config, self._sublayers[stack]
+        layers = getattr(config, stack).num_layers
+        self._token_embedding(stack)
+        stream = [f"{stack}.embedding"]
+        for i in range(layers):
+            for sublayer in sublayers:
+                ours, path = f"{stack}.layers.{i}.{sublayer}", f"{stack}/layers/{sublayer}"
+                norm = self._module(f"{path}_norm/scale", i) if self._has_norms else None
+                if norm and config.norm_placement == "pre":
+                    self.add(_input(norm), *stream)
+                    self.add(norm, f"{ours}_norm")
+                else:
+                    self.add(_input(self._reader(path, i)), *stream)
+                self._feed_forward(path, i, ours) if sublayer == "feed_forward" else self._attention(path, i, ours)
+                stream = [] if sublayer == "feed_forward" else [f"{ours}_residual"]
+                if sublayer == sublayers[-1]:
+                    stream += [f"{stack}.layers.{i}.output", *([f"{stack}.output"] if i == layers - 1 and not config.final_norm else [])]
+                if norm and config.norm_placement == "post":
+                    self.add(norm, f"{ours}_norm", *stream)
+        if config.final_norm:
+            norm = self._module(f"{stack}/final_norm/scale")
+            self.add(_input(norm), *stream)
+            self.add(norm, f"{stack}.output")
+        elif stack == "encoder":
+            self.add(_input(self._key_reader("decoder/layers/cross_attention", 0)), *stream)
+        elif not config.scale_head:
+            self.add(_input(self._head_module()), *stream)
+
+    def head(self) -> None:
+        """The logits: what the head returns; where a bias is added later, what the model returns under this name, as transformers' do."""
+        config, head = self.config, self._head_module()
+        bias = {"none": None, "buffer": "constants/head_bias", "parameter": "head_bias" if config.tie_head else "head/bias"}[
+            config.head_bias
+        ]
+        is_whole = bias is None or (bias in self._rules and self._owner(bias) == head)
+        self.add(head if is_whole else f"{OWN}.logits", "logits")
+
+    def _token_embedding(self, stack: str) -> None:
+        """What a table's module returns, where nothing is done to it first and no other side reads the table."""
+        config = self.config
+        if not (config.scale_embedding or config.share_embeddings):
+            table = {"encoder": "source_embedding", "decoder": "target_embedding"}[stack]
+            self.add(self._module(f"{table}/embedding"), f"{stack}.token_embedding")
+
+    def _attention(self, path: str, layer: int, ours: str) -> None:
+        whole = self._attention_module(path, layer)
+        number = "#2" if "cross" in path and whole == self._attention_module(path.replace("cross", "self"), layer) else ""
+        for name in ("query", "key", "value"):
+            self.add(self._module(f"{path}/{name}/kernel", layer), f"{ours}.{name}")
+        self.add(f"{whole}@logits{number}", f"{ours}.logits")
+        self.add(f"{whole}@weights{number}", f"{ours}.weights")
+        if not self.config.attention_output:
+            self.add(whole, f"{ours}.context", f"{ours}.output")  # the same, its heads apart and in one
+        elif self._is_fused_within(path, layer):
+            self.add(f"{whole}.0", f"{ours}.output")
+        else:
+            output = self._module(f"{path}/output/kernel", layer)
+            self.add(_input(output), f"{ours}.context")
+            self.add(output, f"{ours}.output")
+
+    def _feed_forward(self, path: str, layer: int, ours: str) -> None:
+        output = self._module(f"{path}/output/kernel", layer)
+        self.add(_input(output), f"{ours}.hidden")
+        self.add(output, f"{ours}.output")
+
+    # --- modules
+
+    def _owner(self, path: str, layer: int | None = None) -> str:
+        """The path of the module that holds the tensor of this leaf; of the model itself, "output"."""
+        name = self._rules[path].names[0]
+        return name.replace("{i}", str(layer)).rpartition(".")[0] or OWN
+
+    def _module(self, path: str, layer: int | None = None) -> str | None:
+        """The module whose own parameter this leaf is, alone; None where it is a part of a fused one, or is missing."""
+        rule = self._rules.get(path)
+        return None if rule is None or not rule.are_copies else self._owner(path, layer)
+
+    def _head_module(self) -> str | None:
+        """Of tied tensors a table names the head's last."""
+        if not self.config.tie_head:
+            return self._module("head/kernel")
+        rule = self._rules["shared_embedding/embedding" if self.config.share_embeddings else "target_embedding/embedding"]
+        return rule.names[-1].rpartition(".")[0] if len(rule.names) > 1 else None
+
+    def _reader(self, path: str, layer: int) -> str | None:
+        """The module of a sublayer that reads the residual stream."""
+        if path.endswith("feed_forward"):
+            return self._module(f"{path}/hidden/kernel", layer)
+        return self._owner(f"{path}/query/kernel", layer)
+
+    def _key_reader(self, path: str, layer: int) -> str | None:
+        """The module whose first input the keys are made of."""
+        return None if self._is_fused_within(path, layer) else self._owner(f"{path}/key/kernel", layer)
+
+    def _is_fused_within(self, path: str, layer: int) -> bool:
+        """Whether the attention's module holds query, key and value as one parameter of its own, as nn.MultiheadAttention does, whose
+        parts are no modules that are called, and which returns its output first."""
+        is_fused = not self._rules[f"{path}/query/kernel"].are_copies
+        return is_fused and self._owner(f"{path}/query/kernel", layer) == self._attention_module(path, layer)
+
+    def _attention_module(self, path: str, layer: int) -> str:
+        """The innermost module that has all the parameters of an attention in it. (A list of modules is none that runs.)"""
+        parts = ("query", "key", "value", *(["output"] if self.config.attention_output else []))
+        owners = [self._owner(f"{path}/{part}/kernel", layer).split(".") for part in parts]
+        length = next((n for n, names in enumerate(zip(*owners, strict=False)) if len(set(names)) > 1), min(map(len, owners)))
+        if all(len(owner) > length and owner[length].isdigit() for owner in owners):
+            length -= 1
+        return ".".join(owners[0][:length]) or OWN
+
+
+def _input(module: str | None) -> str | None:
+    return module and f"{module}@input"

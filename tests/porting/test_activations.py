@@ -1,0 +1,75 @@
+"""Names of activations that follow from rules: cases that no dialect's table has. (The tables' are in parity_tests/test_names.py.)"""
+
+from __future__ import annotations
+
+import copy
+import re
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.parity.truth.graph import nodes
+from jax_transformer.porting.activations import activation_names
+from jax_transformer.porting.dialects import all_dialects, harvard
+from jax_transformer.porting.rules import Rule
+
+SIZES = {
+    "d_model": 6, "num_heads": 2, "d_ff": 8, "num_encoder_layers": 2, "num_decoder_layers": 2, "max_length": 9,
+    "source_vocab_size": 11, "target_vocab_size": 12,
+}  # fmt: skip
+
+
+def renamed(rules: list[Rule], how: dict[str, str]) -> list[Rule]:
+    """The rules with parts of their tensors' names replaced."""
+
+    def other(name: str) -> str:
+        for before, after in how.items():
+            name = name.replace(before, after)
+        return name
+
+    table = [copy.copy(rule) for rule in rules]
+    for rule in table:
+        rule.names = tuple(other(name) for name in rule.names)
+    return table
+
+
+def config_of(**fields: object) -> TransformerConfig:
+    return TransformerConfig(**(SIZES | harvard.DIALECT.fixed | fields))  # type: ignore[arg-type]
+
+
+def test_a_list_of_modules_is_none_that_runs() -> None:
+    config = config_of()
+    names = activation_names(config, harvard.DIALECT.rules(config))
+    assert names["decoder.layers.1.src_attn@weights"] == ("decoder.layers.1.cross_attention.weights",)
+    assert names["decoder.layers.1.src_attn.linears.3@input"] == ("decoder.layers.1.cross_attention.context",)
+    assert not any(name.split("@")[0].endswith("linears") for name in names)
+
+
+def test_two_attentions_in_one_module_are_told_apart_by_their_order() -> None:
+    config = config_of()
+    flat = renamed(harvard.DIALECT.rules(config), {".self_attn.linears.": ".own_", ".src_attn.linears.": ".cross_"})
+    names = activation_names(config, flat)
+    assert names["decoder.layers.0@logits"] == ("decoder.layers.0.self_attention.logits",)
+    assert names["decoder.layers.0@logits#2"] == ("decoder.layers.0.cross_attention.logits",)
+    assert names["encoder.layers.1@weights"] == ("encoder.layers.1.self_attention.weights",)
+
+
+def test_queries_keys_and_values_of_one_linear_map() -> None:
+    """A module of its own that is called, unlike nn.MultiheadAttention's parameter."""
+    config = config_of(norm_placement="post", final_norm=False)
+    fused = [rule for rule in harvard.DIALECT.rules(config) if not re.search(r"linears\.[012]|^(en|de)coder\.norm", rule.names[0])]
+    for stack, attention, ours in (("encoder", "self_attn", "self"), ("decoder", "self_attn", "self"), ("decoder", "src_attn", "cross")):
+        path = f"{stack}/layers/{ours}_attention/{{query,key,value}}/kernel"
+        fused.append(Rule(f"{stack}.layers.{{i}}.{attention}.qkv.weight", path, "(3 N H) D -> D N H"))
+    names = activation_names(config, fused)
+    assert names["encoder.layers.0.self_attn.qkv@input"] == ("encoder.embedding",)
+    assert names["encoder.layers.0.self_attn@logits"] == ("encoder.layers.0.self_attention.logits",)
+    assert names["decoder.layers.0.src_attn.linears.3"] == ("decoder.layers.0.cross_attention.output",)
+    assert not any(ours.endswith((".query", ".key", ".value")) for found in names.values() for ours in found)
+
+
+def test_every_name_is_one_of_the_trace_and_stands_once() -> None:
+    for dialect in all_dialects().values():
+        choices = {name: values[0] for name, values in dialect.choices.items()}
+        config = TransformerConfig(**(SIZES | {"target_vocab_size": 11} | dialect.fixed | choices))  # type: ignore[arg-type]
+        ours = [name for names in activation_names(config, dialect.rules(config)).values() for name in names]
+        assert len(set(ours)) == len(ours)
+        assert set(ours) <= {node.name for node in nodes(config)}, dialect.name
