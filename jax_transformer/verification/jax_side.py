@@ -84,7 +84,8 @@ class JaxSide:
         """Compiled once for each shape of batches."""
         shape = batch.source_ids.shape, batch.decoder_input_ids.shape
         if shape not in self._steps:
-            self._steps[shape] = make_train_step(self.config, SETUP).lower(state, batch).compile(compiler_options=_options)
+            jitted: Any = make_train_step(self.config, SETUP)
+            self._steps[shape] = jitted.lower(state, batch).compile(compiler_options=_options)
         return self._steps[shape]
 
     def _parameter_gradients(self, problem: Problem, state: TrainState) -> Arrays:

@@ -1,0 +1,182 @@
+"""Any PyTorch module as a reference: hooks show what it computes, a dialect or a map of names says what that is here."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jax_transformer.config import TransformerConfig
+from jax_transformer.model import functional
+from jax_transformer.parity.adapters import OWN, observe
+from jax_transformer.parity.arrays import ParityError
+from jax_transformer.parity.masks import infer_masks
+from jax_transformer.parity.names import NameMap
+from jax_transformer.porting.activations import activation_names
+from jax_transformer.porting.convert import params_from_state_dict, state_dict_from_params
+from jax_transformer.porting.dialects import Dialect
+from jax_transformer.porting.files import as_arrays
+from jax_transformer.porting.rules import Rule, Tensors
+from jax_transformer.trees import flatten
+from jax_transformer.verification.sides import Arrays, CannotRun
+from jax_transformer.verification.torch_side import Pass, to_array
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class ModuleReference:
+    """A module of the user's, with its weights."""
+
+    module: nn.Module
+    dialect: Dialect
+    """Whose rules say which of its parameters are which of ours."""
+    config: TransformerConfig
+    constants: Mapping[str, np.ndarray]
+    """The model's, by name: those that the dialect's checkpoints don't hold are the module's own business."""
+    names: NameMap
+
+    def __post_init__(self) -> None:
+        training = next((name or "the module itself" for name, part in self.module.named_modules() if part.training), None)
+        if training is not None:
+            raise ParityError(f"expected a module in evaluation mode; {training} is in training mode: call .eval() first")
+
+    def own(self) -> Mapping[str, np.ndarray]:
+        return as_arrays(self.module.state_dict())
+
+    def build(self, dtype: torch.dtype) -> nn.Module:
+        return copy.deepcopy(self.module).to(dtype)
+
+    def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
+        return state_dict_from_params(self.config, params, self.dialect, names)
+
+    def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
+        table = self.constants["encoder_positions"] if self.dialect.leaves_out_positions(self.config) else None
+        return flatten(params_from_state_dict(self.config, state_dict, self.dialect, table))
+
+    def visible(self, trace: Collection[str]) -> set[str]:
+        """Those of our activations, of all that our trace has, that can be seen in the module."""
+        shapes = dict.fromkeys(trace, ())
+        promised = {name for names in self.names.activations.values() for name in names}
+        masks = {f"mask.{kind}" for kind, logits in MASKED.items() if logits in promised}
+        return {name for name in shapes if name in promised | masks}
+
+    def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
+        inputs = self.inputs(module, source_ids, decoder_input_ids)
+        if not watched:
+            return Pass(_logits(module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)), dict, dict)
+        found = observe(module, inputs, keep_gradients=gradients)
+        shapes = _shapes(self.config, tuple(source_ids.shape), tuple(decoder_input_ids.shape))
+        logits = found.get("output.logits", found.get(f"{OWN}.0", found.get(OWN)))
+        if logits is None:
+            raise ParityError(f"expected a module that returns logits; {type(self.module).__name__} returned no tensor")
+        return Pass(logits, partial(self._named, found, shapes), partial(self._named_gradients, found, shapes))
+
+    def inputs(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> Any:
+        """What the module is called with: (source_ids, decoder_input_ids), or, if it takes these names, as transformers' models are."""
+        taken = inspect.signature(module.forward).parameters
+        if {"input_ids", "decoder_input_ids"} <= taken.keys():
+            named = {"input_ids": source_ids, "attention_mask": source_ids != self.config.source_pad_id,
+                     "decoder_input_ids": decoder_input_ids, "use_cache": False}  # fmt: skip
+            return {name: value for name, value in named.items() if name in taken}
+        return (source_ids, decoder_input_ids)
+
+    def _named(self, found: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        import torch
+
+        arrays = self.names.rename({name: to_array(tensor) for name, tensor in found.items()}, shapes).arrays
+        masks = infer_masks(arrays, self.config)
+        ordered = {name: (masks | arrays)[name] for name in shapes if name in masks or name in arrays}
+        return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in ordered.items()}
+
+    def _named_gradients(self, found: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        import torch
+
+        gradients = {name: tensor.grad for name, tensor in found.items() if tensor.is_floating_point() and tensor.grad is not None}
+        arrays = self.names.rename({name: to_array(gradient) for name, gradient in gradients.items()}, shapes).arrays
+        return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+    def greedy(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int) -> torch.Tensor:
+        """The likeliest token again and again, the whole prefix computed anew each time."""
+        import torch
+
+        prefix = source_ids.new_full((len(source_ids), 1), start_id)
+        finished = torch.zeros(len(source_ids), dtype=torch.bool)
+        for _ in range(most):
+            inputs = self.inputs(module, source_ids, prefix)
+            logits = _logits(module(**inputs) if isinstance(inputs, Mapping) else module(*inputs))
+            likeliest = logits[:, -1].argmax(dim=-1).masked_fill(finished, self.config.target_pad_id)
+            prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
+            finished |= likeliest == eos_id
+            if finished.all():
+                break
+        return prefix[:, 1:]
+
+    def beams(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int) -> torch.Tensor:
+        raise CannotRun("a module has no beam search of its own")
+
+
+MASKED = {
+    "encoder_self": "encoder.layers.0.self_attention.logits",
+    "decoder_self": "decoder.layers.0.self_attention.logits",
+    "cross": "decoder.layers.0.cross_attention.logits",
+}
+"""Mask → the logits that it is read off."""
+
+
+def _logits(output: Any) -> torch.Tensor:
+    """The module's output, or what of it is called logits, or its first part."""
+    found = getattr(output, "logits", output)
+    tensor: torch.Tensor = found[0] if isinstance(found, (tuple, list)) else found
+    return tensor
+
+
+def _shapes(config: TransformerConfig, source: tuple[int, ...], target: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Of our trace, by name, in execution order."""
+    ids = [jax.ShapeDtypeStruct(shape, np.int32) for shape in (source, target)]
+    _, trace = jax.eval_shape(partial(functional.apply, config, return_trace=True), functional.abstract_params(config), *ids)
+    return {name: value.shape for name, value in trace.items()}
+
+
+# --- what says which parameters and activations are which
+
+
+def names_of(dialect: Dialect, config: TransformerConfig) -> NameMap:
+    """The activations of a known dialect's programs, as far as modules compute them."""
+    return NameMap(activation_names(config, dialect.rules(config)))
+
+
+def dialect_of_map(names: NameMap, constants: Mapping[str, np.ndarray]) -> Dialect:
+    """A dialect of the user's: the parameters that a map names, one by one."""
+    rules = [Rule(theirs, name.name.replace("[{i}]", ""), _axes(name)) for theirs, name in names.parameters.items()]
+    return Dialect(
+        name="map",
+        title="names given by a map",
+        recognises=lambda names: False,
+        fixed={},
+        read=_tells_nothing,
+        asks={},
+        rules=lambda config: rules,
+        refuses=lambda config: [],
+        computed=lambda config: {f"constants/{name}": np.asarray(leaf) for name, leaf in constants.items()},
+    )
+
+
+def _tells_nothing(tensors: Tensors) -> dict[str, Any]:
+    return {}
+
+
+def _axes(name: Any) -> str:
+    """As a rule has them."""
+    if name.axes is None:
+        return ""
+    left = " ".join(group[0] if len(group) == 1 else f"({' '.join(group)})" for group in name.axes.torch)
+    return f"{left} -> {' '.join(name.axes.jax)}"
