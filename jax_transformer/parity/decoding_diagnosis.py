@@ -54,14 +54,24 @@ def explain_decoding(
     truth = _judged(problem, problem.truth, received, scores, allowed)
     if not truth.is_wrong.any():
         return Explanation(None, truth.forgiven, _forgiven_as(problem, received) if truth.forgiven else ())
-    judged = [(outcome, _judged(problem, outcome.decoded, received, scores, allowed)) for outcome in problem.outcomes]
-    fitting = [outcome for outcome, judgement in judged if _explains(judgement, truth)]
-    matches = tuple(Match(outcome.variant.name, judgement.score_error) for outcome, judgement in judged if _explains(judgement, truth))
-    others = [(judgement.distance, outcome.variant.name) for outcome, judgement in judged if not _explains(judgement, truth)]
-    nearest = min((other for other in others if other[0] < truth.distance), default=None)  # one without effect is as near as the truth
-    runner_up = None if nearest is None else Match(nearest[1], _residual(nearest[0]))
-    finding = Finding("decode", "decode", _residual(truth.distance), matches, runner_up, _told_apart_by(fitting, scores is not None))
+    is_enough = scores is not None or truth.is_wrong.sum() >= tolerances.DECODED_OTHERWISE
+    fitting: list[tuple[Outcome, _Judgement]] = []
+    others: list[tuple[Outcome, _Judgement]] = []
+    for outcome in problem.outcomes:
+        judgement = _judged(problem, outcome.decoded, received, scores, allowed)
+        (fitting if is_enough and _explains(judgement, truth) else others).append((outcome, judgement))
+    finding = Finding(
+        node="decode",
+        kind="decode",
+        local_error=truth.residual,
+        matches=tuple(Match(outcome.variant.name, judgement.residual) for outcome, judgement in fitting),
+        runner_up=_runner_up(others, truth),
+        told_apart_by=_told_apart_by([outcome for outcome, _ in fitting], scores is not None) if is_enough else MORE,
+    )
     return Explanation(finding, truth.forgiven)
+
+
+MORE = "the scores of the hypotheses, which were not given, or more sentences that are decoded otherwise: by so few nothing is named"
 
 
 class _Judgement(NamedTuple):
@@ -76,8 +86,9 @@ class _Judgement(NamedTuple):
     """The share of all tokens that stand at or behind the first difference of their sentence; and the largest error of a score."""
 
     @property
-    def score_error(self) -> float:
-        return self.distance[1]
+    def residual(self) -> float:
+        """One number: of the tokens or, where all are the same, of the scores."""
+        return self.distance[0] or self.distance[1]
 
 
 def _judged(problem: DecodingProblem, decoded: Decoded, received: np.ndarray, scores: np.ndarray | None, allowed: float) -> _Judgement:
@@ -132,9 +143,12 @@ def _forgiven_as(problem: DecodingProblem, received: np.ndarray) -> tuple[str, .
     return tuple(found)
 
 
-def _residual(distance: tuple[float, float]) -> float:
-    """One number: of the tokens or, where all are the same, of the scores."""
-    return distance[0] or distance[1]
+def _runner_up(others: list[tuple[Outcome, _Judgement]], truth: _Judgement) -> Match | None:
+    """What agrees longest, if longer than the truth: a variant that has no effect agrees as long as that."""
+    nearest = min(others, key=lambda other: other[1].distance, default=None)
+    if nearest is None or nearest[1].distance >= truth.distance:
+        return None
+    return Match(nearest[0].variant.name, nearest[1].residual)
 
 
 def _told_apart_by(fitting: list[Outcome], has_scores: bool) -> str:

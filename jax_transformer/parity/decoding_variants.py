@@ -139,6 +139,7 @@ def catalogue(problem: DecodingProblem) -> Iterator[Variant]:
 # --- how hypotheses are compared
 
 LENGTHS = "sentences whose best hypotheses have several lengths, and the scores"
+POWERS = (0.0, 0.5, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
 PENALTIES = {"huggingface": "n^p (huggingface)", "gnmt": "((5 + n) / 6)^p (gnmt)"}
 
 
@@ -152,10 +153,12 @@ def _scores(rule: DecodeRule) -> Iterator[Variant]:
         yield _ruled("end token not counted in the length", LENGTHS, counts_end=False)
         yield _ruled("start token counted in the length", LENGTHS, counts_start=True)
         yield _ruled("start token counted in the length, the end token not", cut_off, counts_start=True, counts_end=False)
-        yield _ruled("length penalty not applied", LENGTHS, length_penalty=0.0)
         yield _ruled("length penalty multiplied by", LENGTHS, length_penalty=-rule.length_penalty)
         (other,) = PENALTIES.keys() - {rule.semantics}
         yield _ruled(f"length penalty {PENALTIES[other]}", LENGTHS, semantics=other)
+    for power in POWERS:
+        if power != rule.length_penalty:
+            yield _ruled(f"length penalty p = {power:g}" if power else "length penalty not applied", LENGTHS, length_penalty=power)
     yield _ruled("scores without log-softmax", "several beams, and the scores", normalizes=False)
 
 
