@@ -27,8 +27,7 @@ def render(report: Mapping[str, Any]) -> str:
       ValueError: another schema.
     """
     if report.get("schema") != 1:
-        raise ValueError(
-            f"expected a parity report of schema 1; received schema {report.get('schema')!r}: write it again with this version"
-        )
+        received = report.get("schema")
+        raise ValueError(f"expected a parity report of schema 1; received schema {received!r}: write it anew with this version")
     title = f"Parity · {report['candidate']} · {report['verdict']}"
     return assemble(title, dict(report), style=TEMPLATE / STYLE, scripts=[TEMPLATE / name for name in SCRIPTS])

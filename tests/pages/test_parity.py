@@ -58,5 +58,5 @@ def test_every_source_of_the_page_is_used() -> None:
 
 
 def test_another_schema_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected a parity report of schema 1; received schema 2: write it anew"):
+    with pytest.raises(ValueError, match="expected a parity report of schema 1; received schema 2: write it anew with this version"):
         parity.render(report() | {"schema": 2})

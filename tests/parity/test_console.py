@@ -100,7 +100,9 @@ def test_causes_that_cannot_be_told_apart_say_what_would() -> None:
     assert "told apart by a longer sentence" in text
     alone = joined(printed(diverged(faults=(make_fault(Match("one", 1e-16)),))))
     assert "residual 1.00e-16; no other variant can be told from it" in alone
-    assert "nearest three leaves 1.00e-01, which is too much" in joined(printed(diverged(faults=(make_fault(runner_up=Match("three", 0.1)),))))
+    assert "nearest three leaves 1.00e-01, which is too much" in joined(
+        printed(diverged(faults=(make_fault(runner_up=Match("three", 0.1)),)))
+    )
 
 
 def test_sides_and_causes_are_grouped_in_execution_order() -> None:

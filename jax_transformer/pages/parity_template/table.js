@@ -8,7 +8,7 @@ const collator = new Intl.Collator('en', { numeric: true });
  * Returns {node, show(rows)}.
  */
 function sortableTable(label, columns, rows) {
-  const state = { rows, by: 0, descending: false, showsAll: false };
+  const state = { rows, by: 0, descending: false, showsAll: false, rest: null };
   const drawn = new Map(); // a row's element is made once
   const body = element('tbody');
   const buttons = columns.map((column, i) => element('button', { type: 'button', click: () => sortBy(i) }, column.title));
@@ -29,7 +29,10 @@ function sortableTable(label, columns, rows) {
     const keyed = state.rows.map((row, i) => ({ row, i, key: key(row) }));
     keyed.sort((a, b) => compared(a.key, b.key, state.descending ? -1 : 1) || a.i - b.i);
     const shown = state.showsAll ? keyed : keyed.slice(0, MOST_ROWS);
-    body.replaceChildren(...(shown.length ? shown.map(({ row }) => lineFor(row)) : [element('tr', {}, element('td', { class: 'none', colspan: columns.length }, 'Nothing fits.'))]));
+    body.replaceChildren(...(shown.length ? [] : [element('tr', {}, element('td', { class: 'none', colspan: columns.length }, 'Nothing fits.'))]));
+    body.append(...shown.slice(0, MOST_ROWS).map(({ row }) => lineFor(row)));
+    clearTimeout(state.rest); // the first rows are there at once, and the others when the page has shown them
+    if (shown.length > MOST_ROWS) state.rest = setTimeout(() => body.append(...shown.slice(MOST_ROWS).map(({ row }) => lineFor(row))), 30);
     headers.forEach((header, i) => header.setAttribute('aria-sort', i !== state.by ? 'none' : state.descending ? 'descending' : 'ascending'));
     more.hidden = shown.length === keyed.length;
     more.textContent = `Show all ${formatCount(keyed.length)} (${formatCount(keyed.length - shown.length)} more)`;
