@@ -363,7 +363,7 @@ def spoiled(value: Any) -> Any:
     return value + HOSTILE if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("width", [1200, 390])
+@pytest.mark.parametrize("width", [1200, 700, 390])
 def test_no_width_scrolls_sideways(visited: Visit, file: Path, tmp_path: Path, width: int) -> None:
     long = json.loads(json.dumps(report()).replace("self_attention_norm", "x" * 120).replace("candidate.safetensors", "y" * 300))
     for path in (file, written(tmp_path, long)):

@@ -41,11 +41,16 @@ function divergedFigures(data, rows, first) {
   const local = fault ? fault.local_error : depth.local_candidate;
   const propagated = first.stage === 'forward' ? relativeRms(first) : fault ? fault.propagated_error : depth.propagated ?? relativeRms(first);
   return figures([
-    data.verdict === 'diverged' ? ['Times what is allowed', timesText(first), `in stage ${where}`] : ['First divergence', timesText(first), 'times what is allowed, at ', nameOf(first.name)],
+    data.verdict === 'diverged' ? ['Times what is allowed', first.error ? timesText(first) : 'not comparable', `in stage ${where}`] : ['First divergence', timesText(first), 'times what is allowed, at ', nameOf(first.name)],
     ['Propagated error', errorText(first, propagated), 'relative RMS, each side from the ids'],
-    ['Local error', formatError(local), fault ? `the ${fault.side}, from its own inputs${fault.case ? `, on ${fault.case}` : ''}` : 'the candidate, from its own inputs'],
+    ['Local error', formatError(local), localNote(fault, local)],
     effectFigure(data.effect),
   ]);
+}
+
+function localNote(fault, local) {
+  if (fault) return `the ${fault.side}, from its own inputs${fault.case ? `, on ${fault.case}` : ''}`;
+  return Number.isFinite(local) ? 'the candidate, from its own inputs' : 'not measured';
 }
 
 function effectFigure(effect) {
