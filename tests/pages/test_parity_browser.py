@@ -173,7 +173,8 @@ def test_the_chart_tells_each_activation(visited: Visit, file: Path) -> None:
     assert text(page, ".where") == f"{FIRST} first divergence, at fault"
     assert text(page, ".first") == "✗ first divergence"
     assert page.locator(".at-fault path").count() == 12
-    assert page.locator("text.gate").all_text_contents() == ["allowed: 10⁻¹²", "allowed in float32: 7.15×10⁻⁷"]
+    assert page.locator(".legend .allowed").all_text_contents() == ["allowed10⁻¹²", "allowed in float327.15×10⁻⁷"]
+    assert page.locator("path.gate[d^=M52]").count() == 2
     for series in ("propagated", "local_candidate", "local_reference", "float32_candidate", "float32_reference"):
         assert page.locator(f".points[data-series={series}]").get_attribute("d").count("M") == len(depth)
     page.focus(".depth svg[role=img]")
@@ -198,7 +199,7 @@ def test_the_pointer_chooses_and_checkboxes_hide(visited: Visit, file: Path) -> 
     page.uncheck(".legend li:nth-child(4) input")
     page.uncheck(".legend li:nth-child(5) input")
     assert page.locator("path.points[data-series]").count() == 3
-    assert page.locator("text.gate").count() == 1
+    assert page.locator(".legend .allowed").all_text_contents() == ["allowed10⁻¹²"]
 
 
 # --- the tree

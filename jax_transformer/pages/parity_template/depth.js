@@ -59,7 +59,9 @@ function depthChart(depth, gates, rows, faulty) {
     }, grid(axis, width, bottom), depthAxis(x, step, bottom), lines.map((line) => gatePath(line, x, axis.y, step, width)), firstMark(x, width, bottom),
     shown.filter((one) => one.isLine).map((one) => svg('path', { class: `line slot-${one.slot}${one.hollow ? ' hollow' : ''}`, d: polyline(one.values, x, axis.y) })),
     shown.toReversed().map((one) => svg('path', { class: `points slot-${one.slot}${one.hollow ? ' hollow' : ''}`, 'data-series': one.key, d: points(one, x, axis.y, size) })),
-    lines.map((line) => gateLabel(line, axis.y, width)), faultMarks(x, bottom), pointer);
+    faultMarks(x, bottom), pointer);
+    legend.querySelectorAll('.allowed').forEach((entry) => entry.remove());
+    legend.append(...lines.map(gateEntry));
     return { node, x, step, pointer };
   }
 
@@ -146,12 +148,14 @@ function grid({ y, ticks, hasZero, floor }, width, bottom) {
 function gatePath(line, x, y, step, width) {
   const pieces = line.values.flatMap((value, i) => (value === undefined ? [] : [`M${(x(i) - step / 2).toFixed(1)},${y(value).toFixed(1)}h${step.toFixed(2)}`]));
   const { last, isSame } = sameness(line);
-  return svg('path', { class: 'gate', d: isSame ? `M${DEPTH.left},${y(last)}H${width - DEPTH.right}` : pieces.join('') });
+  return svg('path', { class: `gate ${line.name}`, d: isSame ? `M${DEPTH.left},${y(last)}H${width - DEPTH.right}` : pieces.join('') });
 }
 
-function gateLabel(line, y, width) {
+/** Its entry in the legend. */
+function gateEntry(line) {
   const { last, isSame } = sameness(line);
-  return svg('text', { class: 'gate', x: width - DEPTH.right, y: y(last) - 7, 'text-anchor': 'end' }, isSame ? `${line.label}: ${formatGate(last)}` : line.label);
+  const stroke = svg('svg', { class: 'swatch', width: 26, height: 14, viewBox: '0 0 26 14', 'aria-hidden': 'true' }, svg('path', { class: `gate ${line.name}`, d: 'M0,7H26' }));
+  return element('li', { class: 'allowed' }, stroke, element('span', { class: 'label' }, line.label), element('b', {}, isSame ? formatGate(last) : 'differs'));
 }
 
 /** The last gate, and whether all are it. */
