@@ -135,8 +135,14 @@ def _fault(fault: Fault) -> dict[str, Any]:
 
 
 def _numbers(values: Any) -> dict[str, Any]:
-    """A named tuple's fields."""
-    return {name: _finite(value) if isinstance(value, float) else value for name, value in values._asdict().items()}
+    """A named tuple's fields, of which some are tables of numbers."""
+    return {name: _finite_all(value) for name, value in values._asdict().items()}
+
+
+def _finite_all(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_finite_all(inner) for inner in value]
+    return _finite(value) if isinstance(value, float) else value
 
 
 def _stage(stage: Stage) -> dict[str, Any]:

@@ -1,0 +1,78 @@
+// The head of the page: the verdict, and the worst first.
+
+const SECTIONS = [['stages', 'Stages'], ['depth', 'Depth'], ['modules', 'Modules'], ['heat', 'Heat map'], ['arrays', 'Arrays'], ['faults', 'Faults'], ['environment', 'Environment']];
+
+function masthead(data, rows) {
+  const links = SECTIONS.map(([id, title]) => element('a', { href: `#${id}` }, title));
+  const first = firstDivergence(rows);
+  return [
+    element('div', { class: 'top' }, element('nav', { 'aria-label': 'Sections' }, links), themeButton()),
+    element('p', { class: 'over' }, 'Parity'),
+    element('h1', { id: 'verdict' }, mark(data.verdict), ' ', headlineOf(data, first)),
+    element('p', { class: 'lead sides' }, element('bdi', {}, data.candidate), ' against ', element('bdi', {}, data.reference)),
+    data.doubts.length ? doubts(data.doubts) : null,
+    first ? divergedFigures(data, rows, first) : comparedFigures(rows),
+    first && first.reason ? element('p', { class: 'lead' }, 'There: ', first.reason, '.') : null,
+    data.faults.length ? diagnosis(data.faults) : first ? element('p', { class: 'lead' }, 'No node was found to compute something else than it should: the divergence is unexplained.') : null,
+  ].filter(Boolean);
+}
+
+function headlineOf(data, first) {
+  if (data.verdict === 'passed') return 'The same function';
+  if (data.verdict === 'inconclusive') return 'Inconclusive';
+  return ['Diverged at ', nameOf(first.name)];
+}
+
+/** Why nothing follows, whatever the stages say. */
+function doubts(texts) {
+  return element('div', { class: 'doubts' }, element('p', {}, 'Nothing follows from this report:'), element('ul', {}, texts.map((text) => element('li', {}, text))));
+}
+
+/** [title, figure, what it means], each. */
+function figures(entries) {
+  return element('dl', { class: 'figures' }, entries.map(([title, figure, ...more]) => element('div', {},
+    element('dt', {}, title), element('dd', {}, figure), element('dd', { class: 'more' }, ...more))));
+}
+
+function divergedFigures(data, rows, first) {
+  const fault = data.faults.find((one) => one.node === first.name);
+  const depth = data.depth.find((one) => one.name === first.name) || {};
+  const where = first.case ? `${first.stage}, ${first.case}` : first.stage;
+  const local = fault ? fault.local_error : depth.local_candidate;
+  const propagated = first.stage === 'forward' ? relativeRms(first) : fault ? fault.propagated_error : depth.propagated ?? relativeRms(first);
+  return figures([
+    data.verdict === 'diverged' ? ['Times what is allowed', first.error ? timesText(first) : 'not comparable', `in stage ${where}`] : ['First divergence', timesText(first), 'times what is allowed, at ', nameOf(first.name)],
+    ['Propagated error', errorText(first, propagated), 'relative RMS, each side from the ids'],
+    ['Local error', formatError(local), localNote(fault, local)],
+    effectFigure(data.effect),
+  ]);
+}
+
+function localNote(fault, local) {
+  if (fault) return `the ${fault.side}, from its own inputs${fault.case ? `, on ${fault.case}` : ''}`;
+  return Number.isFinite(local) ? 'the candidate, from its own inputs' : 'not measured';
+}
+
+function effectFigure(effect) {
+  if (!effect) return ['Effect on the logits', '–', 'not measured'];
+  const size = `logits off by ${formatError(effect.relative_rms)}, the largest by ${formatError(effect.max_error)}; KL ${formatError(effect.divergence)} nats`;
+  return ['Likeliest tokens changed', [formatCount(effect.changed), element('span', { class: 'unit' }, ` of ${formatCount(effect.places)}`)], effect.case ? `${size}, on ${effect.case}` : size];
+}
+
+function comparedFigures(rows) {
+  const passed = rows.filter((row) => row.verdict === 'passed');
+  const nearest = passed.filter((row) => row.allowed > 0 && row.error).reduce((worst, row) => (!worst || isWorse(row, worst) ? row : worst), null);
+  return figures([
+    ['Arrays within their gates', [formatCount(passed.length), element('span', { class: 'unit' }, ` of ${formatCount(rows.length)}`)], `in ${counted(new Set(rows.map((row) => row.stage)).size, 'stage')}`],
+    nearest ? ['Nearest to its gate', [timesText(nearest), element('span', { class: 'unit' }, ' of what is allowed')], nameOf(nearest.name), ` (${nearest.stage})`] : ['Nearest to its gate', '–', 'no array has an error'],
+  ]);
+}
+
+function timesText(row) {
+  return formatTimes(timesAllowed(row));
+}
+
+/** An error of a row, in words where it isn't a number. */
+function errorText(row, value) {
+  return hasNonFinite(row) ? 'not finite' : formatError(value);
+}

@@ -1,0 +1,108 @@
+// The heat map: where in an activation the sides differ.
+
+const SPAN = { linear: 1, logarithmic: 4 };
+const HEAT_CELL = { most: 26, least: 5, high: 22, low: 11 };
+
+function heatSection(map) {
+  if (!map || !map.values.length || !map.values[0].length) return section('heat', 'Where it diverges', 'There is no heat map.');
+  const state = { isLog: false, at: null, plot: null };
+  const all = map.values.flat();
+  const largest = all.reduce((most, value) => Math.max(most, value ?? 0), 0);
+  const canvas = element('div', { class: 'scroll canvas' });
+  const readout = element('p', { class: 'readout' });
+  const ramp = element('span', { class: 'scale' });
+  const toggle = element('button', { type: 'button', class: 'small', 'aria-pressed': 'false', click: () => {
+    state.isLog = !state.isLog;
+    toggle.setAttribute('aria-pressed', state.isLog);
+    draw();
+  } }, 'log', element('span', { class: 'unseen' }, ' scale of the heat map'));
+  const caption = element('figcaption', {}, element('span', { class: 'title' }, nameOf(map.name), map.case ? element('span', { class: 'unit' }, ` ${map.case}`) : null), element('span', { class: 'side' }, ramp, toggle));
+  const titles = element('p', { class: 'titles' }, '↓ ', map.rows, ' · → ', map.columns);
+
+  /** From 0 to 1, how dark a value is; of logarithmic ones, the last decades. */
+  function share(value) {
+    if (!largest || !value) return 0;
+    return state.isLog ? Math.max(0.04, 1 + Math.log10(value / largest) / SPAN.logarithmic) : value / largest;
+  }
+
+  function draw() {
+    const width = Math.floor(canvas.getBoundingClientRect().width);
+    if (!width) return;
+    const hadFocus = canvas.contains(document.activeElement);
+    const label = `${map.name}: a row for each ${map.rows}, a column for each ${map.columns}. Arrow keys tell each value.`;
+    state.plot = heatPlot(map, share, width, { 'aria-label': label, pointermove: follow, pointerdown: follow, pointerleave: (event) => { if (event.pointerType === 'mouse') choose(null); }, keydown: step });
+    canvas.replaceChildren(state.plot.node);
+    if (hadFocus) state.plot.node.focus();
+    ramp.replaceChildren(state.isLog ? formatError(largest / 10 ** SPAN.logarithmic) : '0', element('span', { class: 'ramp', 'aria-hidden': 'true' }), formatError(largest));
+    choose(state.at);
+  }
+
+  function follow(event) {
+    const box = state.plot.node.getBoundingClientRect();
+    const { left, wide, high } = state.plot;
+    const [row, column] = [Math.floor((event.clientY - box.top) / high), Math.floor((event.clientX - box.left - left) / wide)];
+    choose(map.values[row] && column >= 0 && column < map.values[row].length ? [row, column] : null);
+  }
+
+  function step(event) {
+    const [row, column] = state.at || [0, 0];
+    const steps = { ArrowUp: [row - 1, column], ArrowDown: [row + 1, column], ArrowLeft: [row, column - 1], ArrowRight: [row, column + 1], Home: [row, 0], End: [row, Infinity], PageUp: [0, column], PageDown: [Infinity, column] };
+    if (event.key === 'Escape') choose(null);
+    else if (steps[event.key]) {
+      const [down, across] = state.at ? steps[event.key] : [0, 0];
+      choose([Math.min(map.values.length - 1, Math.max(0, down)), Math.min(map.values[0].length - 1, Math.max(0, across))]);
+      announce(readout.textContent);
+    } else return;
+    event.preventDefault();
+  }
+
+  function choose(at) {
+    state.at = at;
+    const { around, left, wide, high } = state.plot;
+    around.setAttribute('visibility', at ? 'visible' : 'hidden');
+    if (!at) {
+      readout.replaceChildren(element('span', { class: 'hint' }, `|candidate − reference| / RMS of the reference, at most ${formatError(largest)}. Point at a cell, or move with the arrow keys.`));
+      return;
+    }
+    const [row, column] = at;
+    around.setAttribute('x', left + column * wide);
+    around.setAttribute('y', row * high);
+    const value = map.values[row][column];
+    readout.replaceChildren(element('b', { class: 'value' }, value === null ? 'not finite' : formatError(value)), ' ', element('bdi', {}, map.row_labels[row] ?? row), `, column ${column}`);
+  }
+
+  atEachWidth(canvas, draw);
+  return section('heat', 'Where it diverges', 'The difference of the sides at the first node that diverges.', element('figure', { class: 'heat' }, caption, readout, canvas, titles));
+}
+
+/** The drawing, and where its cells are. Labels of rows stand as far apart as they can be read. */
+function heatPlot(map, share, width, listeners) {
+  const [rows, columns] = [map.values.length, map.values[0].length];
+  const longest = map.values.reduce((most, _, row) => Math.max(most, String(map.row_labels[row] ?? row).length), 0);
+  const left = Math.min(Math.ceil(longest * 7.2) + 12, Math.floor(width * 0.35));
+  const wide = Math.max(HEAT_CELL.least, Math.min(HEAT_CELL.most * 2, (width - left - 4) / columns));
+  const high = Math.max(HEAT_CELL.low, Math.min(HEAT_CELL.high, 420 / rows));
+  const every = Math.ceil(13 / high);
+  const whole = left + columns * wide + 4;
+  const cells = map.values.flatMap((values, row) => values.map((value, column) => {
+    const dark = share(value);
+    if (value !== null && !dark) return null;
+    const place = { x: (left + column * wide).toFixed(2), y: (row * high).toFixed(2), width: wide.toFixed(2), height: high.toFixed(2) };
+    return svg('rect', value === null ? { class: 'lost', ...place } : { 'fill-opacity': dark.toFixed(3), ...place });
+  }));
+  const labels = map.values.flatMap((_, row) => (row % every ? [] : [svg('text', { x: left - 8, y: (row + 0.5) * high, dy: '0.34em', 'text-anchor': 'end' }, clipped(map.row_labels[row] ?? row, (left - 8) / 7.2))]));
+  const around = svg('rect', { class: 'around', width: wide, height: high, visibility: 'hidden' });
+  const node = svg('svg', { width: whole, height: rows * high + 2, viewBox: `0 0 ${whole} ${rows * high + 2}`, role: 'img', tabindex: '0', ...listeners },
+    hatching(), svg('rect', { class: 'ground', x: left, y: 0, width: columns * wide, height: rows * high }), svg('g', { class: 'cells' }, cells), svg('g', { class: 'labels', 'aria-hidden': 'true' }, labels), around);
+  return { node, around, left, wide, high };
+}
+
+/** For values that are not finite. */
+function hatching() {
+  return svg('defs', {}, svg('pattern', { id: 'hatch', width: 5, height: 5, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' }, svg('line', { class: 'hatch', x1: 0, x2: 0, y1: 0, y2: 5 })));
+}
+
+function clipped(text, most) {
+  const characters = Array.from(String(text));
+  return characters.length <= most ? characters.join('') : `${characters.slice(0, Math.max(1, Math.floor(most) - 1)).join('')}…`;
+}

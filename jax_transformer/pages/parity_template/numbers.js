@@ -1,0 +1,39 @@
+// Numbers as people read them.
+
+const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
+
+function formatCount(value) {
+  return grouped.format(value);
+}
+
+/** "3 arrays", "1 array". */
+function counted(count, noun) {
+  return `${formatCount(count)} ${noun}${count === 1 ? '' : 's'}`;
+}
+
+/** An error: 0.0000321 → 3.21×10⁻⁵, 0.0321 → 0.0321; nothing → an en dash. */
+function formatError(value) {
+  if (value === null || value === undefined) return '–';
+  if (value === Infinity) return '∞';
+  if (value === 0) return '0';
+  if (value >= 0.01 && value < 100) return String(Number(value.toPrecision(3)));
+  const [factor, exponent] = value.toExponential(2).split('e');
+  return `${factor}×${formatPower(Number(exponent))}`;
+}
+
+/** How many times something is another: 3.2, 1,204, 3.21×10⁹. */
+function formatTimes(value) {
+  if (!Number.isFinite(value) || value >= 1e6 || (value > 0 && value < 0.01)) return formatError(value);
+  if (value >= 1000) return formatCount(value);
+  return String(Number(value.toPrecision(3)));
+}
+
+/** 1e-12 → 10⁻¹²; what is no power of ten as an error. */
+function formatGate(value) {
+  const exponent = Math.round(Math.log10(value));
+  return Math.abs(value / 10 ** exponent - 1) < 1e-9 ? formatPower(exponent) : formatError(value);
+}
+
+function formatPower(exponent) {
+  return `10${String(exponent).replace(/[-\d]/g, (character) => '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'['-0123456789'.indexOf(character)])}`;
+}

@@ -1,0 +1,61 @@
+// A table that sorts by any of its columns, and draws its first rows only until it is asked for all.
+
+const MOST_ROWS = 200;
+const collator = new Intl.Collator('en', { numeric: true });
+
+/**
+ * columns: {title, key(row), cell(row), number, class}: what it sorts by, a number, a text or null, which comes last either way, and what it shows.
+ * Returns {node, show(rows)}.
+ */
+function sortableTable(label, columns, rows) {
+  const state = { rows, by: 0, descending: false, showsAll: false, rest: null };
+  const drawn = new Map(); // a row's element is made once
+  const body = element('tbody');
+  const buttons = columns.map((column, i) => element('button', { type: 'button', click: () => sortBy(i) }, column.title));
+  const headers = columns.map((column, i) => element('th', { scope: 'col', class: column.number ? 'number' : null, 'aria-sort': 'none' }, buttons[i]));
+  const more = element('button', { type: 'button', class: 'small more', click: () => { state.showsAll = true; draw(); } });
+  const node = element('div', {}, element('div', { class: 'scroll tall', tabindex: '0', role: 'region', 'aria-label': label },
+    element('table', { class: 'sortable' }, element('thead', {}, element('tr', {}, headers)), body)), more);
+
+  function sortBy(by) {
+    state.descending = state.by === by ? !state.descending : Boolean(columns[by].number) && by > 0;
+    state.by = by;
+    draw();
+    announce(`Sorted by ${columns[by].title}, ${state.descending ? 'descending' : 'ascending'}`);
+  }
+
+  function draw() {
+    const { key } = columns[state.by];
+    const keyed = state.rows.map((row, i) => ({ row, i, key: key(row) }));
+    keyed.sort((a, b) => compared(a.key, b.key, state.descending ? -1 : 1) || a.i - b.i);
+    const shown = state.showsAll ? keyed : keyed.slice(0, MOST_ROWS);
+    body.replaceChildren(...(shown.length ? [] : [element('tr', {}, element('td', { class: 'none', colspan: columns.length }, 'Nothing fits.'))]));
+    body.append(...shown.slice(0, MOST_ROWS).map(({ row }) => lineFor(row)));
+    clearTimeout(state.rest); // the first rows are there at once, and the others when the page has shown them
+    if (shown.length > MOST_ROWS) state.rest = setTimeout(() => body.append(...shown.slice(MOST_ROWS).map(({ row }) => lineFor(row))), 30);
+    headers.forEach((header, i) => header.setAttribute('aria-sort', i !== state.by ? 'none' : state.descending ? 'descending' : 'ascending'));
+    more.hidden = shown.length === keyed.length;
+    more.textContent = `Show all ${formatCount(keyed.length)} (${formatCount(keyed.length - shown.length)} more)`;
+  }
+
+  function lineFor(row) {
+    if (!drawn.has(row)) {
+      drawn.set(row, element('tr', { class: row.verdict || null }, columns.map((column) => element('td', { class: column.number ? 'number' : column.class }, column.cell(row)))));
+    }
+    return drawn.get(row);
+  }
+
+  function show(shown) {
+    state.rows = shown;
+    draw();
+  }
+
+  draw();
+  return { node, show };
+}
+
+function compared(a, b, direction) {
+  if (a === null || b === null) return a === b ? 0 : a === null ? 1 : -1;
+  if (typeof a === 'string') return direction * collator.compare(a, b);
+  return a === b ? 0 : direction * (a < b ? -1 : 1);
+}
