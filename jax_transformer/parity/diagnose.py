@@ -1,6 +1,6 @@
 """Which nodes of a model compute something else than they should, and what: by replaying each on the model's own inputs.
 
-The graph of the truth is walked in execution order. A node that was captured is compared with what should have been made of the nodes before
+The graph of the truth is walked in execution order. A node that was captured is compared with what should have been made of those before
 it, and then stands for itself, so that what follows is judged by what it was fed: every fault is found, whatever the others do. Nodes that
 weren't captured are computed; a fault among them shows at the next one that was, and each variant of each of them is tried.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,16 +38,24 @@ class Forward:
 
 
 def compare_forward(
-    config: TransformerConfig, problem: Problem, candidate: Arrays, reference: Arrays, *, look_at_reference: bool = False
+    config: TransformerConfig,
+    problem: Problem,
+    candidate: Arrays,
+    reference: Arrays,
+    *,
+    look_at_reference: bool = False,
+    visible: Collection[str] | None = None,
 ) -> Forward:
     """Compares two traces, each with the other and node by node with the truth.
 
     Args:
       look_at_reference: take the reference's local errors, too, where nothing differs.
+      visible: the names that can be seen in both, the only ones that are compared with each other; None: all.
     """
     where = attended(candidate, reference)
-    masks = compare_stage("masks", *_split(candidate, reference, masks=True))
-    forward = compare_stage("forward", *_split(candidate, reference, masks=False), where=where)
+    shown = candidate if visible is None else {name: array for name, array in candidate.items() if name in visible}
+    masks = compare_stage("masks", *_split(shown, reference, masks=True))
+    forward = compare_stage("forward", *_split(shown, reference, masks=False), where=where)
     local: dict[SideName, dict[str, float]] = {}
     findings: dict[SideName, list[Finding]] = {}
     local["candidate"], findings["candidate"] = _judged(config, problem, candidate)

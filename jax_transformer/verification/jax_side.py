@@ -23,7 +23,7 @@ from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step
 from jax_transformer.trees import flatten, map_leaves, unflatten
 from jax_transformer.verification.problems import Problem
-from jax_transformer.verification.sides import Arrays, Dtype, Gradients, Training, layer_by_layer
+from jax_transformer.verification.sides import Arrays, Dtype, Gradients, Training, layer_by_layer, starts_and_ends
 from jax_transformer.verification.training_setup import SETUP
 
 QUICKLY = {"xla_backend_optimization_level": 0}
@@ -93,6 +93,7 @@ class JaxSide:
         return self.gradients(at).parameters
 
     def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
+        starts_and_ends(self.generation)
         with in_precision("float64"):
             model = Model(self.config, _as(problem.params, "float64"), None, None, self.generation)
             decoding = DecodingConfig(beam_size=beam_size, max_new_tokens=max_new_tokens)

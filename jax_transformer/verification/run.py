@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.parity import tolerances
 from jax_transformer.parity.compare import relative_rms
 from jax_transformer.parity.findings import Fault, Finding, SideName
 from jax_transformer.parity.report import Depth, Effect, HeatMap, Report
-from jax_transformer.parity.stages import Stage, compare_stage, merge_stages
-from jax_transformer.verification import training_stages
+from jax_transformer.parity.stages import Row, Stage, compare_stage, merge_stages
+from jax_transformer.verification import explanations, training_stages
 from jax_transformer.verification.forward_stage import Forward, compare_forward
 from jax_transformer.verification.precision_stage import compare_precision, rounded
 from jax_transformer.verification.problems import Problem, long_problem, other_weights, own_problem
@@ -37,6 +37,9 @@ class Pair:
     """The candidate's own."""
     candidate: Side
     reference: Side
+    generation: GenerationConfig
+    visible: frozenset[str] | None = None
+    """The activations that can be seen in the reference; None: all."""
 
     @property
     def sides(self) -> dict[SideName, Side]:
@@ -54,6 +57,7 @@ class _Found:
     heat_maps: list[HeatMap] = field(default_factory=list)
     doubts: dict[str, None] = field(default_factory=dict)
     own: Forward | None = None
+    size_of_logits: float = 0.0
     low: dict[SideName, Mapping[str, float]] = field(default_factory=dict)
     """Errors in float32, by side and activation."""
 
@@ -97,7 +101,7 @@ def run(
         _training(pair, own, stages, seed, found, progress)
     if "decode" in stages:
         progress("decode")
-        found.add(_attempt("decode", lambda: _decoding(pair, own)), own.name)
+        found.add(_attempt("decode", lambda: _decoding(pair, own, found)), own.name)
     if "inputs" in stages:
         found.add(compare_stage("inputs", _copies(own), given), own.name)
     return _report(pair, found, stages, environment or {}, sha256 or {})
@@ -175,6 +179,7 @@ def _forward(pair: Pair, problem: Problem, found: _Found, *, is_own: bool) -> No
     found.heat_maps += [result.heat_map] if result.heat_map else []
     if is_own:
         found.own = result
+        found.size_of_logits = float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
 
 
 def _low_precision(pair: Pair, own: Problem, dtype: Dtype, found: _Found) -> Stage:
@@ -196,46 +201,78 @@ def _training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, found:
         progress("loss and gradients")
         for problem in (own, next(other_weights(pair.config, pair.params, seed))):
             _gradients(pair, problem, stages, found)
-    for name, steps in (("step", training_stages.STEPS), ("trajectory", tolerances.TRAJECTORY_STEPS)):
+    for name in ("step", "trajectory"):
         if name in stages:
             progress(name)
-            compare_them = training_stages.compare_steps if name == "step" else training_stages.compare_trajectories
-            found.add(_attempt(name, lambda: replace(compare_them(*_trained(pair, own, steps)), name=name)), own.name)  # noqa: B023
+            found.add(_attempt(name, partial(_steps, pair, own, name, found)), own.name)
 
 
 def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: _Found) -> None:
     try:
-        candidate, reference = (side.gradients(problem) for side in pair.sides.values())
+        done = {name: side.gradients(problem) for name, side in pair.sides.items()}
     except CannotRun as reason:
         for name in ("loss", "gradients"):
             found.add(Stage(name, not_run=str(reason)), problem.name)
         return
-    found.add(training_stages.compare_losses(candidate, reference), problem.name)
-    found.add(training_stages.compare_gradients(candidate, reference), problem.name)
+    losses, gradients = (compare_them(done["candidate"], done["reference"]) for compare_them in _COMPARED)
+    found.add(losses, problem.name)
+    found.add(gradients, problem.name)
+    if found.faults:
+        return  # what comes before explains it
+    if losses.verdict == "diverged":
+        found.faults += explanations.loss_faults(pair.config, problem, pair.sides, done)
+    elif gradients.verdict == "diverged":
+        found.faults += explanations.gradient_faults(gradients, problem, done)
 
 
-def _trained(pair: Pair, own: Problem, steps: int) -> list[Any]:
-    return [side.train(own, steps, keep_all=False) for side in pair.sides.values()]
+_COMPARED = (training_stages.compare_losses, training_stages.compare_gradients)
 
 
-def _decoding(pair: Pair, own: Problem) -> Stage:
+def _steps(pair: Pair, own: Problem, name: str, found: _Found) -> Stage:
+    steps, compare_them = {
+        "step": (training_stages.STEPS, training_stages.compare_steps),
+        "trajectory": (tolerances.TRAJECTORY_STEPS, training_stages.compare_trajectories),
+    }[name]
+    stage = compare_them(*(side.train(own, steps, keep_all=False) for side in pair.sides.values()))
+    if stage.verdict == "diverged" and not found.faults:
+        found.faults += explanations.step_faults(pair.config, own, pair.sides)
+    return stage
+
+
+def _decoding(pair: Pair, own: Problem, found: _Found) -> Stage:
     """Of the sentences that aren't all padding: those end at once here, and are decoded from nothing elsewhere."""
     has_tokens = (own.source_ids != pair.config.source_pad_id).any(axis=1)
     own = replace(own, source_ids=own.source_ids[has_tokens])
     most = min(NEW_TOKENS, pair.config.decoder.max_length)
-    tokens = {name: {"greedy": side.decode(own, 1, most)} for name, side in pair.sides.items()}
-    try:
-        beams = {name: side.decode(own, BEAMS, most) for name, side in reversed(pair.sides.items())}
-    except CannotRun:
-        beams = {}  # such programs have none: there is nothing to be the same
-    for name, found in beams.items():
-        tokens[name][f"{BEAMS} beams"] = found
-    return compare_stage("decode", *({name: _padded(ids, most, pair.config.target_pad_id) for name, ids in side.items()}
-                                     for side in tokens.values()))  # fmt: skip
+    rows: list[Row] = []
+    for beam_size, title in ((1, "greedy"), (BEAMS, f"{BEAMS} beams")):
+        try:
+            tokens = {name: _padded(side.decode(own, beam_size, most), most, pair) for name, side in reversed(pair.sides.items())}
+        except CannotRun:
+            if beam_size == 1:
+                raise
+            continue  # such programs have no beams: there is nothing to be the same
+        (row,) = compare_stage("decode", {title: tokens["candidate"]}, {title: tokens["reference"]}).rows
+        rows.append(row if row.verdict == "passed" else _explained_tokens(pair, own, row, beam_size, most, tokens, found))
+    return Stage("decode", tuple(rows))
 
 
-def _padded(ids: np.ndarray, length: int, pad_id: int) -> np.ndarray:
-    return np.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=pad_id).astype(np.int64)
+def _explained_tokens(
+    pair: Pair, own: Problem, row: Row, beam_size: int, most: int, tokens: Mapping[SideName, np.ndarray], found: _Found
+) -> Row:
+    floor = tolerances.FLOAT64_RELATIVE_RMS * max(1.0, found.size_of_logits)
+    explained = {
+        name: explanations.decoded_by(pair.config, pair.generation, own, beam_size, most, tokens[name], floor) for name in pair.sides
+    }
+    if not found.faults:
+        found.faults += [
+            Fault(name, "decode", one.finding, one.finding.local_error, own.name) for name, one in explained.items() if one.finding
+        ]
+    return explanations.forgiven(row, explained.values()) or row
+
+
+def _padded(ids: np.ndarray, length: int, pair: Pair) -> np.ndarray:
+    return np.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=pair.config.target_pad_id).astype(np.int64)
 
 
 # --- the report

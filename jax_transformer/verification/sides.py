@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from jax_transformer.config import GenerationConfig
 from jax_transformer.verification.problems import Problem
 
 Arrays = Mapping[str, np.ndarray]
@@ -70,3 +71,10 @@ def layer_by_layer(leaves: Arrays) -> dict[str, np.ndarray]:
         else:
             parts[path] = leaf
     return parts
+
+
+def starts_and_ends(generation: GenerationConfig) -> tuple[int, int]:
+    """The tokens that targets begin and end with. Raises CannotRun where the model doesn't know them."""
+    if generation.decoder_start_id is None or generation.eos_id is None:
+        raise CannotRun("the model doesn't know how sentences begin and end: give --decoder-start-id and --eos-id")
+    return generation.decoder_start_id, generation.eos_id

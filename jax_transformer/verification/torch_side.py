@@ -11,7 +11,7 @@ import numpy as np
 from jax_transformer.model_directory import Model
 from jax_transformer.porting.files import as_arrays
 from jax_transformer.verification.problems import Problem
-from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Gradients, Training, layer_by_layer
+from jax_transformer.verification.sides import Arrays, Dtype, Gradients, Training, layer_by_layer, starts_and_ends
 from jax_transformer.verification.training_setup import SETUP, learning_rate
 
 if TYPE_CHECKING:
@@ -126,9 +126,7 @@ class TorchSide:
     def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
         import torch
 
-        start_id, eos_id = self.generation.decoder_start_id, self.generation.eos_id
-        if start_id is None or eos_id is None:
-            raise CannotRun("the model doesn't know how sentences begin and end")
+        start_id, eos_id = starts_and_ends(self.generation)
         module, (source_ids, _) = self._with(problem, "float64"), _tensors(problem)
         with torch.no_grad(), deterministic():
             if beam_size == 1:
