@@ -1,53 +1,135 @@
-"""jax-transformer parity --diff CANDIDATE.npz REFERENCE.npz [options]."""
+"""jax-transformer parity MODEL [options]: is a model the same function as a PyTorch one, and if not, where and why?"""
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from jax_transformer.commands.parallel_text import check_writable, write_lines
 
+if TYPE_CHECKING:
+    from jax_transformer.parity.report import Report
+
+FILE = tyro.conf.arg(metavar="FILE")
+
 
 @dataclass(frozen=True)
 class ParityOptions:
-    """Tell whether two sides compute the same, and where they part.
+    """Tell whether a model computes the same as one in PyTorch, and if not, where they part and why.
 
-    Exit codes: 0 the same; 2 a mistake of the user's; 3 inconclusive; 4 diverged, for a reason that isn't known.
+    Without --reference, a checkpoint's own program is the reference: the published one, or transformers. Exit codes: 0 the same; 1
+    diverged, and every cause is named; 2 a mistake of the user's; 3 inconclusive; 4 diverged, for a reason that isn't known.
     """
 
-    diff: Annotated[tuple[str, str], tyro.conf.arg(metavar="CANDIDATE REFERENCE")]
-    """Two .npz of named arrays, in execution order: what either side computed."""
-    truth: str | None = None
-    """The reference's arrays in float64, computed of weights and inputs rounded to the precision of the two: what lower precision is judged
-    by."""
-    tolerance: float | None = None
-    """The largest relative RMS of the difference that passes, in place of the gates: 1e-12 in float64."""
-    json: Annotated[str | None, tyro.conf.arg(metavar="FILE")] = None
+    model: tyro.conf.Positional[str] = ""
+    """A model directory, a run directory, or a checkpoint: a torch file, or a directory of transformers. With --reference it may be left
+    out: then the module's own weights are ported."""
+    dialect: str | None = None
+    """Whose names the checkpoint's are, and whose program is the reference. Needed where several fit."""
+    reference: str | None = None
+    """A PyTorch module of yours, as package.module:factory: a function without arguments that returns it in evaluation mode. It is called
+    with (source_ids, decoder_input_ids), or by transformers' names where it takes these, and returns logits."""
+    candidate: str | None = None
+    """A JAX function of yours in place of the model here, as package.module:factory: a function without arguments that returns
+    (params, inputs) → (logits, trace). It gets the model's parameters and a dict of source_ids and decoder_input_ids."""
+    map: Annotated[str | None, FILE] = None
+    """YAML that says which of the reference's names are which of ours, where no dialect does."""
+    draft_map: Annotated[str | None, FILE] = None
+    """Write a draft of such a map, guessed from shapes and order, to be read and edited; and compare nothing."""
+    stages: str = "weights,inputs,masks,forward,loss,gradients,step,trajectory,decode"
+    """What is compared."""
+    dtypes: str = "float64,float32,bfloat16"
+    """In what precision. float64 decides; the others are judged by their distance from it."""
+    node: str | None = None
+    """Replay this activation alone: its error on the reference's and the candidate's own inputs, and every known variant."""
+    seed: int = 0
+    """Of inputs and random weights."""
+    json: Annotated[str | None, FILE] = None
     """Where to write the report as JSON."""
+    html: Annotated[str | None, FILE] = None
+    """Where to write the report as a page."""
+    diff: Annotated[tuple[str, str] | None, tyro.conf.arg(metavar="CANDIDATE REFERENCE")] = None
+    """Compare two .npz of named arrays, in execution order, instead of models."""
+    truth: str | None = None
+    """With --diff: the reference's arrays in float64, computed of weights and inputs rounded to the precision of the two: what lower
+    precision is judged by."""
+    tolerance: float | None = None
+    """With --diff: the largest relative RMS of the difference that passes, in place of the gates: 1e-12 in float64."""
+    selftest: bool = False
+    """Put every known fault, and others, into every published system, and tell which are found, where and by name. Takes some minutes."""
+    write: Annotated[str | None, FILE] = None
+    """With --selftest: the page to write what it found into, as Markdown."""
+    num_heads: int | None = None
+    """Of a checkpoint that doesn't tell, as for port; and so on:"""
+    source_pad_id: int | None = None
+    target_pad_id: int | None = None
+    decoder_start_id: int | None = None
+    eos_id: int | None = None
+    position_table: str | None = None
+    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
+    """Any other field of the config, such as norm_placement=pre."""
 
 
 def parity(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer parity ARGUMENTS`; returns the exit code.
 
     Raises:
-      ValueError: files that can't be read, or written; a tolerance below 0.
+      ValueError: what can't be compared; files that can't be read, or written.
     """
-    options = tyro.cli(ParityOptions, args=arguments, prog="jax-transformer parity")
-    if options.tolerance is not None and not options.tolerance >= 0:
-        raise ValueError(f"--tolerance must be at least 0; received {options.tolerance}")
-    if options.json is not None:
-        check_writable(options.json)
+    options = tyro.cli(ParityOptions, args=list(arguments), prog="jax-transformer parity")
+    _check(options)
+    if options.selftest:
+        from jax_transformer.commands.parity_selftest import selftest
+
+        return selftest(options)
+    if options.draft_map is not None:
+        from jax_transformer.commands.parity_maps import draft_map
+
+        return draft_map(options)
+    report = _compare_files(options) if options.diff is not None else _compare_models(options, arguments)
     from rich.console import Console
 
+    from jax_transformer.parity.console import show
+
+    show(report, Console(soft_wrap=not sys.stdout.isatty(), highlight=False))
+    _write(report, options)
+    return report.exit_code
+
+
+def _check(options: ParityOptions) -> None:
+    """Raises ValueError for options that can't be meant."""
+    if options.tolerance is not None and not options.tolerance >= 0:
+        raise ValueError(f"--tolerance must be at least 0; received {options.tolerance}")
+    of_files = [name for name in ("truth", "tolerance") if getattr(options, name) is not None]
+    if options.diff is None and of_files:
+        raise ValueError(f"--{of_files[0]} is for --diff; models are judged by the gates")
+    if options.diff is not None and (options.model or options.reference or options.candidate):
+        raise ValueError("--diff compares two files: expected no model, --reference or --candidate beside it")
+    for path in (options.json, options.html, options.draft_map):
+        if path is not None:
+            check_writable(path)
+
+
+def _chosen(text: str, known: Sequence[str], option: str) -> list[str]:
+    chosen = [name.strip() for name in text.split(",") if name.strip()]
+    unknown = [name for name in chosen if name not in known]
+    if unknown or not chosen:
+        raise ValueError(f"{option}: expected some of {', '.join(known)}, with commas between them; received {text!r}")
+    return chosen
+
+
+def _compare_files(options: ParityOptions) -> Report:
     from jax_transformer.data.text_files import hash_file
     from jax_transformer.parity.arrays import read_arrays
-    from jax_transformer.parity.console import show
-    from jax_transformer.parity.report import Report
+    from jax_transformer.parity.report import Report, depth_of
     from jax_transformer.parity.stages import compare_stage
 
+    assert options.diff is not None
     candidate, reference = (read_arrays(path) for path in options.diff)
     truth = None if options.truth is None else read_arrays(options.truth).arrays
     stage = compare_stage(
@@ -55,8 +137,41 @@ def parity(arguments: Sequence[str]) -> int:
     )
     notes = {f"{side}_{name}": value for side, kept in (("candidate", candidate), ("reference", reference))
              for name, value in kept.notes.items() if name != "widened"}  # fmt: skip
-    report = Report(*options.diff, stages=(stage,), environment=notes, sha256={path: hash_file(path) for path in options.diff})
-    show(report, Console(soft_wrap=True, highlight=False))
+    hashes = {path: hash_file(path) for path in options.diff}
+    return Report(*options.diff, stages=(stage,), environment=notes, sha256=hashes, depth=depth_of(stage))
+
+
+def _compare_models(options: ParityOptions, arguments: Sequence[str]) -> Report:
+    from jax_transformer.verification.run import DTYPES, STAGES, run
+
+    stages, dtypes = _chosen(options.stages, STAGES, "--stages"), _chosen(options.dtypes, DTYPES, "--dtypes")
+    from jax_transformer.commands.parity_pair import prepare
+    from jax_transformer.verification.surroundings import surroundings
+
+    prepared = prepare(options)
+    command = " ".join(["jax-transformer parity", *arguments])
+    dtypes_: Any = dtypes
+    return run(
+        prepared.pair, stages=stages, dtypes=dtypes_, seed=options.seed, progress=_progress(), node=options.node, command=command,
+        environment=surroundings(prepared.pair) | prepared.notes, sha256=prepared.sha256,
+    )  # fmt: skip
+
+
+def _progress() -> Any:
+    """Tells on a terminal what is done next."""
+    if not sys.stderr.isatty():
+        return lambda what: None
+    return lambda what: print(f"\r\033[K{what} …", end="\r", file=sys.stderr, flush=True)
+
+
+def _write(report: Report, options: ParityOptions) -> None:
+    text = report.to_json()
     if options.json is not None:
-        write_lines(options.json, report.to_json().splitlines())
-    return report.exit_code
+        write_lines(options.json, text.splitlines())
+    if options.html is not None:
+        from pathlib import Path
+
+        from jax_transformer.pages.page import write_page
+        from jax_transformer.pages.parity import render
+
+        write_page(Path(options.html), render(json.loads(text)))

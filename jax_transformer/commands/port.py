@@ -129,7 +129,7 @@ def _import(options: PortOptions) -> int:
     from jax_transformer.model_directory import save_model
     from jax_transformer.porting.convert import read_checkpoint
 
-    hints = _hints(options)
+    hints = hints_of(options)
     model = read_checkpoint(options.source, options.dialect, hints)
     if options.dtype:
         _cast(model.params, options.dtype)
@@ -188,7 +188,8 @@ def _use(model: Model) -> str:
     return "which translates"
 
 
-def _hints(options: PortOptions) -> dict[str, Any]:
+def hints_of(options: Any) -> dict[str, Any]:
+    """What was said by name of a checkpoint: `num_heads`, …, and `set`, of any command's options. Raises ValueError for contradictions."""
     given = {
         "num_heads": options.num_heads,
         "source_pad_id": options.source_pad_id,

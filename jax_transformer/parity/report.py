@@ -32,6 +32,11 @@ class Depth(NamedTuple):
     float32_reference: float = math.nan
 
 
+def depth_of(stage: Stage) -> tuple[Depth, ...]:
+    """Of a stage of activations alone."""
+    return tuple(Depth(row.name, row.error.relative_rms) for row in stage.rows if row.error is not None)
+
+
 class HeatMap(NamedTuple):
     """Where in an activation the sides differ."""
 

@@ -39,26 +39,20 @@ class JaxSide:
         self.params, self.generation = model.params, model.generation
         self._steps: dict[Any, Any] = {}
 
-    def in_force(self, dtype: Dtype) -> dict[str, Any]:
-        with in_precision(dtype):
-            received = jnp.zeros(1, dtype).dtype.name
-            return {
-                "dtype": received,
-                "matmul precision": jax.config.jax_default_matmul_precision,  # type: ignore[attr-defined]
-                "device": jax.devices()[0].platform,
-            }
+    def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
+        return in_force(dtype)
 
     def weights(self) -> Arrays:
         return layer_by_layer(map_leaves(np.asarray, flatten(self.params)))
 
     def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
         with in_precision(dtype):
-            _, trace = _forward(self.config, _as(problem.params, dtype), *problem.ids)
-            return {name: _wide(value) for name, value in trace.items()}
+            _, trace = _forward(self.config, cast(problem.params, dtype), *problem.ids)
+            return {name: wide(value) for name, value in trace.items()}
 
     def gradients(self, problem: Problem) -> Gradients:
         with in_precision("float64"):
-            params = _as(problem.params, "float64")
+            params = cast(problem.params, "float64")
             _, trace = jax.eval_shape(partial(functional.apply, self.config, return_trace=True), params, *problem.ids)
             zeros = {name: np.zeros(value.shape, value.dtype) for name, value in trace.items() if not name.startswith("mask.")}
             loss, (of_params, of_activations) = _loss_and_gradients(params, zeros, self.config, *problem.ids, problem.labels)
@@ -68,7 +62,7 @@ class JaxSide:
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
         with in_precision("float64"):
             batch = Batch(problem.source_ids, problem.decoder_input_ids, problem.labels)
-            state = init_state(self.config, SETUP, _as(problem.params, "float64"))
+            state = init_state(self.config, SETUP, cast(problem.params, "float64"))
             step = self._train_step(state, batch)
             losses, parameters, gradients = [], [_trained(state)] if keep_all else [], []
             for _ in range(steps):
@@ -95,7 +89,7 @@ class JaxSide:
     def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
         starts_and_ends(self.generation)
         with in_precision("float64"):
-            model = Model(self.config, _as(problem.params, "float64"), None, None, self.generation)
+            model = Model(self.config, cast(problem.params, "float64"), None, None, self.generation)
             decoding = DecodingConfig(beam_size=beam_size, max_new_tokens=max_new_tokens)
             return generate(model, problem.source_ids, decoding).sequences[:, 0]
 
@@ -104,6 +98,13 @@ def without_dropout(config: TransformerConfig) -> TransformerConfig:
     rates = {name: 0.0 if name in ("dropout_rate", "output_dropout_rate") else None
              for name in config.__dataclass_fields__ if name.endswith("dropout_rate")}  # fmt: skip
     return dataclasses.replace(config, **rates)  # type: ignore[arg-type]
+
+
+def in_force(dtype: Dtype) -> dict[str, Any]:
+    """What JAX really computes in, when it is asked for this dtype."""
+    with in_precision(dtype):
+        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+        return {"dtype": jnp.zeros(1, dtype).dtype.name, "matmul precision": precision, "device": jax.devices()[0].platform}
 
 
 @contextlib.contextmanager
@@ -131,15 +132,15 @@ def _trained(state: TrainState) -> Arrays:
     return layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(state.params).items()})
 
 
-def _as(params: Mapping[str, Any], dtype: Dtype) -> Params:
+def cast(params: Mapping[str, Any], dtype: Dtype) -> Params:
     """The parameters in that dtype; tables of positions in bfloat16 stay as they are, as a ported model's do."""
 
-    def cast(path: str, leaf: Any) -> np.ndarray:
+    def leaf_of(path: str, leaf: Any) -> np.ndarray:
         keeps = dtype == "bfloat16" and path.startswith("constants/")
         return np.asarray(leaf, np.float32 if keeps else jnp.dtype(dtype))
 
-    return unflatten({path: cast(path, leaf) for path, leaf in flatten(params).items()})
+    return unflatten({path: leaf_of(path, leaf) for path, leaf in flatten(params).items()})
 
 
-def _wide(value: jax.Array) -> np.ndarray:
+def wide(value: jax.Array) -> np.ndarray:
     return np.asarray(value.astype(jnp.float32) if value.dtype == jnp.bfloat16 else value)

@@ -14,9 +14,11 @@ import numpy as np
 
 from jax_transformer.config import TransformerConfig
 from jax_transformer.model import functional
+from jax_transformer.model_directory import Model
 from jax_transformer.parity.adapters import OWN, observe
 from jax_transformer.parity.arrays import ParityError
 from jax_transformer.parity.masks import infer_masks
+from jax_transformer.parity.name_drafts import Names
 from jax_transformer.parity.names import NameMap
 from jax_transformer.porting.activations import activation_names
 from jax_transformer.porting.convert import params_from_state_dict, state_dict_from_params
@@ -24,7 +26,8 @@ from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.files import as_arrays
 from jax_transformer.porting.rules import Rule, Tensors
 from jax_transformer.trees import flatten
-from jax_transformer.verification.sides import Arrays, CannotRun
+from jax_transformer.verification.problems import own_problem
+from jax_transformer.verification.sides import Arrays, CannotRun, layer_by_layer
 from jax_transformer.verification.torch_side import Pass, to_array
 
 if TYPE_CHECKING:
@@ -62,15 +65,17 @@ class ModuleReference:
         table = self.constants["encoder_positions"] if self.dialect.leaves_out_positions(self.config) else None
         return flatten(params_from_state_dict(self.config, state_dict, self.dialect, table))
 
-    def visible(self, trace: Collection[str]) -> set[str]:
-        """Those of our activations, of all that our trace has, that can be seen in the module."""
-        shapes = dict.fromkeys(trace, ())
-        promised = {name for names in self.names.activations.values() for name in names}
+    def visible(self) -> set[str]:
+        """Those of our activations that can be seen in the module, and the masks that can be told from them."""
+        ids = (2, 3)
+        shapes = _shapes(self.config, ids, ids)
+        pairs = self.names.rename({}, shapes).missing
+        promised = set(pairs)
         masks = {f"mask.{kind}" for kind, logits in MASKED.items() if logits in promised}
         return {name for name in shapes if name in promised | masks}
 
     def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
-        inputs = self.inputs(module, source_ids, decoder_input_ids)
+        inputs = inputs_of(module, self.config, source_ids, decoder_input_ids)
         if not watched:
             return Pass(_logits(module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)), dict, dict)
         found = observe(module, inputs, keep_gradients=gradients)
@@ -79,15 +84,6 @@ class ModuleReference:
         if logits is None:
             raise ParityError(f"expected a module that returns logits; {type(self.module).__name__} returned no tensor")
         return Pass(logits, partial(self._named, found, shapes), partial(self._named_gradients, found, shapes))
-
-    def inputs(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> Any:
-        """What the module is called with: (source_ids, decoder_input_ids), or, if it takes these names, as transformers' models are."""
-        taken = inspect.signature(module.forward).parameters
-        if {"input_ids", "decoder_input_ids"} <= taken.keys():
-            named = {"input_ids": source_ids, "attention_mask": source_ids != self.config.source_pad_id,
-                     "decoder_input_ids": decoder_input_ids, "use_cache": False}  # fmt: skip
-            return {name: value for name, value in named.items() if name in taken}
-        return (source_ids, decoder_input_ids)
 
     def _named(self, found: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
         import torch
@@ -111,7 +107,7 @@ class ModuleReference:
         prefix = source_ids.new_full((len(source_ids), 1), start_id)
         finished = torch.zeros(len(source_ids), dtype=torch.bool)
         for _ in range(most):
-            inputs = self.inputs(module, source_ids, prefix)
+            inputs = inputs_of(module, self.config, source_ids, prefix)
             logits = _logits(module(**inputs) if isinstance(inputs, Mapping) else module(*inputs))
             likeliest = logits[:, -1].argmax(dim=-1).masked_fill(finished, self.config.target_pad_id)
             prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
@@ -130,6 +126,16 @@ MASKED = {
     "cross": "decoder.layers.0.cross_attention.logits",
 }
 """Mask → the logits that it is read off."""
+
+
+def inputs_of(module: nn.Module, config: TransformerConfig, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> Any:
+    """What the module is called with: (source_ids, decoder_input_ids), or, if it takes these names, as transformers' models are."""
+    taken = inspect.signature(module.forward).parameters
+    if {"input_ids", "decoder_input_ids"} <= taken.keys():
+        named = {"input_ids": source_ids, "attention_mask": source_ids != config.source_pad_id, "decoder_input_ids": decoder_input_ids,
+                 "use_cache": False}  # fmt: skip
+        return {name: value for name, value in named.items() if name in taken}
+    return (source_ids, decoder_input_ids)
 
 
 def _logits(output: Any) -> torch.Tensor:
@@ -180,3 +186,28 @@ def _axes(name: Any) -> str:
         return ""
     left = " ".join(group[0] if len(group) == 1 else f"({' '.join(group)})" for group in name.axes.torch)
     return f"{left} -> {' '.join(name.axes.jax)}"
+
+
+def names_for_draft(module: nn.Module, model: Model) -> tuple[Names, Names]:
+    """The shapes of a module's activations and parameters by its names, and those of ours, on one batch.
+
+    Raises:
+      ParityError: the module can't be run on it.
+    """
+    import torch
+
+    problem = own_problem(model.config, model.params)
+    source_ids, decoder_input_ids = (torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids)
+    inputs = inputs_of(module, model.config, source_ids, decoder_input_ids)
+    try:
+        seen = observe(module, inputs)
+    except Exception as error:  # the module is the user's
+        raise ParityError(f"the module can't be run on source_ids {list(source_ids.shape)} and decoder_input_ids "
+                          f"{list(decoder_input_ids.shape)}: {type(error).__name__}: {error}") from error  # fmt: skip
+    theirs = Names(
+        {name: tuple(tensor.shape) for name, tensor in seen.items()},
+        {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()},
+    )
+    parameters = layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(model.params).items()})
+    activations = _shapes(model.config, tuple(source_ids.shape), tuple(decoder_input_ids.shape))
+    return theirs, Names(activations, {path: leaf.shape for path, leaf in parameters.items()})

@@ -12,10 +12,13 @@ import numpy as np
 
 from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.parity import tolerances
+from jax_transformer.parity.arrays import ParityError
 from jax_transformer.parity.compare import relative_rms
 from jax_transformer.parity.findings import Fault, Finding, SideName
 from jax_transformer.parity.report import Depth, Effect, HeatMap, Report
 from jax_transformer.parity.stages import Row, Stage, compare_stage, merge_stages
+from jax_transformer.parity.truth.graph import nodes
+from jax_transformer.trees import nearest
 from jax_transformer.verification import explanations, training_stages
 from jax_transformer.verification.forward_stage import Forward, compare_forward
 from jax_transformer.verification.precision_stage import compare_precision, rounded
@@ -72,6 +75,8 @@ def run(
     dtypes: Sequence[Dtype] = DTYPES,
     seed: int = 0,
     progress: Callable[[str], None] = lambda what: None,
+    node: str | None = None,
+    command: str = "",
     environment: Mapping[str, Any] | None = None,
     sha256: Mapping[str, str] | None = None,
 ) -> Report:
@@ -81,8 +86,13 @@ def run(
       stages: which of STAGES.
       dtypes: float64 decides; the others ask whether the candidate's precision is as good as the reference's.
       progress: told what is done next.
+      node: an activation; nothing but it is looked at.
+      command: what made this run, to which `--node NAME` is added to replay one.
     """
     found = _Found()
+    if node is not None:
+        check_node(pair.config, node)
+        stages = ("masks", "forward")
     own = own_problem(pair.config, pair.params, seed)
     _check_precision(pair, dtypes, found)
     if "weights" in stages:
@@ -104,7 +114,14 @@ def run(
         found.add(_attempt("decode", lambda: _decoding(pair, own, found)), own.name)
     if "inputs" in stages:
         found.add(compare_stage("inputs", _copies(own), given), own.name)
-    return _report(pair, found, stages, environment or {}, sha256 or {})
+    return _report(pair, found, stages, node, command, environment or {}, sha256 or {})
+
+
+def check_node(config: TransformerConfig, node: str) -> None:
+    """Raises ParityError for what is no activation of this model."""
+    known = [one.name for one in nodes(config)]
+    if node not in known:
+        raise ParityError(f"--node: expected an activation of this model, such as {known[-1]}; received {node!r}{nearest(node, known)}")
 
 
 def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
@@ -278,10 +295,23 @@ def _padded(ids: np.ndarray, length: int, pair: Pair) -> np.ndarray:
 # --- the report
 
 
-def _report(pair: Pair, found: _Found, asked: Sequence[str], environment: Mapping[str, Any], sha256: Mapping[str, str]) -> Report:
+def _report(
+    pair: Pair,
+    found: _Found,
+    asked: Sequence[str],
+    node: str | None,
+    command: str,
+    environment: Mapping[str, Any],
+    sha256: Mapping[str, str],
+) -> Report:
     order = [name for stage in STAGES for name in (stage, *_SUBSTAGES.get(stage, ()))]
     merged = [merge_stages(found.stages[name]) for name in order if name in found.stages and name.split()[0] in (*asked, "truth")]
     faults = _explaining(merged, found.faults)
+    if node is not None:
+        merged = [replace(stage, rows=rows) for stage in merged if (rows := tuple(row for row in stage.rows if row.name == node))]
+        faults = tuple(fault for fault in faults if fault.finding.node == node)
+    elif command:
+        faults = tuple(_replayed_by(command, fault) for fault in faults)
     return Report(
         pair.candidate.name,
         pair.reference.name,
@@ -294,6 +324,12 @@ def _report(pair: Pair, found: _Found, asked: Sequence[str], environment: Mappin
         _depth(found),
         found.heat_maps[0] if found.heat_maps else None,
     )
+
+
+def _replayed_by(command: str, fault: Fault) -> Fault:
+    """With the command that replays its node alone, where it is one of the forward pass."""
+    is_node = fault.stage in ("masks", "forward", "truth")
+    return fault._replace(command=f"{command} --node {fault.finding.node}") if is_node else fault
 
 
 _SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}

@@ -22,6 +22,8 @@ def compare_losses(candidate: Gradients, reference: Gradients) -> Stage:
 
 def compare_gradients(candidate: Gradients, reference: Gradients) -> Stage:
     """Those of parameters, and then, from the logits on backwards, those of activations."""
+    if not (candidate.activations and reference.activations):  # a side that can't reach them
+        candidate, reference = (side._replace(activations={}) for side in (candidate, reference))
     first = compare_stage("gradients", *(_compared(side.parameters) for side in (candidate, reference)))
     backwards = [
         dict(reversed({f"∂ {name}": array for name, array in side.activations.items()}.items())) for side in (candidate, reference)

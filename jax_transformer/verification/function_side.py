@@ -1,0 +1,76 @@
+"""A JAX function of the user's as a side of a parity run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.model_directory import Model
+from jax_transformer.parity.arrays import ParityError
+from jax_transformer.training.losses import Criterion, cross_entropy
+from jax_transformer.trees import flatten
+from jax_transformer.verification.jax_side import cast, in_force, in_precision, wide
+from jax_transformer.verification.problems import Problem
+from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Gradients, Training, layer_by_layer
+from jax_transformer.verification.training_setup import SETUP
+
+Function = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Any, Mapping[str, Any]]]
+"""(params, {"source_ids", "decoder_input_ids"}) → (logits [B, T, V], activations by our names)."""
+
+
+class FunctionSide:
+    """It is given the model's parameters, a nested dict."""
+
+    def __init__(self, name: str, function: Any, model: Model) -> None:
+        if not callable(function):
+            raise ParityError(
+                f"--candidate {name}: expected a function (params, inputs) → (logits, trace); received {type(function).__name__}"
+            )
+        self.name, self.function, self.params, self.config = name, function, model.params, model.config
+
+    def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
+        return in_force(dtype)
+
+    def weights(self) -> Arrays:
+        return layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(self.params).items()})
+
+    def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
+        with in_precision(dtype):
+            logits, trace = self._call(cast(problem.params, dtype), problem)
+            found = {name: wide(jnp.asarray(value)) for name, value in trace.items()} | {"logits": wide(jnp.asarray(logits))}
+        if dtype == "float64" and found["logits"].dtype != np.float64:
+            raise ParityError(f"--candidate {self.name}: expected float64 logits of float64 parameters; received {found['logits'].dtype}")
+        return found
+
+    def _call(self, params: Any, problem: Problem) -> tuple[Any, Mapping[str, Any]]:
+        inputs = {"source_ids": problem.source_ids, "decoder_input_ids": problem.decoder_input_ids}
+        try:
+            result = self.function(params, inputs)
+        except Exception as error:  # it is the user's
+            raise ParityError(f"--candidate {self.name}: raised {type(error).__name__}: {error}") from error
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            raise ParityError(f"--candidate {self.name}: expected (logits, trace), the trace a mapping; received {type(result).__name__}")
+        return result
+
+    def gradients(self, problem: Problem) -> Gradients:
+        """Those of parameters; a function doesn't say how to reach its activations."""
+        criterion = Criterion(self.config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
+
+        def loss(params: Any) -> jax.Array:
+            total, tokens = cross_entropy(self._call(params, problem)[0], jnp.asarray(problem.labels), criterion)
+            return total / tokens
+
+        with in_precision("float64"):
+            value, gradients = jax.value_and_grad(loss)(cast(problem.params, "float64"))
+            parameters = {path: np.asarray(leaf) for path, leaf in flatten(gradients).items() if not path.startswith("constants/")}
+            return Gradients(float(value), layer_by_layer(parameters), {})
+
+    def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
+        raise CannotRun("the candidate is a function, without an optimizer: leave the stage out with --stages")
+
+    def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
+        raise CannotRun("the candidate is a function, which doesn't decode: leave the stage out with --stages")
