@@ -30,6 +30,10 @@ of it: 170, or 8, unit roundoffs. Sums of some hundred products stay below, and 
 DROPOUT_SHARE_DEVIATIONS = 6.0
 """By how many standard deviations the share of dropped values may differ from the rate of dropout: it is more once in 500 million times."""
 
+DROPOUT_SCATTER_DEVIATIONS = 10.0
+"""The same for how much that share differs from index to index of one axis (a sum of squares, whose tail is longer): of a few indices it is
+more once in a million times; whole columns dropped are many times more."""
+
 TRAJECTORY_STEPS = 50
 """Optimizer steps of a trajectory. In float64 only: float32 trajectories part by themselves, by 7e-3 in the weights when a batch is
 permuted."""

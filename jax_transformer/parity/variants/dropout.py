@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -68,17 +68,32 @@ def _kept(received: np.ndarray, value: np.ndarray, rate: float, size: np.ndarray
         kept = np.abs(of) > np.abs(scale) / 2.0
         if not np.abs(of - kept * scale).max() <= NEAR * (np.abs(scaled).max() + np.max(size)):
             raise LookupError("not dropped")
-    _check_share(kept[value.ravel() != 0.0], rate)
-    return kept.reshape(value.shape)
+    kept = kept.reshape(value.shape)
+    _check_share(kept, value != 0.0, rate)
+    return kept
 
 
-def _check_share(kept: np.ndarray, rate: float) -> None:
-    """Raises LookupError unless some are kept, some dropped, and these about as often as the rate says."""
-    if not kept.any() or kept.all():
+def _check_share(kept: np.ndarray, counts: np.ndarray, rate: float) -> None:
+    """Raises LookupError unless some are kept, some dropped, and these about as often as the rate says: in all, and at every index of each
+    axis, or else it is a head or a column that is missing.
+
+    Args:
+      counts: which of them say anything.
+    """
+    is_dropped = counts & ~kept
+    if not is_dropped.any() or not (counts & kept).any():
         raise LookupError("none or all dropped")
-    deviation = math.sqrt(rate * (1.0 - rate) / kept.size)
-    if abs(1.0 - kept.mean() - rate) > tolerances.DROPOUT_SHARE_DEVIATIONS * deviation:
+    spread = rate * (1.0 - rate)
+    if abs(is_dropped.sum() - rate * counts.sum()) > tolerances.DROPOUT_SHARE_DEVIATIONS * math.sqrt(spread * counts.sum()):
         raise LookupError("not at this rate")
+    for axis in range(kept.ndim):
+        others = tuple(other for other in range(kept.ndim) if other != axis)
+        number, found = counts.sum(axis=others), is_dropped.sum(axis=others)
+        number, found = number[number > 0], found[number > 0]
+        squares = np.square(found - rate * number) / (spread * number)  # 1 each in the mean
+        deviation = math.sqrt((2.0 + 1.0 / (spread * number)).sum())
+        if squares.sum() - len(squares) > tolerances.DROPOUT_SCATTER_DEVIATIONS * deviation:
+            raise LookupError("not independent")
 
 
 # --- before a norm, which hides by how much it shifted and scaled
@@ -93,7 +108,7 @@ def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
         raise LookupError("scaled by zero")
     _kept_before_norm(normed[:1], x[:1], y[:1], rate)
     kept = _kept_before_norm(normed, x, y, rate)
-    _check_share(kept[y != 0.0], rate)
+    _check_share(kept, y != 0.0, rate)
     return replay.compute({"y": (kept * y / (1.0 - rate)).reshape(replay.own.shape)})
 
 
@@ -135,20 +150,26 @@ def _of_weights(replay: Replay, rate: float) -> np.ndarray:
     terms = weights * (value @ direction).transpose(0, 2, 1)[:, :, None, :]  # [B, N, Q, K]
     sums = (replay.received @ direction).transpose(0, 2, 1) * (1.0 - rate)  # [B, N, Q]
     kept = _kept_terms(terms.reshape(-1, terms.shape[-1]), sums.ravel()).reshape(weights.shape)
-    _check_share(kept[weights > TOLD_APART], rate)
+    _check_share(kept, weights > TOLD_APART, rate)
     return formulas.context(replay.config, kept * weights / (1.0 - rate), value)
 
 
 def _kept_terms(terms: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Which of the terms [rows, K] were summed; raises LookupError where no choice gives a row's sum."""
-    choices = (np.arange(2 ** terms.shape[-1])[:, None] >> np.arange(terms.shape[-1]) & 1).astype(np.float64)  # [2^K, K]
-    kept, start, rows = np.empty(terms.shape, bool), 0, 4
+    """Which of the terms [rows, K] were summed; raises LookupError where no choice gives a row's sum, soon if it is one of the first."""
+    choices, kept, start, rows = _choices(terms.shape[-1]), np.empty(terms.shape, bool), 0, 4
     while start < len(terms):
         part = np.s_[start : start + rows]
-        misfit = np.abs(choices @ terms[part].T - sums[part])
-        best = misfit.argmin(axis=0)
-        if not (misfit.min(axis=0) <= NEAR * np.abs(terms[part]).max(axis=-1)).all():
+        misfit = terms[part] @ choices.T  # [rows, 2^K]
+        misfit -= sums[part][:, None]
+        best = np.abs(misfit, out=misfit).argmin(axis=1)
+        if not (misfit[np.arange(len(best)), best] <= NEAR * np.abs(terms[part]).max(axis=1)).all():
             raise LookupError("not dropped")
         kept[part] = choices[best] > 0.0
         start, rows = start + rows, SAMPLE
     return kept
+
+
+@cache
+def _choices(keys: int) -> np.ndarray:
+    """Every way to keep some of the keys, of 0 and 1: [2^K, K]."""
+    return (np.arange(2**keys)[:, None] >> np.arange(keys) & 1).astype(np.float64)
