@@ -27,12 +27,9 @@ COMPUTED_IN = {"float32": 1e-5, "bfloat16": 3e-2}
 """How far (relative RMS) a node may be from the truth in float64 to count as computed in the dtype, given that all its values are numbers
 of it: 170, or 8, unit roundoffs. Sums of some hundred products stay below, and so do norms where the mean isn't large."""
 
-DROPOUT_SHARE_DEVIATIONS = 6.0
-"""By how many standard deviations the share of dropped values may differ from the rate of dropout: it is more once in 500 million times."""
-
 DROPOUT_SCATTER_DEVIATIONS = 10.0
-"""The same for how much that share differs from index to index of one axis (a sum of squares, whose tail is longer): of a few indices it is
-more once in a million times; whole columns dropped are many times more."""
+"""By how many standard deviations the squared distances between the shares of dropped values, at each index of an axis, and the rate of
+dropout may sum to more than their mean. Of four indices they do once in 500,000 times; whole columns dropped do many times more."""
 
 TRAJECTORY_STEPS = 50
 """Optimizer steps of a trajectory. In float64 only: float32 trajectories part by themselves, by 7e-3 in the weights when a batch is

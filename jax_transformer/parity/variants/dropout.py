@@ -74,18 +74,15 @@ def _kept(received: np.ndarray, value: np.ndarray, rate: float, size: np.ndarray
 
 
 def _check_share(kept: np.ndarray, counts: np.ndarray, rate: float) -> None:
-    """Raises LookupError unless some are kept, some dropped, and these about as often as the rate says: in all, and at every index of each
-    axis, or else it is a head or a column that is missing.
+    """Raises LookupError unless some are kept, some dropped, and these about as often as the rate says at every index of each axis: or else
+    it is a head or a column that is missing.
 
     Args:
       counts: which of them say anything.
     """
-    is_dropped = counts & ~kept
+    is_dropped, spread = counts & ~kept, rate * (1.0 - rate)
     if not is_dropped.any() or not (counts & kept).any():
         raise LookupError("none or all dropped")
-    spread = rate * (1.0 - rate)
-    if abs(is_dropped.sum() - rate * counts.sum()) > tolerances.DROPOUT_SHARE_DEVIATIONS * math.sqrt(spread * counts.sum()):
-        raise LookupError("not at this rate")
     for axis in range(kept.ndim):
         others = tuple(other for other in range(kept.ndim) if other != axis)
         number, found = counts.sum(axis=others), is_dropped.sum(axis=others)
@@ -93,7 +90,7 @@ def _check_share(kept: np.ndarray, counts: np.ndarray, rate: float) -> None:
         squares = np.square(found - rate * number) / (spread * number)  # 1 each in the mean
         deviation = math.sqrt((2.0 + 1.0 / (spread * number)).sum())
         if squares.sum() - len(squares) > tolerances.DROPOUT_SCATTER_DEVIATIONS * deviation:
-            raise LookupError("not independent")
+            raise LookupError("not at this rate everywhere")
 
 
 # --- before a norm, which hides by how much it shifted and scaled

@@ -117,8 +117,7 @@ def _narrow_frequencies(replay: Replay) -> np.ndarray:
         found = np.empty(len(exponents))
         found[is_cosine] = found[~is_cosine] = np.arctan2(row[~is_cosine], row[is_cosine]) / number
         narrow = rounded(found, "float32")
-        is_narrow = (np.abs(narrow / found - 1.0) <= tolerances.FLOAT64_RELATIVE_RMS).all()
-        if is_narrow and (np.abs(narrow / exact - 1.0) <= ANGLE_ROUNDINGS * ROUNDOFF["float32"]).all():
+        if (np.abs(narrow / exact - 1.0) <= ANGLE_ROUNDINGS * ROUNDOFF["float32"]).all():
             return _of_angles(replay, numbers[..., None] * narrow)
     return _of_angles(replay, numbers[..., None] * _narrow_powers(exponents, "float32"))
 
