@@ -27,6 +27,14 @@ FLOOR_ROUNDOFFS = 4.0
 UNIT_ROUNDOFF = {"float32": 2.0**-24, "bfloat16": 2.0**-8}
 """Half the distance from 1 to the next number of the dtype."""
 
+COMPUTED_IN = {"float32": 1e-5, "bfloat16": 3e-2}
+"""How far (relative RMS) a node may be from the truth in float64 to count as computed in the dtype, given that all its values are numbers
+of it: 170, or 8, unit roundoffs. Sums of some hundred products stay below, and so do norms where the mean isn't large."""
+
+DROPOUT_SCATTER_DEVIATIONS = 10.0
+"""By how many standard deviations the squared distances between the shares of dropped values, at each index of an axis, and the rate of
+dropout may sum to more than their mean. Of four indices they do once in 500,000 times; whole columns dropped do many times more."""
+
 TRAJECTORY_STEPS = 50
 """Optimizer steps of a trajectory. In float64 only: float32 trajectories part by themselves, by 7e-3 in the weights when a batch is
 permuted."""

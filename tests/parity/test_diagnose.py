@@ -1,4 +1,4 @@
-"""Diagnosis by replay: every fault of the catalogue is found where it is and named, several at once, and others are never named."""
+"""Diagnosis by replay: faults of the catalogue are found where they are and named, several at once, and others are never named."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def faults(case: Case) -> list[tuple[str, str, np.ndarray]]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_fault_is_found_and_named(name: str) -> None:
+def test_faults_are_found_and_named(name: str) -> None:
     case = make_case(name)
     found = faults(case)
-    assert len(found) > 100
-    for node, variant, value in found:
+    assert len(found) > 400
+    for node, variant, value in found[::12]:  # each, by itself, in test_variants
         findings = diagnose(case.config, case.params, case.faulty(**{node: value}))
         assert [finding.node for finding in findings] == [node], variant
         assert variant in [match.variant for match in findings[0].matches], (node, variant, findings[0])
