@@ -114,7 +114,7 @@ class StepwiseTransformer(nn.Module):
                 x = layer(x, masks.encoder_self, inside.scope(f"layers.{i}"))
         else:
             x = attend_once(self.encoder_attention, x, x, masks.encoder_self, "self_attention", inside.scope("layers.0"))
-            inside.scope("layers.0")("output", x)
+            x = inside.scope("layers.0")("output", x)
         encoder_output = inside("output", x)
 
         inside = tap.scope("decoder")
@@ -125,7 +125,7 @@ class StepwiseTransformer(nn.Module):
         else:
             x = attend_once(self.decoder_attention, x, x, masks.decoder_self, "self_attention", inside.scope("layers.0"))
             x = attend_once(self.cross_attention, x, encoder_output, None, "cross_attention", inside.scope("layers.0"))
-            inside.scope("layers.0")("output", x)
+            x = inside.scope("layers.0")("output", x)
         return tap("logits", self.fc(inside("output", x)))
 
     def embed(self, embedding: nn.Embedding, ids: Tensor, tap: Tap) -> Tensor:

@@ -28,8 +28,7 @@ def draft_map(options: ParityOptions) -> int:
 
     theirs, ours = names_for_draft(module, model)
     write_lines(options.draft_map, draft(theirs, ours).splitlines())
-    print(
-        f"{options.draft_map}: a draft of {len(theirs.parameters)} parameters and {len(theirs.activations)} activations of {options.reference}."
-    )
+    counted = f"{len(theirs.parameters)} parameters and {len(theirs.activations)} activations"
+    print(f"{options.draft_map}: a draft for {counted} of {options.reference}.")
     print("Read it and edit it: it goes by shapes, order and words, and what it isn't sure of is commented out. Then give it with --map.")
     return 0

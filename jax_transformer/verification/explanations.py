@@ -67,14 +67,19 @@ def _known_gradients(candidate: Mapping[str, np.ndarray], reference: Mapping[str
                 yield Match(f"row {rows[0]} of {path} gets {has} gradient, which the other side's pads decide otherwise", residual)
 
 
-def step_faults(config: TransformerConfig, problem: Problem, sides: Sides) -> list[Fault]:
-    """Which side's optimizer doesn't do what was asked, by three steps from its own gradients."""
+def update_rule(config: TransformerConfig) -> UpdateRule:
+    """What both sides were asked to do."""
     rates = tuple(learning_rate(config, number) for number in range(1, STEPS + 2))
-    rule = UpdateRule(
+    return UpdateRule(
         "adam", rates, b1=SETUP.adam_b1, b2=SETUP.adam_b2, eps=SETUP.adam_eps, weight_decay=SETUP.weight_decay,
         weight_decay_kind=SETUP.weight_decay_kind, clip_norm=SETUP.clip_norm, pad_rows=_pad_rows(config),
         pad_rows_move="as_others" if config.trains_pad_embedding else "by_decay",
     )  # fmt: skip
+
+
+def step_faults(config: TransformerConfig, problem: Problem, sides: Sides) -> list[Fault]:
+    """Which side's optimizer doesn't do what was asked, by three steps from its own gradients."""
+    rule = update_rule(config)
     faults = []
     for name, side in sides.items():
         done = side.train(problem, STEPS, keep_all=True)

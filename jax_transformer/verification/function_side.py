@@ -35,6 +35,9 @@ class FunctionSide:
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         return in_force(dtype)
 
+    def get_ready(self, problem: Problem) -> None:
+        """Nothing takes long."""
+
     def weights(self) -> Arrays:
         return layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(self.params).items()})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -37,7 +38,7 @@ class JaxSide:
         self.name = name
         self.config = dataclasses.replace(without_dropout(model.config), attention_path="reference", compute_dtype=None)
         self.params, self.generation = model.params, model.generation
-        self._steps: dict[Any, Any] = {}
+        self._steps: dict[Any, Future[Any]] = {}
 
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         return in_force(dtype)
@@ -59,27 +60,29 @@ class JaxSide:
             parameters = {path: np.asarray(leaf) for path, leaf in flatten(of_params).items() if not path.startswith("constants/")}
             return Gradients(float(loss), layer_by_layer(parameters), {name: np.asarray(of_activations[name]) for name in zeros})
 
+    def get_ready(self, problem: Problem) -> None:
+        """Compiles the training step while other things are done: nothing takes longer."""
+        self._step_of(problem)
+
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
+        compiled = self._step_of(problem).result()
         with in_precision("float64"):
-            batch = Batch(problem.source_ids, problem.decoder_input_ids, problem.labels)
             state = init_state(self.config, SETUP, cast(problem.params, "float64"))
-            step = self._train_step(state, batch)
             losses, parameters, gradients = [], [_trained(state)] if keep_all else [], []
             for _ in range(steps):
                 if keep_all:
                     gradients.append(self._parameter_gradients(problem, state))
-                state, metrics = step(state, batch)
+                state, metrics = compiled(state, _batch(problem))
                 losses.append(float(metrics["loss"]))
                 if keep_all:
                     parameters.append(_trained(state))
             return Training(np.array(losses), tuple(parameters or [_trained(state)]), tuple(gradients))
 
-    def _train_step(self, state: TrainState, batch: Batch) -> Any:
+    def _step_of(self, problem: Problem) -> Future[Any]:
         """Compiled once for each shape of batches."""
-        shape = batch.source_ids.shape, batch.decoder_input_ids.shape
+        shape = problem.source_ids.shape, problem.decoder_input_ids.shape
         if shape not in self._steps:
-            jitted: Any = make_train_step(self.config, SETUP)
-            self._steps[shape] = jitted.lower(state, batch).compile(compiler_options=_options)
+            self._steps[shape] = _COMPILER.submit(_compiled_step, self.config, problem)
         return self._steps[shape]
 
     def _parameter_gradients(self, problem: Problem, state: TrainState) -> Arrays:
@@ -126,6 +129,21 @@ def _loss_and_gradients(
     criterion = Criterion(config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
     total, tokens = cross_entropy(functional.apply(config, params, source_ids, decoder_input_ids, add=add), labels, criterion)
     return total / tokens
+
+
+_COMPILER = ThreadPoolExecutor(1)
+
+
+def _compiled_step(config: TransformerConfig, problem: Problem) -> Any:
+    with in_precision("float64"):
+        abstract = map_leaves(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.float64), problem.params)
+        state = jax.eval_shape(lambda params: init_state(config, SETUP, params), abstract)
+        step: Any = make_train_step(config, SETUP)
+        return step.lower(state, _batch(problem)).compile(compiler_options=_options)
+
+
+def _batch(problem: Problem) -> Batch:
+    return Batch(problem.source_ids, problem.decoder_input_ids, problem.labels)
 
 
 def _trained(state: TrainState) -> Arrays:

@@ -48,6 +48,10 @@ class Pair:
     def sides(self) -> dict[SideName, Side]:
         return {"candidate": self.candidate, "reference": self.reference}
 
+    def shown(self, arrays: Arrays) -> Arrays:
+        """Those that can be seen in the reference."""
+        return arrays if self.visible is None else {name: array for name, array in arrays.items() if name in self.visible}
+
 
 @dataclass
 class _Found:
@@ -98,6 +102,8 @@ def run(
     if "weights" in stages:
         progress("weights")
         found.add(_attempt("weights", lambda: _weights(pair)), own.name)
+    if {"step", "trajectory"} & {*stages} and "float64" in dtypes:
+        pair.candidate.get_ready(own)
     given = _copies(own)
     if {"masks", "forward"} & {*stages} and "float64" in dtypes:
         for problem in _problems(pair, own, seed):
@@ -187,15 +193,16 @@ def _forward(pair: Pair, problem: Problem, found: _Found, *, is_own: bool) -> No
     if is_own:
         for name, side in pair.sides.items():
             _repeats(name, side, problem, traces[name], found)
-    result = compare_forward(pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own)
+    result = compare_forward(pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible)
     for stage in (result.masks, result.forward, result.truth):
-        if stage.rows or (stage.reasons and stage.name == "forward"):
+        if stage.name != "masks" or stage.rows or stage.reasons[1:]:  # some models have no masks
             found.add(stage, problem.name)
     found.faults += result.faults
     found.effects += [result.effect] if result.effect else []
     found.heat_maps += [result.heat_map] if result.heat_map else []
     if is_own:
         found.own = result
+        found.size_of_logits = float(np.abs(traces["reference"]["logits"]).max(initial=0.0))
         found.size_of_logits = float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
 
 
@@ -205,7 +212,7 @@ def _low_precision(pair: Pair, own: Problem, dtype: Dtype, found: _Found) -> Sta
     truth = pair.reference.forward(problem, "float64")
     if dtype == "float32":
         found.low = {name: _errors(side, truth) for name, side in zip(pair.sides, (candidate, reference), strict=True)}
-    return compare_precision(dtype, candidate, reference, truth)
+    return compare_precision(dtype, pair.shown(candidate), reference, truth)
 
 
 def _errors(side: Arrays, truth: Arrays) -> dict[str, float]:
@@ -227,6 +234,7 @@ def _training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, found:
 def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: _Found) -> None:
     try:
         done = {name: side.gradients(problem) for name, side in pair.sides.items()}
+        done = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
     except CannotRun as reason:
         for name in ("loss", "gradients"):
             found.add(Stage(name, not_run=str(reason)), problem.name)

@@ -48,6 +48,9 @@ class Side(Protocol):
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         """What decides about precision, as it is: "float64", "TF32", …"""
 
+    def get_ready(self, problem: Problem) -> None:
+        """Told that `train` comes, so that what takes long may begin."""
+
     def weights(self) -> Arrays:
         """Its own parameters and constants, by path, layers one by one, in their own dtypes."""
 

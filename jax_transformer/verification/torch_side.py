@@ -74,6 +74,9 @@ class TorchSide:
                 "device": next(self._module(dtype).parameters()).device.type,
             }
 
+    def get_ready(self, problem: Problem) -> None:
+        """Nothing takes long."""
+
     def weights(self) -> Arrays:
         """Those that it came with; of a program that comes with none, what it holds after it was given the model's."""
         own = self.reference.own()

@@ -49,6 +49,17 @@ class Kill:
     def wrongly_named(self) -> bool:
         return bool(self.causes) and not self.named
 
+    @property
+    def shortcomings(self) -> list[str]:
+        """What it should have been and wasn't, in words."""
+        if self.fate == "missed":
+            return ["missed"]
+        if self.fate != "found":
+            return []
+        found = [] if self.located else ["not located"]
+        found += ["not named"] if self.known and not self.named else []
+        return found + ([f"called {', '.join(self.causes)}"] if self.wrongly_named else [])
+
 
 @dataclass(frozen=True)
 class Prepared:
