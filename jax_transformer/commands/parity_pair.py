@@ -130,10 +130,12 @@ def _reference(options: ParityOptions, model: Model, module: nn.Module | None) -
     from jax_transformer.verification.families import family_reference
 
     family = family_reference(model)
-    return TorchSide(f"transformers, {dialect}", model, family), frozenset(family.visible())
+    return TorchSide(f"transformers, {dialect}", model, family), _frozen(family.visible())
 
 
-def _of_module(options: ParityOptions, model: Model, module: nn.Module, constants: Mapping[str, np.ndarray]) -> tuple[Any, frozenset[str]]:
+def _of_module(
+    options: ParityOptions, model: Model, module: nn.Module, constants: Mapping[str, np.ndarray]
+) -> tuple[Any, frozenset[str] | None]:
     from jax_transformer.parity.names import NameMap
     from jax_transformer.verification.modules import ModuleReference, dialect_of_map, names_of
     from jax_transformer.verification.torch_side import TorchSide
@@ -146,7 +148,11 @@ def _of_module(options: ParityOptions, model: Model, module: nn.Module, constant
     if names is None or not names.activations:
         names = names_of(dialect, model.config)
     reference = ModuleReference(module, dialect, model.config, constants, names)
-    return TorchSide(str(options.reference), model, reference), frozenset(reference.visible())
+    return TorchSide(str(options.reference), model, reference), _frozen(reference.visible())
+
+
+def _frozen(names: set[str] | None) -> frozenset[str] | None:
+    return None if names is None else frozenset(names)
 
 
 def _dialect(name: str) -> Dialect:
