@@ -67,7 +67,6 @@ def _by_command(system: Prepared, injection: Injection, directory: Path, report:
     from jax_transformer.commands.parity import parity
 
     _PROGRAMS[:] = [faulty_program(system, injection)]
-    where = injection.node.name, injection.node.kind
     arguments = [str(directory), "--reference", MAKER, "--stages", "masks,forward", "--dtypes", "float64", "--json", str(report)]
     with contextlib.redirect_stdout(io.StringIO()):
         code = parity(arguments)
