@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import sys
@@ -52,7 +53,10 @@ def prepare(options: ParityOptions) -> Prepared:
     if visible is not None:
         notes["reference shows"] = f"{len(visible)} activations"
     pair = Pair(model.config, model.params, candidate, reference, model.generation, visible)
-    return Prepared(pair, _hashes(options), notes)
+    hashes = _hashes(options)
+    if module is not None:
+        hashes[f"{options.reference}, its state_dict"] = hash_weights(module)
+    return Prepared(pair, hashes, notes)
 
 
 def made_by(name: str, option: str) -> Any:
@@ -180,6 +184,17 @@ def _fitting(model: Model) -> str:
             "give --reference package.module:factory, a PyTorch module to compare it with"
         )
     return able[0]
+
+
+def hash_weights(module: nn.Module) -> str:
+    """SHA-256 of a module's parameters and buffers: names, shapes, dtypes and bytes, in their order."""
+    from jax_transformer.porting.files import as_arrays
+
+    digest = hashlib.sha256()
+    for name, array in as_arrays(module.state_dict()).items():
+        digest.update(f"{name} {array.dtype} {list(array.shape)}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _hashes(options: ParityOptions) -> dict[str, str]:
