@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -149,7 +150,7 @@ def _compare_models(options: ParityOptions, arguments: Sequence[str]) -> Report:
     from jax_transformer.verification.surroundings import surroundings
 
     prepared = prepare(options)
-    command = " ".join(["jax-transformer parity", *arguments])
+    command = f"jax-transformer parity {shlex.join(arguments)}"
     dtypes_: Any = dtypes
     return run(
         prepared.pair, stages=stages, dtypes=dtypes_, seed=options.seed, progress=_progress(), node=options.node, command=command,

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+LOGITS = "logits"
+
+
 @dataclass(frozen=True)
 class ModuleReference:
     """A module of the user's, with its weights."""
@@ -72,7 +75,7 @@ class ModuleReference:
         pairs = self.names.rename({}, shapes).missing
         promised = set(pairs)
         masks = {f"mask.{kind}" for kind, logits in MASKED.items() if logits in promised}
-        return {name for name in shapes if name in promised | masks}
+        return {name for name in shapes if name in promised | masks | {LOGITS}}
 
     def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
         inputs = inputs_of(module, self.config, source_ids, decoder_input_ids)
@@ -83,21 +86,26 @@ class ModuleReference:
         logits = found.get("output.logits", found.get(f"{OWN}.0", found.get(OWN)))
         if logits is None:
             raise ParityError(f"expected a module that returns logits; {type(self.module).__name__} returned no tensor")
-        return Pass(logits, partial(self._named, found, shapes), partial(self._named_gradients, found, shapes))
+        return Pass(logits, partial(self._named, found, logits, shapes), partial(self._named_gradients, found, logits, shapes))
 
-    def _named(self, found: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    def _named(self, found: Mapping[str, torch.Tensor], logits: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        """Whatever the names leave out, the logits are among them."""
         import torch
 
-        arrays = self.names.rename({name: to_array(tensor) for name, tensor in found.items()}, shapes).arrays
+        arrays = {LOGITS: to_array(logits)} | self.names.rename({name: to_array(tensor) for name, tensor in found.items()}, shapes).arrays
         masks = infer_masks(arrays, self.config)
         ordered = {name: (masks | arrays)[name] for name in shapes if name in masks or name in arrays}
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in ordered.items()}
 
-    def _named_gradients(self, found: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    def _named_gradients(
+        self, found: Mapping[str, torch.Tensor], logits: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Any]:
         import torch
 
         gradients = {name: tensor.grad for name, tensor in found.items() if tensor.is_floating_point() and tensor.grad is not None}
-        arrays = self.names.rename({name: to_array(gradient) for name, gradient in gradients.items()}, shapes).arrays
+        arrays = dict(self.names.rename({name: to_array(gradient) for name, gradient in gradients.items()}, shapes).arrays)
+        if logits.grad is not None:
+            arrays.setdefault(LOGITS, to_array(logits.grad))
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
 
     def greedy(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int) -> torch.Tensor:
