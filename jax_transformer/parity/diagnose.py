@@ -126,11 +126,14 @@ def _replay(node: Node, config: TransformerConfig, params: Mapping[str, Any], kn
 def _carried(
     value: np.ndarray, node: Node, chain: Sequence[Node], config: TransformerConfig, params: Mapping[str, Any], known: Arrays
 ) -> np.ndarray | None:
-    """What the last node of the chain becomes, if this one has that value; None where it doesn't depend on it."""
+    """What the last node of the chain becomes, if this one has that value; None where it doesn't depend on it, or can't be computed."""
     changed: dict[str, np.ndarray] = {node.name: value}
     for follower in chain:
         if not changed.keys().isdisjoint(follower.inputs.values()):
-            changed[follower.name] = recompute(follower, config, {**known, **changed}, params)
+            try:
+                changed[follower.name] = recompute(follower, config, {**known, **changed}, params)
+            except ValueError:  # a value of another shape, such as the other side's mask
+                return None
     last = chain[-1].name if chain else node.name
     return changed.get(last)
 

@@ -343,7 +343,7 @@ def _report(
         sha256,
         faults,
         tuple(found.doubts),
-        max(found.effects, key=lambda effect: effect.relative_rms, default=None),
+        max(found.effects, key=lambda effect: effect.relative_rms, default=None) if node is None or faults else None,
         _depth(found),
         found.heat_maps[0] if found.heat_maps else None,
     )
