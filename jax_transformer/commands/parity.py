@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -180,12 +181,21 @@ def _compare_models(options: ParityOptions, arguments: Sequence[str]) -> Report:
     from jax_transformer.verification.surroundings import surroundings
 
     prepared = prepare(options)
-    command = " ".join(["jax-transformer parity", *arguments])
+    command = f"jax-transformer parity {shlex.join(_without_files(arguments))}"
     dtypes_: Any = dtypes
     return run(
         prepared.pair, stages=stages, dtypes=dtypes_, seed=options.seed, progress=_progress(), node=options.node, command=command,
         environment=surroundings(prepared.pair) | prepared.notes, sha256=prepared.sha256,
     )  # fmt: skip
+
+
+def _without_files(arguments: Sequence[str]) -> list[str]:
+    """The arguments less those that name files to write, which a replay would write over."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    return [word for before, word in pairs if before not in REPORTS and word.partition("=")[0] not in REPORTS]
+
+
+REPORTS = ("--json", "--html")
 
 
 def _progress() -> Any:

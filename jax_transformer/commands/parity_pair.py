@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from jax_transformer.commands.parity import ParityOptions
     from jax_transformer.model_directory import Model
     from jax_transformer.porting.dialects import Dialect
+    from jax_transformer.verification.modules import ModuleReference
     from jax_transformer.verification.run import Pair
 
 
@@ -141,22 +142,47 @@ def _of_module(
     options: ParityOptions, model: Model, module: nn.Module, constants: Mapping[str, np.ndarray]
 ) -> tuple[Any, frozenset[str] | None]:
     from jax_transformer.parity.names import NameMap
-    from jax_transformer.verification.modules import ModuleReference, dialect_of_map, names_of
+    from jax_transformer.verification.modules import ModuleReference, dialect_of_map, names_of, names_of_map, renamed
     from jax_transformer.verification.torch_side import TorchSide
 
-    names = NameMap.read(options.map) if options.map else None
+    names, theirs = NameMap.read(options.map) if options.map else None, dict[str, str]()
     if names is not None and names.parameters:
-        dialect = dialect_of_map(names, constants)
+        dialect, theirs = dialect_of_map(names, constants), renamed(names, module.state_dict().keys())
     else:
         dialect = _dialect(options.dialect or (model.origin or {}).get("dialect") or _recognised(module))
     if names is None or not names.activations:
-        names = names_of(dialect, model.config)
-    reference = ModuleReference(module, dialect, model.config, constants, names)
+        names = names_of_map(names, model.config) if theirs and names else names_of(dialect, model.config)
+    reference = ModuleReference(module, dialect, model.config, constants, names, theirs)
+    _check_parameters(reference, f"--reference {options.reference}", options.map)
     return TorchSide(str(options.reference), model, reference), _frozen(reference.visible())
 
 
 def _frozen(names: set[str] | None) -> frozenset[str] | None:
     return None if names is None else frozenset(names)
+
+
+def _check_parameters(reference: ModuleReference, what: str, map_file: str | None) -> None:
+    """Raises ValueError where the module's parameters are none that the model could be given."""
+    from jax_transformer.porting.rules import PortingError
+
+    own, dialect = reference.own(), reference.dialect
+    if map_file is None and not dialect.recognises(own.keys()):
+        some = ", ".join(list(own)[:3])
+        raise ValueError(
+            f"{what}: its parameters ({some}, …) aren't called as those of dialect {dialect.name}: "
+            "say by --map FILE what they are here; --draft-map FILE drafts such a map"
+        )
+    try:
+        reference.leaves(own)
+    except PortingError as error:
+        shown, more = error.problems[:MOST_PROBLEMS], len(error.problems) - MOST_PROBLEMS
+        named = f"dialect {dialect.name}" if map_file is None else map_file
+        problems = [*shown, *([f"and {more} more"] if more > 0 else [])] or [str(error)]
+        raise PortingError(f"{what}: its parameters aren't the model's, as {named} has them", problems) from None
+
+
+MOST_PROBLEMS = 6
+"""Of parameters, before "and 40 more"."""
 
 
 def _dialect(name: str) -> Dialect:

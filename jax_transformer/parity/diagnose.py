@@ -36,6 +36,8 @@ class Step:
     """Nodes in between that weren't captured and lead here, in execution order."""
     known: Arrays
     """Everything before it, captured or else computed, by name."""
+    fits: bool = True
+    """Whether what was captured can stand for what should be there; what can't, as its shape is another, is replaced by that."""
 
 
 def diagnose(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> list[Finding]:
@@ -64,11 +66,26 @@ def walk(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays)
         before = set[str]().union(*(hidden.get(name, ()) for name in node.inputs.values()))
         computed = recompute(node, config, known, params)
         if node.name in captured:
-            yield Step(node, distance(captured[node.name], computed, _attended(node, known)), _named(graph, before), known)
-            known[node.name] = captured[node.name]
+            received, hidden_before = captured[node.name], _named(graph, before)
+            if not _fits(received, computed):
+                yield Step(node, np.inf, hidden_before, known, fits=False)
+                known[node.name] = computed
+                continue
+            yield Step(node, distance(received, computed, _attended(node, known)), hidden_before, known)
+            known[node.name] = received
         else:
             hidden[node.name] = before | {node.name}
             known[node.name] = computed
+
+
+def _fits(received: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether others can be computed of it: as a mask of one that broadcasts with it, as numbers of those that broadcast to it."""
+    try:
+        shape = np.broadcast_shapes(received.shape, expected.shape)
+    except ValueError:
+        return False
+    is_mask = expected.dtype == bool
+    return (received.dtype == bool) == is_mask and (is_mask or shape == received.shape)
 
 
 def _named(graph: Sequence[Node], names: set[str]) -> tuple[Node, ...]:
@@ -77,6 +94,8 @@ def _named(graph: Sequence[Node], names: set[str]) -> tuple[Node, ...]:
 
 def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> Finding:
     """Every variant of the node, and of those before it that weren't captured, by how near it comes to what was."""
+    if not step.fits:
+        return Finding(step.node.name, step.node.kind, step.error, (), None)
     received, where = captured[step.node.name], _attended(step.node, step.known)
     chain = (*step.hidden, step.node)
     found = []
@@ -107,11 +126,14 @@ def _replay(node: Node, config: TransformerConfig, params: Mapping[str, Any], kn
 def _carried(
     value: np.ndarray, node: Node, chain: Sequence[Node], config: TransformerConfig, params: Mapping[str, Any], known: Arrays
 ) -> np.ndarray | None:
-    """What the last node of the chain becomes, if this one has that value; None where it doesn't depend on it."""
+    """What the last node of the chain becomes, if this one has that value; None where it doesn't depend on it, or can't be computed."""
     changed: dict[str, np.ndarray] = {node.name: value}
     for follower in chain:
         if not changed.keys().isdisjoint(follower.inputs.values()):
-            changed[follower.name] = recompute(follower, config, {**known, **changed}, params)
+            try:
+                changed[follower.name] = recompute(follower, config, {**known, **changed}, params)
+            except ValueError:  # a value of another shape, such as the other side's mask
+                return None
     last = chain[-1].name if chain else node.name
     return changed.get(last)
 

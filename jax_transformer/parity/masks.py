@@ -28,11 +28,14 @@ def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarra
         "decoder_self": ("decoder.layers.0.self_attention.logits", "both" if config.decoder_causal else config.decoder_padding),
         "cross": ("decoder.layers.0.cross_attention.logits", config.cross_padding),
     }
-    return {
+    found = {
         f"mask.{kind}": _mask(named[logits], cover)
         for kind, (logits, cover) in covers.items()
         if cover != "none" and logits in named and f"mask.{kind}" not in named
     }
+    if config.decoder_padding == "none" and "mask.decoder_self" in found:  # the future alone: one mask for all rows
+        found["mask.decoder_self"] = _without(found["mask.decoder_self"], 0)
+    return found
 
 
 def _mask(logits: np.ndarray, cover: PaddingCover) -> np.ndarray:

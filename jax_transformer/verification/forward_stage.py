@@ -87,9 +87,16 @@ def attended(candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
         if name.endswith("attention.logits"):
             mask = f"{MASK}{'cross' if 'cross_attention' in name else name.split('.')[0] + '_self'}"
             known = [side[mask] for side in (candidate, reference) if mask in side]
-            if known and all(np.broadcast_shapes(one.shape, reference[name].shape) == reference[name].shape for one in known):
+            if known and all(one.dtype == bool and _can_be_broadcast(one.shape, reference[name].shape) for one in known):
                 where[name] = np.logical_and.reduce(np.broadcast_arrays(*known))
     return where
+
+
+def _can_be_broadcast(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
 
 
 def _split(candidate: Arrays, reference: Arrays, *, masks: bool) -> tuple[Arrays, Arrays]:

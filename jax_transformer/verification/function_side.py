@@ -43,13 +43,11 @@ class FunctionSide:
 
     def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
         with in_precision(dtype):
-            logits, trace = self._call(map_leaves(jnp.asarray, cast(problem.params, dtype)), problem)
+            logits, trace = self._call(map_leaves(jnp.asarray, cast(problem.params, dtype)), problem, dtype)
             found = {name: wide(jnp.asarray(value)) for name, value in trace.items()} | {"logits": wide(jnp.asarray(logits))}
-        if dtype == "float64" and found["logits"].dtype != np.float64:
-            raise ParityError(f"--candidate {self.name}: expected float64 logits of float64 parameters; received {found['logits'].dtype}")
         return found
 
-    def _call(self, params: Any, problem: Problem) -> tuple[Any, Mapping[str, Any]]:
+    def _call(self, params: Any, problem: Problem, dtype: Dtype) -> tuple[Any, Mapping[str, Any]]:
         inputs = {"source_ids": jnp.asarray(problem.source_ids), "decoder_input_ids": jnp.asarray(problem.decoder_input_ids)}
         try:
             result = self.function(params, inputs)
@@ -57,6 +55,9 @@ class FunctionSide:
             raise ParityError(f"--candidate {self.name}: raised {type(error).__name__}: {error}") from error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise ParityError(f"--candidate {self.name}: expected (logits, trace), the trace a mapping; received {type(result).__name__}")
+        received = jnp.asarray(result[0]).dtype
+        if dtype == "float64" and received != np.float64:
+            raise CannotRun(f"the candidate gives {received} logits for float64 parameters: nothing follows from them in float64")
         return result
 
     def gradients(self, problem: Problem) -> Gradients:
@@ -64,7 +65,7 @@ class FunctionSide:
         criterion = Criterion(self.config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
 
         def loss(params: Any) -> jax.Array:
-            total, tokens = cross_entropy(self._call(params, problem)[0], jnp.asarray(problem.labels), criterion)
+            total, tokens = cross_entropy(self._call(params, problem, "float64")[0], jnp.asarray(problem.labels), criterion)
             return total / tokens
 
         with in_precision("float64"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 import inspect
+import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -35,6 +37,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+LOGITS = "logits"
+
+
 @dataclass(frozen=True)
 class ModuleReference:
     """A module of the user's, with its weights."""
@@ -46,6 +51,8 @@ class ModuleReference:
     constants: Mapping[str, np.ndarray]
     """The model's, by name: those that the dialect's checkpoints don't hold are the module's own business."""
     names: NameMap
+    renamed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Its tensors' names → the dialect's, where these are others."""
 
     def __post_init__(self) -> None:
         training = next((name or "the module itself" for name, part in self.module.named_modules() if part.training), None)
@@ -59,11 +66,23 @@ class ModuleReference:
         return copy.deepcopy(self.module).to(dtype)
 
     def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
-        return state_dict_from_params(self.config, params, self.dialect, names)
+        theirs = {self.renamed.get(name, name): name for name in names}
+        tensors = state_dict_from_params(self.config, params, self.dialect, theirs)
+        return {theirs.get(name, name): tensor for name, tensor in tensors.items()}
 
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
+        """Raises PortingError where its parameters are others than the model's."""
         table = self.constants["encoder_positions"] if self.dialect.leaves_out_positions(self.config) else None
-        return flatten(params_from_state_dict(self.config, state_dict, self.dialect, table))
+        held = {self.renamed.get(name, name): array for name, array in state_dict.items() if name not in self._own_buffers}
+        return flatten(params_from_state_dict(self.config, held, self.dialect, table))
+
+    @cached_property
+    def _own_buffers(self) -> frozenset[str]:
+        """Those that no rule names, such as a mask kept for later: the module's own business."""
+        names = [re.escape(name).replace(r"\{i\}", "[0-9]+") for rule in self.dialect.rules(self.config) for name in rule.names]
+        known = re.compile("|".join(names))
+        buffers = [name for name, _ in self.module.named_buffers(remove_duplicate=False)]
+        return frozenset(name for name in buffers if not known.fullmatch(self.renamed.get(name, name)))
 
     @property
     def names_its_own(self) -> bool:
@@ -79,7 +98,7 @@ class ModuleReference:
         pairs = self.names.rename({}, shapes).missing
         promised = set(pairs)
         masks = {f"mask.{kind}" for kind, logits in MASKED.items() if logits in promised}
-        return {name for name in shapes if name in promised | masks}
+        return {name for name in shapes if name in promised | masks | {LOGITS}}
 
     def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
         if self.names_its_own:
@@ -92,21 +111,26 @@ class ModuleReference:
         logits = found.get("output.logits", found.get(f"{OWN}.0", found.get(OWN)))
         if logits is None:
             raise ParityError(f"expected a module that returns logits; {type(self.module).__name__} returned no tensor")
-        return Pass(logits, partial(self._named, found, shapes), partial(self._named_gradients, found, shapes))
+        return Pass(logits, partial(self._named, found, logits, shapes), partial(self._named_gradients, found, logits, shapes))
 
-    def _named(self, found: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    def _named(self, found: Mapping[str, torch.Tensor], logits: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+        """Whatever the names leave out, the logits are among them."""
         import torch
 
-        arrays = self.names.rename({name: to_array(tensor) for name, tensor in found.items()}, shapes).arrays
+        arrays = {LOGITS: to_array(logits)} | self.names.rename({name: to_array(tensor) for name, tensor in found.items()}, shapes).arrays
         masks = infer_masks(arrays, self.config)
         ordered = {name: (masks | arrays)[name] for name in shapes if name in masks or name in arrays}
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in ordered.items()}
 
-    def _named_gradients(self, found: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    def _named_gradients(
+        self, found: Mapping[str, torch.Tensor], logits: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Any]:
         import torch
 
         gradients = {name: tensor.grad for name, tensor in found.items() if tensor.is_floating_point() and tensor.grad is not None}
-        arrays = self.names.rename({name: to_array(gradient) for name, gradient in gradients.items()}, shapes).arrays
+        arrays = dict(self.names.rename({name: to_array(gradient) for name, gradient in gradients.items()}, shapes).arrays)
+        if logits.grad is not None:
+            arrays.setdefault(LOGITS, to_array(logits.grad))
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
 
     def greedy(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int) -> torch.Tensor:
@@ -169,9 +193,15 @@ def names_of(dialect: Dialect, config: TransformerConfig) -> NameMap:
     return NameMap(activation_names(config, dialect.rules(config)))
 
 
+def names_of_map(names: NameMap, config: TransformerConfig) -> NameMap:
+    """The activations that follow from which parameters a map says a module has, but for layers that it numbers one by one."""
+    layers = {theirs: name for theirs, name in names.parameters.items() if not re.search(r"\[\d+\]$", name.name)}
+    return NameMap(activation_names(config, [Rule(theirs, _NUMBER.sub("", name.name), _axes(name)) for theirs, name in layers.items()]))
+
+
 def dialect_of_map(names: NameMap, constants: Mapping[str, np.ndarray]) -> Dialect:
-    """A dialect of the user's: the parameters that a map names, one by one."""
-    rules = [Rule(theirs, name.name.replace("[{i}]", ""), _axes(name)) for theirs, name in names.parameters.items()]
+    """A dialect of the user's: the parameters that a map names. Its tensors are called as `renamed` has them."""
+    rules = {(_tensor(name.name), _axes(name)): _NUMBER.sub("", name.name) for name in names.parameters.values()}
     return Dialect(
         name="map",
         title="names given by a map",
@@ -179,10 +209,30 @@ def dialect_of_map(names: NameMap, constants: Mapping[str, np.ndarray]) -> Diale
         fixed={},
         read=_tells_nothing,
         asks={},
-        rules=lambda config: rules,
+        rules=lambda config: [Rule(tensor, path, axes) for (tensor, axes), path in rules.items()],
         refuses=lambda config: [],
         computed=lambda config: {f"constants/{name}": np.asarray(leaf) for name, leaf in constants.items()},
     )
+
+
+_NUMBER = re.compile(r"\[(?:\{i\}|\d+)\]$")
+
+
+def _tensor(path: str) -> str:
+    """What the tensor of a parameter is called, layers' numbers left open: rules number all layers alike, maps need not."""
+    return _NUMBER.sub(".{i}", path)
+
+
+def renamed(names: NameMap, tensors: Collection[str]) -> dict[str, str]:
+    """Of the tensors that a map names, what `dialect_of_map` calls them."""
+    found = {}
+    for theirs, ours in names.parameters.items():
+        pattern = re.compile(re.escape(theirs).replace(r"\{i\}", "([0-9]+)", 1).replace(r"\{i\}", r"\1"))
+        for match in filter(None, map(pattern.fullmatch, tensors)):
+            given = re.search(r"\[(\d+)\]$", ours.name)
+            number = given[1] if given else match[1] if pattern.groups else ""
+            found[match[0]] = _tensor(ours.name).replace("{i}", number)
+    return found
 
 
 def _tells_nothing(tensors: Tensors) -> dict[str, Any]:

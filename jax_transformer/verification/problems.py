@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from jax_transformer.config import TransformerConfig
-from jax_transformer.parity.truth.formulas import rows  # of a table, refusing numbers that it doesn't have
+from jax_transformer.parity.truth.formulas import Stack, position_numbers, rows
 from jax_transformer.trees import flatten, unflatten
 
 ROWS = 7
@@ -147,28 +148,26 @@ def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Pr
 
 def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Problem) -> None:
     """Makes the embeddings of two tokens what their places in the last row, which has no padding, add to them, but for a small rest."""
-    if config.position_kind != "sinusoidal" or config.position_index != "column" or config.share_embeddings:
+    if config.position_kind != "sinusoidal":
         return
-    for stack, ids in (("encoder", problem.source_ids), ("decoder", problem.decoder_input_ids)):
-        table = leaves[f"constants/{stack}_positions"]
-        embedding = leaves[f"{'source' if stack == 'encoder' else 'target'}_embedding/embedding"]
-        columns = np.arange(2)
-        at_columns = rows(table, columns + config.position_offset)
-        embedding[ids[-1, columns]] -= at_columns / (np.sqrt(config.d_model) if config.scale_embedding else 1.0)
-
-
-def _rounded(path: str, leaf: np.ndarray) -> np.ndarray:
-    """To float32, which both sides then hold exactly; constants are theirs already."""
-    return leaf if path.startswith("constants/") else leaf.astype(np.float32)
+    stacks: tuple[tuple[Stack, np.ndarray], ...] = (("encoder", problem.source_ids), ("decoder", problem.decoder_input_ids))
+    done: dict[str, set[int]] = {}
+    for stack, ids in stacks:
+        table = "shared_embedding" if config.share_embeddings else "source_embedding" if stack == "encoder" else "target_embedding"
+        columns = [column for column in range(2) if ids[-1, column] not in done.get(table, ())]
+        numbers = np.broadcast_to(position_numbers(config, ids, stack), ids.shape)[-1, columns]
+        at_columns = rows(leaves[f"constants/{stack}_positions"], numbers)
+        leaves[f"{table}/embedding"][ids[-1, columns]] -= at_columns / (np.sqrt(config.d_model) if config.scale_embedding else 1.0)
+        done[table] = {int(token) for token in ids[-1, :2]}
 
 
 # --- batches
 
 
 def _problem(name: str, config: TransformerConfig, params: Mapping[str, Any], seed: int) -> Problem:
-    rng, (source, target) = np.random.default_rng(seed), _lengths(config)
-    source_ids = _tokens(rng, (ROWS, source), config.source_vocab_size, config.source_pad_id)
-    decoder_input_ids = _tokens(rng, (ROWS, target), config.target_vocab_size, config.target_pad_id)
+    rng, (source, target), rows = np.random.default_rng(seed), _lengths(config), _rows(config)
+    source_ids = _tokens(rng, (rows, source), config.source_vocab_size, config.source_pad_id)
+    decoder_input_ids = _tokens(rng, (rows, target), config.target_vocab_size, config.target_pad_id)
     _pad_sources(source_ids, config.source_pad_id)
     _pad_targets(decoder_input_ids, config)
     return Problem(name, params, source_ids, decoder_input_ids, _labels(rng, config, decoder_input_ids, source_ids))
@@ -176,11 +175,19 @@ def _problem(name: str, config: TransformerConfig, params: Mapping[str, Any], se
 
 def _lengths(config: TransformerConfig) -> tuple[int, int]:
     """Of source and target: other numbers than the model's sizes where its tables allow it."""
-    encoder, decoder = config.encoder, config.decoder
-    taken = {ROWS, config.d_model, *(getattr(stack, name) for stack in (encoder, decoder) for name in ("num_heads", "head_dim", "d_ff"))}
-    most = _most_tokens(config)
+    taken, most = _sizes(config) | {_rows(config)}, _most_tokens(config)
     source = _free(SOURCE_LENGTH, most[0], taken)
     return source, _free(TARGET_LENGTH, most[1], taken | {source})
+
+
+def _rows(config: TransformerConfig) -> int:
+    """Of a batch: ROWS or a few more, another number than the model's sizes; ROWS where position tables have a row for each of them."""
+    return ROWS if config.position_index == "batch_row" else next(number for number in count(ROWS) if number not in _sizes(config))
+
+
+def _sizes(config: TransformerConfig) -> set[int]:
+    of_stacks = (getattr(stack, name) for stack in (config.encoder, config.decoder) for name in ("num_heads", "head_dim", "d_ff"))
+    return {config.d_model, config.source_vocab_size, config.target_vocab_size, *of_stacks}
 
 
 def _free(wanted: int, most: int, taken: set[int]) -> int:

@@ -120,6 +120,7 @@ def run(
         found.add(_attempt("decode", lambda: _decoding(pair, own, found)), own.name)
     if "inputs" in stages:
         found.add(compare_stage("inputs", _copies(own), given), own.name)
+    _add_left_out(stages, dtypes, found, own.name)
     return _report(pair, found, stages, node, command, environment or {}, sha256 or {})
 
 
@@ -152,6 +153,19 @@ def _attempt(name: str, compare: Callable[[], Stage]) -> Stage:
 
 
 # --- what must hold for anything to follow
+
+
+def _add_left_out(stages: Sequence[str], dtypes: Sequence[Dtype], found: _Found, problem: str) -> None:
+    """What was asked for and not compared is no pass: a stage that says why."""
+    for name in stages:
+        if any(known.split()[0] == name for known in found.stages):
+            continue
+        if "float64" not in dtypes:
+            found.add(Stage(name, not_run=f"it is compared in float64 alone, which isn't among {', '.join(dtypes)}"), problem)
+        elif name == "masks" and "forward" not in stages:  # beside a forward pass, a model without masks is no question
+            found.add(Stage(name, not_run="no mask can be seen on both sides"), problem)
+    if {*stages} == {"inputs"}:
+        found.doubts["nothing was computed: the stage inputs tells whether other stages leave the batch as it was"] = None
 
 
 def _check_precision(pair: Pair, dtypes: Sequence[Dtype], found: _Found) -> None:
@@ -193,6 +207,8 @@ def _forward(pair: Pair, problem: Problem, found: _Found, *, is_own: bool) -> No
     if is_own:
         for name, side in pair.sides.items():
             _repeats(name, side, problem, traces[name], found)
+        if not any("logits" in trace for trace in traces.values()):
+            found.doubts["neither side shows its logits, which all else is for"] = None
     result = compare_forward(pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible)
     for stage in (result.masks, result.forward, result.truth):
         if stage.name != "masks" or stage.rows or stage.reasons[1:]:  # some models have no masks
@@ -202,7 +218,6 @@ def _forward(pair: Pair, problem: Problem, found: _Found, *, is_own: bool) -> No
     found.heat_maps += [result.heat_map] if result.heat_map else []
     if is_own:
         found.own = result
-        found.size_of_logits = float(np.abs(traces["reference"]["logits"]).max(initial=0.0))
         found.size_of_logits = float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
 
 
@@ -316,7 +331,7 @@ def _report(
     merged = [merge_stages(found.stages[name]) for name in order if name in found.stages and name.split()[0] in (*asked, "truth")]
     faults = _explaining(merged, found.faults)
     if node is not None:
-        merged = [replace(stage, rows=rows) for stage in merged if (rows := tuple(row for row in stage.rows if row.name == node))]
+        merged = _of_node(merged, node)
         faults = tuple(fault for fault in faults if fault.finding.node == node)
     elif command:
         faults = tuple(_replayed_by(command, fault) for fault in faults)
@@ -328,10 +343,27 @@ def _report(
         sha256,
         faults,
         tuple(found.doubts),
-        max(found.effects, key=lambda effect: effect.relative_rms, default=None),
+        max(found.effects, key=lambda effect: effect.relative_rms, default=None) if node is None or faults else None,
         _depth(found),
         found.heat_maps[0] if found.heat_maps else None,
     )
+
+
+def _of_node(stages: Sequence[Stage], node: str) -> list[Stage]:
+    """What they say of one activation; that it is compared nowhere, if so."""
+
+    def only(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name == node)
+
+    kept = [
+        replace(stage, rows=tuple(row for row in stage.rows if row.name == node), only_in_candidate=only(stage.only_in_candidate),
+                only_in_reference=only(stage.only_in_reference))
+        for stage in stages
+    ]  # fmt: skip
+    kept = [stage for stage in kept if stage.rows or stage.not_run or stage.only_in_candidate or stage.only_in_reference]
+    if any(stage.name != "truth" for stage in kept):
+        return kept
+    return [Stage("forward", not_run=f"{node} can't be seen in the reference"), *kept]
 
 
 def _replayed_by(command: str, fault: Fault) -> Fault:
@@ -350,6 +382,9 @@ def _narrowed(fault: Fault, again: Fault) -> Fault:
 _SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}
 
 
+_EXPLAINED_TOGETHER = (("masks", "forward", "truth"), ("step", "trajectory"))
+
+
 def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault, ...]:
     """Each node's fault once, of the first stage that diverges; where none was found there, one that says so."""
     once: dict[tuple[str, str], Fault] = {}
@@ -357,8 +392,12 @@ def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault
         key = fault.side, fault.finding.node
         once[key] = _narrowed(once[key], fault) if key in once else fault
     diverged = next((stage for stage in stages if stage.verdict == "diverged"), None)
-    if diverged is None or (once and diverged.name in ("masks", "forward", "truth")):
+    if diverged is None:
         return tuple(once.values())
+    together = next((names for names in _EXPLAINED_TOGETHER if diverged.name in names), (diverged.name,))
+    explained = tuple(fault for fault in once.values() if fault.stage in together)
+    if explained:
+        return explained
     row = diverged.first_divergence
     assert row is not None  # it diverged
     error = row.error.relative_rms if row.error is not None else math.nan

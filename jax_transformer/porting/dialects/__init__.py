@@ -160,7 +160,7 @@ class Dialect:
     @property
     def computes_positions(self) -> bool:
         """Whether its checkpoints hold no position tables."""
-        return self.computed is not _nothing_computed and self.fixed["position_kind"] == "sinusoidal"
+        return self.computed is not _nothing_computed and self.fixed.get("position_kind") == "sinusoidal"
 
     def leaves_out_positions(self, config: TransformerConfig) -> bool:
         """Whether its checkpoints of models of this config have no place for position tables that are computed."""
