@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+import ml_dtypes
 import numpy as np
 
 from jax_transformer.config import GenerationConfig, TransformerConfig
@@ -24,6 +25,31 @@ from jax_transformer.verification.training_setup import SETUP, learning_rate
 from jax_transformer.verification.training_stages import STEPS
 
 Sides = Mapping[SideName, Side]
+
+
+def weight_faults(stage: Stage, candidate: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> list[Fault]:
+    """What became of each parameter that isn't the reference's."""
+    faults = []
+    for row in stage.rows:
+        if row.verdict == "diverged":
+            received, error = candidate[row.name], row.error.relative_rms if row.error is not None else math.inf
+            matches = tuple(Match(name, 0.0) for name, value in _known_weights(row.name, reference) if np.array_equal(received, value))
+            faults.append(Fault("candidate", "weights", Finding(row.name, "weights", error, matches, None), error))
+    return faults
+
+
+def _known_weights(path: str, reference: Mapping[str, np.ndarray]) -> Iterable[tuple[str, np.ndarray]]:
+    """What programs are known to make of a parameter, by carrying it over."""
+    own = reference[path]
+    yield "rounded to float16", own.astype(np.float16).astype(np.float64)
+    yield "rounded to bfloat16", own.astype(ml_dtypes.bfloat16).astype(np.float64)
+    yield "rounded to float32", own.astype(np.float32).astype(np.float64)
+    matrix = own.reshape(len(own), -1) if own.ndim > 1 else own
+    if own.ndim > 1:
+        yield "transposed", matrix.T.reshape(own.shape)
+    for other, array in reference.items():
+        if other != path and array.shape == own.shape and not np.array_equal(array, own):
+            yield f"the values of {other}", array
 
 
 def loss_faults(config: TransformerConfig, problem: Problem, sides: Sides, found: Mapping[SideName, Gradients]) -> list[Fault]:

@@ -101,7 +101,7 @@ def run(
     _check_precision(pair, dtypes, found)
     if "weights" in stages:
         progress("weights")
-        found.add(_attempt("weights", lambda: _weights(pair)), own.name)
+        found.add(_attempt("weights", lambda: _weights(pair, found)), own.name)
     if {"step", "trajectory"} & {*stages} and "float64" in dtypes:
         pair.candidate.get_ready(own)
     given = _copies(own)
@@ -189,9 +189,11 @@ def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, found:
 # --- stages
 
 
-def _weights(pair: Pair) -> Stage:
+def _weights(pair: Pair, found: _Found) -> Stage:
     candidate, reference = ({path: _as_float64(array) for path, array in side.weights().items()} for side in pair.sides.values())
-    return compare_stage("weights", candidate, reference, tolerance=0.0)
+    stage = compare_stage("weights", candidate, reference, tolerance=0.0)
+    found.faults += explanations.weight_faults(stage, candidate, reference)
+    return stage
 
 
 def _as_float64(array: np.ndarray) -> np.ndarray:
@@ -379,6 +381,15 @@ def _narrowed(fault: Fault, again: Fault) -> Fault:
     return fault._replace(finding=fault.finding._replace(matches=matches))
 
 
+ALIKE = "other inputs and weights than these, on all of which they are the same; --seed draws others"
+
+
+def _ambiguous(fault: Fault) -> Fault:
+    """Of several causes that are left in a forward pass, what would tell them apart."""
+    several = len(fault.finding.matches) > 1 and not fault.finding.told_apart_by
+    return fault._replace(finding=fault.finding._replace(told_apart_by=ALIKE)) if several else fault
+
+
 _SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}
 
 
@@ -395,7 +406,7 @@ def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault
     if diverged is None:
         return tuple(once.values())
     together = next((names for names in _EXPLAINED_TOGETHER if diverged.name in names), (diverged.name,))
-    explained = tuple(fault for fault in once.values() if fault.stage in together)
+    explained = tuple(_ambiguous(fault) for fault in once.values() if fault.stage in together)
     if explained:
         return explained
     row = diverged.first_divergence

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from jax_transformer.verification.selftest.matrix import Kill, Prepared, false_alarms, kills_of
 from jax_transformer.verification.selftest.other_stages import later_kills
 from jax_transformer.verification.selftest.subjects import SUBJECTS
-from jax_transformer.verification.selftest.through_command import command_kills
+from jax_transformer.verification.selftest.through_command import Command, command_kills
 
 PLACES = 2
 """Nodes of each system at which a fault is tried."""
@@ -86,14 +86,23 @@ class Counts:
 
 
 def run(
-    systems: Sequence[str] = tuple(SUBJECTS), *, seed: int = 0, seeds: int = SEEDS, tell: Callable[[str], None] = lambda line: None
+    command: Command,
+    systems: Sequence[str] = tuple(SUBJECTS),
+    *,
+    seed: int = 0,
+    seeds: int = SEEDS,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Result:
-    """Puts every fault into each of the systems, and tells what becomes of it."""
+    """Puts every fault into each of the systems, and tells what becomes of it.
+
+    Args:
+      command: `jax-transformer parity`, which some of them are put to as well.
+    """
     begin, kills, alarms = time.perf_counter(), [], {}
     with one_thread():
         for name in systems:
             system = Prepared.of(name, seed)
-            of_system = [*kills_of(system, PLACES, seed), *later_kills(system, seed), *command_kills(system, BY_COMMAND, seed)]
+            of_system = [*kills_of(system, PLACES, seed), *later_kills(system, seed), *command_kills(system, command, BY_COMMAND, seed)]
             kills += of_system
             alarms[name] = false_alarms(name, range(seed + 1, seed + 1 + seeds), lambda what: tell(f"  false alarm: {what}"))
             for known, title in ((True, "catalogue "), (False, "open world")):

@@ -7,7 +7,7 @@ import dataclasses
 import io
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +36,11 @@ def program() -> nn.Module:
     return module
 
 
-def command_kills(system: Prepared, count: int, seed: int = 0) -> Iterator[Kill]:
+Command = Callable[[Sequence[str]], int]
+"""(its arguments) → its exit code."""
+
+
+def command_kills(system: Prepared, command: Command, count: int, seed: int = 0) -> Iterator[Kill]:
     """Faults that were found in process, again by the command: half of them known ones, spread over the catalogue."""
     rng, config = np.random.default_rng([seed, 7, *system.name.encode()]), system.model.config
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +49,7 @@ def command_kills(system: Prepared, count: int, seed: int = 0) -> Iterator[Kill]
         for faults in (known_faults(config, rng), unknown_faults(config, rng)):
             choices = list(faults)
             for injection in _found(system, [choices[i] for i in rng.permutation(len(choices))], -(-count // 2)):
-                yield _by_command(system, injection, directory, Path(folder) / "report.json")
+                yield _by_command(system, command, injection, directory, Path(folder) / "report.json")
 
 
 def _found(system: Prepared, injections: Sequence[Injection], count: int) -> Iterator[Injection]:
@@ -63,13 +67,11 @@ def _turn(injection: Injection, seen: dict[str, int]) -> int:
     return seen[injection.node.kind]
 
 
-def _by_command(system: Prepared, injection: Injection, directory: Path, report: Path) -> Kill:
-    from jax_transformer.commands.parity import parity
-
+def _by_command(system: Prepared, command: Command, injection: Injection, directory: Path, report: Path) -> Kill:
     _PROGRAMS[:] = [faulty_program(system, injection)]
     arguments = [str(directory), "--reference", MAKER, "--stages", "masks,forward", "--dtypes", "float64", "--json", str(report)]
     with contextlib.redirect_stdout(io.StringIO()):
-        code = parity(arguments)
+        code = command(arguments)
     told = json.loads(report.read_text(encoding="utf-8"))
     nodes = {fault["node"] for fault in told["faults"] if fault["side"] == "reference"}
     causes = tuple(match["variant"] for fault in told["faults"] for match in fault["matches"])
@@ -99,12 +101,24 @@ def faulty_program(system: Prepared, injection: Injection) -> nn.Module:
 
             trace = Trace() if trace is None else trace
             problem = _problem(self, reference, source_ids, decoder_input_ids)
-            record_corrupted(trace, Corruption(injection, system.model.config, problem))
+            record_corrupted(trace, _where_it_makes_sense(Corruption(injection, system.model.config, problem)))
             logits: torch.Tensor = super().forward(source_ids, decoder_input_ids, trace=trace)
             return logits
 
     module.__class__ = Faulty
     return module
+
+
+def _where_it_makes_sense(corruption: Corruption) -> Any:
+    """The right value where the fault can't be had, as on sentences that are too long for it."""
+
+    def corrupt(name: str, before: Any, right: Any) -> Any:
+        try:
+            return corruption(name, before, right)
+        except (LookupError, ValueError):
+            return right
+
+    return corrupt
 
 
 def _problem(module: nn.Module, reference: SystemReference, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> Problem:
