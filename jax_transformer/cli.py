@@ -1,6 +1,6 @@
 """The command: jax-transformer COMMAND; each is a file of `commands`.
 
-Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C.
+Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C; of parity also 1, 3 and 4, for what it found.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ USAGE = """jax-transformer COMMAND …
   evaluate    measure translations against references, and systems against each other
   score       tell how probable given translations are
   port        turn a PyTorch checkpoint into a model directory, and back
-  parity      tell whether two sides computed the same arrays, and where they part
+  parity      tell whether a model is the same function as a PyTorch one, and if not, where and why
   report      write a run's report.html anew
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
 

@@ -6,9 +6,7 @@ biases included; sources are longer than the relative buckets reach, with pads o
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +29,7 @@ from jax_transformer.parity.tolerances import has_zero_gradient
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.porting.convert import params_from_state_dict
 from jax_transformer.trees import flatten
+from jax_transformer.verification.families import wide_norms
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -164,28 +163,6 @@ def make_batch(rng: np.random.Generator, config: TransformerConfig) -> tuple[np.
 
 
 # --- the reference's activations, by our names
-
-
-@contextlib.contextmanager
-def wide_norms(model: Any) -> Iterator[None]:
-    """T5's norm computes its variance in float32 whatever it gets; here in float64 for float64. (In float32 and below it is as it was.)"""
-
-    def forward(norm: Any, x: torch.Tensor) -> torch.Tensor:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        x = x * torch.rsqrt(x.to(wide).pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
-        if norm.weight.dtype in (torch.float16, torch.bfloat16):
-            x = x.to(norm.weight.dtype)
-        return norm.weight * x
-
-    kinds = {type(module) for module in model.modules() if hasattr(module, "variance_epsilon")}
-    before = {kind: kind.forward for kind in kinds}
-    for kind in kinds:
-        kind.forward = forward
-    try:
-        yield
-    finally:
-        for kind, method in before.items():
-            kind.forward = method
 
 
 def reference_trace(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -66,7 +66,7 @@ def test_a_family_of_transformers(family: str, size: int, folder: Path) -> None:
         assert_same(recompute(node, case.config, captured, case.params64), expected[node.name], node.name)
 
 
-@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (10, 160), (17, 27), (12, 384), (19, 196)])
+@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (10, 160), (12, 384), (19, 196)])
 def test_relative_buckets_are_t5s(buckets: int, most: int) -> None:
     """Where float32 decides: in all but the first, float64 would have others."""
     from transformers.models.t5.modeling_t5 import T5Attention

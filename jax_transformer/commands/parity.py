@@ -38,6 +38,9 @@ class ParityOptions:
     candidate: str | None = None
     """A JAX function of yours in place of the model here, as package.module:factory: a function without arguments that returns
     (params, inputs) → (logits, trace). It gets the model's parameters and a dict of source_ids and decoder_input_ids."""
+    inputs: Annotated[str | None, FILE] = None
+    """With --candidate and --reference and no model of this project: an .npz of the arguments of the module's forward, by name. The
+    function gets the same, and the module's state_dict for parameters."""
     map: Annotated[str | None, FILE] = None
     """YAML that says which of the reference's names are which of ours, where no dialect does."""
     draft_map: Annotated[str | None, FILE] = None
@@ -92,7 +95,7 @@ def parity(arguments: Sequence[str]) -> int:
         from jax_transformer.commands.parity_maps import draft_map
 
         return draft_map(options)
-    report = _compare_files(options) if options.diff is not None else _compare_models(options, arguments)
+    report = _report(options, arguments)
     from rich.console import Console
 
     from jax_transformer.parity.console import show
@@ -100,6 +103,12 @@ def parity(arguments: Sequence[str]) -> int:
     show(report, Console(soft_wrap=not sys.stdout.isatty(), highlight=False))
     _write(report, options)
     return report.exit_code
+
+
+def _report(options: ParityOptions, arguments: Sequence[str]) -> Report:
+    if options.diff is not None:
+        return _compare_files(options)
+    return _compare_any(options) if options.inputs is not None else _compare_models(options, arguments)
 
 
 def _check(options: ParityOptions) -> None:
@@ -111,6 +120,8 @@ def _check(options: ParityOptions) -> None:
         raise ValueError(f"--{of_files[0]} is for --diff; models are judged by the gates")
     if options.diff is not None and (options.model or options.reference or options.candidate):
         raise ValueError("--diff compares two files: expected no model, --reference or --candidate beside it")
+    if options.inputs is not None and (options.model or not (options.candidate and options.reference)):
+        raise ValueError("--inputs is for --candidate and --reference without a model, whose inputs are made")
     for path in (options.json, options.html, options.draft_map):
         if path is not None:
             check_writable(path)
@@ -140,6 +151,26 @@ def _compare_files(options: ParityOptions) -> Report:
              for name, value in kept.notes.items() if name != "widened"}  # fmt: skip
     hashes = {path: hash_file(path) for path in options.diff}
     return Report(*options.diff, stages=(stage,), environment=notes, sha256=hashes, depth=depth_of(stage))
+
+
+def _compare_any(options: ParityOptions) -> Report:
+    """A function and a module of the user's, on inputs of the user's."""
+    from jax_transformer.commands.parity_pair import check_module, made_by
+    from jax_transformer.data.text_files import hash_file
+    from jax_transformer.parity.arrays import read_arrays
+    from jax_transformer.parity.names import NameMap
+    from jax_transformer.verification import any_pair
+
+    assert options.inputs is not None
+    assert options.candidate is not None
+    assert options.reference is not None
+    inputs, module = read_arrays(options.inputs).arrays, made_by(options.reference, "--reference")
+    check_module(module, options.reference)
+    function, names = made_by(options.candidate, "--candidate"), NameMap.read(options.map) if options.map else NameMap()
+    pair = any_pair.AnyPair(options.candidate, function, options.reference, module, inputs, names)
+    stages = any_pair.STAGES if options.stages == ParityOptions.stages else _chosen(options.stages, any_pair.STAGES, "--stages")
+    dtypes: Any = _chosen(options.dtypes, ("float64", "float32", "bfloat16"), "--dtypes")
+    return any_pair.run(pair, stages=stages, dtypes=dtypes, sha256={options.inputs: hash_file(options.inputs)})
 
 
 def _compare_models(options: ParityOptions, arguments: Sequence[str]) -> Report:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import os
 import sys
@@ -53,7 +54,10 @@ def prepare(options: ParityOptions) -> Prepared:
     if visible is not None:
         notes["reference shows"] = f"{len(visible)} activations"
     pair = Pair(model.config, model.params, candidate, reference, model.generation, visible)
-    return Prepared(pair, _hashes(options), notes)
+    hashes = _hashes(options)
+    if module is not None:
+        hashes[f"{options.reference}, its state_dict"] = hash_weights(module)
+    return Prepared(pair, hashes, notes)
 
 
 def made_by(name: str, option: str) -> Any:
@@ -131,10 +135,12 @@ def _reference(options: ParityOptions, model: Model, module: nn.Module | None) -
     from jax_transformer.verification.families import family_reference
 
     family = family_reference(model)
-    return TorchSide(f"transformers, {dialect}", model, family), frozenset(family.visible())
+    return TorchSide(f"transformers, {dialect}", model, family), _frozen(family.visible())
 
 
-def _of_module(options: ParityOptions, model: Model, module: nn.Module, constants: Mapping[str, np.ndarray]) -> tuple[Any, frozenset[str]]:
+def _of_module(
+    options: ParityOptions, model: Model, module: nn.Module, constants: Mapping[str, np.ndarray]
+) -> tuple[Any, frozenset[str] | None]:
     from jax_transformer.parity.names import NameMap
     from jax_transformer.verification.modules import ModuleReference, dialect_of_map, names_of, names_of_map, renamed
     from jax_transformer.verification.torch_side import TorchSide
@@ -148,7 +154,11 @@ def _of_module(options: ParityOptions, model: Model, module: nn.Module, constant
         names = names_of_map(names, model.config) if theirs and names else names_of(dialect, model.config)
     reference = ModuleReference(module, dialect, model.config, constants, names, theirs)
     _check_parameters(reference, f"--reference {options.reference}", options.map)
-    return TorchSide(str(options.reference), model, reference), frozenset(reference.visible())
+    return TorchSide(str(options.reference), model, reference), _frozen(reference.visible())
+
+
+def _frozen(names: set[str] | None) -> frozenset[str] | None:
+    return None if names is None else frozenset(names)
 
 
 def _check_parameters(reference: ModuleReference, what: str, map_file: str | None) -> None:
@@ -200,6 +210,17 @@ def _fitting(model: Model) -> str:
             "give --reference package.module:factory, a PyTorch module to compare it with"
         )
     return able[0]
+
+
+def hash_weights(module: nn.Module) -> str:
+    """SHA-256 of a module's parameters and buffers: names, shapes, dtypes and bytes, in their order."""
+    from jax_transformer.porting.files import as_arrays
+
+    digest = hashlib.sha256()
+    for name, array in as_arrays(module.state_dict()).items():
+        digest.update(f"{name} {array.dtype} {list(array.shape)}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
 
 
 def _hashes(options: ParityOptions) -> dict[str, str]:

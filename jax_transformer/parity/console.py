@@ -37,13 +37,18 @@ def show(report: Report, console: Console) -> None:
         _print(line, console, STYLES[stage.verdict])
         for reason in (*stage.reasons, *_counted(stage)):
             _print(f"    {reason}", console)
-    for stage in report.stages:
-        if stage.rows:
-            _print("", console)
-            console.print(_table(stage, console.width))
+    for stage in _tabled(report):
+        _print("", console)
+        console.print(_table(stage, console.width))
     if console.width < WIDE:
         _print(f"\n{WIDE} columns have room for the largest error and its place, too.", console)
     _print_environment(report, console)
+
+
+def _tabled(report: Report) -> list[Stage]:
+    """The stages whose arrays are listed: those that don't pass; of a report without any, those with something to see."""
+    failing = [stage for stage in report.stages if stage.rows and stage.verdict != "passed"]
+    return failing or [stage for stage in report.stages if any(row.error is not None and not row.error.exact for row in stage.rows)]
 
 
 def _print(text: str, console: Console, style: str = "") -> None:

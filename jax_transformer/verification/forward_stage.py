@@ -54,7 +54,7 @@ def compare_forward(
     """
     where = attended(candidate, reference)
     shown = candidate if visible is None else {name: array for name, array in candidate.items() if name in visible}
-    masks = compare_stage("masks", *_split(shown, reference, masks=True))
+    masks = compare_stage("masks", *_as_broad(*_split(shown, reference, masks=True)))
     forward = compare_stage("forward", *_split(shown, reference, masks=False), where=where)
     local: dict[SideName, dict[str, float]] = {}
     findings: dict[SideName, list[Finding]] = {}
@@ -104,6 +104,19 @@ def _split(candidate: Arrays, reference: Arrays, *, masks: bool) -> tuple[Arrays
         return {name: array for name, array in side.items() if name.startswith(MASK) == masks}
 
     return part(candidate), part(reference)
+
+
+def _as_broad(candidate: Arrays, reference: Arrays) -> tuple[Arrays, Arrays]:
+    """Masks of both sides with axes of size 1 spelled out where the other's are: [1, 1, T, T] is the same mask as [B, 1, T, T]."""
+    sides: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({**candidate}, {**reference})
+    for name in candidate.keys() & reference.keys():
+        if _fit(candidate[name].shape, reference[name].shape):
+            sides[0][name], sides[1][name] = np.broadcast_arrays(candidate[name], reference[name])
+    return sides
+
+
+def _fit(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    return len(first) == len(second) and all(1 in (one, other) or one == other for one, other in zip(first, second, strict=True))
 
 
 def _judged(config: TransformerConfig, problem: Problem, trace: Arrays) -> tuple[dict[str, float], list[Finding]]:

@@ -12,7 +12,7 @@ import numpy as np
 from jax_transformer.model_directory import Model
 from jax_transformer.parity.arrays import ParityError
 from jax_transformer.training.losses import Criterion, cross_entropy
-from jax_transformer.trees import flatten
+from jax_transformer.trees import flatten, map_leaves
 from jax_transformer.verification.jax_side import cast, in_force, in_precision, wide
 from jax_transformer.verification.problems import Problem
 from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Gradients, Training, layer_by_layer
@@ -43,12 +43,12 @@ class FunctionSide:
 
     def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
         with in_precision(dtype):
-            logits, trace = self._call(cast(problem.params, dtype), problem, dtype)
+            logits, trace = self._call(map_leaves(jnp.asarray, cast(problem.params, dtype)), problem, dtype)
             found = {name: wide(jnp.asarray(value)) for name, value in trace.items()} | {"logits": wide(jnp.asarray(logits))}
         return found
 
     def _call(self, params: Any, problem: Problem, dtype: Dtype) -> tuple[Any, Mapping[str, Any]]:
-        inputs = {"source_ids": problem.source_ids, "decoder_input_ids": problem.decoder_input_ids}
+        inputs = {"source_ids": jnp.asarray(problem.source_ids), "decoder_input_ids": jnp.asarray(problem.decoder_input_ids)}
         try:
             result = self.function(params, inputs)
         except Exception as error:  # it is the user's
@@ -69,7 +69,7 @@ class FunctionSide:
             return total / tokens
 
         with in_precision("float64"):
-            value, gradients = jax.value_and_grad(loss)(cast(problem.params, "float64"))
+            value, gradients = jax.value_and_grad(loss)(map_leaves(jnp.asarray, cast(problem.params, "float64")))
             parameters = {path: np.asarray(leaf) for path, leaf in flatten(gradients).items() if not path.startswith("constants/")}
             return Gradients(float(value), layer_by_layer(parameters), {})
 

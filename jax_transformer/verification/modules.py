@@ -30,7 +30,7 @@ from jax_transformer.porting.rules import Rule, Tensors
 from jax_transformer.trees import flatten
 from jax_transformer.verification.problems import own_problem
 from jax_transformer.verification.sides import Arrays, CannotRun, layer_by_layer
-from jax_transformer.verification.torch_side import Pass, to_array
+from jax_transformer.verification.torch_side import Pass, to_array, traced
 
 if TYPE_CHECKING:
     import torch
@@ -84,8 +84,15 @@ class ModuleReference:
         buffers = [name for name, _ in self.module.named_buffers(remove_duplicate=False)]
         return frozenset(name for name in buffers if not known.fullmatch(self.renamed.get(name, name)))
 
-    def visible(self) -> set[str]:
-        """Those of our activations that can be seen in the module, and the masks that can be told from them."""
+    @property
+    def names_its_own(self) -> bool:
+        """Whether its forward fills a trace with our names, as those of torch_reference do."""
+        return "trace" in inspect.signature(self.module.forward).parameters
+
+    def visible(self) -> set[str] | None:
+        """Those of our activations that can be seen in the module, and the masks that can be told from them; None: all."""
+        if self.names_its_own:
+            return None
         ids = (2, 3)
         shapes = _shapes(self.config, ids, ids)
         pairs = self.names.rename({}, shapes).missing
@@ -94,6 +101,8 @@ class ModuleReference:
         return {name for name in shapes if name in promised | masks | {LOGITS}}
 
     def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
+        if self.names_its_own:
+            return traced(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients)
         inputs = inputs_of(module, self.config, source_ids, decoder_input_ids)
         if not watched:
             return Pass(_logits(module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)), dict, dict)

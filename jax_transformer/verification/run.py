@@ -372,6 +372,13 @@ def _replayed_by(command: str, fault: Fault) -> Fault:
     return fault._replace(command=f"{command} --node {fault.finding.node}") if is_node else fault
 
 
+def _narrowed(fault: Fault, again: Fault) -> Fault:
+    """The fault with those causes that fit on the other problem, too; if none does, as it was."""
+    others = {match.variant for match in again.finding.matches}
+    matches = tuple(match for match in fault.finding.matches if match.variant in others) or fault.finding.matches
+    return fault._replace(finding=fault.finding._replace(matches=matches))
+
+
 _SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}
 
 
@@ -382,7 +389,8 @@ def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault
     """Each node's fault once, of the first stage that diverges; where none was found there, one that says so."""
     once: dict[tuple[str, str], Fault] = {}
     for fault in faults:
-        once.setdefault((fault.side, fault.finding.node), fault)
+        key = fault.side, fault.finding.node
+        once[key] = _narrowed(once[key], fault) if key in once else fault
     diverged = next((stage for stage in stages if stage.verdict == "diverged"), None)
     if diverged is None:
         return tuple(once.values())

@@ -14,7 +14,7 @@ from jax_transformer.porting.convert import params_from_state_dict, state_dict_f
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.trees import flatten
 from jax_transformer.verification.sides import Arrays, CannotRun
-from jax_transformer.verification.torch_side import Pass
+from jax_transformer.verification.torch_side import Pass, traced
 
 if TYPE_CHECKING:
     import torch
@@ -95,13 +95,7 @@ class SystemReference:
         return flatten(params_from_state_dict(self.config, state_dict, self.dialect, table))
 
     def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
-        from torch_reference.trace import Trace
-
-        trace = Trace(keep_gradients=gradients) if watched or self.corrupt is not None else None
-        if trace is not None and self.corrupt is not None:
-            _record_corrupted(trace, self.corrupt)
-        logits = module(source_ids, decoder_input_ids, trace=trace)
-        return Pass(logits, lambda: trace or {}, lambda: {} if trace is None else trace.gradients())
+        return traced(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients, corrupt=self.corrupt)
 
     def greedy(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int) -> torch.Tensor:
         tokens: torch.Tensor = self._program.greedy(module, source_ids, start_id, eos_id, most)
@@ -109,9 +103,3 @@ class SystemReference:
 
     def beams(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int) -> torch.Tensor:
         raise CannotRun(f"torch_reference.{self.dialect} has no beam search")
-
-
-def _record_corrupted(trace: Any, corrupt: Corrupt) -> None:
-    """Lets the trace record, and give back, what becomes of an activation."""
-    record = trace.record
-    trace.record = lambda name, value: record(name, corrupt(name, trace, value))

@@ -181,6 +181,29 @@ class TorchSide:
         return _trained(self.reference.leaves(as_arrays({name: tensor.clone() for name, tensor in module.state_dict().items()})))
 
 
+def traced(
+    module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool, corrupt: Any = None
+) -> Pass:
+    """A forward pass of a module that fills a trace itself.
+
+    Args:
+      corrupt: (name, the activations before it, its value) → what the module goes on with.
+    """
+    from torch_reference.trace import Trace
+
+    trace = Trace(keep_gradients=gradients) if watched or corrupt is not None else None
+    if trace is not None and corrupt is not None:
+        record_corrupted(trace, corrupt)
+    logits = module(source_ids, decoder_input_ids, trace=trace)
+    return Pass(logits, lambda: trace or {}, lambda: {} if trace is None else trace.gradients())
+
+
+def record_corrupted(trace: Any, corrupt: Any) -> None:
+    """Lets the trace record, and give back, what becomes of an activation."""
+    record = trace.record
+    trace.record = lambda name, value: record(name, corrupt(name, trace, value))
+
+
 def _trained(leaves: Arrays) -> Arrays:
     return layer_by_layer({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
 

@@ -233,8 +233,8 @@ def test_dropout_is_not_seen_where_there_is_none(name: str, node: str, of: str) 
     others = [columns, other / 0.9, *(dropped(rng, other, 0.5) * factor for factor in (0.5 / 0.9, 0.5 / 0.67))]
     for wrong in (off, np.zeros_like(received), *(a if argument is None else replay.compute({argument: a}) for a in others)):
         assert matches(replay, wrong) == []
-    for _, value in outcomes(replay):
-        assert not any(found.startswith("dropout") for found in matches(replay, value))
+    for fault, value in outcomes(replay):
+        assert fault.startswith("dropout") or not any(found.startswith("dropout") for found in matches(replay, value))
 
 
 def test_dropout_of_attention_is_found_where_the_first_rows_say_nothing() -> None:

@@ -70,7 +70,6 @@ def _softplus(x: np.ndarray) -> np.ndarray:
 
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "leaky ReLU": lambda x: np.where(x > 0.0, x, 0.01 * x),
-    "quick GELU": lambda x: x * _sigmoid(1.702 * x),
     "squared ReLU": lambda x: np.square(np.maximum(x, 0.0)),
     "ELU": lambda x: np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0))),
     "softplus": _softplus,
@@ -157,11 +156,6 @@ def pad_suppressed(site: Site, right: np.ndarray) -> np.ndarray:
     return wrong
 
 
-def log_probabilities(site: Site, right: np.ndarray) -> np.ndarray:
-    most = right.max(axis=-1, keepdims=True)
-    return right - most - np.log(np.exp(right - most).sum(axis=-1, keepdims=True))
-
-
 def bias_of_the_token_before(site: Site, right: np.ndarray) -> np.ndarray:
     return site.compute(parameters={"bias": np.roll(site.parameters["bias"], 1)})
 
@@ -176,7 +170,7 @@ OF_PRODUCTS: tuple[Unknown, ...] = (
     unknown("a kernel is rounded to 8 bits", _PRODUCTS, _with_kernel(lambda _, kernel: to_int8(kernel))),
     unknown("one feature is read from its neighbour", _PRODUCTS, feature_from_its_neighbour),
     unknown("a quarter of the features is not summed", _PRODUCTS, part_of_the_sum_missing),
-    unknown("a bias is added twice", _PRODUCTS, bias_added_twice, ("bias",)),
+    unknown("a bias is added twice", ("projection", "feed_forward_hidden"), bias_added_twice, ("bias",)),
     *(unknown(f"the activation is {name}", ("feed_forward_hidden",), activated(function)) for name, function in ACTIVATIONS.items()),
     unknown("the ungated factor is activated too", ("feed_forward_hidden",), other_factor_activated_too, ("gate_kernel",)),
     unknown("the ungated factor has 1 added", ("feed_forward_hidden",), other_factor_plus_one, ("gate_kernel",)),
@@ -187,6 +181,5 @@ OF_PRODUCTS: tuple[Unknown, ...] = (
     unknown("logits are soft-capped at 30", ("logits",), soft_capped),
     unknown("logits have a temperature of 1.01", ("logits",), warmer),
     unknown("the logit of padding is suppressed", ("logits",), pad_suppressed),
-    unknown("logits are log-probabilities", ("logits",), log_probabilities),
     unknown("every token has the bias of the one before", ("logits",), bias_of_the_token_before, ("bias",)),
 )

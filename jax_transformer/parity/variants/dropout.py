@@ -1,8 +1,8 @@
 """Dropout left on (Srivastava et al. 2014).
 
-What it dropped isn't known, so it is recognised rather than replayed: every value must be either kept, and divided by 1 − p with the same p
-everywhere, or zero, and about p of them must be zero. Inside a feed-forward that is wider than the model it can't be told: many choices of
-hidden units give one output. Nor can it be of attention weights with more than MOST_KEYS keys.
+What it dropped isn't known, so it is recognised rather than replayed (and where nothing is wrong, drawn): every value must be either kept,
+and divided by 1 − p with the same p everywhere, or zero, and about p of them must be zero. Inside a feed-forward that is wider than the
+model it can't be told: many choices of hidden units give one output. Nor can it be of attention weights with more than MOST_KEYS keys.
 """
 
 from __future__ import annotations
@@ -40,20 +40,29 @@ def dropout() -> Iterator[Variant]:
 
 
 def _of_value(replay: Replay, rate: float) -> np.ndarray:
-    return _kept(replay.received, replay.own, rate) * replay.own / (1.0 - rate)
+    kept = drawn(replay.own.shape, rate) if replay.is_right else _kept(replay.received, replay.own, rate)
+    return kept * replay.own / (1.0 - rate)
 
 
 def _of_sublayer(replay: Replay, rate: float) -> np.ndarray:
     x, y = replay.inputs["x"], replay.inputs["y"]
-    return x + _kept(replay.received - x, y, rate, np.abs(x)) * y / (1.0 - rate)
+    kept = drawn(y.shape, rate) if replay.is_right else _kept(replay.received - x, y, rate, np.abs(x))
+    return x + kept * y / (1.0 - rate)
 
 
 def _of_hidden(replay: Replay, rate: float) -> np.ndarray:
     kernel, hidden = replay.parameters["kernel"], replay.inputs["x"]
     if place(replay.node.name).path != ("feed_forward", "output") or len(kernel) > kernel.shape[1]:
         raise LookupError("not to be told")
+    if replay.is_right:
+        return replay.compute({"x": drawn(hidden.shape, rate) * hidden / (1.0 - rate)})
     received = (replay.received - replay.parameters.get("bias", 0.0)) @ np.linalg.pinv(kernel)
     return replay.compute({"x": _kept(received, hidden, rate) * hidden / (1.0 - rate)})
+
+
+def drawn(shape: tuple[int, ...], rate: float) -> np.ndarray:
+    """Which of so many values one dropout keeps: what a fault does, where there is none to recognise."""
+    return np.random.default_rng(0).random(shape) >= rate
 
 
 def _kept(received: np.ndarray, value: np.ndarray, rate: float, size: np.ndarray | float = 0.0) -> np.ndarray:
@@ -98,6 +107,8 @@ def _check_share(kept: np.ndarray, counts: np.ndarray, rate: float) -> None:
 
 def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
     """norm(x + kept · y / (1 − rate)): of each row, two values say what its mean and deviation were, and these tell the others."""
+    if replay.is_right:
+        return replay.compute({"y": drawn(replay.inputs["y"].shape, rate) * replay.inputs["y"] / (1.0 - rate)})
     x, y = (replay.inputs[name].reshape(-1, replay.own.shape[-1]) for name in ("x", "y"))
     normed = (replay.received - replay.parameters.get("bias", 0.0)) / replay.parameters.get("scale", 1.0)
     normed = normed.reshape(x.shape)
@@ -143,6 +154,8 @@ def _of_weights(replay: Replay, rate: float) -> np.ndarray:
     weights, value = replay.inputs["weights"], replay.inputs["value"]
     if weights.shape[-1] > MOST_KEYS:
         raise LookupError("too many keys")
+    if replay.is_right:
+        return formulas.context(replay.config, drawn(weights.shape, rate) * weights / (1.0 - rate), value)
     direction = np.cos(1.0 + np.arange(value.shape[-1]))
     terms = weights * (value @ direction).transpose(0, 2, 1)[:, :, None, :]  # [B, N, Q, K]
     sums = (replay.received @ direction).transpose(0, 2, 1) * (1.0 - rate)  # [B, N, Q]

@@ -96,6 +96,8 @@ def _fast_variance(replay: Replay, dtype: str) -> np.ndarray:
     if replay.config.norm_kind != "layer_norm":
         raise LookupError("no mean")
     config, normed = replay.config, _normed(replay)
+    if replay.is_right:
+        return _with_fast_variance(replay, normed, dtype)
     factors, shifts, value = _line(normed)
     width, square = normed.x.shape[-1], np.square(normed.x).mean(axis=-1, keepdims=True)
     exact = normed.x.var(axis=-1, keepdims=True) * (width / (width - 1) if config.norm_unbiased else 1.0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from jax_transformer.parity import tolerances
 from jax_transformer.parity.arrays import Arrays
 from jax_transformer.parity.compare import relative_rms
 from jax_transformer.parity.truth.graph import Kind, Node, place
@@ -62,6 +63,11 @@ class Replay:
         """The relative RMS between what was received and this; of masked logits that of the unmasked."""
         where = self.inputs.get("mask")
         return relative_rms(self.received, value, where if where is None or where.any() else None)
+
+    @cached_property
+    def is_right(self) -> bool:
+        """Whether there is no fault to recognise: then what recognises one puts one in."""
+        return self.error(self.own) <= tolerances.FLOAT64_RELATIVE_RMS
 
     def under(self, **changes: Any) -> np.ndarray:
         """The node under a config of which some fields read otherwise."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from jax_transformer.verification.selftest.matrix import Kill
 from jax_transformer.verification.selftest.run import PLACES, Counts, Result
+from jax_transformer.verification.selftest.through_command import COMMAND
 
 HEADER = "| {} | found | missed | located | named | wrongly named | equivalent | don't apply |\n|---|---|---|---|---|---|---|---|"
 
@@ -26,6 +27,9 @@ def page(result: Result) -> str:
         _table("kind", known, lambda kill: kill.kind),
         "## The open world, by system",
         _table("system", unknown, lambda kill: kill.system),
+        "## Through the command",
+        "Some of them again, by `jax-transformer parity MODEL --reference …` with the faulty program, from its exit code and its JSON.",
+        _table("system", [kill for kill in result.kills if kill.problem == COMMAND], lambda kill: kill.system),
         "## Without a fault",
         _alarms(result),
         "## What wasn't found, located or named",

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from jax_transformer.verification.selftest.matrix import Kill, Prepared, false_alarms, kills_of
 from jax_transformer.verification.selftest.other_stages import later_kills
 from jax_transformer.verification.selftest.subjects import SUBJECTS
+from jax_transformer.verification.selftest.through_command import command_kills
 
 PLACES = 2
 """Nodes of each system at which a fault is tried."""
+BY_COMMAND = 2
+"""Faults of each system that are tried through the command, too: a known one and an unknown one."""
 SEEDS = 20
 """Weights that each system is drawn with, to see that nothing is found where nothing is wrong."""
 LOCATED, NAMED = 0.98, 0.95
@@ -90,7 +93,7 @@ def run(
     with one_thread():
         for name in systems:
             system = Prepared.of(name, seed)
-            of_system = [*kills_of(system, PLACES, seed), *later_kills(system, seed)]
+            of_system = [*kills_of(system, PLACES, seed), *later_kills(system, seed), *command_kills(system, BY_COMMAND, seed)]
             kills += of_system
             alarms[name] = false_alarms(name, range(seed + 1, seed + 1 + seeds), lambda what: tell(f"  false alarm: {what}"))
             for known, title in ((True, "catalogue "), (False, "open world")):
