@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
-import jax
 import torch
 from torch import Tensor, nn
 
@@ -265,8 +264,10 @@ def config() -> Any:
     return dataclasses.replace(import_checkpoint(pytorch().state_dict(), "pytorch", **HINTS).config, dropout_rate=0.0)
 
 
+@cache
 def function() -> Callable[..., Any]:
-    return jax.jit(partial(_apply, config()))
+    """The model here, made once."""
+    return partial(_apply, config())
 
 
 def _apply(config: Any, params: Mapping[str, Any], inputs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:

@@ -1,0 +1,211 @@
+"""The self-test, in small: sides that agree give no alarm, and faults are found, located and named, or left without a name.
+
+(`jax-transformer parity --selftest` has every system, every fault and twenty seeds.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from functools import cache
+
+import numpy as np
+import pytest
+
+from jax_transformer.verification.forward_stage import compare_forward
+from jax_transformer.verification.selftest.injections import Injection, known_faults, unknown_faults
+from jax_transformer.verification.selftest.matrix import Kill, Prepared, false_alarms, try_injection
+from jax_transformer.verification.selftest.other_stages import later_kills
+from jax_transformer.verification.selftest.page import page
+from jax_transformer.verification.selftest.run import Counts, Result
+from jax_transformer.verification.selftest.subjects import SUBJECTS
+
+AGREEING = ("harvard", "codersarts", "sayhello, with biases", "stepwise_core", "pytorch, all tied")
+"""Of SUBJECTS, between them: either place of norms, positions by batch row, every kind of mask, no feed-forward, shared tables."""
+SUBJECT = "harvard"
+
+
+@cache
+def prepared(name: str) -> Prepared:
+    return Prepared.of(name)
+
+
+@pytest.mark.parametrize("name", AGREEING)
+def test_sides_that_agree(name: str) -> None:
+    """On every problem, all of it, exactly as the stages of the command judge it."""
+    system = prepared(name)
+    assert [problem.name for problem in system.problems] == ["own weights", "random weights", "large means", "small variances"]
+    for problem, right in zip(system.problems, system.right, strict=True):
+        trace = system.program.forward(problem, "float64")
+        assert list(trace) == list(right)
+        result = compare_forward(system.model.config, problem, trace, right, look_at_reference=True)
+        assert result.faults == ()
+        assert result.forward.verdict == result.truth.verdict == "passed"
+        assert result.masks.verdict == ("passed" if result.masks.rows else "inconclusive")
+        assert len(result.truth.rows) == len(trace)
+
+
+def test_no_false_alarm_with_other_weights() -> None:
+    told: list[str] = []
+    assert false_alarms("stepwise_core", [1], told.append) == 0
+    assert told == []
+
+
+def test_an_alarm_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a program that is taken for right isn't."""
+    wrong = next(one for one in injections(known=True) if one.name == "norm: ε = 0.001")
+    system = prepared(SUBJECT)
+    right = system.program.forward
+
+    def of(name: str, seed: int = 0) -> Prepared:
+        faulty = {**right(system.problems[0], "float64")}
+        faulty[wrong.node.name] = faulty[wrong.node.name] * (1 + 1e-9)
+        monkeypatch.setattr(system.program, "forward", lambda problem, dtype: faulty)
+        return system
+
+    monkeypatch.setattr(Prepared, "of", of)
+    told: list[str] = []
+    assert false_alarms(SUBJECT, [5], told.append) == 1
+    assert told == [f"{SUBJECT}, seed 5, own weights"]
+
+
+# --- kills
+
+
+def injections(*, known: bool) -> Iterator[Injection]:
+    config, rng = prepared(SUBJECT).model.config, np.random.default_rng(0)
+    return known_faults(config, rng) if known else unknown_faults(config, rng)
+
+
+def some(names: list[str], *, known: bool) -> list[Injection]:
+    """The first of each of these names."""
+    found: dict[str, Injection] = {}
+    for injection in injections(known=known):
+        found.setdefault(injection.name, injection)
+    assert not {*names} - found.keys(), sorted(found)
+    return [found[name] for name in names]
+
+
+KNOWN = ["norm: ε inside the root", "norm: variance over D", "norm: scale dropped", "√d_model missing", "kernel transposed"]
+
+
+def test_known_faults_are_named() -> None:
+    for injection in some(KNOWN, known=True):
+        kill = try_injection(prepared(SUBJECT), injection)
+        assert (kill.fate, kill.located, kill.named) == ("found", True, True), kill
+        assert kill.shortcomings == []
+
+
+def test_unknown_faults_are_found_and_not_named() -> None:
+    by_name = {injection.name: injection for injection in injections(known=False)}
+    tried = 0
+    for injection in list(by_name.values())[::7]:
+        kill = try_injection(prepared(SUBJECT), injection)
+        if kill.fate in ("equivalent", "not applicable"):
+            continue
+        tried += 1
+        assert (kill.fate, kill.located, kill.causes) == ("found", True, ()), kill
+    assert tried >= 3
+
+
+def test_what_changes_nothing_is_equivalent() -> None:
+    (injection,) = some(KNOWN[:1], known=True)
+    same = dataclasses.replace(injection, value=lambda config, params, before: before[injection.node.name])
+    system = prepared(SUBJECT)
+    exact = dataclasses.replace(
+        injection, value=lambda config, params, before: injection.node.compute(config, *_node_inputs(injection, params, before))
+    )
+    assert try_injection(system, exact).fate == "equivalent"
+    assert try_injection(system, same).fate in ("equivalent", "missed"), "the program's own value, which rounds otherwise"
+
+    def senseless(*arguments: object) -> np.ndarray:
+        raise LookupError("no such thing")
+
+    assert try_injection(system, dataclasses.replace(injection, value=senseless)).fate == "not applicable"
+
+
+def _node_inputs(injection: Injection, params: object, before: object) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    from jax_transformer.verification.selftest.injections import _of_node
+
+    return _of_node(injection.node, params, before)  # type: ignore[arg-type]
+
+
+def test_faults_of_later_stages() -> None:
+    kills = list(later_kills(prepared("stepwise_core")))
+    assert {kill.node for kill in kills} == {"loss", "step", "decode"}
+    assert {kill.fate for kill in kills} <= {"found", "equivalent"}
+    assert [kill for kill in kills if kill.shortcomings] == []
+    assert [kill.fault for kill in kills if not kill.known] == ["the loss is 1 % too large", "the learning rate is 1 % too high"]
+
+
+# --- what is made of them
+
+
+def killed(**fields: object) -> Kill:
+    whole = {"system": "one", "fault": "a fault", "known": True, "node": "logits", "kind": "logits", "fate": "found", "located": True,
+             "named": True, "causes": ("a fault",), "problem": "own weights"}  # fmt: skip
+    return Kill(**whole | fields)  # type: ignore[arg-type]
+
+
+UNKNOWN = killed(known=False, named=False, causes=(), fault="another")
+
+
+def unmet(*kills: Kill, alarms: int = 0) -> list[str]:
+    result = Result(kills, {"one": alarms}, 20, 60.0)
+    assert result.meets_all == all(result.requirements.values())
+    return [name for name, met in result.requirements.items() if not met]
+
+
+def test_requirements() -> None:
+    assert unmet(killed(), UNKNOWN, killed(fate="equivalent", located=False, named=False, causes=())) == []
+    assert unmet(killed(), killed(fate="missed", located=False, named=False, causes=()), UNKNOWN) == [
+        "catalogue: every fault that makes a difference is detected"
+    ]
+    assert unmet(killed(located=False), UNKNOWN) == ["catalogue: at least 98% are located"]
+    assert unmet(killed(named=False, causes=()), UNKNOWN) == ["catalogue: at least 95% are named"]
+    assert unmet(killed(), dataclasses.replace(UNKNOWN, fate="missed", located=False)) == ["open world: every fault is detected"]
+    assert unmet(killed(), dataclasses.replace(UNKNOWN, located=False)) == ["open world: at least 98% are located"]
+    assert unmet(killed(), dataclasses.replace(UNKNOWN, causes=("a fault",))) == ["open world: none is given a wrong name"]
+    assert unmet(killed(), UNKNOWN, alarms=1) == ["20 seeds of each system without a fault: no alarm"]
+    assert unmet(*[killed()] * 98, *[killed(located=False)] * 2, UNKNOWN) == [], "98 % is enough"
+    assert unmet(*[killed()] * 97, *[killed(located=False)] * 3, UNKNOWN) == ["catalogue: at least 98% are located"]
+
+
+def test_a_wrong_name_in_the_catalogue() -> None:
+    wrong = killed(named=False, causes=("another fault",))
+    assert wrong.wrongly_named
+    assert wrong.shortcomings == ["not named", "called another fault"]
+    assert unmet(wrong, UNKNOWN) == ["catalogue: at least 95% are named"]
+    assert not killed(causes=("another fault", "a fault")).wrongly_named, "they can't be told apart"
+    assert Counts.of([wrong, killed(), UNKNOWN]).wrongly_named == 1
+
+
+def test_nothing_was_tried() -> None:
+    assert not Result([], {}, 20, 1.0).meets_all
+
+
+def test_a_page() -> None:
+    missed = killed(fate="missed", located=False, named=False, causes=(), fault="a missed one")
+    text = page(Result([killed(), missed, UNKNOWN], {"one": 0, "two": 3}, 20, 90.0))
+    headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    assert headings == [
+        "What is required", "The catalogue, by system", "The catalogue, by what is at fault", "The open world, by system",
+        "Without a fault", "What wasn't found, located or named", "Every fault",
+    ]  # fmt: skip
+    assert text.startswith("# The parity check, checked\n")
+    assert "in 1.5 minutes" in text
+    assert "- ✗ catalogue: every fault that makes a difference is detected" in text
+    assert "- ✓ open world: every fault is detected" in text
+    assert "| one | 1 | 1 | 1 | 1 | 0 | 0 | 0 |" in text
+    assert "| logits | 1 | 1 | 1 | 1 | 0 | 0 | 0 |" in text
+    assert "| two | 3 |" in text
+    assert "- one: a missed one, at logits: missed" in text
+    assert "| another | 1 | 0 | 1 | 0 | 0 | 0 | 0 |" in text
+    assert "Nothing." in page(Result([killed(), UNKNOWN], {"one": 0}, 20, 1.0))
+
+
+def test_every_published_system_is_a_subject() -> None:
+    from jax_transformer.porting.dialects import all_dialects
+    from jax_transformer.verification.systems import knows
+
+    assert {name for name in all_dialects() if knows(name)} <= {subject.dialect for subject in SUBJECTS.values()}
