@@ -53,16 +53,18 @@ def own_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int 
 
 
 def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem | None:
-    """The model's own weights, and two sentences as long as the position tables allow; None where the other problems' are."""
+    """The model's own weights, and a sentence as long as the position tables allow; None where the other problems' are. A second one would
+    double the gigabytes that attention's weights need."""
     source, target = (min(most, LONGEST) for most in _most_tokens(config))
     lengths = _lengths(config)
     if (source, target - 1) == lengths or source <= lengths[0] or target <= lengths[1]:
         return None
     rng = np.random.default_rng([seed, 1])
-    source_ids = _tokens(rng, (2, source), config.source_vocab_size, config.source_pad_id)
-    decoder_input_ids = _tokens(rng, (2, target), config.target_vocab_size, config.target_pad_id)
-    source_ids[1, source // 2 :] = config.source_pad_id
-    decoder_input_ids[1, target // 2 :] = config.target_pad_id
+    source_ids = _tokens(rng, (1, source), config.source_vocab_size, config.source_pad_id)
+    decoder_input_ids = _tokens(rng, (1, target), config.target_vocab_size, config.target_pad_id)
+    if config.position_index != "non_pad_count":  # else, pads would leave the table's end out
+        source_ids[:, source // 4 : source // 2] = config.source_pad_id
+        decoder_input_ids[:, target // 4 : target // 2] = config.target_pad_id
     return Problem(
         "own weights, long sentences", params, source_ids, decoder_input_ids, _labels(rng, config, decoder_input_ids, source_ids)
     )
@@ -72,14 +74,10 @@ def other_weights(config: TransformerConfig, params: Mapping[str, Any], seed: in
     """The same batch with random weights; such that norms get inputs of a large mean; such that these hardly vary."""
     own = own_problem(config, params, seed)
     for name, change in (("random weights", _as_drawn), ("large means", _with_large_means), ("small variances", _with_small_variances)):
-        drawn = randomised(params, np.random.default_rng([seed, 2]))
-        leaves = change(config, drawn, own)
-        yield Problem(
-            name,
-            unflatten({path: leaf if path.startswith("constants/") else leaf.astype(np.float32) for path, leaf in leaves.items()}),
-            *own.ids,
-            own.labels,
-        )
+        leaves = change(config, randomised(params, np.random.default_rng([seed, 2])), own)
+        rounded = {path: _rounded(path, leaves.pop(path)) for path in list(leaves)}  # so that no two of a large model's copies stay
+        yield Problem(name, unflatten(rounded), *own.ids, own.labels)
+        del rounded
 
 
 def randomised(params: Mapping[str, Any], rng: np.random.Generator) -> dict[str, np.ndarray]:
