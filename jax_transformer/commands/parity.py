@@ -174,8 +174,10 @@ def _compare_any(options: ParityOptions) -> Report:
 
 
 def _compare_models(options: ParityOptions, arguments: Sequence[str]) -> Report:
+    from jax_transformer.allocator import give_back_freed_memory
     from jax_transformer.verification.run import DTYPES, STAGES, run
 
+    give_back_freed_memory()
     stages, dtypes = _chosen(options.stages, STAGES, "--stages"), _chosen(options.dtypes, DTYPES, "--dtypes")
     from jax_transformer.commands.parity_pair import prepare
     from jax_transformer.verification.surroundings import surroundings
@@ -199,10 +201,15 @@ REPORTS = ("--json", "--html")
 
 
 def _progress() -> Any:
-    """Tells on a terminal what is done next."""
-    if not sys.stderr.isatty():
-        return lambda what: None
-    return lambda what: print(f"\r\033[K{what} …", end="\r", file=sys.stderr, flush=True)
+    """Gives back what the last stage made of a large model and freed; tells on a terminal what is done next."""
+    from jax_transformer.allocator import trim
+
+    def progress(what: str) -> None:
+        trim()
+        if sys.stderr.isatty():
+            print(f"\r\033[K{what} …", end="\r", file=sys.stderr, flush=True)
+
+    return progress
 
 
 def _write(report: Report, options: ParityOptions) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,14 +55,28 @@ def compare(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | No
     candidate, reference = np.asarray(candidate), np.asarray(reference)
     if candidate.shape != reference.shape:
         raise ValueError(f"compare: expected equal shapes; received {candidate.shape} and {reference.shape}")
-    chosen = np.ones(reference.shape, bool) if where is None else np.broadcast_to(where, reference.shape)
-    if not chosen.any():
+    if not (reference.size if where is None else np.broadcast_to(where, reference.shape).any()):
         raise ValueError(f"compare: no position of shape {reference.shape} is left to compare")
-    a, b = candidate.astype(np.float64), reference.astype(np.float64)
+    a, b = candidate.astype(np.float64, copy=False), reference.astype(np.float64, copy=False)
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.abs(np.subtract(a, b))
+    largest = difference.max()  # NaN, if there is one; infinite or NaN, if either side isn't finite
+    return _of_all(b, difference) if where is None and np.isfinite(largest) else _of_some(a, b, difference, where)
+
+
+def _of_all(b: np.ndarray, difference: np.ndarray) -> Comparison:
+    """All positions of finite arrays; large ones are many, so that little is made of them on the way."""
+    size, worst = _rms(b), int(difference.argmax())
+    largest = float(difference.flat[worst])
+    return Comparison(_ratio(_rms(difference), size), _ratio(largest, size), _index(worst, b.shape), largest == 0.0, 0, 0, b.size)
+
+
+def _of_some(a: np.ndarray, b: np.ndarray, difference: np.ndarray, where: np.ndarray | None) -> Comparison:
+    """Some positions, or of arrays that aren't finite everywhere."""
+    chosen = np.broadcast_to(True if where is None else where, b.shape)
     bad_a, bad_b = chosen & ~np.isfinite(a), chosen & ~np.isfinite(b)
     bad = bad_a | bad_b
-    with np.errstate(invalid="ignore", over="ignore"):
-        difference = np.where(chosen, np.abs(a - b), 0.0)
+    difference = np.where(chosen, difference, 0.0)
     worst = int(bad.argmax()) if bad.any() else int(difference.argmax())
     if bad.any():
         relative, largest = np.nan, np.nan
@@ -71,12 +86,16 @@ def compare(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | No
     return Comparison(
         relative_rms=float(relative),
         max_error=float(largest),
-        worst_index=tuple(int(i) for i in np.unravel_index(worst, reference.shape)),
+        worst_index=_index(worst, b.shape),
         exact=bool(not bad.any() and not difference.any()),
         non_finite_candidate=int(bad_a.sum()),
         non_finite_reference=int(bad_b.sum()),
         compared=int(chosen.sum()),
     )
+
+
+def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(number, shape))
 
 
 def relative_rms(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | None = None) -> float:
@@ -129,8 +148,13 @@ def precision_rule(
 
 def _rms(values: np.ndarray) -> float:
     """Root of the mean square, which may be larger than the root of the largest float64: masked logits are the lowest number there is."""
-    scale = np.abs(values).max()
-    return float(scale * np.sqrt(np.mean(np.square(values / scale)))) if scale > 0 and np.isfinite(scale) else float(scale)
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore"):
+        squares = float(np.dot(flat, flat))
+    if 1e-200 < squares < np.inf:  # what was too small to be squared is nothing beside it
+        return math.sqrt(squares / flat.size)
+    scale = np.abs(flat).max()
+    return float(scale * np.sqrt(np.mean(np.square(flat / scale)))) if scale > 0 and np.isfinite(scale) else float(scale)
 
 
 def _ratio(error: float, size: float) -> float:

@@ -155,7 +155,10 @@ def distance(received: np.ndarray, expected: np.ndarray, where: np.ndarray | Non
     if shape != received.shape:
         return np.inf
     expected = np.broadcast_to(expected, received.shape)
-    inside = np.ones(received.shape, bool) if where is None else np.broadcast_to(where, received.shape)
+    if where is None and np.isfinite(expected).all():
+        error = relative_rms(received, expected) if received.size else 0.0
+        return np.inf if np.isnan(error) else error
+    inside = np.broadcast_to(True if where is None else where, received.shape)
     counts = np.isfinite(expected) | ~((received == expected) | (np.isnan(received) & np.isnan(expected)))
     errors = [relative_rms(received, expected, part) for part in (inside & counts, ~inside & counts) if part.any()]
     return max((np.inf if np.isnan(error) else error for error in errors), default=0.0)

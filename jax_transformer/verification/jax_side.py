@@ -151,11 +151,11 @@ def _trained(state: TrainState) -> Arrays:
 
 
 def cast(params: Mapping[str, Any], dtype: Dtype) -> Params:
-    """The parameters in that dtype; tables of positions in bfloat16 stay as they are, as a ported model's do."""
+    """The parameters in that dtype, on the device; tables of positions in bfloat16 stay as they are, as a ported model's do."""
 
-    def leaf_of(path: str, leaf: Any) -> np.ndarray:
+    def leaf_of(path: str, leaf: Any) -> jax.Array:
         keeps = dtype == "bfloat16" and path.startswith("constants/")
-        return np.asarray(leaf, np.float32 if keeps else jnp.dtype(dtype))
+        return jnp.asarray(np.asarray(leaf, np.float32 if keeps else jnp.dtype(dtype)))
 
     return unflatten({path: leaf_of(path, leaf) for path, leaf in flatten(params).items()})
 

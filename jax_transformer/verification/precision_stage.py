@@ -10,14 +10,16 @@ import ml_dtypes
 import numpy as np
 
 from jax_transformer.parity.stages import Stage, compare_stage
-from jax_transformer.trees import map_leaves
+from jax_transformer.trees import flatten, map_leaves
 from jax_transformer.verification.forward_stage import MASK, attended
 from jax_transformer.verification.problems import Problem
 from jax_transformer.verification.sides import Arrays, Dtype
 
 
 def rounded(problem: Problem, dtype: Dtype) -> Problem:
-    """The problem with its parameters rounded to the dtype, but for constants in bfloat16, and kept in float32."""
+    """The problem with its parameters rounded to the dtype, but for constants in bfloat16, in float32; itself, where they are so."""
+    if dtype == "float32" and all(np.asarray(leaf).dtype == np.float32 for leaf in flatten(problem.params).values()):
+        return problem
     kept = np.dtype(np.float32) if dtype == "float32" else np.dtype(ml_dtypes.bfloat16)
     params: Mapping[str, Any] = {
         name: part if name == "constants" else map_leaves(lambda leaf: np.asarray(leaf).astype(kept).astype(np.float32), part)

@@ -55,33 +55,31 @@ def own_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int 
 
 
 def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem | None:
-    """The model's own weights, and two sentences as long as the position tables allow; None where the other problems' are."""
+    """The model's own weights, and a sentence as long as the position tables allow; None where the other problems' are. A second one would
+    double the gigabytes that attention's weights need."""
     source, target = (min(most, LONGEST) for most in _most_tokens(config))
     lengths = _lengths(config)
     if (source, target - 1) == lengths or source <= lengths[0] or target <= lengths[1]:
         return None
     rng = np.random.default_rng([seed, 1])
-    source_ids = _tokens(rng, (2, source), config.source_vocab_size, config.source_pad_id)
-    decoder_input_ids = _tokens(rng, (2, target), config.target_vocab_size, config.target_pad_id)
-    source_ids[1, source // 2 :] = config.source_pad_id
-    decoder_input_ids[1, target // 2 :] = config.target_pad_id
+    source_ids = _tokens(rng, (1, source), config.source_vocab_size, config.source_pad_id)
+    decoder_input_ids = _tokens(rng, (1, target), config.target_vocab_size, config.target_pad_id)
+    if config.position_index != "non_pad_count":  # else, pads would leave the table's end out
+        source_ids[:, source // 4 : source // 2] = config.source_pad_id
+        decoder_input_ids[:, target // 4 : target // 2] = config.target_pad_id
     return Problem(
         "own weights, long sentences", params, source_ids, decoder_input_ids, _labels(rng, config, decoder_input_ids, source_ids)
     )
 
 
 def other_weights(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Iterator[Problem]:
-    """The same batch with random weights; such that norms get inputs of a large mean; such that these hardly vary."""
+    """The same batch with random weights; such that norms get inputs that hardly vary; such that these have a large mean."""
     own = own_problem(config, params, seed)
-    for name, change in (("random weights", _as_drawn), ("large means", _with_large_means), ("small variances", _with_small_variances)):
-        drawn = randomised(params, np.random.default_rng([seed, 2]))
-        leaves = change(config, drawn, own)
-        yield Problem(
-            name,
-            unflatten({path: leaf if path.startswith("constants/") else leaf.astype(np.float32) for path, leaf in leaves.items()}),
-            *own.ids,
-            own.labels,
-        )
+    for name, change in (("random weights", _as_drawn), ("small variances", _with_small_variances), ("large means", _with_large_means)):
+        leaves = change(config, randomised(params, np.random.default_rng([seed, 2])), own)
+        rounded = {path: _rounded(path, leaves.pop(path)) for path in list(leaves)}  # so that no two of a large model's copies stay
+        yield Problem(name, unflatten(rounded), *own.ids, own.labels)
+        del rounded
 
 
 def randomised(params: Mapping[str, Any], rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -159,6 +157,11 @@ def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Proble
         at_columns = rows(leaves[f"constants/{stack}_positions"], numbers)
         leaves[f"{table}/embedding"][ids[-1, columns]] -= at_columns / (np.sqrt(config.d_model) if config.scale_embedding else 1.0)
         done[table] = {int(token) for token in ids[-1, :2]}
+
+
+def _rounded(path: str, leaf: np.ndarray) -> np.ndarray:
+    """To float32, which both sides then hold exactly; constants are theirs already."""
+    return leaf if path.startswith("constants/") else leaf.astype(np.float32)
 
 
 # --- batches

@@ -64,6 +64,8 @@ class _Found:
     heat_maps: list[HeatMap] = field(default_factory=list)
     doubts: dict[str, None] = field(default_factory=dict)
     own: Forward | None = None
+    truth: Arrays | None = None
+    """The reference's activations of its own weights in float64."""
     size_of_logits: float = 0.0
     low: dict[SideName, Mapping[str, float]] = field(default_factory=dict)
     """Errors in float32, by side and activation."""
@@ -132,11 +134,12 @@ def check_node(config: TransformerConfig, node: str) -> None:
 
 
 def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
+    """Those of the same weights one after the other: to load others takes time."""
     yield own
-    yield from other_weights(pair.config, pair.params, seed)
     longer = long_problem(pair.config, pair.params, seed)
     if longer is not None:
         yield longer
+    yield from other_weights(pair.config, pair.params, seed)
 
 
 def _copies(problem: Problem) -> dict[str, np.ndarray]:
@@ -190,14 +193,29 @@ def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, found:
 
 
 def _weights(pair: Pair, found: _Found) -> Stage:
-    candidate, reference = ({path: _as_float64(array) for path, array in side.weights().items()} for side in pair.sides.values())
+    candidate, reference = (_InFloat64(side.weights()) for side in pair.sides.values())
     stage = compare_stage("weights", candidate, reference, tolerance=0.0)
     found.faults += explanations.weight_faults(stage, candidate, reference)
     return stage
 
 
-def _as_float64(array: np.ndarray) -> np.ndarray:
-    return array.astype(np.float64)  # exact of every dtype that weights come in
+class _InFloat64(Mapping[str, np.ndarray]):
+    """Arrays in float64, which holds the numbers of every dtype that weights come in; each is made when it is asked for, and not kept."""
+
+    def __init__(self, arrays: Arrays) -> None:
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._arrays[name].astype(np.float64)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
 
 
 def _forward(pair: Pair, problem: Problem, found: _Found, *, is_own: bool) -> None:
@@ -219,14 +237,15 @@ def _forward(pair: Pair, problem: Problem, found: _Found, *, is_own: bool) -> No
     found.effects += [result.effect] if result.effect else []
     found.heat_maps += [result.heat_map] if result.heat_map else []
     if is_own:
-        found.own = result
+        found.own, found.truth = result, traces["reference"]
         found.size_of_logits = float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
 
 
 def _low_precision(pair: Pair, own: Problem, dtype: Dtype, found: _Found) -> Stage:
     problem = rounded(own, dtype)
     candidate, reference = (side.forward(problem, dtype) for side in pair.sides.values())
-    truth = pair.reference.forward(problem, "float64")
+    known = found.truth if problem is own else None
+    truth = pair.reference.forward(problem, "float64") if known is None else known
     if dtype == "float32":
         found.low = {name: _errors(side, truth) for name, side in zip(pair.sides, (candidate, reference), strict=True)}
     return compare_precision(dtype, pair.shown(candidate), reference, truth)
@@ -240,8 +259,8 @@ def _errors(side: Arrays, truth: Arrays) -> dict[str, float]:
 def _training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, found: _Found, progress: Callable[[str], None]) -> None:
     if {"loss", "gradients"} & {*stages}:
         progress("loss and gradients")
-        for problem in (own, next(other_weights(pair.config, pair.params, seed))):
-            _gradients(pair, problem, stages, found)
+        _gradients(pair, own, stages, found)
+        _gradients(pair, next(other_weights(pair.config, pair.params, seed)), stages, found)
     for name in ("step", "trajectory"):
         if name in stages:
             progress(name)

@@ -55,7 +55,7 @@ class Reference(Protocol):
 
 
 class TorchSide:
-    """A reference; a module for each dtype is kept, and gets each problem's parameters."""
+    """A reference; its module in float64 is kept, and that of the dtype asked for last. They get each problem's parameters."""
 
     def __init__(self, name: str, model: Model, reference: Reference) -> None:
         self.name, self.reference = name, reference
@@ -67,11 +67,12 @@ class TorchSide:
         import torch
 
         with deterministic():
+            parameter = next(self._module(dtype).parameters())
             return {
-                "dtype": str(next(self._module(dtype).parameters()).dtype).removeprefix("torch."),
+                "dtype": str(parameter.dtype).removeprefix("torch."),
                 "TF32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
                 "fast path": torch.backends.mha.get_fastpath_enabled(),
-                "device": next(self._module(dtype).parameters()).device.type,
+                "device": parameter.device.type,
             }
 
     def get_ready(self, problem: Problem) -> None:
@@ -100,7 +101,9 @@ class TorchSide:
             loss = self._loss(done.logits, problem)
             loss.backward()
         activations = {name: to_array(value) for name, value in done.gradients().items()}
-        return Gradients(loss.item(), self._gradients(module), activations)
+        parameters = self._gradients(module)
+        module.zero_grad(set_to_none=True)  # they are as large as the model
+        return Gradients(loss.item(), parameters, activations)
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
         import torch
@@ -124,6 +127,8 @@ class TorchSide:
             losses.append(loss.item())
             if keep_all:
                 parameters.append(self._parameters(module))
+        optimizer.state.clear()
+        module.zero_grad(set_to_none=True)
         return Training(np.array(losses), tuple(parameters or [self._parameters(module)]), tuple(gradients))
 
     def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
@@ -141,9 +146,12 @@ class TorchSide:
     def _module(self, dtype: str) -> nn.Module:
         import torch
 
-        if dtype not in self._modules:
-            self._modules[dtype] = self.reference.build(getattr(torch, dtype)).eval()
-        return self._modules[dtype]
+        module = self._modules.get(dtype)
+        if module is None:
+            module = self.reference.build(getattr(torch, dtype)).eval()
+            self._modules = {kept: one for kept, one in self._modules.items() if kept == "float64"} | {dtype: module}
+            self._loaded = {kept: one for kept, one in self._loaded.items() if kept == "float64"}
+        return module
 
     def _with(self, problem: Problem, dtype: Dtype) -> nn.Module:
         return self._given(problem.params, dtype)
@@ -173,12 +181,20 @@ class TorchSide:
     def _gradients(self, module: nn.Module) -> Arrays:
         import torch
 
-        found = {name: torch.zeros_like(tensor) for name, tensor in module.state_dict().items()}
-        found |= {name: p.grad for name, p in module.named_parameters(remove_duplicate=False) if p.grad is not None}
-        return _trained(self.reference.leaves(as_arrays(found)))
+        gradients = {name: p.grad for name, p in module.named_parameters(remove_duplicate=False) if p.grad is not None}
+        found = {name: gradients[name] if name in gradients else torch.zeros_like(tensor) for name, tensor in module.state_dict().items()}
+        return self._trained(as_arrays(found))
 
     def _parameters(self, module: nn.Module) -> Arrays:
-        return _trained(self.reference.leaves(as_arrays({name: tensor.clone() for name, tensor in module.state_dict().items()})))
+        return self._trained(as_arrays(module.state_dict()))
+
+    def _trained(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
+        """Its leaves, but for constants, in memory of their own."""
+        leaves = {path: leaf for path, leaf in self.reference.leaves(state_dict).items() if not path.startswith("constants/")}
+        for path, leaf in leaves.items():
+            if any(np.may_share_memory(leaf, array) for array in state_dict.values()):
+                leaves[path] = leaf.copy()
+        return layer_by_layer(leaves)
 
 
 def traced(
@@ -202,10 +218,6 @@ def record_corrupted(trace: Any, corrupt: Any) -> None:
     """Lets the trace record, and give back, what becomes of an activation."""
     record = trace.record
     trace.record = lambda name, value: record(name, corrupt(name, trace, value))
-
-
-def _trained(leaves: Arrays) -> Arrays:
-    return layer_by_layer({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
 
 
 def _tensors(problem: Problem) -> Sequence[torch.Tensor]:

@@ -236,7 +236,7 @@ def attention_logits(
 
 def scaled_products(config: TransformerConfig, query: np.ndarray, key: np.ndarray) -> np.ndarray:
     scale = 1.0 / math.sqrt(query.shape[-1]) if config.attention_scale is None else config.attention_scale
-    return _einsum("BQNH,BKNH->BNQK", query, key) * scale
+    return np.matmul(query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1)) * scale
 
 
 def masked_value(config: TransformerConfig) -> float:
@@ -252,7 +252,7 @@ def attention_weights(config: TransformerConfig, logits: np.ndarray) -> np.ndarr
 
 def context(config: TransformerConfig, weights: np.ndarray, value: np.ndarray) -> np.ndarray:
     """weights [B, N, Q, K], value [B, K, N, H] → [B, Q, N, H]."""
-    return _einsum("BNQK,BKNH->BQNH", weights, value)
+    return np.matmul(weights, value.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
 # --- feed-forward (§3.3; gated: Shazeer 2020)
