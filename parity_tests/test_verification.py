@@ -190,7 +190,7 @@ def test_a_page() -> None:
     headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert headings == [
         "What is required", "The catalogue, by system", "The catalogue, by what is at fault", "The open world, by system",
-        "Without a fault", "What wasn't found, located or named", "Every fault",
+        "Through the command", "Without a fault", "What wasn't found, located or named", "Every fault",
     ]  # fmt: skip
     assert text.startswith("# The parity check, checked\n")
     assert "in 1.5 minutes" in text
