@@ -156,8 +156,8 @@ def test_another_epsilon_is_named(run: Run, tmp_path: Path, folder: Path) -> Non
     assert fault["command"].startswith("jax-transformer parity pytorch.pt --num-heads 3 ")
     assert fault["command"].endswith(f" --node {NORM}")
     assert "report" not in fault["command"], "a replay would write over the reports"
-    (digest,) = report["sha256"].values()
-    assert digest == hashlib.sha256((folder / "pytorch.pt").read_bytes()).hexdigest()
+    assert list(report["sha256"]) == ["pytorch.pt", "user_models:other_eps, its state_dict"]
+    assert report["sha256"]["pytorch.pt"] == hashlib.sha256((folder / "pytorch.pt").read_bytes()).hexdigest()
     page = Path(files["--html"]).read_text()
     assert page.startswith("<!doctype html>")
     assert NORM in page
@@ -170,7 +170,7 @@ def test_one_node_is_replayed(run: Run) -> None:
     assert "norm: ε = 1e-06" in outcome.told
     assert "encoder." not in outcome.out
     assert run("pytorch.pt", *PYTORCH, *module("other_eps"), "--node", "encoder.layers.0.output", stages=None).code == 0
-    unseen = run("pytorch.pt", *PYTORCH, *module("other_eps"), "--node", "encoder.positions", stages=None)
+    unseen = run("pytorch.pt", *PYTORCH, *module("foreign"), "--map", "names.yaml", "--node", "encoder.positions", stages=None)
     assert (unseen.code, "encoder.positions can't be seen in the reference" in unseen.told) == (3, True)
 
 
