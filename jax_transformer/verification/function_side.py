@@ -38,6 +38,9 @@ class FunctionSide:
     def get_ready(self, problem: Problem) -> None:
         """Nothing takes long."""
 
+    def rest(self) -> None:
+        """It holds nothing."""
+
     def weights(self) -> Arrays:
         return layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(self.params).items()})
 

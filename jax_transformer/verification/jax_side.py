@@ -43,6 +43,9 @@ class JaxSide:
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         return in_force(dtype)
 
+    def rest(self) -> None:
+        """Parameters are put on the device anew each time."""
+
     def weights(self) -> Arrays:
         return layer_by_layer(map_leaves(np.asarray, flatten(self.params)))
 

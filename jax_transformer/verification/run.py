@@ -268,6 +268,7 @@ def _training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, found:
 
 
 def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: _Found) -> None:
+    pair.reference.rest()
     try:
         done = {name: side.gradients(problem) for name, side in pair.sides.items()}
         done = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
@@ -294,6 +295,7 @@ def _steps(pair: Pair, own: Problem, name: str, found: _Found) -> Stage:
         "step": (training_stages.STEPS, training_stages.compare_steps),
         "trajectory": (tolerances.TRAJECTORY_STEPS, training_stages.compare_trajectories),
     }[name]
+    pair.reference.rest()
     stage = compare_them(*(side.train(own, steps, keep_all=False) for side in pair.sides.values()))
     if stage.verdict == "diverged" and not found.faults:
         found.faults += explanations.step_faults(pair.config, own, pair.sides)

@@ -51,6 +51,9 @@ class Side(Protocol):
     def get_ready(self, problem: Problem) -> None:
         """Told that `train` comes, so that what takes long may begin."""
 
+    def rest(self) -> None:
+        """Told that the other side needs the memory: what can be made again may go."""
+
     def weights(self) -> Arrays:
         """Its own parameters and constants, by path, layers one by one, in their own dtypes."""
 

@@ -78,6 +78,11 @@ class TorchSide:
     def get_ready(self, problem: Problem) -> None:
         """Nothing takes long."""
 
+    def rest(self) -> None:
+        """The modules are built again when they are needed."""
+        self._modules.clear()
+        self._loaded.clear()
+
     def weights(self) -> Arrays:
         """Those that it came with; of a program that comes with none, what it holds after it was given the model's."""
         own = self.reference.own()

@@ -77,6 +77,9 @@ class FakeSide:
     def get_ready(self, problem: Problem) -> None:
         pass
 
+    def rest(self) -> None:
+        pass
+
     def weights(self) -> Arrays:
         return self.held(_by_layer(own_params()))
 
