@@ -50,7 +50,7 @@ class ParityOptions:
     dtypes: str = "float64,float32,bfloat16"
     """In what precision. float64 decides; the others are judged by their distance from it."""
     node: str | None = None
-    """Replay this activation alone: its error on the reference's and the candidate's own inputs, and every known variant."""
+    """Look at this activation alone, in float64: its errors and their cause."""
     seed: int = 0
     """Of inputs and random weights."""
     json: Annotated[str | None, FILE] = None
@@ -175,7 +175,8 @@ def _compare_any(options: ParityOptions) -> Report:
 
 def _compare_models(options: ParityOptions, arguments: Sequence[str]) -> Report:
     from jax_transformer.allocator import give_back_freed_memory
-    from jax_transformer.verification.run import DTYPES, STAGES, run
+    from jax_transformer.verification.collected import DTYPES, STAGES
+    from jax_transformer.verification.run import run
 
     give_back_freed_memory()
     stages, dtypes = _chosen(options.stages, STAGES, "--stages"), _chosen(options.dtypes, DTYPES, "--dtypes")

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from jax_transformer.commands.parity import ParityOptions
     from jax_transformer.model_directory import Model
     from jax_transformer.porting.dialects import Dialect
+    from jax_transformer.verification.collected import Pair
     from jax_transformer.verification.modules import ModuleReference
-    from jax_transformer.verification.run import Pair
 
 
 class Prepared(NamedTuple):
@@ -37,8 +37,8 @@ def prepare(options: ParityOptions) -> Prepared:
       ValueError: a model or module that can't be had; no reference for it; a checkpoint of another dialect.
       ImportError: PyTorch, or transformers, isn't installed.
     """
+    from jax_transformer.verification.collected import Pair
     from jax_transformer.verification.jax_side import JaxSide
-    from jax_transformer.verification.run import Pair
 
     module = made_by(options.reference, "--reference") if options.reference else None
     if module is not None:
@@ -48,8 +48,11 @@ def prepare(options: ParityOptions) -> Prepared:
     candidate: Any = JaxSide(options.model or "the model here", model)
     if options.candidate:
         from jax_transformer.verification.function_side import FunctionSide
+        from jax_transformer.verification.problems import own_problem
 
         candidate = FunctionSide(options.candidate, made_by(options.candidate, "--candidate"), model)
+        shown = frozenset(candidate.forward(own_problem(model.config, model.params), "float32"))
+        visible = shown if visible is None else shown & visible
     notes = {"dialect": str((model.origin or {}).get("dialect", "none"))}
     if visible is not None:
         notes["reference shows"] = f"{len(visible)} activations"

@@ -50,12 +50,12 @@ def compare_forward(
 
     Args:
       look_at_reference: take the reference's local errors, too, where nothing differs.
-      visible: the names that can be seen in both, the only ones that are compared with each other; None: all.
+      visible: the names that both sides are able to show, the only ones that are compared with each other; None: all.
     """
     where = attended(candidate, reference)
-    shown = candidate if visible is None else {name: array for name, array in candidate.items() if name in visible}
-    masks = compare_stage("masks", *_as_broad(*_split(shown, reference, masks=True)))
-    forward = compare_stage("forward", *_split(shown, reference, masks=False), where=where)
+    shown = [side if visible is None else {name: side[name] for name in side if name in visible} for side in (candidate, reference)]
+    masks = compare_stage("masks", *_as_broad(*_split(*shown, masks=True)))
+    forward = compare_stage("forward", *_split(*shown, masks=False), where=where)
     local: dict[SideName, dict[str, float]] = {}
     findings: dict[SideName, list[Finding]] = {}
     local["candidate"], findings["candidate"] = _judged(config, problem, candidate)

@@ -2,76 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config import TransformerConfig
 from jax_transformer.parity import tolerances
 from jax_transformer.parity.arrays import ParityError
 from jax_transformer.parity.compare import relative_rms
-from jax_transformer.parity.findings import Fault, Finding, SideName
-from jax_transformer.parity.report import Depth, Effect, HeatMap, Report
-from jax_transformer.parity.stages import Row, Stage, compare_stage, merge_stages
+from jax_transformer.parity.findings import Fault, SideName
+from jax_transformer.parity.report import Report
+from jax_transformer.parity.stages import Row, Stage, compare_stage
 from jax_transformer.parity.truth.graph import nodes
 from jax_transformer.trees import nearest
 from jax_transformer.verification import explanations, training_stages
-from jax_transformer.verification.forward_stage import Forward, compare_forward
+from jax_transformer.verification.collected import DTYPES, STAGES, Found, Pair
+from jax_transformer.verification.forward_stage import compare_forward
 from jax_transformer.verification.precision_stage import compare_precision, rounded
 from jax_transformer.verification.problems import Problem, long_problem, other_weights, own_problem
+from jax_transformer.verification.reporting import make_report
 from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Side
 
-STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
-DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
+T = TypeVar("T")
 BEAMS = 4
 NEW_TOKENS = 12
-
-
-@dataclass(frozen=True)
-class Pair:
-    """What is compared."""
-
-    config: TransformerConfig
-    params: Mapping[str, Any]
-    """The candidate's own."""
-    candidate: Side
-    reference: Side
-    generation: GenerationConfig
-    visible: frozenset[str] | None = None
-    """The activations that can be seen in the reference; None: all."""
-
-    @property
-    def sides(self) -> dict[SideName, Side]:
-        return {"candidate": self.candidate, "reference": self.reference}
-
-    def shown(self, arrays: Arrays) -> Arrays:
-        """Those that can be seen in the reference."""
-        return arrays if self.visible is None else {name: array for name, array in arrays.items() if name in self.visible}
-
-
-@dataclass
-class _Found:
-    """What a run has found so far."""
-
-    stages: dict[str, dict[str, Stage]] = field(default_factory=dict)
-    """By stage and problem."""
-    faults: list[Fault] = field(default_factory=list)
-    effects: list[Effect] = field(default_factory=list)
-    heat_maps: list[HeatMap] = field(default_factory=list)
-    doubts: dict[str, None] = field(default_factory=dict)
-    own: Forward | None = None
-    truth: Arrays | None = None
-    """The reference's activations of its own weights in float64."""
-    size_of_logits: float = 0.0
-    low: dict[SideName, Mapping[str, float]] = field(default_factory=dict)
-    """Errors in float32, by side and activation."""
-
-    def add(self, stage: Stage, problem: str) -> None:
-        self.stages.setdefault(stage.name, {})[problem] = stage
 
 
 def run(
@@ -95,10 +52,10 @@ def run(
       node: an activation; nothing but it is looked at.
       command: what made this run, to which `--node NAME` is added to replay one.
     """
-    found = _Found()
+    found = Found(progress)
     if node is not None:
         check_node(pair.config, node)
-        stages = ("masks", "forward")
+        stages, dtypes = ("masks", "forward"), ("float64",)
     own = own_problem(pair.config, pair.params, seed)
     _check_precision(pair, dtypes, found)
     if "weights" in stages:
@@ -116,14 +73,14 @@ def run(
             progress(f"forward in {dtype}")
             found.add(_attempt(f"forward {dtype}", partial(_low_precision, pair, own, dtype, found)), own.name)
     if "float64" in dtypes:
-        _training(pair, own, stages, seed, found, progress)
+        _training(pair, own, stages, seed, found)
     if "decode" in stages:
         progress("decode")
         found.add(_attempt("decode", lambda: _decoding(pair, own, found)), own.name)
     if "inputs" in stages:
         found.add(compare_stage("inputs", _copies(own), given), own.name)
     _add_left_out(stages, dtypes, found, own.name)
-    return _report(pair, found, stages, node, command, environment or {}, sha256 or {})
+    return make_report(pair, found, stages, node, command, environment or {}, sha256 or {})
 
 
 def check_node(config: TransformerConfig, node: str) -> None:
@@ -158,7 +115,7 @@ def _attempt(name: str, compare: Callable[[], Stage]) -> Stage:
 # --- what must hold for anything to follow
 
 
-def _add_left_out(stages: Sequence[str], dtypes: Sequence[Dtype], found: _Found, problem: str) -> None:
+def _add_left_out(stages: Sequence[str], dtypes: Sequence[Dtype], found: Found, problem: str) -> None:
     """What was asked for and not compared is no pass: a stage that says why."""
     for name in stages:
         if any(known.split()[0] == name for known in found.stages):
@@ -171,7 +128,7 @@ def _add_left_out(stages: Sequence[str], dtypes: Sequence[Dtype], found: _Found,
         found.doubts["nothing was computed: the stage inputs tells whether other stages leave the batch as it was"] = None
 
 
-def _check_precision(pair: Pair, dtypes: Sequence[Dtype], found: _Found) -> None:
+def _check_precision(pair: Pair, dtypes: Sequence[Dtype], found: Found) -> None:
     for name, side in pair.sides.items():
         for dtype in dtypes:
             force = side.in_force(dtype)
@@ -181,7 +138,7 @@ def _check_precision(pair: Pair, dtypes: Sequence[Dtype], found: _Found) -> None
                 found.doubts[f"the {name} multiplies in TF32: matrix products are rounded to 10 bits"] = None
 
 
-def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, found: _Found) -> None:
+def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, found: Found) -> None:
     """Whether a side, run once more, gives the same."""
     for key, array in side.forward(problem, "float64").items():
         if key not in trace or not np.array_equal(array, trace[key], equal_nan=array.dtype != bool):
@@ -192,7 +149,7 @@ def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, found:
 # --- stages
 
 
-def _weights(pair: Pair, found: _Found) -> Stage:
+def _weights(pair: Pair, found: Found) -> Stage:
     candidate, reference = (_InFloat64(side.weights()) for side in pair.sides.values())
     stage = compare_stage("weights", candidate, reference, tolerance=0.0)
     found.faults += explanations.weight_faults(stage, candidate, reference)
@@ -218,7 +175,7 @@ class _InFloat64(Mapping[str, np.ndarray]):
         return len(self._arrays)
 
 
-def _forward(pair: Pair, problem: Problem, found: _Found, *, is_own: bool) -> None:
+def _forward(pair: Pair, problem: Problem, found: Found, *, is_own: bool) -> None:
     try:
         traces = {name: side.forward(problem, "float64") for name, side in pair.sides.items()}
     except CannotRun as reason:
@@ -241,14 +198,14 @@ def _forward(pair: Pair, problem: Problem, found: _Found, *, is_own: bool) -> No
         found.size_of_logits = float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
 
 
-def _low_precision(pair: Pair, own: Problem, dtype: Dtype, found: _Found) -> Stage:
+def _low_precision(pair: Pair, own: Problem, dtype: Dtype, found: Found) -> Stage:
     problem = rounded(own, dtype)
     candidate, reference = (side.forward(problem, dtype) for side in pair.sides.values())
     known = found.truth if problem is own else None
     truth = pair.reference.forward(problem, "float64") if known is None else known
     if dtype == "float32":
         found.low = {name: _errors(side, truth) for name, side in zip(pair.sides, (candidate, reference), strict=True)}
-    return compare_precision(dtype, pair.shown(candidate), reference, truth)
+    return compare_precision(dtype, pair.shown(candidate), pair.shown(reference), truth)
 
 
 def _errors(side: Arrays, truth: Arrays) -> dict[str, float]:
@@ -256,21 +213,28 @@ def _errors(side: Arrays, truth: Arrays) -> dict[str, float]:
     return {name: relative_rms(side[name].astype(np.float64), truth[name], np.abs(truth[name]) < 1e30) for name in shared}
 
 
-def _training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, found: _Found, progress: Callable[[str], None]) -> None:
+def _training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, found: Found) -> None:
     if {"loss", "gradients"} & {*stages}:
-        progress("loss and gradients")
         _gradients(pair, own, stages, found)
         _gradients(pair, next(other_weights(pair.config, pair.params, seed)), stages, found)
     for name in ("step", "trajectory"):
         if name in stages:
-            progress(name)
             found.add(_attempt(name, partial(_steps, pair, own, name, found)), own.name)
 
 
-def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: _Found) -> None:
+def _in_turns(pair: Pair, found: Found, what: str, do: Callable[[Side], T]) -> dict[SideName, T]:
+    """What takes as much memory as a model several times over: one side after the other, while the other rests."""
     pair.reference.rest()
+    done: dict[SideName, T] = {}
+    for name, side in pair.sides.items():
+        found.progress(f"{what}: the {name}")
+        done[name] = do(side)
+    return done
+
+
+def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: Found) -> None:
     try:
-        done = {name: side.gradients(problem) for name, side in pair.sides.items()}
+        done = _in_turns(pair, found, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
         done = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
     except CannotRun as reason:
         for name in ("loss", "gradients"):
@@ -290,19 +254,19 @@ def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: _Foun
 _COMPARED = (training_stages.compare_losses, training_stages.compare_gradients)
 
 
-def _steps(pair: Pair, own: Problem, name: str, found: _Found) -> Stage:
+def _steps(pair: Pair, own: Problem, name: str, found: Found) -> Stage:
     steps, compare_them = {
         "step": (training_stages.STEPS, training_stages.compare_steps),
         "trajectory": (tolerances.TRAJECTORY_STEPS, training_stages.compare_trajectories),
     }[name]
-    pair.reference.rest()
-    stage = compare_them(*(side.train(own, steps, keep_all=False) for side in pair.sides.values()))
+    done = _in_turns(pair, found, name, lambda side: side.train(own, steps, keep_all=False))
+    stage = compare_them(done["candidate"], done["reference"])
     if stage.verdict == "diverged" and not found.faults:
         found.faults += explanations.step_faults(pair.config, own, pair.sides)
     return stage
 
 
-def _decoding(pair: Pair, own: Problem, found: _Found) -> Stage:
+def _decoding(pair: Pair, own: Problem, found: Found) -> Stage:
     """Of the sentences that aren't all padding: those end at once here, and are decoded from nothing elsewhere."""
     has_tokens = (own.source_ids != pair.config.source_pad_id).any(axis=1)
     own = replace(own, source_ids=own.source_ids[has_tokens])
@@ -321,7 +285,7 @@ def _decoding(pair: Pair, own: Problem, found: _Found) -> Stage:
 
 
 def _explained_tokens(
-    pair: Pair, own: Problem, row: Row, beam_size: int, most: int, tokens: Mapping[SideName, np.ndarray], found: _Found
+    pair: Pair, own: Problem, row: Row, beam_size: int, most: int, tokens: Mapping[SideName, np.ndarray], found: Found
 ) -> Row:
     floor = tolerances.FLOAT64_RELATIVE_RMS * max(1.0, found.size_of_logits)
     explained = {
@@ -336,114 +300,3 @@ def _explained_tokens(
 
 def _padded(ids: np.ndarray, length: int, pair: Pair) -> np.ndarray:
     return np.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=pair.config.target_pad_id).astype(np.int64)
-
-
-# --- the report
-
-
-def _report(
-    pair: Pair,
-    found: _Found,
-    asked: Sequence[str],
-    node: str | None,
-    command: str,
-    environment: Mapping[str, Any],
-    sha256: Mapping[str, str],
-) -> Report:
-    order = [name for stage in STAGES for name in (stage, *_SUBSTAGES.get(stage, ()))]
-    merged = [merge_stages(found.stages[name]) for name in order if name in found.stages and name.split()[0] in (*asked, "truth")]
-    faults = _explaining(merged, found.faults)
-    if node is not None:
-        merged = _of_node(merged, node)
-        faults = tuple(fault for fault in faults if fault.finding.node == node)
-    elif command:
-        faults = tuple(_replayed_by(command, fault) for fault in faults)
-    return Report(
-        pair.candidate.name,
-        pair.reference.name,
-        tuple(merged),
-        environment,
-        sha256,
-        faults,
-        tuple(found.doubts),
-        max(found.effects, key=lambda effect: effect.relative_rms, default=None) if node is None or faults else None,
-        _depth(found),
-        found.heat_maps[0] if found.heat_maps else None,
-    )
-
-
-def _of_node(stages: Sequence[Stage], node: str) -> list[Stage]:
-    """What they say of one activation; that it is compared nowhere, if so."""
-
-    def only(names: Sequence[str]) -> tuple[str, ...]:
-        return tuple(name for name in names if name == node)
-
-    kept = [
-        replace(stage, rows=tuple(row for row in stage.rows if row.name == node), only_in_candidate=only(stage.only_in_candidate),
-                only_in_reference=only(stage.only_in_reference))
-        for stage in stages
-    ]  # fmt: skip
-    kept = [stage for stage in kept if stage.rows or stage.not_run or stage.only_in_candidate or stage.only_in_reference]
-    if any(stage.name != "truth" for stage in kept):
-        return kept
-    return [Stage("forward", not_run=f"{node} can't be seen in the reference"), *kept]
-
-
-def _replayed_by(command: str, fault: Fault) -> Fault:
-    """With the command that replays its node alone, where it is one of the forward pass."""
-    is_node = fault.stage in ("masks", "forward", "truth")
-    return fault._replace(command=f"{command} --node {fault.finding.node}") if is_node else fault
-
-
-def _narrowed(fault: Fault, again: Fault) -> Fault:
-    """The fault with those causes that fit on the other problem, too; if none does, as it was."""
-    others = {match.variant for match in again.finding.matches}
-    matches = tuple(match for match in fault.finding.matches if match.variant in others) or fault.finding.matches
-    return fault._replace(finding=fault.finding._replace(matches=matches))
-
-
-ALIKE = "other inputs and weights than these, on all of which they are the same; --seed draws others"
-
-
-def _ambiguous(fault: Fault) -> Fault:
-    """Of several causes that are left in a forward pass, what would tell them apart."""
-    several = len(fault.finding.matches) > 1 and not fault.finding.told_apart_by
-    return fault._replace(finding=fault.finding._replace(told_apart_by=ALIKE)) if several else fault
-
-
-_SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}
-
-
-_EXPLAINED_TOGETHER = (("masks", "forward", "truth"), ("step", "trajectory"))
-
-
-def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault, ...]:
-    """Each node's fault once, of the first stage that diverges; where none was found there, one that says so."""
-    once: dict[tuple[str, str], Fault] = {}
-    for fault in faults:
-        key = fault.side, fault.finding.node
-        once[key] = _narrowed(once[key], fault) if key in once else fault
-    diverged = next((stage for stage in stages if stage.verdict == "diverged"), None)
-    if diverged is None:
-        return tuple(once.values())
-    together = next((names for names in _EXPLAINED_TOGETHER if diverged.name in names), (diverged.name,))
-    explained = tuple(_ambiguous(fault) for fault in once.values() if fault.stage in together)
-    if explained:
-        return explained
-    row = diverged.first_divergence
-    assert row is not None  # it diverged
-    error = row.error.relative_rms if row.error is not None else math.nan
-    return (Fault("candidate", diverged.name, Finding(row.name, diverged.name, error, (), None), error, row.case),)
-
-
-def _depth(found: _Found) -> tuple[Depth, ...]:
-    if found.own is None:
-        return ()
-    errors = {row.name: row.error.relative_rms for row in found.own.forward.rows if row.error is not None}
-    candidate, reference = (found.own.local.get(side, {}) for side in ("candidate", "reference"))
-    low = [found.low.get(side, {}) for side in ("candidate", "reference")]
-    nan = math.nan
-    return tuple(
-        Depth(name, error, candidate.get(name, nan), reference.get(name, nan), *(side.get(name, nan) for side in low))
-        for name, error in errors.items()
-    )

@@ -7,7 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from jax_transformer.verification.run import Pair
+from jax_transformer.verification.collected import Pair
 
 LIBRARIES = ("jax-transformer", "jax", "jaxlib", "flax", "optax", "torch", "transformers", "numpy")
 

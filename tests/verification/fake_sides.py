@@ -21,9 +21,10 @@ from jax_transformer.parity.truth.replay import parameter
 from jax_transformer.parity.truth.updates import UpdateRule, initial_state, step
 from jax_transformer.parity.variants import Replay
 from jax_transformer.trees import flatten, unflatten
+from jax_transformer.verification.collected import Pair
 from jax_transformer.verification.explanations import update_rule
 from jax_transformer.verification.problems import Problem, randomised
-from jax_transformer.verification.run import Pair, run
+from jax_transformer.verification.run import run
 from jax_transformer.verification.selftest.subjects import constants
 from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Gradients, Training, layer_by_layer
 from jax_transformer.verification.training_setup import SETUP

@@ -14,8 +14,9 @@ from jax_transformer.parity.arrays import ParityError
 from jax_transformer.parity.truth.losses import LossRule
 from jax_transformer.parity.variants import Replay
 from jax_transformer.trees import map_leaves
+from jax_transformer.verification.collected import STAGES, Pair
 from jax_transformer.verification.explanations import update_rule
-from jax_transformer.verification.run import STAGES, Pair, run
+from jax_transformer.verification.run import run
 
 LAYER = "encoder.layers.0."
 NORM, HIDDEN, QUERY = f"{LAYER}self_attention_norm", "decoder.layers.1.feed_forward.hidden", "decoder.layers.0.cross_attention.query"
