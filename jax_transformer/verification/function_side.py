@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import jax
@@ -35,7 +35,7 @@ class FunctionSide:
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         return in_force(dtype)
 
-    def get_ready(self, problem: Problem) -> None:
+    def get_ready(self, problem: Problem, stages: Collection[str]) -> None:
         """Nothing takes long."""
 
     def rest(self) -> None:

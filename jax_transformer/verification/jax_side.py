@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -38,7 +38,7 @@ class JaxSide:
         self.name = name
         self.config = dataclasses.replace(without_dropout(model.config), attention_path="reference", compute_dtype=None)
         self.params, self.generation = model.params, model.generation
-        self._steps: dict[Any, Future[Any]] = {}
+        self._programs: dict[Any, Future[Any]] = {}
 
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         return in_force(dtype)
@@ -55,20 +55,23 @@ class JaxSide:
             return {name: wide(value) for name, value in trace.items()}
 
     def gradients(self, problem: Problem) -> Gradients:
+        compiled = self._program(_compiled_gradients, problem).result()
         with in_precision("float64"):
             params = cast(problem.params, "float64")
-            _, trace = jax.eval_shape(partial(functional.apply, self.config, return_trace=True), params, *problem.ids)
-            zeros = {name: np.zeros(value.shape, value.dtype) for name, value in trace.items() if not name.startswith("mask.")}
-            loss, (of_params, of_activations) = _loss_and_gradients(params, zeros, self.config, *problem.ids, problem.labels)
+            zeros = {name: np.zeros(value.shape, value.dtype) for name, value in _activations(self.config, problem).items()}
+            loss, (of_params, of_activations) = compiled(params, zeros, *problem.ids, problem.labels)
             parameters = {path: np.asarray(leaf) for path, leaf in flatten(of_params).items() if not path.startswith("constants/")}
             return Gradients(float(loss), layer_by_layer(parameters), {name: np.asarray(of_activations[name]) for name in zeros})
 
-    def get_ready(self, problem: Problem) -> None:
-        """Compiles the training step while other things are done: nothing takes longer."""
-        self._step_of(problem)
+    def get_ready(self, problem: Problem, stages: Collection[str]) -> None:
+        """Compiles what takes longest, while other things are done."""
+        if {"loss", "gradients"} & {*stages}:
+            self._program(_compiled_gradients, problem)
+        if {"step", "trajectory"} & {*stages}:
+            self._program(_compiled_step, problem)
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
-        compiled = self._step_of(problem).result()
+        compiled = self._program(_compiled_step, problem).result()
         with in_precision("float64"):
             state = init_state(self.config, SETUP, cast(problem.params, "float64"))
             losses, parameters, gradients = [], [_trained(state)] if keep_all else [], []
@@ -81,12 +84,12 @@ class JaxSide:
                     parameters.append(_trained(state))
             return Training(np.array(losses), tuple(parameters or [_trained(state)]), tuple(gradients))
 
-    def _step_of(self, problem: Problem) -> Future[Any]:
+    def _program(self, compiled: Callable[[TransformerConfig, Problem], Any], problem: Problem) -> Future[Any]:
         """Compiled once for each shape of batches."""
-        shape = problem.source_ids.shape, problem.decoder_input_ids.shape
-        if shape not in self._steps:
-            self._steps[shape] = _COMPILER.submit(_compiled_step, self.config, problem)
-        return self._steps[shape]
+        key = compiled, problem.source_ids.shape, problem.decoder_input_ids.shape
+        if key not in self._programs:
+            self._programs[key] = _COMPILER.submit(compiled, self.config, problem)
+        return self._programs[key]
 
     def _parameter_gradients(self, problem: Problem, state: TrainState) -> Arrays:
         at = dataclasses.replace(problem, params=map_leaves(np.asarray, all_params(state)))
@@ -120,29 +123,43 @@ def in_precision(dtype: Dtype) -> Iterator[None]:
         yield
 
 
-_options = QUICKLY if jax.default_backend() == "cpu" else None
+_options: Any = QUICKLY if jax.default_backend() == "cpu" else None
 _forward = jax.jit(partial(functional.apply, return_trace=True), static_argnums=0, compiler_options=_options)
-
-
-@partial(jax.jit, static_argnums=2, compiler_options=_options)
-@partial(jax.value_and_grad, argnums=(0, 1))
-def _loss_and_gradients(
-    params: Params, add: dict[str, Any], config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any
-) -> jax.Array:
-    criterion = Criterion(config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
-    total, tokens = cross_entropy(functional.apply(config, params, source_ids, decoder_input_ids, add=add), labels, criterion)
-    return total / tokens
 
 
 _COMPILER = ThreadPoolExecutor(1)
 
 
+def _compiled_gradients(config: TransformerConfig, problem: Problem) -> Any:
+    """(params, zeros to be added to activations, source_ids, decoder_input_ids, labels) → the loss and its gradients to the first two."""
+    criterion = Criterion(config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
+
+    def loss(params: Params, add: dict[str, Any], source_ids: Any, decoder_input_ids: Any, labels: Any) -> jax.Array:
+        total, tokens = cross_entropy(functional.apply(config, params, source_ids, decoder_input_ids, add=add), labels, criterion)
+        return total / tokens
+
+    with in_precision("float64"):
+        program = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+        lowered = program.lower(_in_float64(problem), _activations(config, problem), *problem.ids, problem.labels)
+        return lowered.compile(compiler_options=_options)
+
+
+def _activations(config: TransformerConfig, problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes and dtypes of all that has a gradient."""
+    _, trace = jax.eval_shape(partial(functional.apply, config, return_trace=True), _in_float64(problem), *problem.ids)
+    return {name: value for name, value in trace.items() if not name.startswith("mask.")}
+
+
 def _compiled_step(config: TransformerConfig, problem: Problem) -> Any:
     with in_precision("float64"):
-        abstract = map_leaves(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.float64), problem.params)
-        state = jax.eval_shape(lambda params: init_state(config, SETUP, params), abstract)
+        state = jax.eval_shape(lambda params: init_state(config, SETUP, params), _in_float64(problem))
         step: Any = make_train_step(config, SETUP)
         return step.lower(state, _batch(problem)).compile(compiler_options=_options)
+
+
+def _in_float64(problem: Problem) -> Params:
+    """What its parameters are like in float64."""
+    return map_leaves(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.float64), problem.params)
 
 
 def _batch(problem: Problem) -> Batch:

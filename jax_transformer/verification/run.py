@@ -61,8 +61,8 @@ def run(
     if "weights" in stages:
         progress("weights")
         found.add(_attempt("weights", lambda: _weights(pair, found)), own.name)
-    if {"step", "trajectory"} & {*stages} and "float64" in dtypes:
-        pair.candidate.get_ready(own)
+    if "float64" in dtypes:
+        pair.candidate.get_ready(own, stages)
     given = _copies(own)
     if {"masks", "forward"} & {*stages} and "float64" in dtypes:
         for problem in _problems(pair, own, seed):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -48,8 +48,8 @@ class Side(Protocol):
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         """What decides about precision, as it is: "float64", "TF32", …"""
 
-    def get_ready(self, problem: Problem) -> None:
-        """Told that `train` comes, so that what takes long may begin."""
+    def get_ready(self, problem: Problem, stages: Collection[str]) -> None:
+        """Told which stages come, so that what takes long may begin."""
 
     def rest(self) -> None:
         """Told that the other side needs the memory: what can be made again may go."""

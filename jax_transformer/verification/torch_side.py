@@ -75,7 +75,7 @@ class TorchSide:
                 "device": parameter.device.type,
             }
 
-    def get_ready(self, problem: Problem) -> None:
+    def get_ready(self, problem: Problem, stages: Collection[str]) -> None:
         """Nothing takes long."""
 
     def rest(self) -> None:

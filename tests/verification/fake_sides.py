@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -75,7 +75,7 @@ class FakeSide:
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         return {"dtype": dtype, "TF32": False} | dict(self.force)
 
-    def get_ready(self, problem: Problem) -> None:
+    def get_ready(self, problem: Problem, stages: Collection[str]) -> None:
         pass
 
     def rest(self) -> None:
