@@ -108,10 +108,8 @@ def run(
             for known, title in ((True, "catalogue "), (False, "open world")):
                 tell(f"{name}: {title} {Counts.of([kill for kill in of_system if kill.known == known]).told()}")
             for kill in of_system:
-                if kill.fate == "missed" or (
-                    kill.fate == "found" and not (kill.located and (kill.named if kill.known else not kill.causes))
-                ):
-                    tell(f"  {kill}")
+                if kill.shortcomings:
+                    tell(f"  {kill.fault}, at {kill.node}: {'; '.join(kill.shortcomings)}")
             tell(f"{name}: {alarms[name]} false alarms in {seeds} seeds; {time.perf_counter() - begin:.0f} s so far")
     result = Result(kills, alarms, seeds, time.perf_counter() - begin)
     for requirement, met in result.requirements.items():
