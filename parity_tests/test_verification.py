@@ -17,6 +17,7 @@ from jax_transformer.verification.selftest.injections import Injection, known_fa
 from jax_transformer.verification.selftest.matrix import Kill, Prepared, false_alarms, try_injection
 from jax_transformer.verification.selftest.other_stages import later_kills
 from jax_transformer.verification.selftest.page import page
+from jax_transformer.verification.selftest.real_pairs import REAL_PAIRS, RealPair, judge
 from jax_transformer.verification.selftest.run import Counts, Result
 from jax_transformer.verification.selftest.subjects import SUBJECTS
 
@@ -190,7 +191,7 @@ def test_a_page() -> None:
     headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert headings == [
         "What is required", "The catalogue, by system", "The catalogue, by what is at fault", "The open world, by system",
-        "Through the command", "Without a fault", "What wasn't found, located or named", "Every fault",
+        "Through the command", "Real pairs", "Without a fault", "What wasn't found, located or named", "Every fault",
     ]  # fmt: skip
     assert text.startswith("# The parity check, checked\n")
     assert "in 1.5 minutes" in text
@@ -209,3 +210,10 @@ def test_every_published_system_is_a_subject() -> None:
     from jax_transformer.verification.systems import knows
 
     assert {name for name in all_dialects() if knows(name)} <= {subject.dialect for subject in SUBJECTS.values()}
+
+
+@pytest.mark.parametrize("pair", REAL_PAIRS, ids=lambda pair: f"{pair.weights} in {pair.program}")
+def test_real_pairs_are_named(pair: RealPair) -> None:
+    verdict = judge(pair)
+    assert verdict.missing == []
+    assert judge(RealPair(pair.weights, pair.program, ("tanh GELU",))).missing == ["tanh GELU"]

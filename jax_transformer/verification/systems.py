@@ -48,18 +48,25 @@ class SystemReference:
     corrupt: Corrupt | None = None
     """(name, the activations before it, its value) → what the program goes on with: how a self-test puts a fault into it."""
 
+    program: str = ""
+    """Another program that takes the same weights, of a module of torch_reference; "": the dialect's own."""
+
     @cached_property
     def _program(self) -> Any:
         import importlib
 
-        return importlib.import_module(f"torch_reference.{'stepwise' if self.dialect.startswith('stepwise') else self.dialect}")
+        return importlib.import_module(f"torch_reference.{self._name}")
+
+    @property
+    def _name(self) -> str:
+        return self.program or ("stepwise" if self.dialect.startswith("stepwise") else self.dialect)
 
     def own(self) -> None:
         return None
 
     def build(self, dtype: torch.dtype) -> nn.Module:
         sizes = {name: getattr(self.config, name) for name in SIZES}
-        kind = getattr(self._program, CLASSES[self._program.__name__.rsplit(".", 1)[-1]])
+        kind = getattr(self._program, CLASSES[self._name])
         module: nn.Module = kind(**sizes, **self._variant(), dtype=dtype)
         return module
 
@@ -68,15 +75,15 @@ class SystemReference:
         if self.dialect.startswith("stepwise"):
             return {"num_layers": config.num_encoder_layers, "rung": self._rung()}
         layers: dict[str, Any] = {"num_encoder_layers": config.num_encoder_layers, "num_decoder_layers": config.num_decoder_layers}
-        if self.dialect == "codersarts":
+        if self._name == "codersarts":
             layers["position_index"] = config.position_index
-        if self.dialect in ("sayhello", "hyunwoongko"):
+        if self._name in ("sayhello", "hyunwoongko"):
             import torch
 
             layers["position_table"] = torch.tensor(np.asarray(self.constants["encoder_positions"]))
-        if self.dialect == "sayhello":
+        if self._name == "sayhello":
             layers["attention_bias"] = config.attention_bias
-        if self.dialect == "pytorch":
+        if self._name == "pytorch":
             names = ("activation", "norm_eps", "share_embeddings", "tie_head")
             layers |= {"norm_first": config.norm_placement == "pre"} | {name: getattr(config, name) for name in names}
         return layers

@@ -30,6 +30,9 @@ def page(result: Result) -> str:
         "## Through the command",
         "Some of them again, by `jax-transformer parity MODEL --reference …` with the faulty program, from its exit code and its JSON.",
         _table("system", [kill for kill in result.kills if kill.problem == COMMAND], lambda kill: kill.system),
+        "## Real pairs",
+        "One published system's weights in another's program, which takes the same checkpoints.",
+        _pairs(result),
         "## Without a fault",
         _alarms(result),
         "## What wasn't found, located or named",
@@ -67,6 +70,16 @@ def _line(name: str, kills: Sequence[Kill]) -> str:
     counts = Counts.of(kills)
     numbers = (counts.found, counts.missed, counts.located, counts.named, counts.wrongly_named, counts.equivalent, counts.not_applicable)
     return f"| {name} | " + " | ".join(map(str, numbers)) + " |"
+
+
+def _pairs(result: Result) -> str:
+    lines = ["| weights | program | causes, and at how many activations | missing |", "|---|---|---|---|"]
+    for verdict in result.real_pairs:
+        causes = "; ".join(f"{cause} ({count})" for cause, count in verdict.causes.items() if cause in verdict.pair.expected)
+        others = len(verdict.causes) - sum(cause in verdict.pair.expected for cause in verdict.causes)
+        also = f"; and {others} more that can't be told apart from these here" if others else ""
+        lines.append(f"| {verdict.pair.weights} | {verdict.pair.program} | {causes}{also} | {', '.join(verdict.missing) or 'none'} |")
+    return "\n".join(lines)
 
 
 def _alarms(result: Result) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from jax_transformer.verification.selftest.matrix import Kill, Prepared, false_alarms, kills_of
 from jax_transformer.verification.selftest.other_stages import later_kills
+from jax_transformer.verification.selftest.real_pairs import REAL_PAIRS, Verdict, judge
 from jax_transformer.verification.selftest.subjects import SUBJECTS
 from jax_transformer.verification.selftest.through_command import Command, command_kills
 
@@ -31,6 +32,7 @@ class Result:
     """By system, how many of the seeds gave an alarm."""
     seeds: int
     seconds: float
+    real_pairs: Sequence[Verdict] = ()
 
     def of(self, *, known: bool) -> list[Kill]:
         """Those of the catalogue, or of the open world."""
@@ -47,6 +49,7 @@ class Result:
             "open world: every fault is detected": unknown.missed == 0 < unknown.found,
             f"open world: at least {LOCATED:.0%} are located": unknown.located >= LOCATED * unknown.found,
             "open world: none is given a wrong name": unknown.wrongly_named == 0,
+            "real pairs: everything that differs is named": not any(verdict.missing for verdict in self.real_pairs),
             f"{self.seeds} seeds of each system without a fault: no alarm": bool(self.alarms) and not any(self.alarms.values()),
         }
 
@@ -111,7 +114,8 @@ def run(
                 if kill.shortcomings:
                     tell(f"  {kill.fault}, at {kill.node}: {'; '.join(kill.shortcomings)}")
             tell(f"{name}: {alarms[name]} false alarms in {seeds} seeds; {time.perf_counter() - begin:.0f} s so far")
-    result = Result(kills, alarms, seeds, time.perf_counter() - begin)
+        pairs = [judge(pair, seed) for pair in REAL_PAIRS]
+    result = Result(kills, alarms, seeds, time.perf_counter() - begin, pairs)
     for requirement, met in result.requirements.items():
         tell(f"{'✓' if met else '✗'} {requirement}")
     return result
