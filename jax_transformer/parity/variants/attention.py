@@ -41,7 +41,10 @@ def attention(config: TransformerConfig) -> Iterator[Variant]:
 
 
 def _scaled_by_width(replay: Replay, power: float) -> np.ndarray:
-    return replay.under(attention_scale=replay.inputs["query"].shape[-1] ** -power)
+    width, own = replay.inputs["query"].shape[-1], replay.config.attention_scale
+    if math.isclose(width**-power, 1.0 / math.sqrt(width) if own is None else own):
+        raise LookupError("as it is")
+    return replay.under(attention_scale=width**-power)
 
 
 def _added(replay: Replay, value: float) -> np.ndarray:

@@ -95,7 +95,7 @@ def _decoding(system: Prepared) -> Iterator[Kill]:
         truth = decoding.truth
         for outcome in decoding.outcomes:
             received = outcome.decoded
-            same = np.array_equal(received.sequences, truth.sequences) and np.allclose(received.scores, truth.scores, ROUNDING, 0.0)
+            same = np.array_equal(received.sequences, truth.sequences) and np.allclose(received.scores, truth.scores, ROUNDING, ROUNDING)
             explained = explain_decoding(decoding, received.sequences, received.scores, logit_floor=FLOAT64_RELATIVE_RMS)
             name = f"{outcome.variant.name}, {'greedy' if beam_size == 1 else f'{beam_size} beams'}"
             kill = _judged(system, name, "decode", same or bool(explained.forgiven and not explained.finding), [explained.finding])
