@@ -136,15 +136,17 @@ def _counted(stage: Stage) -> list[str]:
 
 def _table(stage: Stage, width: int) -> Table:
     """The stage's arrays in execution order; a narrow one has fewer columns."""
-    columns = ["array", "case", "rel. RMS", "max", "× gate", "at"]
+    columns = ["array", "case", "local", "rel. RMS", "max", "× gate", "at"]
     if not any(row.case for row in stage.rows):
         columns.remove("case")
+    if all(math.isnan(row.local) for row in stage.rows):
+        columns.remove("local")
     if width < WIDE:
         columns = [column for column in columns if column not in ("max", "at")]
     table = Table(title=stage.name, title_justify="left", caption_justify="left", box=None, pad_edge=False)
     table.add_column()
     for column in columns:
-        is_number = column in ("rel. RMS", "max", "× gate")
+        is_number = column in ("local", "rel. RMS", "max", "× gate")
         table.add_column(column, justify="right" if is_number else "left", no_wrap=column != "case", overflow="fold")
     chosen = _chosen(stage)
     for row in chosen:
@@ -157,7 +159,8 @@ def _table(stage: Stage, width: int) -> Table:
 
 def _cells(row: Row) -> dict[str, str]:
     """By column; what can't be compared has no numbers."""
-    cells = {"array": row.name, "case": row.case, "rel. RMS": "", "max": "", "× gate": "", "at": ""}
+    local = "" if math.isnan(row.local) else _number(row.local)
+    cells = {"array": row.name, "case": row.case, "local": local, "rel. RMS": "", "max": "", "× gate": "", "at": ""}
     error = row.error
     if error is None:
         return cells

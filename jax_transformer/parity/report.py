@@ -170,6 +170,7 @@ def _row(row: Row) -> dict[str, Any]:
         "gate": row.gate,
         "allowed": _finite(row.allowed),
         "times_allowed": _finite(row.times_allowed),
+        "local_error": _finite(row.local),
         "reason": row.reason,
         "error": None if row.error is None else _error(row.error),
     }

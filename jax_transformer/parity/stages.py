@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -29,6 +30,8 @@ class Row:
     """The largest relative RMS that passes; 0 where all must be equal."""
     reason: str = ""
     """Why it didn't pass, where the error doesn't say it."""
+    local: float = math.nan
+    """The larger of both sides' local errors here, each from its own inputs; NaN where it wasn't measured."""
     case: str = ""
     """On which problem (weights and inputs) this was seen, where there are several: the one on which it was worst."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -62,6 +63,7 @@ def compare_forward(
     differs = "diverged" in (masks.verdict, forward.verdict)
     if differs or findings["candidate"] or look_at_reference:
         local["reference"], findings["reference"] = _judged(config, problem, reference)
+    masks, forward = (_with_local(stage, local) for stage in (masks, forward))
     apart = _propagated(masks, forward)
     faults = tuple(
         Fault(side, "masks" if finding.node.startswith(MASK) else "forward", finding, apart.get(finding.node, math.nan), problem.name)
@@ -78,6 +80,15 @@ def compare_forward(
         heat_map(problem.name, first.name, candidate, reference) if first is not None and first.error is not None else None,
         local,
     )
+
+
+def _with_local(stage: Stage, local: Mapping[SideName, Mapping[str, float]]) -> Stage:
+    """The local errors beside the propagated ones."""
+
+    def larger(name: str) -> float:
+        return max((errors[name] for errors in local.values() if name in errors), default=math.nan)
+
+    return dataclasses.replace(stage, rows=tuple(dataclasses.replace(row, local=larger(row.name)) for row in stage.rows))
 
 
 def attended(candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:

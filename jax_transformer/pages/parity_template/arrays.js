@@ -46,6 +46,7 @@ function arrayColumns(rows, first) {
     { title: 'Array', class: 'names', key: (row) => row.name, cell: (row) => [nameOf(row.name), row === first ? element('span', { class: 'tag' }, 'first divergence') : null] },
     { title: 'Case', class: 'short', key: (row) => row.case || null, cell: (row) => row.case },
     { title: 'Relative RMS', number: true, key: relativeRms, cell: (row) => errorText(row, relativeRms(row)) },
+    { title: 'Local', number: true, key: (row) => row.local_error, cell: (row) => (row.local_error === null ? '' : formatError(row.local_error)) },
     { title: 'Largest', number: true, key: largestError, cell: (row) => errorText(row, largestError(row)) },
     { title: '× allowed', number: true, key: timesAllowed, cell: timesText },
     { title: 'Most at', key: (row) => (row.error && !row.error.exact ? row.error.worst_index.join(', ') : null), cell: (row) => (row.error && !row.error.exact ? element('span', { class: 'index' }, `[${row.error.worst_index.join(', ')}]`) : '') },
