@@ -19,7 +19,7 @@ MARKS = {"passed": "✓", "diverged": "✗", "inconclusive": "?"}
 MOST_ROWS = 40
 """Of a table; what passes is left out first, then the smaller errors."""
 MOST_PASSED = 8
-"""Of the table of a stage that passed: its largest errors."""
+"""Of those in a table that pass: the largest errors."""
 MOST_REASONS = 4
 """Of single arrays, below a stage."""
 WIDE = 110
@@ -174,10 +174,11 @@ def _chosen(stage: Stage) -> list[Row]:
 
     def rank(row: Row) -> tuple[bool, bool, float]:
         size = row.times_allowed
-        return row is not stage.first_divergence, row.verdict == "passed", -size if math.isfinite(size) else -math.inf
+        unknown = 0.0 if row.verdict == "passed" else -math.inf
+        return row is not stage.first_divergence, row.verdict == "passed", -size if math.isfinite(size) else unknown
 
-    most = MOST_PASSED if stage.verdict == "passed" else MOST_ROWS
-    kept = {id(row) for row in sorted(stage.rows, key=rank)[:most]}
+    failing = sum(row.verdict != "passed" for row in stage.rows)
+    kept = {id(row) for row in sorted(stage.rows, key=rank)[: min(failing + MOST_PASSED, MOST_ROWS)]}
     return [row for row in stage.rows if id(row) in kept]
 
 

@@ -74,7 +74,7 @@ def compare_forward(
     return Forward(
         masks,
         forward,
-        _truth_stage(local["candidate"], findings),
+        _truth_stage(local, findings),
         faults,
         effect_on_logits(problem, candidate, reference) if differs else None,
         heat_map(problem.name, first.name, candidate, reference) if first is not None and first.error is not None else None,
@@ -145,15 +145,15 @@ def _explained(step: Step, config: TransformerConfig, problem: Problem, captured
     return explain(step, config, problem.params, captured)
 
 
-def _truth_stage(local: Mapping[str, float], findings: Mapping[SideName, list[Finding]]) -> Stage:
+def _truth_stage(local: Mapping[SideName, Mapping[str, float]], findings: Mapping[SideName, list[Finding]]) -> Stage:
     """Whether either side computes what the config says: a mistake that both make is one."""
     gate = f"relative RMS ≤ {tolerances.FLOAT64_RELATIVE_RMS:g} of the truth, from its own inputs"
     sides = {finding.node: side for side in ("reference", "candidate") for finding in findings.get(side, ())}
     rows = tuple(
         Row(name, "diverged", gate, reason=f"the {sides[name]} computes something else") if name in sides else Row(name, "passed", gate)
-        for name in local
+        for name in local["candidate"]
     )
-    return Stage("truth", rows)
+    return _with_local(Stage("truth", rows), local)
 
 
 def _propagated(*stages: Stage) -> dict[str, float]:
