@@ -289,7 +289,6 @@ def test_a_wrong_function(run: Run) -> None:
     [
         ("function", "weights,step,decode", "the candidate is a function, without an optimizer: leave the stage out with --stages"),
         ("narrow", "forward,loss", "the candidate gives float32 logits for float64 parameters"),
-        ("without_a_trace", "forward", "only the reference has encoder.token_embedding"),
     ],
 )
 def test_functions_of_which_nothing_follows(name: str, stages: str, told: str, run: Run) -> None:
@@ -297,6 +296,12 @@ def test_functions_of_which_nothing_follows(name: str, stages: str, told: str, r
     assert outcome.code == 3, outcome.told
     assert outcome.out.startswith("inconclusive: ")
     assert told in outcome.told
+
+
+def test_a_function_without_a_trace_is_compared_by_its_logits(run: Run) -> None:
+    outcome = run("pytorch.pt", *PYTORCH, *function("without_a_trace"), stages="forward")
+    assert outcome.code == 0, outcome.told
+    assert "✓ forward: 1 of " in " ".join(outcome.out.split())
 
 
 # --- bad input
