@@ -174,20 +174,25 @@ def _compare_any(options: ParityOptions) -> Report:
 
 
 def _compare_models(options: ParityOptions, arguments: Sequence[str]) -> Report:
-    from jax_transformer.allocator import give_back_freed_memory
     from jax_transformer.verification.collected import DTYPES, STAGES
     from jax_transformer.verification.run import run
 
-    give_back_freed_memory()
     stages, dtypes = _chosen(options.stages, STAGES, "--stages"), _chosen(options.dtypes, DTYPES, "--dtypes")
+    import numpy as np
+
+    from jax_transformer.allocator import give_back_freed_memory
     from jax_transformer.commands.parity_pair import prepare
+    from jax_transformer.trees import flatten
     from jax_transformer.verification.surroundings import surroundings
 
     prepared = prepare(options)
+    is_large = sum(np.size(leaf) for leaf in flatten(prepared.pair.params).values()) > LARGE
+    if is_large:
+        give_back_freed_memory()
     command = f"jax-transformer parity {shlex.join(_without_files(arguments))}"
     dtypes_: Any = dtypes
     return run(
-        prepared.pair, stages=stages, dtypes=dtypes_, seed=options.seed, progress=_progress(), node=options.node, command=command,
+        prepared.pair, stages=stages, dtypes=dtypes_, seed=options.seed, progress=_progress(is_large), node=options.node, command=command,
         environment=surroundings(prepared.pair) | prepared.notes, sha256=prepared.sha256,
     )  # fmt: skip
 
@@ -201,12 +206,17 @@ def _without_files(arguments: Sequence[str]) -> list[str]:
 REPORTS = ("--json", "--html")
 
 
-def _progress() -> Any:
+LARGE = 20_000_000
+"""Parameters from which on memory matters more than the time that giving it back takes."""
+
+
+def _progress(is_large: bool) -> Any:
     """Gives back what the last stage made of a large model and freed; tells on a terminal what is done next."""
     from jax_transformer.allocator import trim
 
     def progress(what: str) -> None:
-        trim()
+        if is_large:
+            trim()
         if sys.stderr.isatty():
             print(f"\r\033[K{what} …", end="\r", file=sys.stderr, flush=True)
 
