@@ -12,7 +12,7 @@ import numpy as np
 from jax_transformer.config import TransformerConfig
 from jax_transformer.parity import tolerances
 from jax_transformer.parity.compare import compare
-from jax_transformer.parity.diagnose import Step, explain, passes, walk, with_ids
+from jax_transformer.parity.diagnose import explain, passes, walk, with_ids
 from jax_transformer.parity.findings import Fault, Finding, SideName
 from jax_transformer.parity.report import Effect, HeatMap
 from jax_transformer.parity.stages import Row, Stage, compare_stage
@@ -137,12 +137,8 @@ def _judged(config: TransformerConfig, problem: Problem, trace: Arrays) -> tuple
     for step in walk(config, problem.params, captured):
         errors[step.node.name] = step.error
         if not passes(step):
-            findings.append(_explained(step, config, problem, captured))
+            findings.append(explain(step, config, problem.params, captured))
     return errors, findings
-
-
-def _explained(step: Step, config: TransformerConfig, problem: Problem, captured: Arrays) -> Finding:
-    return explain(step, config, problem.params, captured)
 
 
 def _truth_stage(local: Mapping[SideName, Mapping[str, float]], findings: Mapping[SideName, list[Finding]]) -> Stage:

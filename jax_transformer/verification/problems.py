@@ -1,7 +1,7 @@
 """What both sides are given: weights and inputs on which mistakes show.
 
 No two sizes are equal, of the batch, the lengths and the model. Padding stands right, left and inside; there are a sentence of one token
-and one of nothing but padding; another problem has sentences as long as the position tables allow. A checkpoint's own weights hide mistakes
+and one of nothing but padding; another has a sentence as long as the position tables allow. A checkpoint's own weights hide mistakes
 where its biases are zero or its norms' inputs tame, so there are problems with other weights as well.
 """
 
