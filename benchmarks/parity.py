@@ -97,6 +97,7 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
         found = _run([sys.executable, "-m", "jax_transformer.cli", "parity", *case.arguments], folder, environment)
     if found["exit_code"] != case.exit_code:
         raise SystemExit(f"{case.name}: expected exit code {case.exit_code}; received {found['exit_code']}\n{found['output']}")
+    print(f"{case.name}: {found['seconds']:.1f} s, {found['peak_MiB']:.0f} MiB", file=sys.stderr)
     return {"case": case.name, **{key: value for key, value in found.items() if key != "output"}}
 
 

@@ -8,13 +8,14 @@ where its biases are zero or its norms' inputs tame, so there are problems with 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
 import numpy as np
 
 from jax_transformer.config import TransformerConfig
+from jax_transformer.parity.rounding import nudged
 from jax_transformer.parity.truth.formulas import Stack, position_numbers, rows
 from jax_transformer.trees import flatten, unflatten
 
@@ -36,7 +37,7 @@ class Problem:
 
     name: str
     params: Mapping[str, Any]
-    """A nested dict of arrays; floating-point ones are float32 numbers, whatever their dtype."""
+    """A nested dict of arrays; floating-point ones are float32 numbers, whatever their dtype, unless they are `nudged`."""
     source_ids: np.ndarray
     """[B, S]"""
     decoder_input_ids: np.ndarray
@@ -70,6 +71,13 @@ def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int
     return Problem(
         "own weights, long sentences", params, source_ids, decoder_input_ids, _labels(rng, config, decoder_input_ids, source_ids)
     )
+
+
+def nudged_problem(problem: Problem) -> Problem:
+    """The problem with weights moved in float64's last bit, which changes how everything is rounded; constants as they are."""
+    leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}
+    moved = nudged({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
+    return replace(problem, params=unflatten(leaves | moved))
 
 
 def other_weights(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Iterator[Problem]:

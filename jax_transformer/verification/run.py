@@ -15,6 +15,7 @@ from jax_transformer.parity.arrays import ParityError
 from jax_transformer.parity.compare import relative_rms
 from jax_transformer.parity.findings import Fault, SideName
 from jax_transformer.parity.report import Report
+from jax_transformer.parity.rounding import allow_for_rounding
 from jax_transformer.parity.stages import Row, Stage, compare_stage
 from jax_transformer.parity.truth.graph import nodes
 from jax_transformer.trees import nearest
@@ -22,7 +23,7 @@ from jax_transformer.verification import explanations, training_stages
 from jax_transformer.verification.collected import DTYPES, STAGES, Found, Pair
 from jax_transformer.verification.forward_stage import compare_forward
 from jax_transformer.verification.precision_stage import compare_precision, rounded
-from jax_transformer.verification.problems import Problem, long_problem, other_weights, own_problem
+from jax_transformer.verification.problems import Problem, long_problem, nudged_problem, other_weights, own_problem
 from jax_transformer.verification.reporting import make_report
 from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Side
 
@@ -241,6 +242,13 @@ def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: Found
             found.add(Stage(name, not_run=str(reason)), problem.name)
         return
     losses, gradients = (compare_them(done["candidate"], done["reference"]) for compare_them in _COMPARED)
+
+    def again(side: SideName, moved: Problem) -> Stage:
+        gradients = pair.sides[side].gradients(moved)
+        return training_stages.compare_gradients(gradients._replace(activations=pair.shown(gradients.activations)), done[side])
+
+    if losses.verdict == "passed" and not found.faults:
+        gradients = _allow_for_rounding(gradients, problem, again, found)
     found.add(losses, problem.name)
     found.add(gradients, problem.name)
     if found.faults:
@@ -261,9 +269,31 @@ def _steps(pair: Pair, own: Problem, name: str, found: Found) -> Stage:
     }[name]
     done = _in_turns(pair, found, name, lambda side: side.train(own, steps, keep_all=False))
     stage = compare_them(done["candidate"], done["reference"])
-    if stage.verdict == "diverged" and not found.faults:
+    if found.faults:
+        return stage
+
+    def again(side: SideName, moved: Problem) -> Stage:
+        return compare_them(pair.sides[side].train(moved, steps, keep_all=False), done[side])
+
+    stage = _allow_for_rounding(stage, own, again, found)
+    if stage.verdict == "diverged":
         found.faults += explanations.step_faults(pair.config, own, pair.sides)
     return stage
+
+
+def _allow_for_rounding(stage: Stage, problem: Problem, again: Callable[[SideName, Problem], Stage], found: Found) -> Stage:
+    """The stage with what amplifies rounding judged by that.
+
+    Args:
+      again: compares what a side computes of a problem with what it computed before.
+    """
+    sides: tuple[SideName, ...] = ("candidate", "reference")
+
+    def from_itself(side: SideName) -> Stage:
+        found.progress(f"{stage.name}: the {side} against itself")
+        return again(side, nudged_problem(problem))
+
+    return allow_for_rounding(stage, [partial(from_itself, side) for side in sides])
 
 
 def _decoding(pair: Pair, own: Problem, found: Found) -> Stage:
