@@ -187,6 +187,17 @@ def test_a_module_that_draws_random_numbers(run: Run) -> None:
     assert "the reference differs from itself when it is run again, first at logits: does it draw random numbers?" in outcome.told
 
 
+def test_gradients_that_amplify_rounding(run: Run, tmp_path: Path) -> None:
+    """Keys that are nearly the same: what is left of the gradients to queries are the last digits of numbers that cancel."""
+    state_dict = user_models.pytorch().state_dict()
+    width = user_models.SIZES["d_model"]
+    state_dict["transformer.decoder.layers.0.self_attn.in_proj_weight"][width : 2 * width] *= 1e-5
+    torch.save(state_dict, tmp_path / "alike.pt")
+    outcome = run(str(tmp_path / "alike.pt"), *PYTORCH, stages="gradients")
+    assert outcome.code == 0, outcome.told
+    assert "amplifies rounding: judged by how far the sides are from themselves" in outcome.told
+
+
 # --- modules of other names
 
 

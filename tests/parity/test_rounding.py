@@ -1,0 +1,114 @@
+"""Arrays that amplify rounding pass by what rounding does to them; faults in them, and programs that compute badly, don't."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from jax_transformer.parity.rounding import AMPLIFIES, TOO_MUCH, allow_for_rounding, nudged
+from jax_transformer.parity.stages import Stage, compare_stage
+
+Weights = dict[str, np.ndarray]
+Program = Callable[[Weights], np.ndarray]
+
+
+def make(distance: float = 1e-5, mean: float = 0.0) -> Weights:
+    """Attention from 40 queries to 16 keys that are so far apart; and numbers of this mean."""
+    rng = np.random.default_rng(3)
+    names = ("logits", "to_weights", "values")
+    return {
+        "keys": rng.standard_normal((1, 16)) * distance + rng.standard_normal((8, 1)),
+        **{name: rng.standard_normal((40, 16)) + (mean if name == "values" else 0.0) for name in names},
+    }
+
+
+def to_queries(weights: Weights) -> np.ndarray:
+    """Of gradients to attention's weights, those to its queries: what is left where the keys are nearly the same."""
+    p, d = softmax(weights["logits"]), weights["to_weights"]
+    return (p * (d - (p * d).sum(axis=1, keepdims=True))) @ weights["keys"].T
+
+
+def to_queries_otherwise(weights: Weights) -> np.ndarray:
+    p, d = softmax(weights["logits"]), weights["to_weights"]
+    products = p * d
+    return np.einsum("qk,dk->qd", products - p * products[:, ::-1].cumsum(axis=1)[:, -1:], weights["keys"])
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    exponentials = np.exp(logits)
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def variance(weights: Weights) -> np.ndarray:
+    """As it should be computed."""
+    return weights["values"].var(axis=1)
+
+
+def fast_variance(weights: Weights) -> np.ndarray:
+    """The same, from large numbers that all but cancel."""
+    return np.square(weights["values"]).mean(axis=1) - np.square(weights["values"].mean(axis=1))
+
+
+def judged(candidate: Program, reference: Program, weights: Weights) -> Stage:
+    def from_itself(program: Program) -> Stage:
+        return compare_stage("gradients", {"a": program(nudged(weights))}, {"a": program(weights)})
+
+    stage = compare_stage("gradients", {"a": candidate(weights)}, {"a": reference(weights)})
+    assert stage.verdict == "diverged", "else nothing is tested"
+    return allow_for_rounding(stage, [lambda: from_itself(candidate), lambda: from_itself(reference)])
+
+
+def test_what_amplifies_rounding_on_both_sides_passes() -> None:
+    (row,) = judged(to_queries_otherwise, to_queries, make()).rows
+    assert (row.verdict, row.reason) == ("passed", AMPLIFIES)
+    assert 1e-12 < row.allowed < 1e-9
+    assert row.gate == f"relative RMS ≤ {row.allowed:.1e}"
+    assert 0 < row.times_allowed <= 1
+
+
+def test_a_fault_there_is_seen() -> None:
+    stage = judged(lambda weights: to_queries(weights) * (1 + 1e-8), to_queries, make())
+    assert stage.verdict == "diverged"
+    assert "1e-12" in stage.rows[0].gate
+
+
+@pytest.mark.parametrize("candidate_is_bad", [True, False])
+def test_a_program_that_computes_badly_is_seen(candidate_is_bad: bool) -> None:
+    programs = (fast_variance, variance) if candidate_is_bad else (variance, fast_variance)
+    assert judged(*programs, make(mean=1e3)).verdict == "diverged"
+
+
+def test_what_rounding_moves_too_far_is_inconclusive() -> None:
+    (row,) = judged(to_queries_otherwise, to_queries, make(1e-10)).rows
+    assert (row.verdict, row.reason) == ("inconclusive", TOO_MUCH)
+
+
+A = make()["values"]
+
+
+def test_other_rows_stay_and_no_side_runs_needlessly() -> None:
+    def sides() -> Iterator[Callable[[], Stage]]:
+        yield lambda: pytest.fail("a side ran")
+
+    same = compare_stage("step", {"a": A}, {"a": A})
+    assert allow_for_rounding(same, sides()) == same
+    for candidate in (A[:3], np.full_like(A, np.nan)):
+        stage = compare_stage("step", {"a": candidate}, {"a": A})
+        assert allow_for_rounding(stage, sides()) == stage
+    far = compare_stage("step", {"a": A + 1.0, "b": A}, {"a": A, "b": A})
+    assert allow_for_rounding(far, [lambda: compare_stage("step", {"a": A}, {"a": A}), *sides()]) == far
+
+
+def test_weights_move_in_the_last_bit() -> None:
+    weights = {"kernel": A.astype(np.float32), "bias": np.zeros(3), "ids": np.arange(3), "low": -A}
+    moved = nudged(weights)
+    assert moved["kernel"].dtype == np.float64
+    for name in ("kernel", "low"):
+        steps = (moved[name] - weights[name]) / np.spacing(np.abs(weights[name].astype(np.float64)))
+        assert {*np.unique(np.abs(steps))} <= {0.5, 1.0}, "half, below a power of two"
+        assert {*np.unique(np.sign(steps))} == {-1.0, 1.0}
+    assert np.array_equal(moved["bias"], weights["bias"])
+    assert moved["ids"] is weights["ids"]
+    assert all(np.array_equal(array, moved[name]) for name, array in nudged(weights).items()), "the same each time"
