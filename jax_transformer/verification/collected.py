@@ -6,15 +6,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.parity.findings import Fault, SideName
 from jax_transformer.parity.report import Effect, HeatMap
 from jax_transformer.parity.stages import Stage
+from jax_transformer.trees import flatten
 from jax_transformer.verification.forward_stage import Forward
 from jax_transformer.verification.sides import Arrays, Dtype, Side
 
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
+
+LARGE = 20_000_000
+"""Parameters."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +35,11 @@ class Pair:
     generation: GenerationConfig
     visible: frozenset[str] | None = None
     """The activations that both sides are able to show; None: all."""
+
+    @property
+    def is_large(self) -> bool:
+        """Whether memory matters more than the time that saving it takes."""
+        return sum(np.size(leaf) for leaf in flatten(self.params).values()) > LARGE
 
     @property
     def sides(self) -> dict[SideName, Side]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,7 +15,7 @@ from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.trees import flatten, map_leaves
 from jax_transformer.verification.jax_side import cast, in_force, in_precision, wide
 from jax_transformer.verification.problems import Problem
-from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Gradients, Training, layer_by_layer
+from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Gradients, Plan, Training, layer_by_layer
 from jax_transformer.verification.training_setup import SETUP
 
 Function = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Any, Mapping[str, Any]]]
@@ -35,7 +35,7 @@ class FunctionSide:
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         return in_force(dtype)
 
-    def get_ready(self, problem: Problem, stages: Collection[str]) -> None:
+    def get_ready(self, plan: Plan) -> None:
         """Nothing takes long."""
 
     def rest(self) -> None:

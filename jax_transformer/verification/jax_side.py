@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step
 from jax_transformer.trees import flatten, map_leaves, unflatten
 from jax_transformer.verification.problems import Problem
-from jax_transformer.verification.sides import Arrays, Dtype, Gradients, Training, layer_by_layer, starts_and_ends
+from jax_transformer.verification.sides import Arrays, Dtype, Gradients, Plan, Training, layer_by_layer, starts_and_ends
 from jax_transformer.verification.training_setup import SETUP
 
 QUICKLY = {"xla_backend_optimization_level": 0}
@@ -39,6 +39,7 @@ class JaxSide:
         self.config = dataclasses.replace(without_dropout(model.config), attention_path="reference", compute_dtype=None)
         self.params, self.generation = model.params, model.generation
         self._programs: dict[Any, Future[Any]] = {}
+        self._decoded: dict[Any, Future[np.ndarray]] = {}
 
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         return in_force(dtype)
@@ -63,12 +64,15 @@ class JaxSide:
             parameters = {path: np.asarray(leaf) for path, leaf in flatten(of_params).items() if not path.startswith("constants/")}
             return Gradients(float(loss), layer_by_layer(parameters), {name: np.asarray(of_activations[name]) for name in zeros})
 
-    def get_ready(self, problem: Problem, stages: Collection[str]) -> None:
-        """Compiles what takes longest, while other things are done."""
-        if {"loss", "gradients"} & {*stages}:
-            self._program(_compiled_gradients, problem)
-        if {"step", "trajectory"} & {*stages}:
-            self._program(_compiled_step, problem)
+    def get_ready(self, plan: Plan) -> None:
+        """Compiles what takes longest, and decodes, while other things are done."""
+        if {"loss", "gradients"} & {*plan.stages}:
+            self._program(_compiled_gradients, plan.problem)
+        if {"step", "trajectory"} & {*plan.stages}:
+            self._program(_compiled_step, plan.problem)
+        if plan.decoded is not None:
+            work = (plan.decoded, 1, plan.max_new_tokens)
+            self._decoded[work] = _WORKER.submit(self._decode, *work)
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
         compiled = self._program(_compiled_step, problem).result()
@@ -88,7 +92,7 @@ class JaxSide:
         """Compiled once for each shape of batches."""
         key = compiled, problem.source_ids.shape, problem.decoder_input_ids.shape
         if key not in self._programs:
-            self._programs[key] = _COMPILER.submit(compiled, self.config, problem)
+            self._programs[key] = _WORKER.submit(compiled, self.config, problem)
         return self._programs[key]
 
     def _parameter_gradients(self, problem: Problem, state: TrainState) -> Arrays:
@@ -96,6 +100,10 @@ class JaxSide:
         return self.gradients(at).parameters
 
     def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
+        under_way = self._decoded.pop((problem, beam_size, max_new_tokens), None)
+        return under_way.result() if under_way is not None else self._decode(problem, beam_size, max_new_tokens)
+
+    def _decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
         starts_and_ends(self.generation)
         with in_precision("float64"):
             model = Model(self.config, cast(problem.params, "float64"), None, None, self.generation)
@@ -127,7 +135,7 @@ _options: Any = QUICKLY if jax.default_backend() == "cpu" else None
 _forward = jax.jit(partial(functional.apply, return_trace=True), static_argnums=0, compiler_options=_options)
 
 
-_COMPILER = ThreadPoolExecutor(1)
+_WORKER = ThreadPoolExecutor(1)
 
 
 def _compiled_gradients(config: TransformerConfig, problem: Problem) -> Any:

@@ -31,9 +31,9 @@ SMALL = 1e-4
 """The deviation of a norm's inputs where it is small."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Problem:
-    """Parameters and a batch."""
+    """Parameters and a batch; equal to nothing but itself."""
 
     name: str
     params: Mapping[str, Any]

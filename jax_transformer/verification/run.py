@@ -25,7 +25,7 @@ from jax_transformer.verification.forward_stage import compare_forward
 from jax_transformer.verification.precision_stage import compare_precision, rounded
 from jax_transformer.verification.problems import Problem, long_problem, nudged_problem, other_weights, own_problem
 from jax_transformer.verification.reporting import make_report
-from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Side
+from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Plan, Side
 
 T = TypeVar("T")
 BEAMS = 4
@@ -62,8 +62,10 @@ def run(
     if "weights" in stages:
         progress("weights")
         found.add(_attempt("weights", lambda: _weights(pair, found)), own.name)
+    decoded, most = _with_sources(pair, own), min(NEW_TOKENS, pair.config.decoder.max_length)
     if "float64" in dtypes:
-        pair.candidate.get_ready(own, stages)
+        for side in pair.sides.values():
+            side.get_ready(Plan(stages, own, decoded if "decode" in stages and not pair.is_large else None, most))
     given = _copies(own)
     if {"masks", "forward"} & {*stages} and "float64" in dtypes:
         for problem in _problems(pair, own, seed):
@@ -77,7 +79,7 @@ def run(
         _training(pair, own, stages, seed, found)
     if "decode" in stages:
         progress("decode")
-        found.add(_attempt("decode", lambda: _decoding(pair, own, found)), own.name)
+        found.add(_attempt("decode", lambda: _decoding(pair, decoded, most, found)), own.name)
     if "inputs" in stages:
         found.add(compare_stage("inputs", _copies(own), given), own.name)
     _add_left_out(stages, dtypes, found, own.name)
@@ -296,11 +298,12 @@ def _allow_for_rounding(stage: Stage, problem: Problem, again: Callable[[SideNam
     return allow_for_rounding(stage, [partial(from_itself, side) for side in sides])
 
 
-def _decoding(pair: Pair, own: Problem, found: Found) -> Stage:
-    """Of the sentences that aren't all padding: those end at once here, and are decoded from nothing elsewhere."""
-    has_tokens = (own.source_ids != pair.config.source_pad_id).any(axis=1)
-    own = replace(own, source_ids=own.source_ids[has_tokens])
-    most = min(NEW_TOKENS, pair.config.decoder.max_length)
+def _with_sources(pair: Pair, own: Problem) -> Problem:
+    """Without the sentences that are all padding: those end at once here, and are decoded from nothing elsewhere."""
+    return replace(own, source_ids=own.source_ids[(own.source_ids != pair.config.source_pad_id).any(axis=1)])
+
+
+def _decoding(pair: Pair, own: Problem, most: int, found: Found) -> Stage:
     rows: list[Row] = []
     for beam_size, title in ((1, "greedy"), (BEAMS, f"{BEAMS} beams")):
         try:

@@ -39,6 +39,17 @@ class Training(NamedTuple):
     """At each step, before clipping; or none."""
 
 
+class Plan(NamedTuple):
+    """What a run is going to ask of a side, in float64."""
+
+    stages: Collection[str]
+    problem: Problem
+    """What is trained on."""
+    decoded: Problem | None
+    """What is decoded greedily; None where nothing is, or where memory matters more than time."""
+    max_new_tokens: int
+
+
 class Side(Protocol):
     """One of the two. All are given the same problems and answer in the same names."""
 
@@ -48,8 +59,8 @@ class Side(Protocol):
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         """What decides about precision, as it is: "float64", "TF32", …"""
 
-    def get_ready(self, problem: Problem, stages: Collection[str]) -> None:
-        """Told which stages come, so that what takes long may begin."""
+    def get_ready(self, plan: Plan) -> None:
+        """Told what comes, so that what takes long may begin."""
 
     def rest(self) -> None:
         """Told that the other side needs the memory: what can be made again may go."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -11,7 +13,7 @@ import numpy as np
 from jax_transformer.model_directory import Model
 from jax_transformer.porting.files import as_arrays
 from jax_transformer.verification.problems import Problem
-from jax_transformer.verification.sides import Arrays, Dtype, Gradients, Training, layer_by_layer, starts_and_ends
+from jax_transformer.verification.sides import Arrays, Dtype, Gradients, Plan, Training, layer_by_layer, starts_and_ends
 from jax_transformer.verification.training_setup import SETUP, learning_rate
 
 if TYPE_CHECKING:
@@ -75,8 +77,10 @@ class TorchSide:
                 "device": parameter.device.type,
             }
 
-    def get_ready(self, problem: Problem, stages: Collection[str]) -> None:
-        """Nothing takes long."""
+    def get_ready(self, plan: Plan) -> None:
+        """Imports what PyTorch's optimizers import when the first is made, which takes a second."""
+        if {"step", "trajectory"} & {*plan.stages}:
+            Thread(target=importlib.import_module, args=("torch._dynamo",)).start()
 
     def rest(self) -> None:
         """The modules are built again when they are needed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -26,7 +26,7 @@ from jax_transformer.verification.explanations import update_rule
 from jax_transformer.verification.problems import Problem, randomised
 from jax_transformer.verification.run import run
 from jax_transformer.verification.selftest.subjects import constants
-from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Gradients, Training, layer_by_layer
+from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Gradients, Plan, Training, layer_by_layer
 from jax_transformer.verification.training_setup import SETUP
 
 CONFIG = TransformerConfig(
@@ -75,7 +75,7 @@ class FakeSide:
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         return {"dtype": dtype, "TF32": False} | dict(self.force)
 
-    def get_ready(self, problem: Problem, stages: Collection[str]) -> None:
+    def get_ready(self, plan: Plan) -> None:
         pass
 
     def rest(self) -> None:
