@@ -6,11 +6,12 @@ import json
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from jax_transformer.commands.checkpoint_options import CheckpointOptions
 from jax_transformer.commands.parallel_text import check_writable, write_lines
 
 if TYPE_CHECKING:
@@ -68,15 +69,7 @@ class ParityOptions:
     """Put every known fault, and others, into every published system, and tell which are found, where and by name. Takes some minutes."""
     write: Annotated[str | None, FILE] = None
     """With --selftest: the page to write what it found into, as Markdown."""
-    num_heads: int | None = None
-    """Of a checkpoint that doesn't tell, as for port; and so on:"""
-    source_pad_id: int | None = None
-    target_pad_id: int | None = None
-    decoder_start_id: int | None = None
-    eos_id: int | None = None
-    position_table: str | None = None
-    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
-    """Any other field of the config, such as norm_placement=pre."""
+    checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
 
 
 def parity(arguments: Sequence[str]) -> int:
@@ -178,22 +171,18 @@ def _compare_models(options: ParityOptions, arguments: Sequence[str]) -> Report:
     from jax_transformer.verification.run import run
 
     stages, dtypes = _chosen(options.stages, STAGES, "--stages"), _chosen(options.dtypes, DTYPES, "--dtypes")
-    import numpy as np
-
     from jax_transformer.allocator import give_back_freed_memory
     from jax_transformer.commands.parity_pair import prepare
-    from jax_transformer.trees import flatten
     from jax_transformer.verification.surroundings import surroundings
 
-    prepared = prepare(options)
-    is_large = sum(np.size(leaf) for leaf in flatten(prepared.pair.params).values()) > LARGE
-    if is_large:
+    pair, hashes, notes = prepare(options)
+    if pair.is_large:
         give_back_freed_memory()
     command = f"jax-transformer parity {shlex.join(_without_files(arguments))}"
     dtypes_: Any = dtypes
     return run(
-        prepared.pair, stages=stages, dtypes=dtypes_, seed=options.seed, progress=_progress(is_large), node=options.node, command=command,
-        environment=surroundings(prepared.pair) | prepared.notes, sha256=prepared.sha256,
+        pair, stages=stages, dtypes=dtypes_, seed=options.seed, progress=_progress(pair.is_large), node=options.node, command=command,
+        environment=surroundings(pair) | notes, sha256=hashes,
     )  # fmt: skip
 
 
@@ -204,10 +193,6 @@ def _without_files(arguments: Sequence[str]) -> list[str]:
 
 
 REPORTS = ("--json", "--html")
-
-
-LARGE = 20_000_000
-"""Parameters from which on memory matters more than the time that giving it back takes."""
 
 
 def _progress(is_large: bool) -> Any:

@@ -101,11 +101,10 @@ def check_module(module: Any, name: str | None) -> None:
 
 def load(options: ParityOptions, module: nn.Module | None) -> Model:
     """The model directory, the checkpoint, or what the reference's own weights are ported to."""
-    from jax_transformer.commands.port import hints_of
     from jax_transformer.model_directory import is_model_directory, load_model
     from jax_transformer.porting.convert import import_checkpoint
 
-    hints = hints_of(options)
+    hints = options.checkpoint.hints()
     if (
         options.model
         and Path(options.model).is_dir()

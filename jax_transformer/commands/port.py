@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
+from jax_transformer.commands.checkpoint_options import CheckpointOptions
 from jax_transformer.model_directory import check_replaceable, is_model_directory
 from jax_transformer.porting.files import SUFFIXES
 
@@ -41,18 +41,6 @@ class PortOptions:
     """Only list the file's tensors, and the dialects that they could be of."""
     dialect: str | None = None
     """Whose names these are. Needed where they fit several."""
-    num_heads: int | None = None
-    """Heads of its attentions."""
-    source_pad_id: int | None = None
-    """The id that pads source sentences."""
-    target_pad_id: int | None = None
-    """The id that pads target sentences."""
-    decoder_start_id: int | None = None
-    """The id that the decoder starts with. With vocabularies: the target's <bos>, or its <eos> where it has no <bos>."""
-    eos_id: int | None = None
-    """The id that ends a sentence. With vocabularies: the target's."""
-    position_table: str | None = None
-    """A file with the live model's position table [rows, d_model], where the checkpoint holds none: .npy, .pt, .safetensors."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
     """Convert all values to it, but position tables not to bfloat16. Without it they stay as they are."""
     source_vocab: str | None = None
@@ -65,8 +53,7 @@ class PortOptions:
     source_language: str = ""
     """For a .txt vocabulary of spaCy's words: the code of the language, such as en."""
     target_language: str = ""
-    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
-    """Any other field of the config, such as norm_placement=pre or dropout_rate=0.3."""
+    checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
 
 
 def port(arguments: Sequence[str]) -> int:
@@ -115,8 +102,10 @@ def _refuse_others(options: PortOptions, used: Collection[str], when: str) -> No
     others = [
         field.name
         for field in dataclasses.fields(options)
-        if field.name not in {"source", *used} and getattr(options, field.name) != field.default
+        if field.name not in {"source", "checkpoint", *used} and getattr(options, field.name) != field.default
     ]
+    if "checkpoint" not in used:
+        others += options.checkpoint.given()
     if others:
         named = ", ".join(f"--{name}".replace("_", "-") if name != "destination" else options.destination for name in others)
         raise ValueError(f"port: expected none of these {when}; received {named}")
@@ -129,7 +118,7 @@ def _import(options: PortOptions) -> int:
     from jax_transformer.model_directory import save_model
     from jax_transformer.porting.convert import read_checkpoint
 
-    hints = hints_of(options)
+    hints = options.checkpoint.hints()
     model = read_checkpoint(options.source, options.dialect, hints)
     if options.dtype:
         _cast(model.params, options.dtype)
@@ -186,35 +175,6 @@ def _use(model: Model) -> str:
     if model.generation.decoder_start_id is None or model.generation.eos_id is None:
         return "which doesn't know how sentences begin and end: give --decoder-start-id and --eos-id"
     return "which translates"
-
-
-def hints_of(options: Any) -> dict[str, Any]:
-    """What was said by name of a checkpoint: `num_heads`, …, and `set`, of any command's options. Raises ValueError for contradictions."""
-    given = {
-        "num_heads": options.num_heads,
-        "source_pad_id": options.source_pad_id,
-        "target_pad_id": options.target_pad_id,
-        "decoder_start_id": options.decoder_start_id,
-        "eos_id": options.eos_id,
-        "position_table": options.position_table,
-    }
-    hints = {name: value for name, value in given.items() if value is not None}
-    for assignment in options.set:
-        name, equals, text = assignment.partition("=")
-        if not equals:
-            raise ValueError(f"--set: expected FIELD=VALUE; received {assignment!r}")
-        field, value = name.strip().replace("-", "_"), _value(text.strip())
-        if hints.setdefault(field, value) != value:
-            raise ValueError(f"--set: expected {field}={hints[field]}, which was said before; received {assignment!r}")
-    return hints
-
-
-def _value(text: str) -> Any:
-    """A number, true, false or null as such; any other text as text."""
-    try:
-        return json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
-    except ValueError:
-        return text
 
 
 def _cast(tree: dict[str, Any], dtype: str) -> None:

@@ -1,0 +1,55 @@
+"""Options of every command that reads a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import tyro
+
+
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """What a checkpoint may not tell of itself; what is missing is asked for by name."""
+
+    num_heads: int | None = None
+    """Heads of its attentions."""
+    source_pad_id: int | None = None
+    """The id that pads source sentences."""
+    target_pad_id: int | None = None
+    """The id that pads target sentences."""
+    decoder_start_id: int | None = None
+    """The id that the decoder starts with. With vocabularies: the target's <bos>, or its <eos> where it has no <bos>."""
+    eos_id: int | None = None
+    """The id that ends a sentence. With vocabularies: the target's."""
+    position_table: str | None = None
+    """A file with the live model's position table [rows, d_model], where the checkpoint holds none: .npy, .pt, .safetensors."""
+    set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
+    """Any other field of the config, such as norm_placement=pre or dropout_rate=0.3."""
+
+    def hints(self) -> dict[str, Any]:
+        """What was said, by field of the config. Raises ValueError for contradictions."""
+        named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "set"}
+        hints = {name: value for name, value in named.items() if value is not None}
+        for assignment in self.set:
+            name, equals, text = assignment.partition("=")
+            if not equals:
+                raise ValueError(f"--set: expected FIELD=VALUE; received {assignment!r}")
+            field, value = name.strip().replace("-", "_"), _value(text.strip())
+            if hints.setdefault(field, value) != value:
+                raise ValueError(f"--set: expected {field}={hints[field]}, which was said before; received {assignment!r}")
+        return hints
+
+    def given(self) -> list[str]:
+        """The names of the options that say anything."""
+        return [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
+
+
+def _value(text: str) -> Any:
+    """A number, true, false or null as such; any other text as text."""
+    try:
+        return json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
+    except ValueError:
+        return text
