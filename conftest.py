@@ -1,7 +1,11 @@
-"""For both suites of tests: a process that has compiled thousands of programs lets go of them before its memory mappings run out."""
+"""For both suites of tests, whose time goes into compiling: programs are compiled once and, where a module asks for it, quickly.
+
+A process that has compiled thousands of programs lets go of them before its memory mappings run out.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -13,6 +17,31 @@ MOST_MAPPINGS = 30_000
 TESTS_BETWEEN = 10
 
 _finished = 0
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Programs are compiled once for all tests and the processes that they start, and none is left at home."""
+    options = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")), "jax_persistent_cache_min_compile_time_secs": 0.3}
+    before = {name: getattr(jax.config, name) for name in options}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in options.items():
+            patch.setenv(name.upper(), str(value))
+            jax.config.update(name, value)
+        yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.fixture(scope="module")
+def quick_compilation() -> Iterator[None]:
+    """Programs of this module, and of the processes it starts, run a few times on small arrays: the time goes into compiling them."""
+    before = jax.config.values["jax_disable_most_optimizations"]
+    jax.config.update("jax_disable_most_optimizations", True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+        yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:

@@ -13,6 +13,8 @@ from jax_transformer.parity import assert_parity, capture
 from jax_transformer.parity.adapters import observe
 from jax_transformer.parity.arrays import ParityError, read_arrays
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 class Twice(nn.Module):
     """Calls one norm twice, and returns several things."""

@@ -20,6 +20,8 @@ from jax_transformer.model_directory import Model, load_model, save_model
 from jax_transformer.parity.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 MOST = 16
 
 

@@ -37,6 +37,8 @@ from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.porting.rules import PortingError
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

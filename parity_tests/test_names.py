@@ -27,6 +27,8 @@ from jax_transformer.porting.activations import activation_names
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.trees import flatten
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 NOT_MODULES = ("mask.*", "*.positions", "*position_bias")
 """What no module returns as we have it."""
 SCALED = ("*.token_embedding",)

@@ -19,6 +19,8 @@ import user_models
 
 from jax_transformer.cli import main
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SIZES = ["--num-heads", "3", "--source-pad-id", "1", "--target-pad-id", "2"]
 PYTORCH = [*SIZES, "--dialect", "pytorch", "--set", "norm_placement=post", "--set", "activation=relu"]
 NORM = "decoder.layers.0.cross_attention_norm"

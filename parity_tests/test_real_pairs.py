@@ -11,6 +11,8 @@ from systems import SYSTEMS, Case, make_case, torch_trace
 from jax_transformer.parity.diagnose import diagnose, with_ids
 from jax_transformer.parity.findings import Finding
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def in_the_program_of(other: str, case: Case) -> list[Finding]:
     """What is found in a trace of that program, of the case's weights and ids."""

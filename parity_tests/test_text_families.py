@@ -18,7 +18,7 @@ from jax_transformer.cli import main
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.model_directory import Model, load_model
 
-pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
+pytestmark = [pytest.mark.usefixtures("quick_compilation"), pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")]
 
 TEXTS = [
     *SOURCES[:20], *TARGETS[:20], "", " ", "  ", "Hello  world", " the dog sees", "trailing  ", " a\tb\nc", "\u3000wide\u00a0space", "`x`",

@@ -24,6 +24,8 @@ from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.schedules import make_schedule, plateau_scale
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 STEPS = 1000
 RELATIVE = 1e-12
 D_MODEL = 96

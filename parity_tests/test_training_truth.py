@@ -19,6 +19,8 @@ from jax_transformer.parity.training_diagnosis import Step, explain_loss, explai
 from jax_transformer.parity.truth.losses import LossRule, logits_gradient, loss
 from jax_transformer.parity.truth.updates import UpdateRule, initial_state, step
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 # --- losses
 
 PAD, VOCABULARY = 2, 13

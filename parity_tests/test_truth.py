@@ -17,6 +17,8 @@ from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.truth import forward, nodes, recompute
 from jax_transformer.parity.truth.formulas import relative_bucket
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def assert_same(received: np.ndarray, expected: np.ndarray, name: str, where: np.ndarray | None = None) -> None:
     """Shape and dtype, masks exactly; where attention may not go (`where`: it may), the fill value exactly."""

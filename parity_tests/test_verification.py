@@ -21,6 +21,8 @@ from jax_transformer.verification.selftest.real_pairs import REAL_PAIRS, RealPai
 from jax_transformer.verification.selftest.run import Counts, Result
 from jax_transformer.verification.selftest.subjects import SUBJECTS
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 AGREEING = ("harvard", "codersarts", "sayhello, with biases", "stepwise_core", "pytorch, all tied")
 """Of SUBJECTS, between them: either place of norms, positions by batch row, every kind of mask, no feed-forward, shared tables."""
 SUBJECT = "harvard"

@@ -1,4 +1,4 @@
-"""What tests of the model share: one small configuration, one batch, parameters that hide nothing, and quick compilation.
+"""What tests of the model share: one small configuration, one batch, and parameters that hide nothing.
 
 All sizes differ, every parameter is random (biases and the scales of norms included), and padding stands right, left and inside. Tests that
 need no other shapes take these, so that one process compiles a function of them once.
@@ -30,20 +30,6 @@ class Ids(NamedTuple):
 
     source: np.ndarray
     target: np.ndarray
-
-
-@pytest.fixture(scope="session", autouse=True)
-def shared_compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Programs are compiled once for all tests and the processes that they start, and none is left at home."""
-    options = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")), "jax_persistent_cache_min_compile_time_secs": 0.3}
-    before = {name: getattr(jax.config, name) for name in options}
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in options.items():
-            patch.setenv(name.upper(), str(value))
-            jax.config.update(name, value)
-        yield
-    for name, value in before.items():
-        jax.config.update(name, value)
 
 
 @pytest.fixture(scope="session")
@@ -99,17 +85,6 @@ def x64() -> Iterator[None]:
     """float64 is available throughout the module that asks for this."""
     with jax.enable_x64(True):
         yield
-
-
-@pytest.fixture(scope="module")
-def quick_compilation() -> Iterator[None]:
-    """Programs of this module, and of the processes it starts, run a few times on small arrays: the time goes into compiling them."""
-    before = jax.config.values["jax_disable_most_optimizations"]
-    jax.config.update("jax_disable_most_optimizations", True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-        yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="module")
