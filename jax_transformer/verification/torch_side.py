@@ -64,6 +64,7 @@ class TorchSide:
         self.config, self.generation, self.params = model.config, model.generation, model.params
         self._modules: dict[str, nn.Module] = {}
         self._loaded: dict[str, Any] = {}
+        self._importing: Thread | None = None
 
     def in_force(self, dtype: Dtype) -> dict[str, Any]:
         import torch
@@ -78,9 +79,10 @@ class TorchSide:
             }
 
     def get_ready(self, plan: Plan) -> None:
-        """Imports what PyTorch's optimizers import when the first is made, which takes a second."""
+        """Imports what PyTorch's optimizers import when the first is made, which takes a second; no module runs before that is done."""
         if {"step", "trajectory"} & {*plan.stages}:
-            Thread(target=importlib.import_module, args=("torch._dynamo",)).start()
+            self._importing = Thread(target=importlib.import_module, args=("torch._dynamo",))
+            self._importing.start()
 
     def rest(self) -> None:
         """The modules are built again when they are needed."""
@@ -155,6 +157,8 @@ class TorchSide:
     def _module(self, dtype: str) -> nn.Module:
         import torch
 
+        if self._importing is not None:
+            self._importing.join()
         module = self._modules.get(dtype)
         if module is None:
             module = self.reference.build(getattr(torch, dtype)).eval()
