@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shlex
 import sys
@@ -201,6 +202,7 @@ def _progress(is_large: bool) -> Any:
 
     def progress(what: str) -> None:
         if is_large:
+            gc.collect()  # the graphs of PyTorch's gradients have cycles
             trim()
         if sys.stderr.isatty():
             print(f"\r\033[K{what} …", end="\r", file=sys.stderr, flush=True)

@@ -250,7 +250,7 @@ def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: Found
         return training_stages.compare_gradients(gradients._replace(activations=pair.shown(gradients.activations)), done[side])
 
     if losses.verdict == "passed" and not found.faults:
-        gradients = _allow_for_rounding(gradients, problem, again, found)
+        gradients = _allow_for_rounding(pair, gradients, problem, again, found)
     found.add(losses, problem.name)
     found.add(gradients, problem.name)
     if found.faults:
@@ -277,13 +277,13 @@ def _steps(pair: Pair, own: Problem, name: str, found: Found) -> Stage:
     def again(side: SideName, moved: Problem) -> Stage:
         return compare_them(pair.sides[side].train(moved, steps, keep_all=False), done[side])
 
-    stage = _allow_for_rounding(stage, own, again, found)
+    stage = _allow_for_rounding(pair, stage, own, again, found)
     if stage.verdict == "diverged":
         found.faults += explanations.step_faults(pair.config, own, pair.sides)
     return stage
 
 
-def _allow_for_rounding(stage: Stage, problem: Problem, again: Callable[[SideName, Problem], Stage], found: Found) -> Stage:
+def _allow_for_rounding(pair: Pair, stage: Stage, problem: Problem, again: Callable[[SideName, Problem], Stage], found: Found) -> Stage:
     """The stage with what amplifies rounding judged by that.
 
     Args:
@@ -292,6 +292,7 @@ def _allow_for_rounding(stage: Stage, problem: Problem, again: Callable[[SideNam
     sides: tuple[SideName, ...] = ("candidate", "reference")
 
     def from_itself(side: SideName) -> Stage:
+        pair.reference.rest()
         found.progress(f"{stage.name}: the {side} against itself")
         return again(side, nudged_problem(problem))
 
