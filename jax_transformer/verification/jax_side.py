@@ -131,7 +131,7 @@ def in_precision(dtype: Dtype) -> Iterator[None]:
         yield
 
 
-def _understood(options: dict[str, Any]) -> dict[str, Any] | None:
+def understood(options: dict[str, Any]) -> dict[str, Any] | None:
     """The options, if this is a CPU whose compiler knows them; else none."""
     if jax.default_backend() != "cpu":
         return None
@@ -142,7 +142,7 @@ def _understood(options: dict[str, Any]) -> dict[str, Any] | None:
     return options
 
 
-_options: Any = _understood(QUICKLY)
+_options: Any = understood(QUICKLY)
 _forward = jax.jit(partial(functional.apply, return_trace=True), static_argnums=0, compiler_options=_options)
 
 
