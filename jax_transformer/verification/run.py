@@ -75,6 +75,7 @@ def run(
         if dtype != "float64" and "forward" in stages:
             progress(f"forward in {dtype}")
             found.add(_attempt(f"forward {dtype}", partial(_low_precision, pair, own, dtype, found)), own.name)
+    found.truth = None  # training needs the memory
     if "float64" in dtypes:
         _training(pair, own, stages, seed, found)
     if "decode" in stages:

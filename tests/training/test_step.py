@@ -83,8 +83,8 @@ def test_two_steps_are_adams(model: TransformerConfig, state: TrainState, step: 
             update = jax.tree.map(lambda m, v, t=t: m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.9**t)) + 1e-6), first, second)
             params = jax.tree.map(lambda p, u: p - 0.01 * u, params, update)
             assert distance(received.params, params) < 1e-12
-        assert int(received.step) == t
-        np.testing.assert_allclose(metrics["gradient_norm"], global_norm(gradients), rtol=1e-5)
+            assert int(received.step) == t
+            np.testing.assert_allclose(metrics["gradient_norm"], global_norm(gradients), rtol=1e-5)
 
 
 def test_constants_stay(state: TrainState, step: TrainStep, batch: Batch) -> None:
