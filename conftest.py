@@ -1,7 +1,9 @@
-"""For both suites of tests, whose time goes into compiling: programs are compiled once and, where a module asks for it, quickly.
+"""For both suites of tests, whose time goes into compiling: programs are compiled once and, where a module asks for it,
+quickly.
 
-XLA's newer way to write a fused loop for a CPU takes twice as long to compile as its older one, and computes the same. `XLA_FLAGS=` in the
-environment takes the newer one. A process that has compiled thousands of programs lets go of them before its memory mappings run out.
+XLA's newer way to write a fused loop for a CPU takes twice as long to compile as its older one, and computes the same.
+`XLA_FLAGS=` in the environment takes the newer one. A process that has compiled thousands of programs lets go of them
+before its memory mappings run out.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ import pytest
 
 MAPPINGS = Path("/proc/self/maps")
 MOST_MAPPINGS = 30_000
-"""Linux gives a process 65,530 (vm.max_map_count). XLA's CPU compiler takes several for each program, and crashes where none are left."""
+"""Linux gives a process 65,530 (vm.max_map_count). XLA's CPU compiler takes several for each program, and crashes where
+none are left."""
 TESTS_BETWEEN = 10
 
 _finished = 0
@@ -26,7 +29,10 @@ _finished = 0
 @pytest.fixture(scope="session", autouse=True)
 def shared_compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Programs are compiled once for all tests and the processes that they start, and none is left at home."""
-    options = {"jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")), "jax_persistent_cache_min_compile_time_secs": 0.3}
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
+        "jax_persistent_cache_min_compile_time_secs": 0.3,
+    }
     before = {name: getattr(jax.config, name) for name in options}
     with pytest.MonkeyPatch.context() as patch:
         for name, value in options.items():
@@ -39,7 +45,8 @@ def shared_compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def quick_compilation() -> Iterator[None]:
-    """Programs of this module, and of the processes it starts, run a few times on small arrays: the time goes into compiling them."""
+    """Programs of this module, and of the processes it starts, run a few times on small arrays: the time goes into
+    compiling them."""
     before = jax.config.values["jax_disable_most_optimizations"]
     jax.config.update("jax_disable_most_optimizations", True)
     with pytest.MonkeyPatch.context() as patch:

@@ -3,11 +3,14 @@
     pip install ctranslate2==4.8.5
     python benchmarks/decode.py [--rounds 5] [--threads 2] [--plot docs/pictures/decoding.svg]
 
-One Marian with random weights (d_model 512, 8 heads, d_ff 2048, 6+6 layers, vocabulary 32,000), written by transformers, carried over to
-this project and to CTranslate2's float32; 32 sentences of 20 tokens, 32 new tokens each, forced by a least length, and the padding token
-forbidden, as OPUS-MT has it. Each contestant is a process of its own with the same threads; in every round each decodes the same sentences
-once, in turns. The tokens are compared, so that nobody gains by decoding something else. The limit is what the products alone take: the
-encoder's, and those of the decoder's weights with the rows of a step, by XLA, in this process, in the order that is the fastest there.
+One Marian with random weights (d_model 512, 8 heads, d_ff 2048, 6+6 layers, vocabulary 32,000), written by
+transformers, carried over to this project and to CTranslate2's float32; 32 sentences of 20 tokens, 32 new tokens each,
+forced by a least length, and the padding token forbidden, as OPUS-MT has it. Each contestant is a process of its own
+with the same threads; in every round each decodes the same sentences once, in turns. The tokens are compared, so that
+nobody gains by decoding something else. The limit is what the products
+  alone take: the
+encoder's, and those of the decoder's weights with the rows of a step, by XLA, in this process, in the order that is the
+fastest there.
 
 Then this project alone: how the time grows with the batch, the beams and the length, and what compiling takes.
 """
@@ -47,7 +50,11 @@ MAIN = (Work(1), Work(4))
 GROWTH = {
     "batch": [Work(beams, batch=batch) for beams in (1, 4) for batch in (1, 8, 32, 128)],
     "beams": [Work(beams, batch=8) for beams in (1, 2, 4, 8)],
-    "length": [Work(beams, batch=8, source_length=length, new_tokens=length) for beams in (1, 4) for length in (16, 32, 64, 128, 256)],
+    "length": [
+        Work(beams, batch=8, source_length=length, new_tokens=length)
+        for beams in (1, 4)
+        for length in (16, 32, 64, 128, 256)
+    ],
 }
 
 
@@ -60,18 +67,31 @@ def sources(work: Work) -> np.ndarray:
 
 
 def make_marian(folder: Path) -> None:
-    """Random weights of transformers' own initialisation, larger, so that probabilities differ; the padding's embedding is zero."""
+    """Random weights of transformers' own initialisation, larger, so that probabilities differ; the padding's embedding
+    is zero."""
     import torch
     from transformers import MarianConfig, MarianMTModel
 
     torch.manual_seed(0)
     model = MarianMTModel(
         MarianConfig(
-            vocab_size=VOCABULARY, d_model=D_MODEL, encoder_layers=LAYERS, decoder_layers=LAYERS, encoder_attention_heads=8,
-            decoder_attention_heads=8, encoder_ffn_dim=D_FF, decoder_ffn_dim=D_FF, max_position_embeddings=512, pad_token_id=PAD,
-            eos_token_id=EOS, decoder_start_token_id=PAD, forced_eos_token_id=None, scale_embedding=True, activation_function="swish",
+            vocab_size=VOCABULARY,
+            d_model=D_MODEL,
+            encoder_layers=LAYERS,
+            decoder_layers=LAYERS,
+            encoder_attention_heads=8,
+            decoder_attention_heads=8,
+            encoder_ffn_dim=D_FF,
+            decoder_ffn_dim=D_FF,
+            max_position_embeddings=512,
+            pad_token_id=PAD,
+            eos_token_id=EOS,
+            decoder_start_token_id=PAD,
+            forced_eos_token_id=None,
+            scale_embedding=True,
+            activation_function="swish",
         )
-    )  # fmt: skip
+    )
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1 and "embed" not in name and "shared" not in name:
@@ -93,7 +113,10 @@ def jax_decodes(folder: Path) -> Callable[[Work], np.ndarray]:
 
     def run(work: Work) -> np.ndarray:
         decoding = DecodingConfig(
-            beam_size=work.beams, max_new_tokens=work.new_tokens, min_new_tokens=work.new_tokens - 1, bad_words=((PAD,), (EOS,))
+            beam_size=work.beams,
+            max_new_tokens=work.new_tokens,
+            min_new_tokens=work.new_tokens - 1,
+            bad_words=((PAD,), (EOS,)),
         )
         return generate(model, sources(work), decoding).sequences[:, 0]
 
@@ -112,9 +135,14 @@ def transformers_decodes(folder: Path, threads: int) -> Callable[[Work], np.ndar
     def run(work: Work) -> np.ndarray:
         ids = torch.from_numpy(sources(work))
         found = model.generate(
-            ids, attention_mask=torch.ones_like(ids), num_beams=work.beams, do_sample=False, max_new_tokens=work.new_tokens,
-            min_new_tokens=work.new_tokens, bad_words_ids=[[PAD]],
-        )  # fmt: skip
+            ids,
+            attention_mask=torch.ones_like(ids),
+            num_beams=work.beams,
+            do_sample=False,
+            max_new_tokens=work.new_tokens,
+            min_new_tokens=work.new_tokens,
+            bad_words_ids=[[PAD]],
+        )
         return found[:, 1:].numpy()
 
     return run
@@ -140,7 +168,9 @@ def ctranslate2_decodes(folder: Path, threads: int) -> Callable[[Work], np.ndarr
         texts = [[f"t{i}" for i in row] for row in sources(work)]
         lengths = {"max_decoding_length": work.new_tokens, "min_decoding_length": work.new_tokens}
         found = translator.translate_batch(texts, beam_size=work.beams, max_batch_size=work.batch, **lengths)
-        return np.array([[int(token[1:]) if token[0] == "t" else 1 for token in result.hypotheses[0]] for result in found])
+        return np.array(
+            [[int(token[1:]) if token[0] == "t" else 1 for token in result.hypotheses[0]] for result in found]
+        )
 
     return run
 
@@ -170,7 +200,12 @@ class Contestant:
         command = [sys.executable, __file__, "--worker", name, "--folder", str(folder), "--threads", str(threads)]
         self.name = name
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=environment,
         )
         self._answer()
 
@@ -196,18 +231,25 @@ class Contestant:
 
 
 def limit(work: Work) -> float:
-    """Seconds of the products alone: of the encoder once, and of the decoder's weights at every step, with the rows of all beams."""
+    """Seconds of the products alone: of the encoder once, and of the decoder's weights at every step, with the rows of
+    all beams."""
     import jax
     import jax.numpy as jnp
 
     attention, feed_forward = [(D_MODEL, 3 * D_MODEL), (D_MODEL, D_MODEL)], [(D_MODEL, D_FF), (D_FF, D_MODEL)]
     encoder = [jnp.ones(shape) for _ in range(LAYERS) for shape in [*attention, (D_MODEL, 2 * D_MODEL), *feed_forward]]
     of_step = [*attention, (D_MODEL, D_MODEL), (D_MODEL, D_MODEL), *feed_forward]
-    step = [jnp.ones((outputs, inputs)) for _ in range(LAYERS) for inputs, outputs in of_step] + [jnp.ones((VOCABULARY, D_MODEL))]
+    step = [jnp.ones((outputs, inputs)) for _ in range(LAYERS) for inputs, outputs in of_step] + [
+        jnp.ones((VOCABULARY, D_MODEL))
+    ]
 
-    def seconds(product: Callable[[jax.Array, jax.Array], jax.Array], count: int, kernels: list[jax.Array], axis: int) -> float:
+    def seconds(
+        product: Callable[[jax.Array, jax.Array], jax.Array], count: int, kernels: list[jax.Array], axis: int
+    ) -> float:
         rows = {size: jnp.ones((count, size)) for size in (D_MODEL, D_FF)}
-        products = jax.jit(lambda rows, kernels: [jnp.max(product(rows[kernel.shape[axis]], kernel)) for kernel in kernels])
+        products = jax.jit(
+            lambda rows, kernels: [jnp.max(product(rows[kernel.shape[axis]], kernel)) for kernel in kernels]
+        )
         jax.block_until_ready(products(rows, kernels))
         times = []
         for _ in range(5):
@@ -268,24 +310,44 @@ def installed(name: str) -> bool:
 
 def report(rows: list[dict[str, Any]], growth: dict[str, list[dict[str, Any]]]) -> None:
     names = list(rows[0]["seconds"])
-    print("| beams | " + " | ".join(f"{name}, tokens/s" for name in names) + " | " + " | ".join(f"over {name}" for name in names[1:])
-          + " | share of the limit | same tokens |")  # fmt: skip
+    print(
+        "| beams | "
+        + " | ".join(f"{name}, tokens/s" for name in names)
+        + " | "
+        + " | ".join(f"over {name}" for name in names[1:])
+        + " | share of the limit | same tokens |"
+    )
     print("|---" * (2 * len(names) + 2) + "|")
     for row in rows:
         work, seconds = Work(**row["work"]), {name: statistics.median(times) for name, times in row["seconds"].items()}
         tokens = work.batch * work.new_tokens
-        ratios = [statistics.median([theirs / ours for theirs, ours in zip(row["seconds"][name], row["seconds"]["jax"], strict=True)])
-                  for name in names[1:]]  # fmt: skip
+        ratios = [
+            statistics.median(
+                [theirs / ours for theirs, ours in zip(row["seconds"][name], row["seconds"]["jax"], strict=True)]
+            )
+            for name in names[1:]
+        ]
         same = ", ".join(f"{100 * row['same_tokens'][name]:.0f} %" for name in names[1:])
-        print(f"| {work.beams} | " + " | ".join(f"{tokens / seconds[name]:.0f}" for name in names) + " | "
-              + " | ".join(f"{ratio:.2f}" for ratio in ratios) + f" | {row['limit'] / seconds['jax']:.2f} | {same} |")  # fmt: skip
+        print(
+            f"| {work.beams} | "
+            + " | ".join(f"{tokens / seconds[name]:.0f}" for name in names)
+            + " | "
+            + " | ".join(f"{ratio:.2f}" for ratio in ratios)
+            + f" | {row['limit'] / seconds['jax']:.2f} | {same} |"
+        )
     for what, results in growth.items():
-        print(f"\n| {what} | beams | batch | source, new tokens | seconds | tokens/s | compiling, s |\n|---|---|---|---|---|---|---|")
+        print(
+            f"\n| {what} | beams | batch | source, new tokens | seconds | tokens/s | compiling, s "
+            "|\n|---|---|---|---|---|---|---|"
+        )
         for result in results:
             work = Work(**result["work"])
             speed = work.batch * work.new_tokens / result["seconds"]
-            print(f"| {work._asdict()[{'length': 'new_tokens'}.get(what, what)]} | {work.beams} | {work.batch} | {work.source_length}, "
-                  f"{work.new_tokens} | {result['seconds']:.2f} | {speed:.0f} | {result['compile_seconds']:.1f} |")  # fmt: skip
+            print(
+                f"| {work._asdict()[{'length': 'new_tokens'}.get(what, what)]} | {work.beams} | {work.batch} | "
+                f"{work.source_length}, "
+                f"{work.new_tokens} | {result['seconds']:.2f} | {speed:.0f} | {result['compile_seconds']:.1f} |"
+            )
 
 
 def draw(growth: dict[str, list[dict[str, Any]]], path: Path) -> None:
@@ -302,7 +364,12 @@ def draw(growth: dict[str, list[dict[str, Any]]], path: Path) -> None:
             for beams in (1, 4) if what != "beams" else (None,):
                 chosen = [result for result in results if beams in (None, result["work"]["beams"])]
                 label = "" if beams is None else "greedy" if beams == 1 else f"{beams} beams"
-                axes.plot([result["work"][field] for result in chosen], [result["seconds"] for result in chosen], marker="o", label=label)
+                axes.plot(
+                    [result["work"][field] for result in chosen],
+                    [result["seconds"] for result in chosen],
+                    marker="o",
+                    label=label,
+                )
             axes.set(xscale="log", yscale="log", xlabel=what, ylabel="seconds")
             values = sorted({result["work"][field] for result in results})
             axes.set_xticks(values, [str(value) for value in values])
@@ -331,7 +398,11 @@ def main() -> int:
         rows = compare(Path(folder), options.rounds, options.threads)
         growth = {} if options.no_growth else grow(Path(folder), options.threads)
     report(rows, growth)
-    packages = {name: version(name) for name in ("jax", "torch", "transformers", "ctranslate2") if name == "jax" or installed(name)}
+    packages = {
+        name: version(name)
+        for name in ("jax", "torch", "transformers", "ctranslate2")
+        if name == "jax" or installed(name)
+    }
     machine = {"processor": platform.processor() or platform.machine(), "threads": options.threads, **packages}
     RESULTS.write_text(json.dumps({"machine": machine, "compared": rows, "growth": growth}, indent=2) + "\n")
     if options.plot:

@@ -3,11 +3,12 @@
     python benchmarks/input_pipeline.py [--pairs 10000 100000 1000000] [--tokenizer bpe] [--format csv]
         [--json benchmarks/results/input_pipeline.json] [--plot docs/pictures/input_pipeline.png]
 
-Sentences have a Zipfian vocabulary of 60,000 made-up words and a log-normal length, 12 words in the median. Each size is prepared by a
-process of its own, whose peak of resident memory includes the interpreter and its libraries. Beside the seconds on the clock stand those of
-the processor, which other work on the machine leaves nearly as they are.
+Sentences have a Zipfian vocabulary of 60,000 made-up words and a log-normal length, 12 words in the median. Each size
+is prepared by a process of its own, whose peak of resident memory includes the interpreter and its libraries. Beside
+the seconds on the clock stand those of the processor, which other work on the machine leaves nearly as they are.
 
-Batches are those of the preset `tiny`, made as in training, by a thread that works ahead, and thrown away. How fast `tiny` takes them is
+Batches are those of the preset `tiny`, made as in training, by a thread that works ahead, and thrown away. How fast
+`tiny` takes them is
 measured in the same run, on the smallest corpus: training steps of the shape that comes most often.
 """
 
@@ -36,7 +37,12 @@ from jax_transformer.run_config import RunConfig
 if TYPE_CHECKING:
     from jax_transformer.data.preparation import PreparedCorpus
 
-FORMATS = {"parallel": ("pairs.source", "pairs.target"), "tsv": ("pairs.tsv",), "csv": ("pairs.csv",), "jsonl": ("pairs.jsonl",)}
+FORMATS = {
+    "parallel": ("pairs.source", "pairs.target"),
+    "tsv": ("pairs.tsv",),
+    "csv": ("pairs.csv",),
+    "jsonl": ("pairs.jsonl",),
+}
 WORDS = 60_000
 CHUNK = 50_000
 BATCHES = 2000
@@ -45,7 +51,9 @@ WARM_STEPS, TIMED_STEPS = 3, 30
 
 def words(generator: np.random.Generator) -> np.ndarray:
     """Distinct words of one to five syllables."""
-    syllables = [c + v for c in ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "sch", "th") for v in "aeiou"]
+    syllables = [
+        c + v for c in ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "sch", "th") for v in "aeiou"
+    ]
     found: dict[str, None] = {}
     while len(found) < WORDS:
         found["".join(generator.choice(syllables, generator.integers(1, 6)))] = None
@@ -176,7 +184,9 @@ def draw(rows: list[dict[str, float]], consumed: float, file: str) -> None:
     figure = Figure(figsize=(12, 3.8), layout="constrained")
     pairs = [row["pairs"] for row in rows]
     panels = figure.subplots(1, 3)
-    for axes, title, unit in zip(panels, ("Preparation", "Peak memory", "Batches"), ("processor seconds", "MiB", "a second"), strict=True):
+    for axes, title, unit in zip(
+        panels, ("Preparation", "Peak memory", "Batches"), ("processor seconds", "MiB", "a second"), strict=True
+    ):
         axes.set(title=title, xlabel="pairs", ylabel=unit, xscale="log")
         axes.grid(alpha=0.3)
     panels[0].plot(pairs, [row["processor_seconds"] for row in rows], "o-")
@@ -217,15 +227,25 @@ def main() -> None:
             files = write_pairs(Path(folder), options.format, count)
             text = sum(Path(file).stat().st_size for file in files) / 2**20
             row = {"pairs": count, "text_mb": text, **in_a_process("--measure", options.tokenizer, folder, files)}
-            consumed = consumed or in_a_process("--consume", options.tokenizer, folder, files)["batches_consumed_per_second"]
+            consumed = (
+                consumed or in_a_process("--consume", options.tokenizer, folder, files)["batches_consumed_per_second"]
+            )
             row["times_consumed"] = row["batches_per_second"] / consumed
         rows.append(row)
         print(
-            "  ".join(f"{key} {value:,.1f}" if isinstance(value, float) else f"{key} {value:,}" for key, value in row.items()), flush=True
+            "  ".join(
+                f"{key} {value:,.1f}" if isinstance(value, float) else f"{key} {value:,}" for key, value in row.items()
+            ),
+            flush=True,
         )
     if options.json:
         machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-        record = {"machine": machine, "tokenizer": options.tokenizer, "batches_consumed_per_second": consumed, "rows": rows}
+        record = {
+            "machine": machine,
+            "tokenizer": options.tokenizer,
+            "batches_consumed_per_second": consumed,
+            "rows": rows,
+        }
         Path(options.json).write_text(json.dumps(record, indent=1))
     if options.plot:
         draw(rows, consumed, options.plot)

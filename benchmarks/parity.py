@@ -2,10 +2,14 @@
 
     python benchmarks/parity.py [--only CASE …]
 
-The tiny system is harvard's with 2+2 layers and d_model 24, with a cold compilation cache and a warm one; the large models have 6+6 layers,
-d_model 512, 8 heads, d_ff 2048 and vocabularies of 32,000: harvard's (untied), the same with another ε in one norm of the reference, and
-transformers' Marian (shared embeddings), in all stages but the trajectory. Each run is the command itself in a process of its own, with a
-terminal for its progress, by which its stages are told apart. Wall time depends on what else the machine does: CPU seconds stand beside it.
+The tiny system is harvard's with 2+2 layers and d_model 24, with a cold compilation cache and a warm one; the large
+models have 6+6 layers,
+d_model 512, 8 heads, d_ff 2048 and vocabularies of 32,000: harvard's (untied), the same with another ε in one norm of
+  the reference, and
+transformers' Marian (shared embeddings), in all stages but the trajectory. Each run is the command itself in a process
+of its own, with a
+terminal for its progress, by which its stages are told apart. Wall time depends on what else the machine does: CPU
+  seconds stand beside it.
 """
 
 from __future__ import annotations
@@ -28,9 +32,24 @@ from typing import Any, NamedTuple
 RESULTS = Path(__file__).parent / "results" / "parity.json"
 PAD, START, EOS = 2, 0, 1
 WITHOUT_TRAJECTORY = "weights,inputs,masks,forward,loss,gradients,step,decode"
-TINY = {"source_vocab_size": 41, "target_vocab_size": 43, "d_model": 24, "num_heads": 4, "d_ff": 50, "layers": 2, "max_length": 60}
-LARGE = {"source_vocab_size": 32_000, "target_vocab_size": 32_000, "d_model": 512, "num_heads": 8, "d_ff": 2048, "layers": 6,
-         "max_length": 5000}  # fmt: skip
+TINY = {
+    "source_vocab_size": 41,
+    "target_vocab_size": 43,
+    "d_model": 24,
+    "num_heads": 4,
+    "d_ff": 50,
+    "layers": 2,
+    "max_length": 60,
+}
+LARGE = {
+    "source_vocab_size": 32_000,
+    "target_vocab_size": 32_000,
+    "d_model": 512,
+    "num_heads": 8,
+    "d_ff": 2048,
+    "layers": 6,
+    "max_length": 5000,
+}
 FACTORY = """
 from benchmark_parity import LARGE, harvard
 
@@ -58,7 +77,7 @@ def harvard(*, layers: int, **sizes: int) -> Any:
     torch.manual_seed(0)
     return HarvardTransformer(
         **sizes, num_encoder_layers=layers, num_decoder_layers=layers, source_pad_id=PAD, target_pad_id=PAD
-    ).eval()  # fmt: skip
+    ).eval()
 
 
 def make(folder: Path) -> list[Case]:
@@ -68,7 +87,12 @@ def make(folder: Path) -> list[Case]:
 
     def of_harvard(file: str, heads: int) -> tuple[str, ...]:
         ids = {"source-pad-id": PAD, "target-pad-id": PAD, "decoder-start-id": START, "eos-id": EOS, "num-heads": heads}
-        return (file, "--dialect", "harvard", *(part for name, number in ids.items() for part in (f"--{name}", str(number))))
+        return (
+            file,
+            "--dialect",
+            "harvard",
+            *(part for name, number in ids.items() for part in (f"--{name}", str(number))),
+        )
 
     for name, sizes in (("tiny", TINY), ("large", LARGE)):
         torch.save(harvard(**sizes).state_dict(), folder / f"{name}.pt")
@@ -96,7 +120,9 @@ def measure(case: Case, folder: Path) -> dict[str, Any]:
     for _ in range(1 + case.has_cache):
         found = _run([sys.executable, "-m", "jax_transformer.cli", "parity", *case.arguments], folder, environment)
     if found["exit_code"] != case.exit_code:
-        raise SystemExit(f"{case.name}: expected exit code {case.exit_code}; received {found['exit_code']}\n{found['output']}")
+        raise SystemExit(
+            f"{case.name}: expected exit code {case.exit_code}; received {found['exit_code']}\n{found['output']}"
+        )
     print(f"{case.name}: {found['seconds']:.1f} s, {found['peak_MiB']:.0f} MiB", file=sys.stderr)
     return {"case": case.name, **{key: value for key, value in found.items() if key != "output"}}
 
@@ -108,8 +134,10 @@ def _run(command: list[str], folder: Path, environment: dict[str, str]) -> dict[
     os.close(theirs)
     stages: list[list[Any]] = [["start", 0.0, 0.0]]
     is_over = threading.Event()
-    watchers = [threading.Thread(target=_watch_memory, args=(process.pid, stages, is_over)),
-                threading.Thread(target=_watch_progress, args=(ours, stages, start))]  # fmt: skip
+    watchers = [
+        threading.Thread(target=_watch_memory, args=(process.pid, stages, is_over)),
+        threading.Thread(target=_watch_progress, args=(ours, stages, start)),
+    ]
     for watcher in watchers:
         watcher.start()
     assert process.stdout is not None
@@ -123,10 +151,14 @@ def _run(command: list[str], folder: Path, environment: dict[str, str]) -> dict[
     ends = [begun for _, begun, _ in stages[1:]] + [seconds]
     timed = [(name, end - begun, peak) for (name, begun, peak), end in zip(stages, ends, strict=True)]
     return {
-        "seconds": seconds, "cpu_seconds": usage.ru_utime + usage.ru_stime, "peak_MiB": usage.ru_maxrss / 1024, "load_before": load,
-        "exit_code": os.waitstatus_to_exitcode(status), "output": output,
+        "seconds": seconds,
+        "cpu_seconds": usage.ru_utime + usage.ru_stime,
+        "peak_MiB": usage.ru_maxrss / 1024,
+        "load_before": load,
+        "exit_code": os.waitstatus_to_exitcode(status),
+        "output": output,
         "stages": [{"stage": name, "seconds": took, "peak_MiB": peak} for name, took, peak in timed],
-    }  # fmt: skip
+    }
 
 
 def _watch_memory(pid: int, stages: list[list[Any]], is_over: threading.Event) -> None:
@@ -156,7 +188,10 @@ def _watch_progress(terminal: int, stages: list[list[Any]], start: float) -> Non
 def report(rows: list[dict[str, Any]]) -> None:
     print("| case | seconds | CPU seconds | peak, MiB | load before |\n|---|---|---|---|---|")
     for row in rows:
-        print(f"| {row['case']} | {row['seconds']:.1f} | {row['cpu_seconds']:.1f} | {row['peak_MiB']:.0f} | {row['load_before']:.1f} |")
+        print(
+            f"| {row['case']} | {row['seconds']:.1f} | {row['cpu_seconds']:.1f} | {row['peak_MiB']:.0f} | "
+            f"{row['load_before']:.1f} |"
+        )
     for row in rows:
         print(f"\n| {row['case']} | seconds | peak, MiB |\n|---|---|---|")
         for stage in row["stages"]:
@@ -169,7 +204,11 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         cases = make(Path(folder))
-        rows = [measure(case, Path(folder)) for case in cases if not options.only or case.name.startswith(tuple(options.only))]
+        rows = [
+            measure(case, Path(folder))
+            for case in cases
+            if not options.only or case.name.startswith(tuple(options.only))
+        ]
     report(rows)
     if not options.only:
         packages = {name: version(name) for name in ("jax", "torch", "transformers", "numpy")}

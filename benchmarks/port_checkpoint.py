@@ -2,7 +2,8 @@
 
     python benchmarks/port_checkpoint.py [--gigabytes 3] [--shard-megabytes 500] [--folder /tmp]
 
-Generates a T5 of that size, in shards, and ports it with the command, there and back, each in a process of its own. In the same run the
+Generates a T5 of that size, in shards, and ports it with the command, there and back, each in a process of its own. In
+the same run the
 shards are copied, and the copy forced to the disk: that is the disk's speed, reading and writing.
 """
 
@@ -33,7 +34,14 @@ def make_config(gigabytes: float) -> TransformerConfig:
     """A T5 of about this many float32 parameters: layers of 68 MB of the encoder and 84 MB of the decoder."""
     table = get_dialect("t5")
     layers = max(1, round(gigabytes * 1e9 / 152e6))
-    sizes = {"d_model": 1024, "head_dim": 64, "num_heads": 16, "d_ff": 6144, "source_vocab_size": 32128, "target_vocab_size": 32128}
+    sizes = {
+        "d_model": 1024,
+        "head_dim": 64,
+        "num_heads": 16,
+        "d_ff": 6144,
+        "source_vocab_size": 32128,
+        "target_vocab_size": 32128,
+    }
     fields = {**table.defaults, **table.fixed, **sizes, "tie_head": True, "scale_head": True, "activation": "relu"}
     return TransformerConfig(**fields, num_encoder_layers=layers, num_decoder_layers=layers)
 
@@ -43,9 +51,16 @@ def generate(folder: Path, config: TransformerConfig, shard_bytes: float) -> int
     table, shapes, rng = get_dialect("t5"), param_shapes(config), np.random.default_rng(0)
     folder.mkdir()
     file = of_family(table)
-    content = {"model_type": file.model_type, "architectures": [file.architectures[0]], "is_encoder_decoder": True, **file.write(config)}
+    content = {
+        "model_type": file.model_type,
+        "architectures": [file.architectures[0]],
+        "is_encoder_decoder": True,
+        **file.write(config),
+    }
     (folder / "config.json").write_text(json.dumps(content | {"decoder_start_token_id": 0, "eos_token_id": 1}))
-    wanted = [(place.names[0], rule.torch_shape(shapes)) for rule in table.rules(config) for place in rule.places(shapes)]
+    wanted = [
+        (place.names[0], rule.torch_shape(shapes)) for rule in table.rules(config) for place in rule.places(shapes)
+    ]
     places: dict[str, str] = {}
     shard: dict[str, np.ndarray] = {}
     number = total = size = 0
@@ -58,7 +73,9 @@ def generate(folder: Path, config: TransformerConfig, shard_bytes: float) -> int
             save_file(shard, path, metadata={"format": "pt"})
             places |= dict.fromkeys(shard, path.name)
             shard, size = {}, 0
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": places}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": total}, "weight_map": places})
+    )
     return total
 
 

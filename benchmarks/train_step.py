@@ -2,11 +2,11 @@
 
     python benchmarks/train_step.py [--rounds 9] [--threads 2] [--json benchmarks/results/train_step.json]
 
-Same arithmetic on both sides (pre-norm with final norms, dropout 0.1 on embeddings, attention weights, hidden layers and sublayer outputs,
-masks from the ids, label smoothing 0.1, Adam, float32), same threads, same batches. Each contestant is a process of its own; in every round
-each runs the same number of steps, one after the other, in turns. All processes tell glibc to keep freed memory, which is what
-`jax-transformer train` does and helps PyTorch as well. The ratio of a round is JAX's tokens/s over those of the better PyTorch setting, the
-one with the higher median.
+Same arithmetic on both sides (pre-norm with final norms, dropout 0.1 on embeddings, attention weights, hidden layers
+and sublayer outputs, masks from the ids, label smoothing 0.1, Adam, float32), same threads, same batches. Each
+contestant is a process of its own; in every round each runs the same number of steps, one after the other, in turns.
+All processes tell glibc to keep freed memory, which is what `jax-transformer train` does and helps PyTorch as well. The
+ratio of a round is JAX's tokens/s over those of the better PyTorch setting, the one with the higher median.
 """
 
 from __future__ import annotations
@@ -58,10 +58,18 @@ def jax_steps(size: Size) -> Callable[[int], float]:
     from jax_transformer.training.step import init_state, make_train_step
 
     model = TransformerConfig(
-        source_vocab_size=size.vocab, target_vocab_size=size.vocab, d_model=size.d_model, num_heads=size.heads, d_ff=size.d_ff,
-        num_encoder_layers=size.layers, num_decoder_layers=size.layers, max_length=size.length, norm_placement="pre", final_norm=True,
+        source_vocab_size=size.vocab,
+        target_vocab_size=size.vocab,
+        d_model=size.d_model,
+        num_heads=size.heads,
+        d_ff=size.d_ff,
+        num_encoder_layers=size.layers,
+        num_decoder_layers=size.layers,
+        max_length=size.length,
+        norm_placement="pre",
+        final_norm=True,
         dropout_rate=DROPOUT,
-    )  # fmt: skip
+    )
     config = TrainConfig(schedule="constant", warmup_steps=0, learning_rate=LEARNING_RATE, label_smoothing=SMOOTHING)
     jitted = make_train_step(model, config)
     batch = jax.device_put(Batch(*(np.asarray(ids, np.int32) for ids in token_ids(size))))
@@ -94,7 +102,14 @@ def torch_steps(size: Size, compiled: bool, threads: int) -> Callable[[int], flo
             self.target_embedding = nn.Embedding(size.vocab, size.d_model)
             self.register_buffer("positions", torch.randn(size.length, size.d_model))
             self.transformer = nn.Transformer(
-                size.d_model, size.heads, size.layers, size.layers, size.d_ff, DROPOUT, batch_first=True, norm_first=True
+                size.d_model,
+                size.heads,
+                size.layers,
+                size.layers,
+                size.d_ff,
+                DROPOUT,
+                batch_first=True,
+                norm_first=True,
             )
             self.head = nn.Linear(size.d_model, size.vocab)
             self.dropout = nn.Dropout(DROPOUT)
@@ -105,9 +120,14 @@ def torch_steps(size: Size, compiled: bool, threads: int) -> Callable[[int], flo
         def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             future = torch.ones(size.length, size.length, dtype=torch.bool).triu(1)
             hidden = self.transformer(
-                self.embed(self.source_embedding, source), self.embed(self.target_embedding, target), tgt_mask=future, tgt_is_causal=True,
-                src_key_padding_mask=source == 0, tgt_key_padding_mask=target == 0, memory_key_padding_mask=source == 0,
-            )  # fmt: skip
+                self.embed(self.source_embedding, source),
+                self.embed(self.target_embedding, target),
+                tgt_mask=future,
+                tgt_is_causal=True,
+                src_key_padding_mask=source == 0,
+                tgt_key_padding_mask=target == 0,
+                memory_key_padding_mask=source == 0,
+            )
             return self.head(hidden)
 
     model = Model()
@@ -116,7 +136,9 @@ def torch_steps(size: Size, compiled: bool, threads: int) -> Callable[[int], flo
 
     def loss_of() -> torch.Tensor:
         logits = model(source, target)
-        return nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=SMOOTHING)
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1), labels.flatten(), ignore_index=0, label_smoothing=SMOOTHING
+        )
 
     compute_loss = torch.compile(loss_of) if compiled else loss_of
 
@@ -152,7 +174,11 @@ def worker(contestant: str, size: Size, threads: int) -> None:
     for line in sys.stdin:
         start = time.perf_counter()
         loss = run(int(line))
-        say(seconds=time.perf_counter() - start, loss=loss, peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        say(
+            seconds=time.perf_counter() - start,
+            loss=loss,
+            peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        )
 
 
 def say(**figures: float) -> None:
@@ -162,7 +188,18 @@ def say(**figures: float) -> None:
 class Contestant:
     def __init__(self, name: str, size: Size, threads: int, environment: dict[str, str] | None = None) -> None:
         self.name = name
-        command = [sys.executable, "-W", "ignore", __file__, "--worker", name, "--size", json.dumps(size), "--threads", str(threads)]
+        command = [
+            sys.executable,
+            "-W",
+            "ignore",
+            __file__,
+            "--worker",
+            name,
+            "--size",
+            json.dumps(size),
+            "--threads",
+            str(threads),
+        ]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
         )
@@ -248,20 +285,32 @@ def report(result: dict[str, Any]) -> None:
     low, median, high = quartiles(result["ratios"])
     print(f"  ratio to {result['better_torch']}: {median:.2f} ({low:.2f} to {high:.2f})")
     compile_seconds = result["jax_compile_seconds"]
-    print(f"  JAX compiles for {compile_seconds['cold']:.1f} s, with the persistent cache {compile_seconds['cached']:.1f} s\n", flush=True)
+    print(
+        f"  JAX compiles for {compile_seconds['cold']:.1f} s, with the persistent cache "
+        f"{compile_seconds['cached']:.1f} s\n",
+        flush=True,
+    )
 
 
 def machine(threads: int) -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-    return {"cpu": cpu, "threads": threads, "python": platform.python_version(), "jax": version("jax"), "torch": version("torch")}
+    return {
+        "cpu": cpu,
+        "threads": threads,
+        "python": platform.python_version(),
+        "jax": version("jax"),
+        "torch": version("torch"),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--sizes", type=int, nargs="+", default=list(range(len(SIZES))), help="which of the sizes, from 0")
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=list(range(len(SIZES))), help="which of the sizes, from 0"
+    )
     parser.add_argument("--json", default="benchmarks/results/train_step.json")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--size", help=argparse.SUPPRESS)

@@ -12,11 +12,15 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX = -1, -2,
 
 
 def keep_freed_memory() -> bool:
-    """Makes glibc reuse large blocks instead of giving them back to the kernel when they are freed; True if it could be told.
+    """Makes glibc reuse large blocks instead of giving them back to the kernel when they are freed; True if it could be
+    told.
 
-    On a CPU, XLA allocates the temporary arrays of every step anew. By default glibc asks the kernel for each large one and returns it
-    afterwards, and the kernel clears it page by page: for a vocabulary of 10,000 that is a third of a training step. Call before threads
-    are started. The process then keeps the most memory it ever used. Environment variables of glibc's (MALLOC_…) take precedence.
+    On a CPU, XLA allocates the temporary arrays of every step anew. By default glibc asks the kernel for each large one
+    and returns it
+    afterwards, and the kernel clears it page by page: for a vocabulary of 10,000 that is a third of a training step.
+      Call before threads
+    are started. The process then keeps the most memory it ever used. Environment variables of glibc's (MALLOC_…) take
+    precedence.
     """
     if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
         return False
@@ -25,14 +29,23 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):  # another C library
         return False
     most = 2**31 - 1
-    return all([mallopt(M_MMAP_MAX, 0), mallopt(M_ARENA_MAX, 1), mallopt(M_TRIM_THRESHOLD, most), mallopt(M_TOP_PAD, 64 * 2**20)])
+    return all(
+        [
+            mallopt(M_MMAP_MAX, 0),
+            mallopt(M_ARENA_MAX, 1),
+            mallopt(M_TRIM_THRESHOLD, most),
+            mallopt(M_TOP_PAD, 64 * 2**20),
+        ]
+    )
 
 
 def give_back_freed_memory() -> bool:
     """Makes glibc return blocks of 256 KiB or more to the kernel when they are freed; True if it could be told.
 
-    By default that size grows to 32 MiB with the blocks that are freed, and smaller ones stay with the process, in pieces: where many large
-    models follow one another, of a weight here and a weight there, a gigabyte. Costs time; environment variables take precedence.
+    By default that size grows to 32 MiB with the blocks that are freed, and smaller ones stay with the process, in
+      pieces: where many large
+    models follow one another, of a weight here and a weight there, a gigabyte. Costs time; environment variables take
+    precedence.
     """
     if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
         return False

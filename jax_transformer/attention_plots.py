@@ -26,8 +26,8 @@ NO_FONTS = ("Last Resort High-Efficiency",)
 def heat_maps(maps: Maps, *, layer: int | None = None, head: int | None = None) -> Figure:
     """A grid of heat maps, a row for each layer and a column for each head; or those of one layer, or of one head.
 
-    All have one scale of colours, from 0 to the largest weight among them. Long tokens are cut, and where there are too many to be read,
-    only some of them are written.
+    All have one scale of colours, from 0 to the largest weight among them. Long tokens are cut, and where there are too
+    many to be read, only some of them are written.
     """
     counts = maps.weights.shape[:2]
     layers, heads = (range(count) if one is None else [one] for one, count in zip((layer, head), counts, strict=True))
@@ -43,11 +43,20 @@ def heat_maps(maps: Maps, *, layer: int | None = None, head: int | None = None) 
     colours = LinearSegmentedColormap.from_list("weights", [ground, ink])
     for row, number in zip(panels, layers, strict=True):
         for axes, of_head in zip(row, heads, strict=True):
-            image = axes.imshow(maps.weights[number, of_head], aspect="auto", interpolation="nearest", cmap=colours, vmin=0.0, vmax=largest)
+            image = axes.imshow(
+                maps.weights[number, of_head],
+                aspect="auto",
+                interpolation="nearest",
+                cmap=colours,
+                vmin=0.0,
+                vmax=largest,
+            )
             axes.set_title(f"layer {number}, head {of_head}", fontsize=min(MOST_POINTS, 10 * side))
             axes.spines[:].set_visible(True)
             axes.tick_params(length=0)
-    figure.colorbar(image, ax=panels, label="weight", pad=0.01, aspect=40, shrink=min(1.0, 4 / figure.get_figheight() + 0.3))
+    figure.colorbar(
+        image, ax=panels, label="weight", pad=0.01, aspect=40, shrink=min(1.0, 4 / figure.get_figheight() + 0.3)
+    )
     families, missing = _fonts([*maps.queries, *maps.keys])
     for axes in panels[-1]:
         _label(axes.xaxis, maps.keys, side, families, missing, rotation=90)
@@ -56,12 +65,16 @@ def heat_maps(maps: Maps, *, layer: int | None = None, head: int | None = None) 
     return figure
 
 
-def _label(axis: Axis, tokens: Sequence[str], inches: float, families: list[str], missing: set[str], rotation: int = 0) -> None:
+def _label(
+    axis: Axis, tokens: Sequence[str], inches: float, families: list[str], missing: set[str], rotation: int = 0
+) -> None:
     """Writes the tokens beside an axis of this length, as large as fits, or every other one, or fewer still."""
     room = 72 * inches / len(tokens) / 1.25  # of a label, in points
     size = min(max(room, LEAST_POINTS), MOST_POINTS)
     places = range(0, len(tokens), math.ceil(size / room))
-    texts = [_short("".join(NO_GLYPH if character in missing else character for character in tokens[i])) for i in places]
+    texts = [
+        _short("".join(NO_GLYPH if character in missing else character for character in tokens[i])) for i in places
+    ]
     axis.set_ticks(list(places), texts, rotation=rotation, fontsize=size, fontfamily=families, parse_math=False)
 
 
@@ -70,7 +83,8 @@ def _short(token: str) -> str:
 
 
 def _fonts(tokens: Sequence[str]) -> tuple[list[str], set[str]]:
-    """matplotlib's font and as many others that are installed as the tokens need, and the characters that none of them has."""
+    """matplotlib's font and as many others that are installed as the tokens need, and the characters that none of them
+    has."""
     missing = set("".join(tokens)) - _characters(findfont(FontProperties()))
     families = list(rcParams["font.family"])
     for entry in fontManager.ttflist:

@@ -1,9 +1,11 @@
 """The model's configuration: numerics as data.
 
-One frozen dataclass says everything that two Transformers can differ in. A new family is a new combination of values, never a subclass.
-Values are validated once, here, and never changed afterwards; `dataclasses.replace` makes a new config.
+One frozen dataclass says everything that two Transformers can differ in. A new family is a new combination of values,
+never a subclass. Values are validated once, here, and never changed afterwards; `dataclasses.replace` makes a new
+config.
 
-Axes, in every comment and einsum of this package: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads,
+Axes, in every comment and einsum of this package: B batch, S source, T target, Q/K query/key length, D model, F
+  feed-forward, N heads,
 H head_dim, V vocabulary, L layers.
 """
 
@@ -40,7 +42,8 @@ class TransformerConfig:
     """An encoder-decoder Transformer. The defaults are the base model of Vaswani et al. 2017.
 
     Raises:
-      ConfigError (a ValueError): a value that is unknown, out of range, or contradicts another; the message names the field, the value
+      ConfigError (a ValueError): a value that is unknown, out of range, or contradicts another; the message names the
+      field, the value
         received and what is allowed. All problems are reported together.
     """
 
@@ -95,12 +98,14 @@ class TransformerConfig:
     position_frequency: Literal["standard", "inclusive", "doubled"] = "standard"
     """Exponent of column pair i of P: i/P, i/(P-1) (fairseq), or each column's own number doubled (floydhub)."""
     position_index: Literal["column", "batch_row", "non_pad_count"] = "column"
-    """What numbers a token: its column, its row in the batch, or how many real tokens stand up to it (pads all get 0)."""
+    """What numbers a token: its column, its row in the batch, or how many real tokens stand up to it (pads all get
+    0)."""
     position_offset: int = 0
     """Added to the number before the table is read."""
     relative_buckets: int = 32
-    """With position_kind="relative_bias" (T5): how many biases a head of self-attention has, one for each of the nearest distances, then
-    one for each of ever longer stretches. Half of them are for what stands after a position, where that may be attended to."""
+    """With position_kind="relative_bias" (T5): how many biases a head of self-attention has, one for each of the
+    nearest distances, then one for each of ever longer stretches. Half of them are for what stands after a position,
+    where that may be attended to."""
     relative_max_distance: int = 128
     """Distances from here on have one bias."""
     relative_bias_per_layer: bool = False
@@ -166,8 +171,9 @@ class TransformerConfig:
     """reference: written out, gives weights and their dropout; xla, cudnn: jax.nn.dot_product_attention."""
     layer_loop: Literal["scan", "unrolled"] = "scan"
     remat: Literal["none", "all_but_products", "all"] = "all_but_products"
-    """What the backward pass computes again instead of keeping it. all_but_products: all of a layer but its products with weights, which
-    costs next to nothing; all: each layer from its input, for a third more arithmetic. (On a CPU, XLA undoes it in unrolled layers.)"""
+    """What the backward pass computes again instead of keeping it. all_but_products: all of a layer but its products
+    with weights, which costs next to nothing; all: each layer from its input, for a third more arithmetic. (On a CPU,
+    XLA undoes it in unrolled layers.)"""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -179,7 +185,13 @@ class TransformerConfig:
     def encoder(self) -> StackConfig:
         head_dim = self.head_dim or self.d_model // self.num_heads
         return StackConfig(
-            self.num_encoder_layers, self.num_heads, head_dim, self.d_ff, self.max_length, self.encoder_embedding_norm, False
+            self.num_encoder_layers,
+            self.num_heads,
+            head_dim,
+            self.d_ff,
+            self.max_length,
+            self.encoder_embedding_norm,
+            False,
         )
 
     @property
@@ -212,9 +224,11 @@ class TransformerConfig:
 
     @property
     def padding_is_invisible(self) -> bool:
-        """Appending pads to a batch leaves the logits at real positions as they are (of a source with at least one real token).
+        """Appending pads to a batch leaves the logits at real positions as they are (of a source with at least one real
+        token).
 
-        Where the decoder doesn't hide its pads, real positions see those that stand before them, and these must then not see how many pads
+        Where the decoder doesn't hide its pads, real positions see those that stand before them, and these must then
+        not see how many pads
         follow: a pad whose own row is masked attends to everything alike.
         """
         sees_no_more = self.decoder_causal and self.decoder_padding == "none" and self.cross_padding == "keys"
@@ -229,7 +243,8 @@ class TransformerConfig:
     def is_causal(self) -> bool:
         """No logit at a real position depends on a later decoder input.
 
-        A row with nothing left to attend to attends to everything alike, the future too: that of a pad masked on the query axis, which real
+        A row with nothing left to attend to attends to everything alike, the future too: that of a pad masked on the
+          query axis, which real
         positions may attend to, or that of a real token, standing first, which the decoder takes for padding.
         """
         return self.decoder_causal and (self.decoder_padding == "none" or self._decoder_hides_pads)
@@ -258,7 +273,15 @@ class TransformerConfig:
             if not holds:
                 problems.append(f"{field} must be {allowed}; received {getattr(self, field)!r}")
 
-        for field in ("d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers", "max_length", "relative_buckets"):
+        for field in (
+            "d_model",
+            "num_heads",
+            "d_ff",
+            "num_encoder_layers",
+            "num_decoder_layers",
+            "max_length",
+            "relative_buckets",
+        ):
             check(getattr(self, field) >= 1, field, "at least 1")
         for field in ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length"):
             value = getattr(self, field)
@@ -272,7 +295,9 @@ class TransformerConfig:
         for field in ("attention_scale", "masked_value"):
             value = getattr(self, field)
             check(value is None or math.isfinite(value), field, "finite, or null")
-        check(self.decoder_padding_id is None or self.decoder_padding_id >= 0, "decoder_padding_id", "at least 0, or null")
+        check(
+            self.decoder_padding_id is None or self.decoder_padding_id >= 0, "decoder_padding_id", "at least 0, or null"
+        )
         if problems:
             return problems  # the checks below divide by these
 
@@ -282,8 +307,16 @@ class TransformerConfig:
             if self.decoder_num_heads is not None and self.decoder_head_dim is None:
                 check(self.d_model % self.decoder_num_heads == 0, "decoder_num_heads", divides)
         if self.source_vocab_size and self.target_vocab_size:
-            check(self.source_pad_id < self.source_vocab_size, "source_pad_id", f"below source_vocab_size={self.source_vocab_size}")
-            check(self.target_pad_id < self.target_vocab_size, "target_pad_id", f"below target_vocab_size={self.target_vocab_size}")
+            check(
+                self.source_pad_id < self.source_vocab_size,
+                "source_pad_id",
+                f"below source_vocab_size={self.source_vocab_size}",
+            )
+            check(
+                self.target_pad_id < self.target_vocab_size,
+                "target_pad_id",
+                f"below target_vocab_size={self.target_vocab_size}",
+            )
             if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
                 problems.append(
                     "share_embeddings needs source_vocab_size equal to target_vocab_size; "
@@ -294,7 +327,10 @@ class TransformerConfig:
         for stack in (self.encoder, self.decoder):
             width = stack.num_heads * stack.head_dim
             if not self.attention_output and width != self.d_model:
-                problems.append(f"attention_output=False needs num_heads * head_dim equal to d_model={self.d_model}; received {width}")
+                problems.append(
+                    f"attention_output=False needs num_heads * head_dim equal to d_model={self.d_model}; received "
+                    f"{width}"
+                )
         if self.norm_kind == "rms_norm":
             check(not self.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
         if self.norm_kind == "none":
@@ -303,10 +339,13 @@ class TransformerConfig:
                 check(getattr(self, field) == "none", field, "'none' with norm_kind='none'")
         check(not (self.norm_unbiased and self.d_model == 1), "norm_unbiased", "false with d_model=1")
         if self.attention_path != "reference":
-            needs_weights = self.attention_dropout_rate if self.attention_dropout_rate is not None else self.dropout_rate
+            needs_weights = (
+                self.attention_dropout_rate if self.attention_dropout_rate is not None else self.dropout_rate
+            )
             if needs_weights:
                 problems.append(
-                    f"attention_path={self.attention_path!r} has no dropout on attention weights: set attention_dropout_rate=0 "
+                    f"attention_path={self.attention_path!r} has no dropout on attention weights: set "
+                    "attention_dropout_rate=0 "
                     f"or attention_path='reference'; received a rate of {needs_weights}"
                 )
         if self.position_kind == "relative_bias":
@@ -327,8 +366,8 @@ Semantics = Literal["huggingface", "gnmt", "floydhub"]
 class GenerationConfig:
     """How a model is decoded unless told otherwise; `generation.json` of a model directory.
 
-    The fields from max_new_tokens on are those of DecodingConfig, which says what they mean. None is a value that isn't known of the model,
-    which is then decoded by DecodingConfig's default: greedily.
+    The fields from max_new_tokens on are those of DecodingConfig, which says what they mean. None is a value that isn't
+    known of the model, which is then decoded by DecodingConfig's default: greedily.
     """
 
     decoder_start_id: int | None = None
@@ -336,11 +375,11 @@ class GenerationConfig:
     eos_id: int | None = None
     """Ends a sentence."""
     max_decode_length: int | None = None
-    """Most tokens of a translation, <eos> included, whatever is asked for: the model knows no longer ones. None: what the position table
-    allows."""
+    """Most tokens of a translation, <eos> included, whatever is asked for: the model knows no longer ones. None: what
+    the position table allows."""
     source_length: int | None = None
-    """Of a model that attends to the source's padding: what sources are padded to, because it was trained on no other length. None: they
-    aren't padded, and neither is one that is longer."""
+    """Of a model that attends to the source's padding: what sources are padded to, because it was trained on no other
+    length. None: they aren't padded, and neither is one that is longer."""
 
     max_new_tokens: int | None = None
     min_new_tokens: int | None = None
@@ -396,7 +435,8 @@ def _as_tuples(value: Any) -> Any:
 
 
 def decoding_problems(config: Any) -> list[str]:
-    """What is wrong with the values of those fields that say how to decode, of a config that has them; nothing is wrong with None."""
+    """What is wrong with the values of those fields that say how to decode, of a config that has them; nothing is wrong
+    with None."""
     problems = []
 
     def check(field: str, holds: Callable[[Any], bool], allowed: str) -> None:
@@ -414,8 +454,20 @@ def decoding_problems(config: Any) -> list[str]:
     check("min_p", lambda value: 0 <= value <= 1, "between 0 and 1")
     check("bad_words", all, "a list of sequences of at least one id")
     if config.max_new_tokens is not None:
-        check("min_new_tokens", lambda value: value < config.max_new_tokens, f"below max_new_tokens={config.max_new_tokens}")
+        check(
+            "min_new_tokens",
+            lambda value: value < config.max_new_tokens,
+            f"below max_new_tokens={config.max_new_tokens}",
+        )
     return problems
 
 
-__all__ = ["ConfigError", "EmbeddingNorm", "GenerationConfig", "PaddingCover", "Semantics", "StackConfig", "TransformerConfig"]
+__all__ = [
+    "ConfigError",
+    "EmbeddingNorm",
+    "GenerationConfig",
+    "PaddingCover",
+    "Semantics",
+    "StackConfig",
+    "TransformerConfig",
+]

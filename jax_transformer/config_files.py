@@ -24,8 +24,8 @@ def load_config(path: str | Path, default: Config) -> Config:
     """`default` with the values that the YAML file names.
 
     Raises:
-      ConfigError: no such file, no YAML, no mapping, or an unknown field (with its line and the nearest name); a value that the dataclass
-        refuses.
+      ConfigError: no such file, no YAML, no mapping, or an unknown field (with its line and the nearest name); a value
+        that the dataclass refuses.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -45,7 +45,9 @@ def load_config(path: str | Path, default: Config) -> Config:
 
 def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Config:
     if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{path}:{node.start_mark.line + 1}: expected fields and values{f' under {prefix!r}' if prefix else ''}")
+        raise ConfigError(
+            f"{path}:{node.start_mark.line + 1}: expected fields and values{f' under {prefix!r}' if prefix else ''}"
+        )
     fields = {field.name for field in dataclasses.fields(default)}  # type: ignore[arg-type]
     hints = typing.get_type_hints(type(default))
     values: dict[str, Any] = {}

@@ -45,7 +45,8 @@ REQUIRED = (CONFIG, PARAMS, GENERATION)
 
 
 class ModelError(ValueError):
-    """A model directory that can't be read or written; one line for each problem, and `problems` has them one by one."""
+    """A model directory that can't be read or written; one line for each problem, and `problems` has them one by
+    one."""
 
     def __init__(self, what: str, problems: list[str] | None = None) -> None:
         self.problems = problems or []
@@ -73,12 +74,12 @@ class Model:
 def save_model(model: Model, path: str | os.PathLike[str]) -> None:
     """Writes a model directory, beside `path` first, and then under that name.
 
-    A model directory that is there is replaced, in one step where the operating system can exchange two directories. Leaves keep their
-    dtypes.
+    A model directory that is there is replaced, in one step where the operating system can exchange two directories.
+    Leaves keep their dtypes.
 
     Raises:
-      ModelError: at `path` is something else than a model directory or an empty one, or a model directory into which other files were
-        put; its parent doesn't exist; the model's parameters are not those of its config.
+      ModelError: at `path` is something else than a model directory or an empty one, or a model directory into which
+        other files were put; its parent doesn't exist; the model's parameters are not those of its config.
     """
     target = Path(os.path.realpath(path))
     check_replaceable(target)
@@ -98,14 +99,16 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
     """Reads a model directory, or the one named `model` in a run directory.
 
     Args:
-      mapped: leave the parameters in their file, mapped into memory and not to be written to, and read what is used of them.
+      mapped: leave the parameters in their file, mapped into memory and not to be written to, and read what is used of
+        them.
 
     Returns:
       The Model; its parameters are NumPy arrays in main memory, in the dtypes in which they were saved.
 
     Raises:
-      ModelError: no such directory, or no model in it; it was written by a newer version; a file is missing or altered since; a config has
-        unknown or invalid fields; parameters are not those of the config. All problems are reported together.
+      ModelError: no such directory, or no model in it; it was written by a newer version; a file is missing or altered
+        since; a config has unknown or invalid fields; parameters are not those of the config. All problems are reported
+        together.
     """
     directory = _find(Path(path))
     manifest = _read_manifest(directory)
@@ -129,7 +132,15 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
         raise ModelError(f"{directory} can't be loaded", problems)
     files = {Path(name).name: (directory / name).read_bytes() for name in _tokenizer_files(directory)}
     origin, training = manifest.get("origin"), manifest.get("training")
-    return Model(config, params, **tokenizers, generation=generation, origin=origin, training=training, tokenizer_files=files or None)
+    return Model(
+        config,
+        params,
+        **tokenizers,
+        generation=generation,
+        origin=origin,
+        training=training,
+        tokenizer_files=files or None,
+    )
 
 
 def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -167,10 +178,14 @@ def check_replaceable(target: Path) -> None:
         raise ModelError(f"{target} is a file; expected a name that is free, or a model directory to replace")
     entries = sorted(entry.name for entry in target.iterdir())
     if entries and not is_model_directory(target):
-        raise ModelError(f"{target} is a directory but no model's (it holds {', '.join(entries[:3])}); it is left alone")
+        raise ModelError(
+            f"{target} is a directory but no model's (it holds {', '.join(entries[:3])}); it is left alone"
+        )
     foreign = [name for name in entries if name not in (*FILES, TOKENIZER_FOLDER, MANIFEST)]
     if foreign:
-        raise ModelError(f"{target} holds files that are no part of a model and would be lost: {', '.join(foreign)}; move them first")
+        raise ModelError(
+            f"{target} holds files that are no part of a model and would be lost: {', '.join(foreign)}; move them first"
+        )
 
 
 def _write_files(model: Model, directory: Path) -> None:
@@ -216,7 +231,8 @@ def _put_in_place(new: Path, target: Path) -> None:
 
 
 def _exchange(first: Path, second: Path) -> bool:
-    """Swaps the names of two directories in one step, where kernel and file system can (Linux: renameat2); says whether it did."""
+    """Swaps the names of two directories in one step, where kernel and file system can (Linux: renameat2); says whether
+    it did."""
     at_working_directory, exchange = -100, 2
     renameat2 = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
     return renameat2 is not None and (
@@ -236,7 +252,9 @@ def _find(path: Path) -> Path:
     if not path.is_dir():
         raise ModelError(f"{path} is a file; expected a model directory, or a run directory with a model in it")
     missing = [name for name in (MANIFEST, CONFIG) if not (path / name).is_file()]
-    raise ModelError(f"{path} is no model directory (it has no {' and no '.join(missing)}), and no run directory with a model in it")
+    raise ModelError(
+        f"{path} is no model directory (it has no {' and no '.join(missing)}), and no run directory with a model in it"
+    )
 
 
 def _read_manifest(directory: Path) -> dict[str, Any]:
@@ -249,7 +267,8 @@ def _read_manifest(directory: Path) -> dict[str, Any]:
         raise ModelError(f"{directory / MANIFEST}: format_version must be a positive integer; received {version!r}")
     if version > FORMAT_VERSION:
         raise ModelError(
-            f"{directory} was written by a newer version: its format_version is {version}, and this one reads up to {FORMAT_VERSION}; "
+            f"{directory} was written by a newer version: its format_version is {version}, and this one reads up to "
+            f"{FORMAT_VERSION}; "
             "upgrade jax-transformer"
         )
     sums = manifest.get("sha256")
@@ -270,7 +289,9 @@ def _checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
         elif not exists:
             problems.append(f"{name}: missing")
         elif (received := _sha256(directory / name)) != sums[name]:
-            problems.append(f"{name}: altered since it was saved (sha256 expected {sums[name][:12]}…, received {received[:12]}…)")
+            problems.append(
+                f"{name}: altered since it was saved (sha256 expected {sums[name][:12]}…, received {received[:12]}…)"
+            )
     return problems
 
 
@@ -298,7 +319,9 @@ def _read_config(directory: Path, name: str, config_class: type, problems: list[
         return None
 
 
-def _read_params(directory: Path, config: TransformerConfig | None, mapped: bool, problems: list[str]) -> dict[str, Any] | None:
+def _read_params(
+    directory: Path, config: TransformerConfig | None, mapped: bool, problems: list[str]
+) -> dict[str, Any] | None:
     try:
         leaves = map_tensors(directory / PARAMS) if mapped else dict(read_tensors(directory / PARAMS))
     except PortingError as error:
@@ -341,12 +364,17 @@ def _param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> l
     unexpected = [path for path in received if path not in expected]
     missing = [path for path in expected if path not in received]
     problems = [f"missing parameter {path} {expected[path]}{nearest(path, unexpected)}" for path in missing]
-    problems += [f"unexpected parameter {path} {np.shape(received[path])}{nearest(path, missing or expected)}" for path in unexpected]
+    problems += [
+        f"unexpected parameter {path} {np.shape(received[path])}{nearest(path, missing or expected)}"
+        for path in unexpected
+    ]
     for path, shape in expected.items():
         if path in received and np.shape(received[path]) != shape:
             problems.append(f"parameter {path}: expected shape {shape}; received {np.shape(received[path])}")
         if path in received and np.dtype(received[path].dtype).name not in DTYPES:
-            problems.append(f"parameter {path}: expected a dtype of {', '.join(DTYPES)}; received {received[path].dtype}")
+            problems.append(
+                f"parameter {path}: expected a dtype of {', '.join(DTYPES)}; received {received[path].dtype}"
+            )
     return problems
 
 

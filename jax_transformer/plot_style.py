@@ -25,13 +25,26 @@ def style(*, dark: bool = False) -> Iterator[None]:
     """Figures made and saved inside have the command's look: on white, or light on dark."""
     text, ground = ("#e8e8e8", "#16181c") if dark else ("#1a1a1a", "white")
     options: dict[Any, Any] = {
-        "axes.edgecolor": text, "axes.facecolor": ground, "axes.labelcolor": text,
-        "axes.prop_cycle": cycler(color=ON_DARK if dark else ON_WHITE), "axes.spines.right": False, "axes.spines.top": False,
-        "axes.titlesize": 12, "figure.constrained_layout.h_pad": 0.08, "figure.dpi": 100, "figure.edgecolor": ground,
-        "figure.facecolor": ground, "figure.titlesize": 14,
-        "font.size": 11, "legend.frameon": False, "savefig.facecolor": "auto", "svg.hashsalt": "jax-transformer", "text.color": text,
-        "xtick.color": text, "ytick.color": text,
-    }  # fmt: skip
+        "axes.edgecolor": text,
+        "axes.facecolor": ground,
+        "axes.labelcolor": text,
+        "axes.prop_cycle": cycler(color=ON_DARK if dark else ON_WHITE),
+        "axes.spines.right": False,
+        "axes.spines.top": False,
+        "axes.titlesize": 12,
+        "figure.constrained_layout.h_pad": 0.08,
+        "figure.dpi": 100,
+        "figure.edgecolor": ground,
+        "figure.facecolor": ground,
+        "figure.titlesize": 14,
+        "font.size": 11,
+        "legend.frameon": False,
+        "savefig.facecolor": "auto",
+        "svg.hashsalt": "jax-transformer",
+        "text.color": text,
+        "xtick.color": text,
+        "ytick.color": text,
+    }
     with matplotlib.rc_context(options):
         yield
 
@@ -60,7 +73,9 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 100) -> Non
 def check_path(path: Path, formats: tuple[str, ...] = FORMATS) -> None:
     """Raises ValueError unless a file of that name, which ends as one of `formats`, can be written."""
     if path.suffix.lower() not in formats:
-        raise ValueError(f"{path}: expected a file name that ends in one of {', '.join(formats)}; received {path.suffix!r}")
+        raise ValueError(
+            f"{path}: expected a file name that ends in one of {', '.join(formats)}; received {path.suffix!r}"
+        )
     if not path.parent.is_dir():
         raise ValueError(f"{path}: expected a directory that exists; there is no {path.parent}")
     if path.is_dir():

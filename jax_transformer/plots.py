@@ -1,7 +1,7 @@
 """Pictures of what a config computes: position tables, masks, learning rates, smoothed targets.
 
-Every number drawn comes from the code that the model and its training use. Each function returns a matplotlib Figure and leaves pyplot
-alone; `plot_style.style()` sets the look in which the command draws them.
+Every number drawn comes from the code that the model and its training use. Each function returns a matplotlib Figure
+and leaves pyplot alone; `plot_style.style()` sets the look in which the command draws them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def positions(
       columns: those drawn as curves; by default four of the first half, two of them neighbours.
 
     Raises:
-      ValueError: the config has no position table, or a learned one and there are no params; a column that the table doesn't have.
+      ValueError: the config has no position table, or a learned one and there are no params; a column that the table
+        doesn't have.
     """
     whole = _position_table(config, params, stack)
     table = whole[:rows]
@@ -66,13 +67,25 @@ def positions(
     columns = columns or sorted({eighth, min(eighth + 1, config.d_model - 1), 2 * eighth, 3 * eighth})
     wrong = [column for column in columns if not 0 <= column < config.d_model]
     if wrong:
-        raise ValueError(f"expected columns from 0 to {config.d_model - 1} (d_model={config.d_model}); received {wrong[0]}")
-    indices = {"column": "position of the token", "batch_row": "row of the sentence in its batch", "non_pad_count": "real tokens so far"}
+        raise ValueError(
+            f"expected columns from 0 to {config.d_model - 1} (d_model={config.d_model}); received {wrong[0]}"
+        )
+    indices = {
+        "column": "position of the token",
+        "batch_row": "row of the sentence in its batch",
+        "non_pad_count": "real tokens so far",
+    }
     numbered = indices[config.position_index] + (f", plus {config.position_offset}" if config.position_offset else "")
 
     figure = Figure(figsize=(12, 9.2), layout="constrained")
-    grid = figure.subplot_mosaic([["table", "table"], ["curves", "products"]], width_ratios=(1.35, 1), height_ratios=(1.1, 1))
-    what = "learned" if config.position_kind == "learned" else f"sinusoids, {config.position_layout}, {config.position_frequency}"
+    grid = figure.subplot_mosaic(
+        [["table", "table"], ["curves", "products"]], width_ratios=(1.35, 1), height_ratios=(1.1, 1)
+    )
+    what = (
+        "learned"
+        if config.position_kind == "learned"
+        else f"sinusoids, {config.position_layout}, {config.position_frequency}"
+    )
     figure.suptitle(f"What the {stack} adds to its tokens for their position ({what})")
 
     limit = float(np.abs(table).max()) or 1.0
@@ -84,7 +97,9 @@ def positions(
 
     for column, dash in zip(columns, cycle(DASHES), strict=False):
         grid["curves"].plot(np.arange(len(table)), table[:, column], dash, label=str(column))
-    grid["curves"].set(title="Some of its columns", xlabel=numbered, ylabel="value added", xlim=(0, max(len(table) - 1, 1)))
+    grid["curves"].set(
+        title="Some of its columns", xlabel=numbered, ylabel="value added", xlim=(0, max(len(table) - 1, 1))
+    )
     grid["curves"].legend(title="column", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4)
 
     image = grid["products"].imshow(table @ table.T, interpolation="nearest", cmap="cividis")
@@ -95,16 +110,24 @@ def positions(
     return figure
 
 
-def _position_table(config: TransformerConfig, params: Mapping[str, Any] | None, stack: Literal["encoder", "decoder"]) -> np.ndarray:
+def _position_table(
+    config: TransformerConfig, params: Mapping[str, Any] | None, stack: Literal["encoder", "decoder"]
+) -> np.ndarray:
     """The table [rows, D] that the stack reads."""
     if config.position_kind not in ("sinusoidal", "learned"):
-        raise ValueError(f"expected position_kind sinusoidal or learned; received {config.position_kind!r}, which has no table to draw")
+        raise ValueError(
+            f"expected position_kind sinusoidal or learned; received {config.position_kind!r}, which has no table to "
+            "draw"
+        )
     if params is not None:
         learned = config.position_kind == "learned"
         leaf = params[stack]["positions"]["embedding"] if learned else params["constants"][f"{stack}_positions"]
         return np.asarray(leaf).astype(np.float64)
     if config.position_kind == "learned":
-        raise ValueError("learned positions are part of a model's weights: expected a model directory, or a run directory with one in it")
+        raise ValueError(
+            "learned positions are part of a model's weights: expected a model directory, or a run directory with one "
+            "in it"
+        )
     return sinusoid_table(config, getattr(config, stack))
 
 
@@ -132,10 +155,20 @@ def masks(
     target = _Side.of("target", decoder_input_ids, target_tokens, config.target_pad_id)
     made = make_masks(config, source.ids, target.ids)
     is_real = target.ids != decoder_padding_id(config)
-    covers = {"keys": "pads hidden as keys", "queries": "pads hidden as queries", "both": "pads hidden both ways", "none": "hides no pads"}
+    covers = {
+        "keys": "pads hidden as keys",
+        "queries": "pads hidden as queries",
+        "both": "pads hidden both ways",
+        "none": "hides no pads",
+    }
     causal = "hides what comes later" if config.decoder_causal else "not causal: hides nothing"
     panels = {
-        "padding": (padding_mask(is_real, is_real, config.decoder_padding), target, target, covers[config.decoder_padding]),
+        "padding": (
+            padding_mask(is_real, is_real, config.decoder_padding),
+            target,
+            target,
+            covers[config.decoder_padding],
+        ),
         "causal": (causal_mask(len(target.tokens)) if config.decoder_causal else None, target, target, causal),
         "decoder_self": (made.decoder_self, target, target, "hides what either hides"),
         "encoder_self": (made.encoder_self, source, source, covers[config.encoder_padding]),
@@ -168,7 +201,8 @@ class _Side(NamedTuple):
         tokens = tokens or [str(i) for i in range(array.size)]
         if array.ndim != 1 or array.size < 1 or array.size != len(tokens):
             raise ValueError(
-                f"{name}: expected the ids of one sentence and as many tokens; received {array.shape} and {len(tokens)} tokens"
+                f"{name}: expected the ids of one sentence and as many tokens; received {array.shape} and "
+                f"{len(tokens)} tokens"
             )
         return cls(jnp.asarray(array)[None], tokens, array == pad_id)
 
@@ -180,7 +214,9 @@ def _explain_cells(axes: Axes) -> None:
     cells: dict[str, Any] = {
         "may attend": (Patch(facecolor=shown, edgecolor=ink()), dot),
         "may not attend": Patch(facecolor=hidden, edgecolor=ink()),
-        "may attend to nothing, and so\nattends to every key alike": Patch(facecolor=uniform, edgecolor=ink(), hatch="////"),
+        "may attend to nothing, and so\nattends to every key alike": Patch(
+            facecolor=uniform, edgecolor=ink(), hatch="////"
+        ),
     }
     axes.axis("off")
     axes.legend(list(cells.values()), list(cells), loc="center", handlelength=1.8, handleheight=1.8, labelspacing=1.2)
@@ -204,7 +240,9 @@ def _draw_mask(axes: Axes, mask: Mask, query: _Side, key: _Side) -> None:
     axes.tick_params(which="minor", length=0)
     axes.set_xticks(range(shape[1]), key.tokens, rotation=90, parse_math=False)
     axes.set_yticks(range(shape[0]), query.tokens, parse_math=False)
-    for label, is_pad in zip([*axes.get_yticklabels(), *axes.get_xticklabels()], [*query.is_pad, *key.is_pad], strict=True):
+    for label, is_pad in zip(
+        [*axes.get_yticklabels(), *axes.get_xticklabels()], [*query.is_pad, *key.is_pad], strict=True
+    ):
         if is_pad:
             label.set(alpha=0.5, fontstyle="italic")
 
@@ -217,7 +255,9 @@ def _mask_colours() -> tuple[str, str, str, str]:
 # --- learning rates
 
 
-def schedule(config: TrainConfig, d_model: int, *, curves: Sequence[tuple[int, int]] = PAPER_CURVES, steps: int = 20_000) -> Figure:
+def schedule(
+    config: TrainConfig, d_model: int, *, curves: Sequence[tuple[int, int]] = PAPER_CURVES, steps: int = 20_000
+) -> Figure:
     """The config's learning rate over its max_steps, and the paper's for other sizes and warm-ups.
 
     Args:
@@ -237,7 +277,12 @@ def schedule(config: TrainConfig, d_model: int, *, curves: Sequence[tuple[int, i
     own, paper = figure.subplots(1, 2)
     figure.suptitle("Learning rate by optimizer step")
 
-    shape = {"paper": "inverse square root of the step", "constant": "constant", "linear": "linear to 0", "cosine": "cosine to 0"}
+    shape = {
+        "paper": "inverse square root of the step",
+        "constant": "constant",
+        "linear": "linear to 0",
+        "cosine": "cosine to 0",
+    }
     taken = _some_steps(min(config.max_steps, MOST_STEPS), config.warmup_steps)
     rates = np.broadcast_to(make_schedule(config, d_model)(jnp.asarray(taken - 1)), taken.shape)
     (line,) = own.plot(taken, rates, linewidth=2.0)
@@ -285,7 +330,8 @@ SPREAD = {
 
 
 def smoothing(label_smoothing: float = 0.1, *, over: Smoothing = "all", vocab_size: int = 0) -> Figure:
-    """The targets that a small example's loss aims at, and the loss of one token by the probability that the model gives its label.
+    """The targets that a small example's loss aims at, and the loss of one token by the probability that the model
+    gives its label.
 
     Args:
       label_smoothing: ε, in [0, 1).
@@ -313,9 +359,19 @@ def _draw_targets(axes: Axes, criterion: Criterion) -> None:
     table = smoothed_targets(EXAMPLE_LABELS, len(names), criterion)
     image = axes.imshow(table, interpolation="nearest", cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
     for (row, column), value in np.ndenumerate(table):
-        axes.text(column, row, f"{value:.3f}", ha="center", va="center", color="black" if value > 0.5 else "white", fontsize=10)
+        axes.text(
+            column,
+            row,
+            f"{value:.3f}",
+            ha="center",
+            va="center",
+            color="black" if value > 0.5 else "white",
+            fontsize=10,
+        )
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
-    axes.set_yticks(range(len(table)), [names[label] + ("\n(left out)" if label == EXAMPLE_PAD else "") for label in EXAMPLE_LABELS])
+    axes.set_yticks(
+        range(len(table)), [names[label] + ("\n(left out)" if label == EXAMPLE_PAD else "") for label in EXAMPLE_LABELS]
+    )
     axes.set(title=f"Target distributions, V = {len(names)}", xlabel="vocabulary", ylabel="label of the position")
     axes.figure.colorbar(image, ax=axes, label="target probability")
 
@@ -336,7 +392,11 @@ def _draw_losses(axes: Axes, criterion: Criterion, vocab_size: int) -> None:
             halo = [patheffects.withStroke(linewidth=3, foreground=matplotlib.rcParams["axes.facecolor"])]
             note = f"least: {curve[best]:.2f}"
             axes.annotate(note, at, xytext=(0, 10), textcoords="offset points", ha="right", path_effects=halo)
-    what = "Divergence of one token from its target" if criterion.smoothing == "others_but_pad" else "Cross-entropy of one token"
+    what = (
+        "Divergence of one token from its target"
+        if criterion.smoothing == "others_but_pad"
+        else "Cross-entropy of one token"
+    )
     axes.set(title=what, xlim=(0, 1), ylim=(0, None))
     axes.set(xlabel="probability given to the label (the rest spread evenly)", ylabel="loss (nats)")
     axes.grid(alpha=0.25)
@@ -344,7 +404,8 @@ def _draw_losses(axes: Axes, criterion: Criterion, vocab_size: int) -> None:
 
 
 def smoothed_targets(labels: Sequence[int], vocab_size: int, criterion: Criterion) -> np.ndarray:
-    """The distributions [T, V] that `cross_entropy` aims at, read off its gradient, which is softmax(logits) - target; zero at pads."""
+    """The distributions [T, V] that `cross_entropy` aims at, read off its gradient, which is softmax(logits) - target;
+    zero at pads."""
     ids = jnp.asarray(labels)[None]
     logits = jnp.zeros((1, len(labels), vocab_size))
     to_logits = jax.grad(lambda x: cross_entropy(x, ids, criterion)[0])(logits)
@@ -353,7 +414,8 @@ def smoothed_targets(labels: Sequence[int], vocab_size: int, criterion: Criterio
 
 
 def loss_by_probability(probabilities: np.ndarray, vocab_size: int, criterion: Criterion) -> np.ndarray:
-    """`cross_entropy` of one token, in nats, when its label is given each of the probabilities and all other entries share the rest."""
+    """`cross_entropy` of one token, in nats, when its label is given each of the probabilities and all other entries
+    share the rest."""
 
     label = criterion.pad_id + 1
 

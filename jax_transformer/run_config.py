@@ -1,4 +1,5 @@
-"""What a training run is: which text, which model, how it is trained. Frozen, validated once, written as `config.yaml` into the run."""
+"""What a training run is: which text, which model, how it is trained. Frozen, validated once, written as `config.yaml`
+into the run."""
 
 from __future__ import annotations
 
@@ -23,29 +24,29 @@ class TrainConfig:
     """0: no limit."""
 
     optimizer: Literal["adam", "sgd", "muon"] = "adam"
-    """sgd: with momentum, the gradient added whole, as in torch. muon: the matrices of the layers move by orthogonalised momentum,
-    scaled to be about as large as Adam's steps, and all else, embeddings and head included, by Adam. Fewer steps to the same loss, each a
-    little slower."""
+    """sgd: with momentum, the gradient added whole, as in torch. muon: the matrices of the layers move by
+    orthogonalised momentum, scaled to be about as large as Adam's steps, and all else, embeddings and head included, by
+    Adam. Fewer steps to the same loss, each a little slower."""
     weight_decay: float = 0.0
     weight_decay_kind: Literal["l2", "decoupled"] = "l2"
-    """l2: weight_decay times the parameter is added to its gradient, before any moments; decoupled: to its step, before the learning rate
-    (adam is then AdamW)."""
+    """l2: weight_decay times the parameter is added to its gradient, before any moments; decoupled: to its step, before
+    the learning rate (adam is then AdamW)."""
     schedule: Literal["paper", "constant", "linear", "cosine", "cosine_restarts"] = "paper"
-    """After a linear warm-up. paper: inverse square root of the step; linear and cosine fall to 0 at max_steps; cosine_restarts: to 0 after
-    restart_steps, then again from the peak (SGDR)."""
+    """After a linear warm-up. paper: inverse square root of the step; linear and cosine fall to 0 at max_steps;
+    cosine_restarts: to 0 after restart_steps, then again from the peak (SGDR)."""
     learning_rate: float = 1.0
     """The peak rate; with schedule=paper the factor of d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
     warmup_steps: int = 4000
     repeats_first_rate: bool = False
-    """The first step's rate is the second's too, and so on: all come a step late, as under torch's LambdaLR with a schedule that counts
-    from 1."""
+    """The first step's rate is the second's too, and so on: all come a step late, as under torch's LambdaLR with a
+    schedule that counts from 1."""
     restart_steps: int = 0
     """Length of the first cycle of cosine_restarts."""
     restart_factor: int = 1
     """How many times longer each cycle is than the one before."""
     plateau_patience: int = 0
-    """Multiply the rate by plateau_factor after more than this many evaluations in a row without a validation loss lower by a
-    ten-thousandth, as torch's ReduceLROnPlateau. 0: never."""
+    """Multiply the rate by plateau_factor after more than this many evaluations in a row without a validation loss
+    lower by a ten-thousandth, as torch's ReduceLROnPlateau. 0: never."""
     plateau_factor: float = 0.9
     plateau_start: int = 0
     """Evaluations before the first that is looked at."""
@@ -59,15 +60,17 @@ class TrainConfig:
     label_smoothing: float = 0.1
     """Share of the target's probability that is spread over the vocabulary."""
     smoothing: Literal["all", "others", "others_but_pad"] = "all"
-    """Over which entries. all: every one, the label's included (as in torch); others: all but the label's (fairseq); others_but_pad: all
-    but the label's and the pad's, and the loss is the divergence from that (the Annotated Transformer)."""
+    """Over which entries. all: every one, the label's included (as in torch); others: all but the label's (fairseq);
+    others_but_pad: all but the label's and the pad's, and the loss is the divergence from that (the Annotated
+      Transformer)."""
     loss_counts_pads: bool = False
     """Whether pads count in the loss as other tokens do: all that fill up a batch."""
     accumulate: int = 1
-    """Batches whose gradients make one optimizer step, each token counting alike: a larger batch in the memory of a small one."""
+    """Batches whose gradients make one optimizer step, each token counting alike: a larger batch in the memory of a
+    small one."""
     ema_decay: float = 0.0
-    """Evaluate, and keep, an exponential moving average of the parameters: at step t, from 0, it keeps this share of itself, but at most
-    (1 + t) / (10 + t). 0: none."""
+    """Evaluate, and keep, an exponential moving average of the parameters: at step t, from 0, it keeps this share of
+    itself, but at most (1 + t) / (10 + t). 0: none."""
     freeze: tuple[str, ...] = ()
     """Parameters left as they are: patterns with * of paths such as encoder/layers/self_attention/*."""
 
@@ -99,11 +102,24 @@ class TrainConfig:
         check_field_types(self)
         problems = []
         for name, least in (
-            ("max_steps", 1), ("max_epochs", 0), ("warmup_steps", 0), ("evaluate_every", 1), ("evaluate_sentences", 0), ("log_every", 1),
-            ("keep_checkpoints", 1), ("seed", 0), ("accumulate", 1), ("patience", 0), ("average_checkpoints", 0), ("report_every", 0),
-            ("restart_steps", 1 if self.schedule == "cosine_restarts" else 0), ("restart_factor", 1), ("plateau_patience", 0),
-            ("plateau_start", 0), ("max_decode_length", 0),
-        ):  # fmt: skip
+            ("max_steps", 1),
+            ("max_epochs", 0),
+            ("warmup_steps", 0),
+            ("evaluate_every", 1),
+            ("evaluate_sentences", 0),
+            ("log_every", 1),
+            ("keep_checkpoints", 1),
+            ("seed", 0),
+            ("accumulate", 1),
+            ("patience", 0),
+            ("average_checkpoints", 0),
+            ("report_every", 0),
+            ("restart_steps", 1 if self.schedule == "cosine_restarts" else 0),
+            ("restart_factor", 1),
+            ("plateau_patience", 0),
+            ("plateau_start", 0),
+            ("max_decode_length", 0),
+        ):
             if getattr(self, name) < least:
                 problems.append(f"{name} must be at least {least}; received {getattr(self, name)}")
         for name in ("label_smoothing", "momentum", "adam_b1", "adam_b2", "ema_decay", "plateau_factor"):
@@ -115,7 +131,10 @@ class TrainConfig:
             if not 0.0 <= getattr(self, name) < math.inf:
                 problems.append(f"{name} must be at least 0, and finite; received {getattr(self, name)}")
         if self.smoothing == "others_but_pad" and self.loss_counts_pads:
-            problems.append("loss_counts_pads must be false with smoothing='others_but_pad', which gives pads no share; received true")
+            problems.append(
+                "loss_counts_pads must be false with smoothing='others_but_pad', which gives pads no share; received "
+                "true"
+            )
         if self.schedule == "paper" and self.warmup_steps < 1:
             problems.append(f"warmup_steps must be at least 1 with schedule='paper'; received {self.warmup_steps}")
         if self.best_metric == "bleu" and not self.evaluate_sentences:
@@ -133,7 +152,8 @@ class RunConfig:
     init_from: str = ""
     """A model or run directory whose parameters are the first ones, in place of drawn ones."""
     run_dir: str = ""
-    """Where the run is kept; must not exist yet. Empty: runs/PRESET, or the first free runs/PRESET-2, runs/PRESET-3, …"""
+    """Where the run is kept; must not exist yet. Empty: runs/PRESET, or the first free runs/PRESET-2, runs/PRESET-3,
+    …"""
 
     def __post_init__(self) -> None:
         check_field_types(self)

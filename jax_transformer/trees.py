@@ -30,11 +30,15 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def map_leaves(function: Callable[[Any], Any], tree: Mapping[str, Any]) -> dict[str, Any]:
     """The same tree with function(leaf) in place of each leaf."""
-    return {key: map_leaves(function, value) if isinstance(value, Mapping) else function(value) for key, value in tree.items()}
+    return {
+        key: map_leaves(function, value) if isinstance(value, Mapping) else function(value)
+        for key, value in tree.items()
+    }
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """ " (nearest: …)" with the candidate most like `name`, or nothing. Names are compared without their numbers, which then decide."""
+    """ " (nearest: …)" with the candidate most like `name`, or nothing. Names are compared without their numbers, which
+    then decide."""
     numbers = re.findall(r"\d+", name)
 
     def equal_numbers(candidate: str) -> int:

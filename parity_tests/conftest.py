@@ -1,4 +1,5 @@
-"""What parity is judged in: float64 available, full-precision products on both sides, few threads. Restored after every test."""
+"""What parity is judged in: float64 available, full-precision products on both sides, few threads. Restored after every
+test."""
 
 from __future__ import annotations
 

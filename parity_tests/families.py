@@ -1,7 +1,9 @@
-"""The families of Hugging Face's transformers as they are compared here: configurations, random weights, and activations by our names.
+"""The families of Hugging Face's transformers as they are compared here: configurations, random weights, and
+activations by our names.
 
-The installed transformers is the reference. Sizes are pairwise different where a family lets them be; all parameters are random, norms and
-biases included; sources are longer than the relative buckets reach, with pads on the right, on the left and inside.
+The installed transformers is the reference. Sizes are pairwise different where a family lets them be; all parameters
+are random, norms and biases included; sources are longer than the relative buckets reach, with pads on the right, on
+the left and inside.
 """
 
 from __future__ import annotations
@@ -46,38 +48,65 @@ class Family(NamedTuple):
 
 def _fairseq(**more: Any) -> tuple[dict[str, Any], ...]:
     """Stacks of other depth, heads and width; three sizes."""
-    names = ("d_model", "encoder_layers", "decoder_layers", "encoder_attention_heads", "decoder_attention_heads", "encoder_ffn_dim",
-             "decoder_ffn_dim", "vocab_size", "max_position_embeddings")  # fmt: skip
+    names = (
+        "d_model",
+        "encoder_layers",
+        "decoder_layers",
+        "encoder_attention_heads",
+        "decoder_attention_heads",
+        "encoder_ffn_dim",
+        "decoder_ffn_dim",
+        "vocab_size",
+        "max_position_embeddings",
+    )
     sizes = ((24, 2, 3, 2, 3, 20, 28, 61, 44), (20, 3, 1, 5, 2, 33, 17, 71, 50), (32, 1, 2, 4, 1, 18, 40, 67, 48))
     return tuple(dict(zip(names, size, strict=True)) | more for size in sizes)
 
 
 def _t5(**more: Any) -> tuple[dict[str, Any], ...]:
-    """Stacks of other depth, heads that aren't as wide together as the model, buckets that distances go beyond; three sizes."""
-    names = ("d_model", "d_kv", "d_ff", "num_layers", "num_decoder_layers", "num_heads", "vocab_size", "relative_attention_num_buckets",
-             "relative_attention_max_distance")  # fmt: skip
+    """Stacks of other depth, heads that aren't as wide together as the model, buckets that distances go beyond; three
+    sizes."""
+    names = (
+        "d_model",
+        "d_kv",
+        "d_ff",
+        "num_layers",
+        "num_decoder_layers",
+        "num_heads",
+        "vocab_size",
+        "relative_attention_num_buckets",
+        "relative_attention_max_distance",
+    )
     sizes = ((24, 5, 20, 2, 3, 3, 61, 8, 16), (20, 7, 33, 3, 1, 2, 71, 12, 20), (28, 4, 18, 1, 2, 5, 67, 32, 24))
     return tuple(dict(zip(names, size, strict=True)) | {"decoder_start_token_id": 0} | more for size in sizes)
 
 
-MARIAN, BART = {"pad_token_id": 59, "decoder_start_token_id": 59, "eos_token_id": 0}, {"pad_token_id": 1, "decoder_start_token_id": 2}
+MARIAN, BART = (
+    {"pad_token_id": 59, "decoder_start_token_id": 59, "eos_token_id": 0},
+    {"pad_token_id": 1, "decoder_start_token_id": 2},
+)
 FAMILIES = {
     "marian": Family(
-        transformers.MarianMTModel, transformers.MarianConfig, _fairseq(**MARIAN, activation_function="swish", scale_embedding=True)
+        transformers.MarianMTModel,
+        transformers.MarianConfig,
+        _fairseq(**MARIAN, activation_function="swish", scale_embedding=True),
     ),
     "marian_two_vocabularies": Family(
-        transformers.MarianMTModel, transformers.MarianConfig,
+        transformers.MarianMTModel,
+        transformers.MarianConfig,
         _fairseq(**MARIAN, decoder_vocab_size=60, share_encoder_decoder_embeddings=False),
     ),
     "bart": Family(transformers.BartForConditionalGeneration, transformers.BartConfig, _fairseq(**BART)),
     "m2m_100": Family(transformers.M2M100ForConditionalGeneration, transformers.M2M100Config, _fairseq(**BART)),
     "t5": Family(transformers.T5ForConditionalGeneration, transformers.T5Config, _t5()),
     "t5_gated": Family(
-        transformers.T5ForConditionalGeneration, transformers.T5Config, _t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+        transformers.T5ForConditionalGeneration,
+        transformers.T5Config,
+        _t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     ),
     "mt5": Family(transformers.MT5ForConditionalGeneration, transformers.MT5Config, _t5()),
     "umt5": Family(transformers.UMT5ForConditionalGeneration, transformers.UMT5Config, _t5()),
-}  # fmt: skip
+}
 UNTIED = ("t5_gated", "mt5")
 """Those whose file has a head of its own, as T5 1.1 and mT5 have."""
 KEYS = [(family, size) for family in FAMILIES for size in range(3)]
@@ -104,7 +133,11 @@ class Case(NamedTuple):
         """What the reference is called with."""
         source = torch.from_numpy(self.source_ids)
         mask = source != self.config.source_pad_id
-        return {"input_ids": source, "attention_mask": mask, "decoder_input_ids": torch.from_numpy(self.decoder_input_ids)}
+        return {
+            "input_ids": source,
+            "attention_mask": mask,
+            "decoder_input_ids": torch.from_numpy(self.decoder_input_ids),
+        }
 
 
 @cache
@@ -154,8 +187,13 @@ def _spread(name: str, tensor: torch.Tensor) -> float:
 
 
 def make_batch(rng: np.random.Generator, config: TransformerConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """source_ids [5, 37], decoder_input_ids [5, 31] and labels: pads on the right, on the left, inside, none, and all but one."""
-    real = [index for index in range(3, min(config.source_vocab_size, config.target_vocab_size)) if index != config.source_pad_id]
+    """source_ids [5, 37], decoder_input_ids [5, 31] and labels: pads on the right, on the left, inside, none, and all
+    but one."""
+    real = [
+        index
+        for index in range(3, min(config.source_vocab_size, config.target_vocab_size))
+        if index != config.source_pad_id
+    ]
     source, target, labels = rng.choice(real, (5, 37)), rng.choice(real, (5, 31)), rng.choice(real, (5, 31))
     source[0, 30:] = source[1, :4] = source[2, 9:15] = source[3, 1:] = config.source_pad_id
     target[0, 25:] = labels[0, 25:] = labels[2, 5:8] = config.target_pad_id
@@ -166,7 +204,8 @@ def make_batch(rng: np.random.Generator, config: TransformerConfig) -> tuple[np.
 
 
 def reference_trace(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Every hidden state, attention's weights and output, bias by distance, and the logits; gradients flow back through them."""
+    """Every hidden state, attention's weights and output, bias by distance, and the logits; gradients flow back through
+    them."""
     trace: dict[str, torch.Tensor] = {}
 
     def keep(name: str, pick: Any = lambda output: output) -> Any:
@@ -188,11 +227,15 @@ def reference_trace(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, to
             if stack == "decoder":
                 attentions["cross_attention"] = layer.layer[1].EncDecAttention if is_t5 else layer.encoder_attn
             hooks.append(
-                layer.register_forward_hook(keep(f"{name}.output", lambda output: output[0] if isinstance(output, tuple) else output))
+                layer.register_forward_hook(
+                    keep(f"{name}.output", lambda output: output[0] if isinstance(output, tuple) else output)
+                )
             )
             for place, attention in attentions.items():
                 hooks.append(attention.register_forward_hook(keep(f"{name}.{place}.output", first_of)))
-                hooks.append(attention.register_forward_hook(keep(f"{name}.{place}.weights", lambda output: output[-1])))
+                hooks.append(
+                    attention.register_forward_hook(keep(f"{name}.{place}.weights", lambda output: output[-1]))
+                )
                 if hasattr(attention, "relative_attention_bias"):
                     per_layer = model.config.model_type == "umt5"
                     of_bias = f"{name}.{place}.position_bias" if per_layer else f"{stack}.position_bias"
@@ -246,18 +289,31 @@ def precision_verdicts(case: Case, dtype: str) -> dict[str, PrecisionVerdict]:
     """Of each activation in float32 or bfloat16, weights rounded to it."""
     torch_dtype = getattr(torch, dtype)
     rounded = jax.tree.map(lambda leaf: np.asarray(jnp.asarray(leaf, dtype)), case.model.params)
-    rounded["constants"] = case.model.params.get("constants", {})  # tables stay as they are, as `port --dtype` leaves them
-    reference = type(case.torch32).from_pretrained(case.directory, dtype=torch_dtype, attn_implementation="eager").eval()
-    truth = type(case.torch32).from_pretrained(case.directory, dtype=torch_dtype, attn_implementation="eager").eval().double()
+    rounded["constants"] = case.model.params.get(
+        "constants", {}
+    )  # tables stay as they are, as `port --dtype` leaves them
+    reference = (
+        type(case.torch32).from_pretrained(case.directory, dtype=torch_dtype, attn_implementation="eager").eval()
+    )
+    truth = (
+        type(case.torch32)
+        .from_pretrained(case.directory, dtype=torch_dtype, attn_implementation="eager")
+        .eval()
+        .double()
+    )
     with torch.no_grad():
         theirs, true = (as_arrays(reference_trace(model, case.inputs())) for model in (reference, truth))
     ours = our_trace(case, rounded)
-    return {name: precision_rule(ours[name].astype(theirs[name].dtype), theirs[name], true[name], dtype) for name in theirs}
+    return {
+        name: precision_rule(ours[name].astype(theirs[name].dtype), theirs[name], true[name], dtype) for name in theirs
+    }
 
 
 @partial(jax.jit, static_argnames="config", compiler_options=QUICKLY)
 @jax.value_and_grad
-def _loss_and_gradients(params: Params, config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any) -> jax.Array:
+def _loss_and_gradients(
+    params: Params, config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any
+) -> jax.Array:
     logits = functional.apply(config, params, source_ids, decoder_input_ids)
     losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
     counted = labels != config.target_pad_id
@@ -270,7 +326,9 @@ def gradient_errors(case: Case) -> dict[str, float]:
     model.zero_grad()
     with wide_norms(model):
         logits = model(**case.inputs(), use_cache=False).logits
-    expected_loss = torch_functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(case.labels).flatten(), ignore_index=pad_id)
+    expected_loss = torch_functional.cross_entropy(
+        logits.flatten(0, 1), torch.from_numpy(case.labels).flatten(), ignore_index=pad_id
+    )
     expected_loss.backward()
     names = (case.model.origin or {})["tensors"]
     held = {name: tensor for name, tensor in model.state_dict().items() if name in names}
@@ -293,7 +351,9 @@ def cached_error(case: Case) -> float:
 
 
 @partial(jax.jit, static_argnames="config", compiler_options=QUICKLY)
-def _decoded_by_steps(config: TransformerConfig, params: Params, source_ids: jax.Array, decoder_input_ids: jax.Array) -> jax.Array:
+def _decoded_by_steps(
+    config: TransformerConfig, params: Params, source_ids: jax.Array, decoder_input_ids: jax.Array
+) -> jax.Array:
     encoder_output = functional.encode(config, params, source_ids)
     start = functional.start_decoding(config, params, encoder_output, source_ids, decoder_input_ids.shape[1])
 
@@ -313,14 +373,23 @@ def ragged_sources(config: TransformerConfig) -> np.ndarray:
 
 
 def greedy_tokens(case: Case, length: int = 24) -> tuple[np.ndarray, np.ndarray, int]:
-    """Ours and `generate`'s, [24, length] with pads after the end, and the token that ends sentences: one that comes up in most, and not at
-    once."""
+    """Ours and `generate`'s, [24, length] with pads after the end, and the token that ends sentences: one that comes up
+    in most, and not at once."""
     source_ids = ragged_sources(case.config)
-    inputs = {"input_ids": torch.from_numpy(source_ids), "attention_mask": torch.from_numpy(source_ids != case.config.source_pad_id)}
+    inputs = {
+        "input_ids": torch.from_numpy(source_ids),
+        "attention_mask": torch.from_numpy(source_ids != case.config.source_pad_id),
+    }
     start, pad_id = case.model.generation.decoder_start_id, case.config.target_pad_id
 
     def generate(eos_id: int) -> np.ndarray:
-        options = {"max_new_tokens": length, "num_beams": 1, "do_sample": False, "eos_token_id": eos_id, "pad_token_id": pad_id}
+        options = {
+            "max_new_tokens": length,
+            "num_beams": 1,
+            "do_sample": False,
+            "eos_token_id": eos_id,
+            "pad_token_id": pad_id,
+        }
         options["use_cache"] = False  # that of T5 has as many layers as the encoder, also where the decoder has more
         config = transformers.GenerationConfig(**options, decoder_start_token_id=start)
         with torch.no_grad(), wide_norms(case.torch64):
@@ -329,16 +398,29 @@ def greedy_tokens(case: Case, length: int = 24) -> tuple[np.ndarray, np.ndarray,
 
     unused = case.config.target_vocab_size  # never comes up
     endless = generate(unused)
-    firsts = {token: [int(np.argmax(row == token)) for row in endless if (row == token).any()] for token in np.unique(endless)}
-    eos_id = int(max((token for token in firsts if token != pad_id), key=lambda token: (len(set(firsts[token])), sum(firsts[token]))))
+    firsts = {
+        token: [int(np.argmax(row == token)) for row in endless if (row == token).any()] for token in np.unique(endless)
+    }
+    eos_id = int(
+        max(
+            (token for token in firsts if token != pad_id),
+            key=lambda token: (len(set(firsts[token])), sum(firsts[token])),
+        )
+    )
     ours = _greedy(
-        config=case.config, params=case.params64, source_ids=source_ids, decoder_start_id=start, eos_id=eos_id, max_decode_length=length
+        config=case.config,
+        params=case.params64,
+        source_ids=source_ids,
+        decoder_start_id=start,
+        eos_id=eos_id,
+        max_decode_length=length,
     )
     return np.asarray(ours), generate(eos_id), eos_id
 
 
 def round_trip(case: Case, folder: Path) -> tuple[Any, dict[str, Any]]:
-    """What `from_pretrained` loads of the directory that the imported model is written to, and what it says about it."""
+    """What `from_pretrained` loads of the directory that the imported model is written to, and what it says about
+    it."""
     path = folder / f"{case.directory.name}_back"
     export_checkpoint(case.model, path)
     return type(case.torch32).from_pretrained(path, output_loading_info=True)

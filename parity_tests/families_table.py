@@ -2,10 +2,14 @@
 
     python parity_tests/families_table.py [--write docs/families.md]
 
-Three sizes a family, float64. import: tensors of the directories that `save_pretrained` wrote, every one of them used. export: those of the
-model that `from_pretrained` loads from the directory that is written of them, which are the same in every bit; keys that are missing or
-unexpected would be named. Then the worst relative RMS errors: of any activation, of the loss and any gradient, of decoding with a cache
-from teacher forcing. greedy: sentences whose tokens are all those of `generate`, and in how many of them the end came up.
+Three sizes a family, float64. import: tensors of the directories that `save_pretrained` wrote, every one of them used.
+  export: those of the
+model that `from_pretrained` loads from the directory that is written of them, which are the same in every bit; keys
+that are missing or
+unexpected would be named. Then the worst relative RMS errors: of any activation, of the loss and any gradient, of
+  decoding with a cache
+from teacher forcing. greedy: sentences whose tokens are all those of `generate`, and in how many of them the end came
+  up.
 """
 
 from __future__ import annotations
@@ -54,12 +58,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--write", type=Path, help="a Markdown file whose table is replaced")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    lines = ["| family | import | export | forward | gradients | cached decoding | greedy |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| family | import | export | forward | gradients | cached decoding | greedy |",
+        "|---|---|---|---|---|---|---|",
+    ]
     with jax.enable_x64(True), jax.default_matmul_precision("highest"), tempfile.TemporaryDirectory() as folder:
         for family in FAMILIES:
             lines.append(f"| {' | '.join(row(family, Path(folder)))} |")
             print(lines[-1], flush=True)
-    versions = f"transformers {transformers.__version__}, torch {torch.__version__}, jax {jax.__version__}, NumPy {np.__version__}"
+    versions = (
+        f"transformers {transformers.__version__}, torch {torch.__version__}, jax {jax.__version__}, NumPy "
+        f"{np.__version__}"
+    )
     table = "\n".join([*lines, "", f"{versions}; on {jax.devices()[0].device_kind}."])
     if options.write:
         text = options.write.read_text(encoding="utf-8")

@@ -2,10 +2,11 @@
 
     python parity_tests/make_goldens.py [system ...]
 
-They are there to see a change that both sides make at once: make one anew only where a system is meant to compute something else, and say
-why. A file has `meta` (JSON: the reference's class and arguments, the dialect, what import is told, and each tensor's name and shape),
-`parameters` and `buffers` (the tensors' values in this order), `source_ids`, `decoder_input_ids`, the masks, `encoder.output` and `logits`
-in float64, and `position_table` where the state_dict holds none.
+They are there to see a change that both sides make at once: make one anew only where a system is meant to compute
+  something else, and say
+why. A file has `meta` (JSON: the reference's class and arguments, the dialect, what import is told, and each tensor's
+name and shape), `parameters` and `buffers` (the tensors' values in this order), `source_ids`, `decoder_input_ids`, the
+masks, `encoder.output` and `logits` in float64, and `position_table` where the state_dict holds none.
 """
 
 from __future__ import annotations
@@ -30,9 +31,15 @@ def make_arguments(name: str, system: System) -> dict[str, Any]:
     is_ladder = system.dialect.startswith("stepwise")
     num_heads = 1 if is_ladder and name != "stepwise" else 2
     arguments: dict[str, Any] = {
-        "source_vocab_size": 13, "target_vocab_size": 11, "d_model": 6, "num_heads": num_heads, "d_ff": 9, "max_length": 8,
-        "source_pad_id": 2, "target_pad_id": 1,
-    }  # fmt: skip
+        "source_vocab_size": 13,
+        "target_vocab_size": 11,
+        "d_model": 6,
+        "num_heads": num_heads,
+        "d_ff": 9,
+        "max_length": 8,
+        "source_pad_id": 2,
+        "target_pad_id": 1,
+    }
     if not is_ladder:
         arguments |= {"num_encoder_layers": 2, "num_decoder_layers": 1}
     else:
@@ -69,17 +76,31 @@ def make(name: str) -> dict[str, np.ndarray]:
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     held = model.state_dict()
     meta = {
-        "reference": f"{reference.__module__}.{reference.__qualname__}", "arguments": arguments, "dialect": system.dialect, "hints": told,
+        "reference": f"{reference.__module__}.{reference.__qualname__}",
+        "arguments": arguments,
+        "dialect": system.dialect,
+        "hints": told,
         "parameters": {path: list(parameters[path].shape) for path in held if path in parameters},
         "buffers": {path: list(buffers[path].shape) for path in held if path in buffers},
-    }  # fmt: skip
+    }
     tensors = {
         "parameters": np.concatenate([held[path].numpy().ravel() for path in meta["parameters"]]).astype(np.float32),
         "buffers": np.concatenate([np.empty(0), *(held[path].numpy().ravel() for path in meta["buffers"])]),
     }
     table = {"position_table": model.encoder.emb.positions.numpy()} if system.computes_positions else {}
-    kept = {key: value.numpy() for key, value in trace.items() if key.startswith("mask.") or key in ("encoder.output", "logits")}
-    return {"meta": np.array(json.dumps(meta)), "source_ids": batch[0], "decoder_input_ids": batch[1], **tensors, **table, **kept}
+    kept = {
+        key: value.numpy()
+        for key, value in trace.items()
+        if key.startswith("mask.") or key in ("encoder.output", "logits")
+    }
+    return {
+        "meta": np.array(json.dumps(meta)),
+        "source_ids": batch[0],
+        "decoder_input_ids": batch[1],
+        **tensors,
+        **table,
+        **kept,
+    }
 
 
 if __name__ == "__main__":

@@ -1,16 +1,21 @@
-"""`annotated_zh` at its debug sizes on Tatoeba, trained by its program's loop in PyTorch and by this project's step in JAX, side by side.
+"""`annotated_zh` at its debug sizes on Tatoeba, trained by its program's loop in PyTorch and by this project's step in
+JAX, side by side.
 
     python parity_tests/one_epoch.py [--only exact|dropout] [--data FOLDER] [--epochs 1] [--seeds 5] [--json FILE]
 
-Both sides take the same first weights and the same batches: its program's, 64 pairs sorted by the source's length, the order of the batches
-shuffled once. Each is padded to one of a few shapes, on both sides alike, so that XLA compiles few programs: in this system padding changes
+Both sides take the same first weights and the same batches: its program's, 64 pairs sorted by the source's length, the
+  order of the batches
+shuffled once. Each is padded to one of a few shapes, on both sides alike, so that XLA compiles few programs: in this
+  system padding changes
 nothing but rounding.
 
-exact: one epoch in float64 without dropout. Every step's loss, the dev loss and the weights at the end are compared; beside them stands
-PyTorch against itself, each of its first weights changed in the last bit. The exit code is 1 if a step's loss is not finite, or differs by
-more than 1e-9.
+exact: one epoch in float64 without dropout. Every step's loss, the dev loss and the weights at the end are compared;
+  beside them stands
+PyTorch against itself, each of its first weights changed in the last bit. The exit code is 1 if a step's loss is not
+finite, or differs by more than 1e-9.
 
-dropout: float32, each framework with random numbers of its own, so that only the distribution of the dev losses can be compared. A seed is
+dropout: float32, each framework with random numbers of its own, so that only the distribution of the dev losses can be
+  compared. A seed is
 one draw of first weights and order for both sides.
 
 The data's folder, with train.tsv and dev.tsv, is by default data/tatoeba_en_zh under JAX_TRANSFORMER_SHARED.
@@ -105,10 +110,15 @@ def sorted_batches(pairs: TokenPairs, corpus: PreparedCorpus, shapes: Shapes = S
         lengths = next((shape for shape in shapes if shape[0] >= longest[0] and shape[1] >= longest[1]), longest)
         batches.append(
             assemble(
-                pairs, Shape(len(indices), *lengths), indices,
-                source_pad_id=source.pad_id, target_pad_id=target.pad_id, bos_id=target.bos_id, eos_id=target.eos_id,
+                pairs,
+                Shape(len(indices), *lengths),
+                indices,
+                source_pad_id=source.pad_id,
+                target_pad_id=target.pad_id,
+                bos_id=target.bos_id,
+                eos_id=target.eos_id,
             )
-        )  # fmt: skip
+        )
     return batches
 
 
@@ -125,7 +135,9 @@ def make_task(corpus: PreparedCorpus, seed: int, epochs: int, shapes: Shapes = S
 def first_model(corpus: PreparedCorpus, seed: int, dtype: torch.dtype) -> AnnotatedZhTransformer:
     """As the program begins: Xavier uniform on every matrix, embeddings too."""
     torch.manual_seed(seed)
-    vocabularies = {f"{side}_vocab_size": getattr(corpus, f"{side}_tokenizer").vocab_size for side in ("source", "target")}
+    vocabularies = {
+        f"{side}_vocab_size": getattr(corpus, f"{side}_tokenizer").vocab_size for side in ("source", "target")
+    }
     model = AnnotatedZhTransformer(**vocabularies, **SIZES, dtype=dtype)
     for parameter in model.parameters():
         if parameter.ndim > 1:
@@ -160,7 +172,9 @@ def train_in_torch(model: AnnotatedZhTransformer, config: TransformerConfig, tas
         model.eval()
         with torch.no_grad():
             tokens = [int((batch.labels != config.target_pad_id).sum()) for batch in task.dev]
-            return sum(loss_of(batch).item() * count for batch, count in zip(task.dev, tokens, strict=True)) / sum(tokens)
+            return sum(loss_of(batch).item() * count for batch, count in zip(task.dev, tokens, strict=True)) / sum(
+                tokens
+            )
 
     losses, dev_losses = [], []
     for _ in range(task.epochs):
@@ -179,13 +193,19 @@ def train_in_torch(model: AnnotatedZhTransformer, config: TransformerConfig, tas
 def train_in_jax(config: TransformerConfig, params: Params, task: Task, seed: int = 0) -> Trained:
     """This project's step; dropout is a function of the seed, and as the config says."""
     train = dataclasses.replace(RECIPE.train, accumulate=1, seed=seed)
-    state, train_step, evaluate = init_state(config, train, params), make_train_step(config, train), make_evaluation_step(config)
+    state, train_step, evaluate = (
+        init_state(config, train, params),
+        make_train_step(config, train),
+        make_evaluation_step(config),
+    )
     losses, dev_losses = [], []
     for _ in range(task.epochs):
         for batch in task.train:
             state, metrics = train_step(state, batch)
             losses.append(float(metrics["loss"]))
-        total, tokens = np.sum([[float(number) for number in evaluate(all_params(state), batch)] for batch in task.dev], axis=0)
+        total, tokens = np.sum(
+            [[float(number) for number in evaluate(all_params(state), batch)] for batch in task.dev], axis=0
+        )
         dev_losses.append(float(total / tokens))
     weights = {path: np.asarray(leaf) for path, leaf in flatten(jax.device_get(all_params(state))).items()}
     return Trained(losses, dev_losses, per_layer(weights))
@@ -199,7 +219,8 @@ GROWTH = (1, 10, 30, 100, 200)
 
 
 EPOCH_LOSS_RELATIVE = 1e-9
-"""Each loss of a whole epoch: ten times what the fifty steps of a trajectory may differ by, for training amplifies rounding."""
+"""Each loss of a whole epoch: ten times what the fifty steps of a trajectory may differ by, for training amplifies
+rounding."""
 
 
 class Differences(NamedTuple):
@@ -252,13 +273,20 @@ def measure_exactly(corpus: PreparedCorpus, seed: int = 0) -> dict[str, Any]:
         step = int(difference.losses.argmax())
         path = max(difference.weights, key=lambda path: difference.weights[path])
         print(f"{name} against torch, {len(difference.losses)} steps:")
-        print(f"  losses: at most {difference.losses.max():.1e}, at step {step + 1}; dev loss: {difference.dev_loss:.1e}")
+        print(
+            f"  losses: at most {difference.losses.max():.1e}, at step {step + 1}; dev loss: {difference.dev_loss:.1e}"
+        )
         print("  losses, at most until step " + ", ".join(f"{k}: {difference.losses[:k].max():.1e}" for k in GROWTH))
-        print(f"  weights: at most {difference.weights[path]:.1e}, {path}; key biases: {difference.key_biases:.1e}", flush=True)
+        print(
+            f"  weights: at most {difference.weights[path]:.1e}, {path}; key biases: {difference.key_biases:.1e}",
+            flush=True,
+        )
     return {
         "losses": theirs.losses,
         "dev_losses": theirs.dev_losses,
-        "differences": {name: {**difference._asdict(), "losses": difference.losses.tolist()} for name, difference in found.items()},
+        "differences": {
+            name: {**difference._asdict(), "losses": difference.losses.tolist()} for name, difference in found.items()
+        },
     }
 
 
@@ -268,7 +296,8 @@ def complaint(losses: Sequence[float]) -> str:
     if not wrong:
         return ""
     return (
-        f"FAILED: {len(wrong)} of {len(losses)} losses are not finite, or differ from torch's by more than {EPOCH_LOSS_RELATIVE:g}; "
+        f"FAILED: {len(wrong)} of {len(losses)} losses are not finite, or differ from torch's by more than "
+        f"{EPOCH_LOSS_RELATIVE:g}; "
         f"the first at step {wrong[0] + 1}, by {losses[wrong[0]]:.1e}"
     )
 
@@ -284,7 +313,10 @@ def measure_dropout(corpus: PreparedCorpus, epochs: int, seeds: int) -> dict[str
         config, params = imported(model, corpus)
         ours = timed(f"seed {seed}, JAX", lambda: train_in_jax(config, params, task, seed))  # noqa: B023
         theirs = timed(f"seed {seed}, PyTorch", lambda: train_in_torch(model, config, task, with_dropout=True))  # noqa: B023
-        print(f"  dev loss after each epoch: JAX {listed(ours.dev_losses)}, PyTorch {listed(theirs.dev_losses)}", flush=True)
+        print(
+            f"  dev loss after each epoch: JAX {listed(ours.dev_losses)}, PyTorch {listed(theirs.dev_losses)}",
+            flush=True,
+        )
         rows.append({"seed": seed, "jax": ours.dev_losses, "torch": theirs.dev_losses})
     return {"rows": rows, "by_epoch": [summary(rows, epoch) for epoch in range(epochs)]}
 
@@ -301,8 +333,10 @@ def summary(rows: list[dict[str, Any]], epoch: int) -> dict[str, float]:
     smaller = min(found["jax_deviation"], found["torch_deviation"])
     verdict = "less" if abs(found["difference"]) < smaller else "NOT less"
     print(
-        f"epoch {epoch + 1}: JAX {found['jax_mean']:.4f} ± {found['jax_deviation']:.4f}, PyTorch {found['torch_mean']:.4f} ± "
-        f"{found['torch_deviation']:.4f}; the means differ by {found['difference']:+.4f}, {verdict} than the smaller deviation; "
+        f"epoch {epoch + 1}: JAX {found['jax_mean']:.4f} ± {found['jax_deviation']:.4f}, PyTorch "
+        f"{found['torch_mean']:.4f} ± "
+        f"{found['torch_deviation']:.4f}; the means differ by {found['difference']:+.4f}, {verdict} than the smaller "
+        "deviation; "
         f"within a seed by {found['difference']:+.4f} ± {found['difference_deviation']:.4f}"
     )
     return found
@@ -325,7 +359,13 @@ def timed(what: str, work: Callable[[], Any]) -> Any:
 def machine() -> dict[str, Any]:
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     cpu = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
-    return {"cpu": cpu, "cores": os.cpu_count(), "python": platform.python_version(), "jax": version("jax"), "torch": version("torch")}
+    return {
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "jax": version("jax"),
+        "torch": version("torch"),
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -13,7 +13,12 @@ from torch.optim import lr_scheduler
 Loss = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """(logits [N, V], labels [N], pad id) → the mean over tokens."""
 
-NO_DROPOUT = {"dropout_rate": 0.0, "embedding_dropout_rate": 0.0, "attention_dropout_rate": 0.0, "feed_forward_dropout_rate": 0.0}
+NO_DROPOUT = {
+    "dropout_rate": 0.0,
+    "embedding_dropout_rate": 0.0,
+    "attention_dropout_rate": 0.0,
+    "feed_forward_dropout_rate": 0.0,
+}
 """In a TransformerConfig."""
 
 
@@ -25,7 +30,10 @@ def divergence(epsilon: float) -> Loss:
         targets.scatter_(1, labels[:, None], 1.0 - epsilon)
         targets[:, pad_id] = 0.0
         targets[labels == pad_id] = 0.0
-        return torch_functional.kl_div(torch.log_softmax(logits, dim=-1), targets, reduction="sum") / (labels != pad_id).sum()
+        return (
+            torch_functional.kl_div(torch.log_softmax(logits, dim=-1), targets, reduction="sum")
+            / (labels != pad_id).sum()
+        )
 
     return loss
 
@@ -40,5 +48,7 @@ def noam(warmup: int, first: int) -> Callable[[torch.optim.Optimizer, int], Any]
     return lambda optimizer, d_model: lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, d_model))
 
 
-def adam(rate: float, b2: float = 0.999, eps: float = 1e-8, **options: Any) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
+def adam(
+    rate: float, b2: float = 0.999, eps: float = 1e-8, **options: Any
+) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
     return lambda parameters: torch.optim.Adam(parameters, rate, (0.9, b2), eps, **options)

@@ -1,4 +1,5 @@
-"""How far PyTorch is from itself after 300 steps of stepwise on 50 real pairs, its first weights changed in the last bit.
+"""How far PyTorch is from itself after 300 steps of stepwise on 50 real pairs, its first weights changed in the last
+bit.
 
     python parity_tests/stepwise_drift.py [--seeds 20]
 
@@ -34,7 +35,9 @@ def train(seed: int, nudged: bool) -> np.ndarray:
     for number in range(STEPS):
         rows = slice(BATCH) if number % 2 == 0 else slice(BATCH, PAIRS)
         optimizer.zero_grad()
-        loss = torch_functional.cross_entropy(model(source_ids[rows], inputs[rows]).flatten(0, 1), labels[rows].flatten())
+        loss = torch_functional.cross_entropy(
+            model(source_ids[rows], inputs[rows]).flatten(0, 1), labels[rows].flatten()
+        )
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
@@ -51,7 +54,8 @@ def main() -> None:
         losses, others = train(seed, nudged=False), train(seed, nudged=True)
         apart = np.abs(others / losses - 1.0)
         print(
-            f"seed {seed}: relative difference at most {apart.max():.0e}, in the last step {apart[-1]:.0e}; loss {losses[-1]:.3f}",
+            f"seed {seed}: relative difference at most {apart.max():.0e}, in the last step {apart[-1]:.0e}; loss "
+            f"{losses[-1]:.3f}",
             flush=True,
         )
 

@@ -1,8 +1,10 @@
-"""The published systems as pairs: a reference in PyTorch with random weights, the JAX model that they are imported into, and a batch.
+"""The published systems as pairs: a reference in PyTorch with random weights, the JAX model that they are imported
+into, and a batch.
 
-Inputs are such that mistakes show: all sizes differ pairwise; padding stands right, left and inside; there are a sentence of one token and
-one of nothing but padding; pad ids are anywhere, and others on either side; every parameter is random, biases and the scales of norms
-included.
+Inputs are such that mistakes show: all sizes differ pairwise; padding stands right, left and inside; there are a
+  sentence of one token and
+one of nothing but padding; pad ids are anywhere, and others on either side; every parameter is random, biases and the
+scales of norms included.
 """
 
 from __future__ import annotations
@@ -63,7 +65,10 @@ SYSTEMS = {
     "harvard": System("harvard", harvard.HarvardTransformer, harvard.greedy),
     "codersarts": System("codersarts", codersarts.CodersartsTransformer, codersarts.greedy),
     "codersarts_as_meant": System(
-        "codersarts", partial(codersarts.CodersartsTransformer, position_index="column"), codersarts.greedy, {"position_index": "column"}
+        "codersarts",
+        partial(codersarts.CodersartsTransformer, position_index="column"),
+        codersarts.greedy,
+        {"position_index": "column"},
     ),
     "sayhello": System("sayhello", sayhello.SayhelloTransformer, sayhello.greedy),
     "sayhello_article": System("sayhello", partial(sayhello.SayhelloTransformer, attention_bias=True), sayhello.greedy),
@@ -105,7 +110,8 @@ class Case(NamedTuple):
 
 @cache
 def make_case(name: str, max_length: int | None = None) -> Case:
-    """The case of one of the SYSTEMS, or a TIED one; the same whenever it is made. `max_length`: rows of its tables, if not drawn."""
+    """The case of one of the SYSTEMS, or a TIED one; the same whenever it is made. `max_length`: rows of its tables, if
+    not drawn."""
     rng, system = np.random.default_rng([*name.encode()]), (SYSTEMS | TIED)[name]
     arguments = make_arguments(rng, system)
     arguments["max_length"] = max_length or arguments["max_length"]
@@ -126,16 +132,27 @@ def make_case(name: str, max_length: int | None = None) -> Case:
 
 
 def make_arguments(rng: np.random.Generator, system: System) -> dict[str, Any]:
-    """Sizes no two of which are equal (but the vocabularies of one embedding), and two pad ids, each a token of both sides."""
+    """Sizes no two of which are equal (but the vocabularies of one embedding), and two pad ids, each a token of both
+    sides."""
     num_heads, head_dim = (int(size) for size in rng.choice(np.array(system.heads)))
-    d_ff, source_vocab_size, target_vocab_size, max_length = (int(size) for size in rng.choice(np.arange(41, 60), 4, replace=False))
+    d_ff, source_vocab_size, target_vocab_size, max_length = (
+        int(size) for size in rng.choice(np.arange(41, 60), 4, replace=False)
+    )
     if system.hints.get("share_embeddings"):
         source_vocab_size = target_vocab_size
-    source_pad_id, target_pad_id = (int(token) for token in rng.choice(min(source_vocab_size, target_vocab_size), 2, replace=False))
+    source_pad_id, target_pad_id = (
+        int(token) for token in rng.choice(min(source_vocab_size, target_vocab_size), 2, replace=False)
+    )
     sizes = {
-        "source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size, "d_model": num_heads * head_dim,
-        "num_heads": num_heads, "d_ff": d_ff, "max_length": max_length, "source_pad_id": source_pad_id, "target_pad_id": target_pad_id,
-    }  # fmt: skip
+        "source_vocab_size": source_vocab_size,
+        "target_vocab_size": target_vocab_size,
+        "d_model": num_heads * head_dim,
+        "num_heads": num_heads,
+        "d_ff": d_ff,
+        "max_length": max_length,
+        "source_pad_id": source_pad_id,
+        "target_pad_id": target_pad_id,
+    }
     if not system.dialect.startswith("stepwise"):
         return sizes | {"num_encoder_layers": 3, "num_decoder_layers": 2}
     return sizes | {"num_layers": 2 if system.dialect in ("stepwise", "stepwise_sublayers", "stepwise_layers") else 1}
@@ -153,9 +170,11 @@ def randomise(model: nn.Module, rng: np.random.Generator) -> None:
 
 
 def balance(model: nn.Module, batch: tuple[np.ndarray, np.ndarray]) -> None:
-    """Takes from the head's bias what all places of the batch share in their logits, so that no word is the likeliest of them everywhere.
+    """Takes from the head's bias what all places of the batch share in their logits, so that no word is the likeliest
+    of them everywhere.
 
-    Random biases, those of norms above all, give every place the same large part: after a few layers it would choose the words alone.
+    Random biases, those of norms above all, give every place the same large part: after a few layers it would choose
+      the words alone.
     """
     *_, head_bias = model.parameters()
     with torch.no_grad():
@@ -192,8 +211,13 @@ def make_batch(rng: np.random.Generator, sizes: dict[str, Any]) -> tuple[np.ndar
 
 def bits(tensors: Mapping[str, Any]) -> list[tuple[str, tuple[int, ...], str, bytes]]:
     """Name, shape, dtype and bytes of torch tensors or arrays, in their order."""
-    arrays = {name: value.view(torch.uint8) if isinstance(value, torch.Tensor) else value for name, value in tensors.items()}
-    return [(name, tuple(tensors[name].shape), str(tensors[name].dtype), np.asarray(array).tobytes()) for name, array in arrays.items()]
+    arrays = {
+        name: value.view(torch.uint8) if isinstance(value, torch.Tensor) else value for name, value in tensors.items()
+    }
+    return [
+        (name, tuple(tensors[name].shape), str(tensors[name].dtype), np.asarray(array).tobytes())
+        for name, array in arrays.items()
+    ]
 
 
 def per_layer(gradients: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -217,7 +241,9 @@ def torch_trace(model: nn.Module, case: Case) -> OrderedDict[str, np.ndarray]:
     return OrderedDict((name, value.numpy()) for name, value in trace.items())
 
 
-def jax_trace(config: TransformerConfig, params: Params, case: Case, *, quickly: bool = False) -> OrderedDict[str, np.ndarray]:
+def jax_trace(
+    config: TransformerConfig, params: Params, case: Case, *, quickly: bool = False
+) -> OrderedDict[str, np.ndarray]:
     """`quickly`: without XLA's optimisations, which users don't go without."""
     run = quick_trace if quickly else partial(functional.apply, return_trace=True)
     _, trace = run(config, params, case.source_ids, case.decoder_input_ids)
@@ -236,8 +262,8 @@ def attended(name: str, trace: OrderedDict[str, np.ndarray]) -> np.ndarray | Non
 
 
 def make_labels(case: Case, counts_fully_masked: bool | None = None) -> np.ndarray:
-    """Labels [B, T], pads here and there. `counts_fully_masked`: also where nothing may be attended; None: unless the system is `pytorch`,
-    whose gradients are others there (test_pytorch.py)."""
+    """Labels [B, T], pads here and there. `counts_fully_masked`: also where nothing may be attended; None: unless the
+    system is `pytorch`, whose gradients are others there (test_pytorch.py)."""
     rng, config = np.random.default_rng(0), case.config
     labels = rng.integers(config.target_vocab_size, size=case.decoder_input_ids.shape)
     if counts_fully_masked is False or (counts_fully_masked is None and case.system.dialect == "pytorch"):
@@ -254,9 +280,15 @@ def torch_gradients(case: Case, labels: np.ndarray, trace: Trace | None = None) 
     model.zero_grad()
     logits = model(*case.ids(), trace=trace)
     pad_id = case.config.target_pad_id
-    torch_functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten(), ignore_index=pad_id).backward()
+    torch_functional.cross_entropy(
+        logits.flatten(0, 1), torch.from_numpy(labels).flatten(), ignore_index=pad_id
+    ).backward()
     gradients = {name: torch.zeros_like(tensor) for name, tensor in model.state_dict().items()}
-    gradients |= {name: parameter.grad for name, parameter in model.named_parameters(remove_duplicate=False) if parameter.grad is not None}
+    gradients |= {
+        name: parameter.grad
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+        if parameter.grad is not None
+    }
     return flatten(params_from_state_dict(case.config, gradients, case.system.dialect))
 
 
@@ -279,10 +311,14 @@ quick_greedy = jax.jit(greedy, static_argnames=("config", "max_decode_length"), 
 def jax_gradients(case: Case, labels: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """Those of the parameters, by path, and those of everything in the trace but the masks, by name.
 
-    The latter are the gradients of zeros that are added to what the trace has. One program has both, so that it is compiled once a case.
+    The latter are the gradients of zeros that are added to what the trace has. One program has both, so that it is
+    compiled once a case.
     """
     trace = jax.eval_shape(
-        partial(functional.apply, case.config, return_trace=True), case.params64, case.source_ids, case.decoder_input_ids
+        partial(functional.apply, case.config, return_trace=True),
+        case.params64,
+        case.source_ids,
+        case.decoder_input_ids,
     )[1]
     zeros = {name: np.zeros(value.shape, value.dtype) for name, value in trace.items() if not name.startswith("mask.")}
     both = _gradients(case.params64, zeros, case.config, case.source_ids, case.decoder_input_ids, labels)

@@ -38,16 +38,30 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Model:
     folder = tmp_path_factory.mktemp("trained")
     config = RunConfig(
         model=TransformerConfig(
-            d_model=64, num_heads=4, d_ff=128, num_encoder_layers=2, num_decoder_layers=2, max_length=48, norm_placement="pre",
-            final_norm=True, dropout_rate=0.1,
+            d_model=64,
+            num_heads=4,
+            d_ff=128,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            max_length=48,
+            norm_placement="pre",
+            final_norm=True,
+            dropout_rate=0.1,
         ),
-        data=DataConfig(phrasebook_pairs=5000, max_length=32, batch_tokens=1024, num_shapes=1, cache_dir=str(folder / "cache")),
+        data=DataConfig(
+            phrasebook_pairs=5000, max_length=32, batch_tokens=1024, num_shapes=1, cache_dir=str(folder / "cache")
+        ),
         train=TrainConfig(
-            max_steps=100, schedule="constant", learning_rate=3e-3, warmup_steps=30, label_smoothing=0.0, evaluate_every=100,
+            max_steps=100,
+            schedule="constant",
+            learning_rate=3e-3,
+            warmup_steps=30,
+            label_smoothing=0.0,
+            evaluate_every=100,
             evaluate_sentences=0,
         ),
         run_dir=str(folder / "run"),
-    )  # fmt: skip
+    )
     with jax.enable_x64(False):
         return load_model(train(config).model)
 
@@ -62,11 +76,20 @@ def exported(trained: Model, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def in_torch(model: Model, path: Path, dtype: torch.dtype) -> PytorchTransformer:
     config = model.config
     reference = PytorchTransformer(
-        source_vocab_size=config.source_vocab_size, target_vocab_size=config.target_vocab_size, d_model=config.d_model,
-        num_heads=config.num_heads, d_ff=config.d_ff, num_encoder_layers=config.num_encoder_layers,
-        num_decoder_layers=config.num_decoder_layers, max_length=config.max_length, source_pad_id=config.source_pad_id,
-        target_pad_id=config.target_pad_id, norm_first=True, norm_eps=config.norm_eps, dtype=dtype,
-    )  # fmt: skip
+        source_vocab_size=config.source_vocab_size,
+        target_vocab_size=config.target_vocab_size,
+        d_model=config.d_model,
+        num_heads=config.num_heads,
+        d_ff=config.d_ff,
+        num_encoder_layers=config.num_encoder_layers,
+        num_decoder_layers=config.num_decoder_layers,
+        max_length=config.max_length,
+        source_pad_id=config.source_pad_id,
+        target_pad_id=config.target_pad_id,
+        norm_first=True,
+        norm_eps=config.norm_eps,
+        dtype=dtype,
+    )
     reference.load_state_dict(torch.load(path, weights_only=True), strict=True)
     return reference.eval()
 
@@ -83,10 +106,18 @@ def held_out(model: Model) -> Batch:
 
     source, target = tokenizers(model)
     english, german = zip(*sample_pairs("test", 40, seed=11), strict=True)
-    pairs = TokenPairs(Sentences.pack(source.encode(english), english), Sentences.pack(target.encode(german), german), max_length=48)
+    pairs = TokenPairs(
+        Sentences.pack(source.encode(english), english), Sentences.pack(target.encode(german), german), max_length=48
+    )
     shape = Shape(40, int(pairs.source_lengths.max()), int(pairs.target_lengths.max()) + 1)
     return assemble(
-        pairs, shape, np.arange(40), source_pad_id=source.pad_id, target_pad_id=target.pad_id, bos_id=target.bos_id, eos_id=target.eos_id
+        pairs,
+        shape,
+        np.arange(40),
+        source_pad_id=source.pad_id,
+        target_pad_id=target.pad_id,
+        bos_id=target.bos_id,
+        eos_id=target.eos_id,
     )
 
 
@@ -103,7 +134,9 @@ def test_logits_are_those_of_torch(trained: Model, exported: Path) -> None:
     logits = {}
     for dtype, params in ((torch.float32, trained.params), (torch.float64, wide(trained.params))):
         with torch.no_grad():
-            theirs = in_torch(trained, exported, dtype)(as_torch(batch.source_ids), as_torch(batch.decoder_input_ids)).numpy()
+            theirs = in_torch(trained, exported, dtype)(
+                as_torch(batch.source_ids), as_torch(batch.decoder_input_ids)
+            ).numpy()
         ours = np.asarray(functional.apply(trained.config, params, batch.source_ids, batch.decoder_input_ids))
         assert ours.dtype == theirs.dtype
         logits[dtype] = ours, theirs
@@ -116,8 +149,12 @@ def test_gradients_are_those_of_torch(trained: Model, exported: Path) -> None:
     batch, config = held_out(trained), trained.config
     reference = in_torch(trained, exported, torch.float64)
     logits = reference(as_torch(batch.source_ids), as_torch(batch.decoder_input_ids))
-    torch_functional.cross_entropy(logits.flatten(0, 1), as_torch(batch.labels).flatten(), ignore_index=config.target_pad_id).backward()
-    named = {name: parameter.grad.numpy() for name, parameter in reference.named_parameters() if parameter.grad is not None}
+    torch_functional.cross_entropy(
+        logits.flatten(0, 1), as_torch(batch.labels).flatten(), ignore_index=config.target_pad_id
+    ).backward()
+    named = {
+        name: parameter.grad.numpy() for name, parameter in reference.named_parameters() if parameter.grad is not None
+    }
     theirs = flatten(params_from_state_dict(config, {**named, "positions": reference.positions.numpy()}, "pytorch"))
 
     @jax.jit
@@ -145,7 +182,11 @@ def test_greedy_translations_are_those_of_torch(trained: Model, exported: Path) 
         row[: len(sentence)] = sentence
     generation = trained.generation
     tokens = greedy(
-        reference, as_torch(padded), generation.decoder_start_id, generation.eos_id, max_decode_length=trained.config.max_length
+        reference,
+        as_torch(padded),
+        generation.decoder_start_id,
+        generation.eos_id,
+        max_decode_length=trained.config.max_length,
     )
     rows = [row[: row.index(target.eos_id)] if target.eos_id in row else row for row in np.asarray(tokens).tolist()]
     theirs = target.decode([[token for token in row if token != generation.decoder_start_id] for row in rows])
@@ -156,10 +197,17 @@ def test_greedy_translations_are_those_of_torch(trained: Model, exported: Path) 
 def test_it_comes_back_bit_for_bit(trained: Model, exported: Path) -> None:
     config, generation = trained.config, trained.generation
     back = import_checkpoint(
-        exported, num_heads=config.num_heads, source_pad_id=config.source_pad_id, target_pad_id=config.target_pad_id,
-        norm_placement="pre", activation=config.activation, decoder_start_id=generation.decoder_start_id, eos_id=generation.eos_id,
-        share_embeddings=False, tie_head=False,
-    )  # fmt: skip
+        exported,
+        num_heads=config.num_heads,
+        source_pad_id=config.source_pad_id,
+        target_pad_id=config.target_pad_id,
+        norm_placement="pre",
+        activation=config.activation,
+        decoder_start_id=generation.decoder_start_id,
+        eos_id=generation.eos_id,
+        share_embeddings=False,
+        tie_head=False,
+    )
     before, after = flatten(trained.params), flatten(back.params)
     assert before.keys() == after.keys()
     for path in before:

@@ -43,7 +43,9 @@ def test_every_call_of_every_submodule(tmp_path: Path) -> None:
     kept = read_arrays(tmp_path / "trace.npz")
     assert list(kept.arrays) == list(found)
     assert kept.notes["framework"].startswith("torch 2")
-    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()), "hooks are taken off again"
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules()), (
+        "hooks are taken off again"
+    )
 
 
 def test_keyword_arguments_and_bfloat16(tmp_path: Path) -> None:
@@ -61,7 +63,8 @@ def test_a_fused_layer_shows_its_submodules() -> None:
 
 
 class Attentions(nn.Module):
-    """Softmaxes of every sort: its own, one in C++, a module's, and those of a fused attention with and without its weights."""
+    """Softmaxes of every sort: its own, one in C++, a module's, and those of a fused attention with and without its
+    weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -96,7 +99,9 @@ def test_softmaxes_wherever_they_are_computed(attentions: Attentions) -> None:
     np.testing.assert_allclose(found["output@logits"], scores, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(found["output@logits#2"], scores / 2, rtol=1e-12, atol=1e-14)
     assert found["fused@logits"].shape == (3, 2, 5, 5)
-    np.testing.assert_allclose(found["fused#2@logits"].reshape(3, 2, 5, 5), found["fused@logits"], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        found["fused#2@logits"].reshape(3, 2, 5, 5), found["fused@logits"], rtol=1e-12, atol=1e-14
+    )
     for name in [name for name in found if "@logits" in name]:
         exponentials = np.exp(found[name])
         weights = exponentials / exponentials.sum(-1, keepdims=True)

@@ -1,4 +1,5 @@
-"""Decoding against transformers' `generate`: the same tokens and scores of every hypothesis, and the same defaults of a checkpoint."""
+"""Decoding against transformers' `generate`: the same tokens and scores of every hypothesis, and the same defaults of a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -49,10 +50,18 @@ class Search:
                 torch.from_numpy(self.sources),
                 attention_mask=torch.from_numpy(self.sources != config.source_pad_id),
                 decoder_input_ids=torch.tensor([[generation.decoder_start_id, *prefix]] * len(self.sources)),
-                decoder_start_token_id=generation.decoder_start_id, eos_token_id=generation.eos_id, pad_token_id=config.target_pad_id,
-                max_new_tokens=MOST, use_cache=False, num_beams=beams,
-                num_return_sequences=beams, do_sample=False, return_dict_in_generate=True, output_scores=True, **options,
-            )  # fmt: skip
+                decoder_start_token_id=generation.decoder_start_id,
+                eos_token_id=generation.eos_id,
+                pad_token_id=config.target_pad_id,
+                max_new_tokens=MOST,
+                use_cache=False,
+                num_beams=beams,
+                num_return_sequences=beams,
+                do_sample=False,
+                return_dict_in_generate=True,
+                output_scores=True,
+                **options,
+            )
         scores = found.sequences_scores if beams > 1 else torch.zeros(len(self.sources))
         sequences = self.padded(found.sequences[:, 1:].numpy().reshape(len(self.sources), beams, -1))
         return sequences, scores.numpy().reshape(len(self.sources), beams)
@@ -66,7 +75,9 @@ class Search:
         decoding = DecodingConfig(beam_size=beams, num_return=beams, max_new_tokens=MOST, **options)
         return generate(self.model, self.sources, decoding, prefix_ids=[prefix] * len(self.sources))
 
-    def assert_same(self, beams: int, theirs: dict[str, Any], ours: dict[str, Any], prefix: list[int] | None = None) -> np.ndarray:
+    def assert_same(
+        self, beams: int, theirs: dict[str, Any], ours: dict[str, Any], prefix: list[int] | None = None
+    ) -> np.ndarray:
         """The same hypotheses, in the same order, and scores; returns the hypotheses."""
         sequences, scores = self.theirs(beams, prefix or [], **theirs)
         found = self.ours(beams, prefix or [], **ours)
@@ -87,7 +98,9 @@ def make_search(family: str, folder: Path) -> Search:
     never = {free.decoder_start_id, free.eos_id, case.config.target_pad_id}
     common = [int(token) for token in tokens[np.argsort(-counts)] if token not in never]
     generation = dataclasses.replace(free, eos_id=common[1])
-    return dataclasses.replace(search, model=dataclasses.replace(case.model, generation=generation), common=common[:1] + common[2:])
+    return dataclasses.replace(
+        search, model=dataclasses.replace(case.model, generation=generation), common=common[:1] + common[2:]
+    )
 
 
 PENALTIES = (1.0, 0.0, 2.0, -0.5)
@@ -133,7 +146,10 @@ def test_what_may_and_must_be_decoded(beams: int, folder: Path) -> None:
         ({"bad_words_ids": [list(word) for word in words]}, {"bad_words": words}),
         ({"bad_words_ids": [[first]], "renormalize_logits": True}, {"bad_words": ((first,),), "renormalize": True}),
         ({"min_length": 6}, {"min_new_tokens": 5}),
-        ({"forced_bos_token_id": first, "forced_eos_token_id": eos_id}, {"forced_bos_id": first, "forced_eos_id": eos_id}),
+        (
+            {"forced_bos_token_id": first, "forced_eos_token_id": eos_id},
+            {"forced_bos_id": first, "forced_eos_id": eos_id},
+        ),
         (
             {"no_repeat_ngram_size": 3, "bad_words_ids": [[third]], "min_new_tokens": 3, "forced_eos_token_id": eos_id},
             {"no_repeat_ngram": 3, "bad_words": ((third,),), "min_new_tokens": 3, "forced_eos_id": eos_id},
@@ -159,20 +175,40 @@ def test_a_prompt(beams: int, folder: Path) -> None:
 
 OF_CHECKPOINTS: dict[str, dict[str, Any]] = {
     "opus_mt": {
-        "num_beams": 6, "bad_words_ids": [["pad"]], "max_length": 17, "forced_eos_token_id": "eos", "renormalize_logits": True,
+        "num_beams": 6,
+        "bad_words_ids": [["pad"]],
+        "max_length": 17,
+        "forced_eos_token_id": "eos",
+        "renormalize_logits": True,
     },
     "bart_large_cnn": {
-        "num_beams": 4, "length_penalty": 2.0, "max_length": 18, "min_length": 7, "early_stopping": True, "no_repeat_ngram_size": 3,
-        "forced_bos_token_id": "first", "forced_eos_token_id": "eos",
+        "num_beams": 4,
+        "length_penalty": 2.0,
+        "max_length": 18,
+        "min_length": 7,
+        "early_stopping": True,
+        "no_repeat_ngram_size": 3,
+        "forced_bos_token_id": "first",
+        "forced_eos_token_id": "eos",
     },
     "nllb": {"max_length": 20},
     "t5": {},
     "several": {
-        "num_beams": 4, "length_penalty": 0.8, "early_stopping": "never", "no_repeat_ngram_size": 2, "forced_eos_token_id": ["eos"],
-        "bad_words_ids": [["pad"], ["second"], ["eos"], ["third", "first"]], "min_new_tokens": 5, "min_length": 9, "max_new_tokens": 14,
-        "max_length": 3, "renormalize_logits": True, "temperature": 0.3, "top_p": 0.9,
+        "num_beams": 4,
+        "length_penalty": 0.8,
+        "early_stopping": "never",
+        "no_repeat_ngram_size": 2,
+        "forced_eos_token_id": ["eos"],
+        "bad_words_ids": [["pad"], ["second"], ["eos"], ["third", "first"]],
+        "min_new_tokens": 5,
+        "min_length": 9,
+        "max_new_tokens": 14,
+        "max_length": 3,
+        "renormalize_logits": True,
+        "temperature": 0.3,
+        "top_p": 0.9,
     },
-}  # fmt: skip
+}
 """What the checkpoints of these names say, in other ids, and of shorter sentences; and more at once."""
 
 
@@ -183,10 +219,18 @@ def with_ids(value: Any, ids: dict[str, int]) -> Any:
 
 
 def saying(search: Search, options: dict[str, Any], path: Path, *, legacy: bool = False) -> Path:
-    """The directory of the search's model, whose generation_config.json (or of old, config.json) says this beside the special ids."""
+    """The directory of the search's model, whose generation_config.json (or of old, config.json) says this beside the
+    special ids."""
     generation, pad_id = search.model.generation, search.case.config.target_pad_id
-    named = dict(zip(("first", "second", "third"), search.common[:3], strict=True)) | {"eos": generation.eos_id, "pad": pad_id}
-    content = {"decoder_start_token_id": generation.decoder_start_id, "eos_token_id": generation.eos_id, "pad_token_id": pad_id}
+    named = dict(zip(("first", "second", "third"), search.common[:3], strict=True)) | {
+        "eos": generation.eos_id,
+        "pad": pad_id,
+    }
+    content = {
+        "decoder_start_token_id": generation.decoder_start_id,
+        "eos_token_id": generation.eos_id,
+        "pad_token_id": pad_id,
+    }
     content |= {key: with_ids(value, named) for key, value in options.items()}
     content["use_cache"] = False  # see families.greedy_tokens
     shutil.copytree(search.case.directory, path)
@@ -199,7 +243,8 @@ def saying(search: Search, options: dict[str, Any], path: Path, *, legacy: bool 
 
 
 def assert_decodes_as(search: Search, directory: Path, model: Model) -> np.ndarray:
-    """The model decodes as what `from_pretrained` makes of the directory, without any option; returns the hypotheses."""
+    """The model decodes as what `from_pretrained` makes of the directory, without any option; returns the
+    hypotheses."""
     reference = type(search.case.torch32).from_pretrained(directory, attn_implementation="eager").eval()
     sources = torch.from_numpy(search.sources)
     with torch.no_grad():
@@ -207,7 +252,9 @@ def assert_decodes_as(search: Search, directory: Path, model: Model) -> np.ndarr
     expected = search.padded(expected[:, 1:].numpy())
     received = generate(model, search.sources).sequences[:, 0]
     np.testing.assert_array_equal(received[:, : expected.shape[1]], expected)
-    if reference.generation_config.max_length or reference.generation_config.max_new_tokens:  # or else transformers stops after 20
+    if (
+        reference.generation_config.max_length or reference.generation_config.max_new_tokens
+    ):  # or else transformers stops after 20
         assert (received[:, expected.shape[1] :] == search.case.config.target_pad_id).all()
     return received
 
@@ -219,13 +266,17 @@ def assert_has_the_defaults(search: Search, options: dict[str, Any], tmp_path: P
     model = load_model(tmp_path / "model")
     found = assert_decodes_as(search, there, model)
     plain = search.ours(1, []).sequences[:, 0]
-    assert (found[:, : plain.shape[1]] != plain[:, : found.shape[1]]).any() == ("num_beams" in options), "what is said should matter"
+    assert (found[:, : plain.shape[1]] != plain[:, : found.shape[1]]).any() == ("num_beams" in options), (
+        "what is said should matter"
+    )
     export_checkpoint(model, tmp_path / "back")
     if legacy:
         assert_decodes_as(search, tmp_path / "back", model)
         assert not (tmp_path / "back" / "generation_config.json").exists()
     else:
-        assert (tmp_path / "back" / "generation_config.json").read_bytes() == (there / "generation_config.json").read_bytes()
+        assert (tmp_path / "back" / "generation_config.json").read_bytes() == (
+            there / "generation_config.json"
+        ).read_bytes()
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -234,7 +285,9 @@ def test_a_checkpoint_that_says_much(family: str, folder: Path, tmp_path: Path) 
 
 
 @pytest.mark.filterwarnings("ignore:Using the model-agnostic default")
-@pytest.mark.parametrize(("family", "name"), [("marian", "opus_mt"), ("bart", "bart_large_cnn"), ("m2m_100", "nllb"), ("t5", "t5")])
+@pytest.mark.parametrize(
+    ("family", "name"), [("marian", "opus_mt"), ("bart", "bart_large_cnn"), ("m2m_100", "nllb"), ("t5", "t5")]
+)
 def test_checkpoints_that_people_have(family: str, name: str, folder: Path, tmp_path: Path) -> None:
     """T5's says nothing; transformers then stops after 20 tokens, which says nothing of a model."""
     assert_has_the_defaults(make_search(family, folder), OF_CHECKPOINTS[name], tmp_path)
@@ -250,7 +303,9 @@ def test_changed_defaults_are_exported(legacy: bool, folder: Path, tmp_path: Pat
     """To where the old ones were; from a config.json, with all that it said."""
     search = make_search("bart", folder)
     model = import_checkpoint(saying(search, OF_CHECKPOINTS["bart_large_cnn"], tmp_path / "there", legacy=legacy))
-    generation = dataclasses.replace(model.generation, max_new_tokens=13, min_new_tokens=None, length_penalty=-0.5, forced_bos_id=None)
+    generation = dataclasses.replace(
+        model.generation, max_new_tokens=13, min_new_tokens=None, length_penalty=-0.5, forced_bos_id=None
+    )
     model = dataclasses.replace(model, generation=generation)
     export_checkpoint(model, tmp_path / "back")
     assert_decodes_as(search, tmp_path / "back", model)

@@ -1,4 +1,5 @@
-"""Marian, BART, M2M-100 and T5 against the installed transformers: the same function, and back without a key missing or unexpected."""
+"""Marian, BART, M2M-100 and T5 against the installed transformers: the same function, and back without a key missing or
+unexpected."""
 
 from __future__ import annotations
 
@@ -100,7 +101,10 @@ def test_there_and_back(case: Case, tmp_path: Path) -> None:
     for model in (case.torch32, back):
         is_tied = model.lm_head.weight.data_ptr() == model.get_decoder().embed_tokens.weight.data_ptr()
         assert is_tied == case.config.tie_head == (case.directory.name.rsplit("_", 1)[0] not in UNTIED)
-    names = [json.loads((folder / "config.json").read_text()) for folder in (case.directory, tmp_path / f"{case.directory.name}_back")]
+    names = [
+        json.loads((folder / "config.json").read_text())
+        for folder in (case.directory, tmp_path / f"{case.directory.name}_back")
+    ]
     assert names[0] == names[1]
 
 
@@ -148,7 +152,10 @@ def test_pytorch_model_bin(first: Case, tmp_path: Path) -> None:
     torch.save(first.torch32.state_dict(), tmp_path / "pytorch_model.bin")
     assert_same_function(first, tmp_path)
     tensors = dict(first.torch32.state_dict())
-    shards = {"pytorch_model-00001-of-00002.bin": list(tensors)[::2], "pytorch_model-00002-of-00002.bin": list(tensors)[1::2]}
+    shards = {
+        "pytorch_model-00001-of-00002.bin": list(tensors)[::2],
+        "pytorch_model-00002-of-00002.bin": list(tensors)[1::2],
+    }
     (tmp_path / "pytorch_model.bin").unlink()
     for file, names in shards.items():
         torch.save({name: tensors[name] for name in names}, tmp_path / file)
@@ -158,7 +165,8 @@ def test_pytorch_model_bin(first: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "base"), [("marian", "MarianModel"), ("bart", "BartModel"), ("m2m_100", "M2M100Model"), ("t5", "T5Model")]
+    ("family", "base"),
+    [("marian", "MarianModel"), ("bart", "BartModel"), ("m2m_100", "M2M100Model"), ("t5", "T5Model")],
 )
 def test_a_model_without_its_head(family: str, base: str, folder: Path, tmp_path: Path) -> None:
     """As BART's own checkpoints are: transformers ties the head then, and so is it here."""
@@ -192,7 +200,9 @@ def test_a_config_in_other_words(family: str, words: dict[str, Any], folder: Pat
     shutil.copytree(case.directory, tmp_path / "there")
     config = json.loads((case.directory / "config.json").read_text()) | words
     (tmp_path / "there" / "config.json").write_text(json.dumps(config))
-    loaded = type(case.torch32).from_pretrained(tmp_path / "there", attn_implementation="eager", dtype=torch.float64).eval()
+    loaded = (
+        type(case.torch32).from_pretrained(tmp_path / "there", attn_implementation="eager", dtype=torch.float64).eval()
+    )
     model = import_checkpoint(tmp_path / "there")
     other = case._replace(torch64=loaded, model=model, params64=_in_float64(model.params))
     before, after = (our_trace(each, each.params64)["logits"] for each in (case, other))
@@ -215,14 +225,21 @@ def test_two_embeddings_and_a_head_of_its_own(family: str, folder: Path, tmp_pat
             tmp_path / path, output_loading_info=True, attn_implementation="eager", dtype=torch.float64
         )
         assert {name: found for name, found in loading.items() if found} == {}
-        assert beyond(forward_errors(case._replace(torch64=loaded.eval(), model=model, params64=_in_float64(model.params)))) == {}
+        assert (
+            beyond(
+                forward_errors(case._replace(torch64=loaded.eval(), model=model, params64=_in_float64(model.params)))
+            )
+            == {}
+        )
 
 
 def test_other_position_tables_have_no_place_in_a_directory(folder: Path, tmp_path: Path) -> None:
     """transformers computes M2M-100's, and would compute others than the model has."""
     model = import_checkpoint(make_case("m2m_100", 0, folder).directory)
     model.params["constants"]["decoder_positions"][5] += 1e-4
-    with pytest.raises(PortingError, match="constants/encoder_positions and decoder_positions must be those that its programs compute"):
+    with pytest.raises(
+        PortingError, match="constants/encoder_positions and decoder_positions must be those that its programs compute"
+    ):
         export_checkpoint(model, tmp_path / "there")
     assert list(tmp_path.iterdir()) == []
 
@@ -242,7 +259,10 @@ def test_generate_works_on_what_comes_back(family: str, folder: Path, tmp_path: 
 
 
 def _in_float64(params: dict[str, Any]) -> dict[str, Any]:
-    return {name: _in_float64(value) if isinstance(value, dict) else np.asarray(value, np.float64) for name, value in params.items()}
+    return {
+        name: _in_float64(value) if isinstance(value, dict) else np.asarray(value, np.float64)
+        for name, value in params.items()
+    }
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
@@ -250,7 +270,9 @@ def test_other_dtypes_come_back(first: Case, dtype: torch.dtype, tmp_path: Path)
     there = type(first.torch32).from_pretrained(first.directory, dtype=dtype)
     there.save_pretrained(tmp_path / "there")
     export_checkpoint(import_checkpoint(tmp_path / "there"), tmp_path / "back")
-    assert (tmp_path / "there" / "model.safetensors").read_bytes() == (tmp_path / "back" / "model.safetensors").read_bytes()
+    assert (tmp_path / "there" / "model.safetensors").read_bytes() == (
+        tmp_path / "back" / "model.safetensors"
+    ).read_bytes()
     back, loading = type(first.torch32).from_pretrained(tmp_path / "back", output_loading_info=True, dtype="auto")
     assert {name: found for name, found in loading.items() if found} == {}
     assert back.dtype == dtype
@@ -260,11 +282,14 @@ def test_other_dtypes_come_back(first: Case, dtype: torch.dtype, tmp_path: Path)
 
 
 FLOAT32_DECIDES = [(10, 160), (12, 384), (19, 196)]
-"""Buckets and distance of which float64 would sort some distance into another bucket. (Of 17 and 27 PyTorch itself has other buckets on an
+"""Buckets and distance of which float64 would sort some distance into another bucket. (Of 17 and 27 PyTorch itself has
+other buckets on an
 Intel Xeon and on an AMD EPYC: its float32 logarithm of 1.5 differs in the last bit.)"""
 
 
-@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (8, 16), (12, 20), (4, 3), (64, 1000), (32, 24), (10, 33), *FLOAT32_DECIDES])
+@pytest.mark.parametrize(
+    ("buckets", "most"), [(32, 128), (8, 16), (12, 20), (4, 3), (64, 1000), (32, 24), (10, 33), *FLOAT32_DECIDES]
+)
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_relative_buckets(buckets: int, most: int, is_causal: bool) -> None:
     """Of every distance up to 3000: where it falls between two is decided in float32."""
@@ -272,7 +297,9 @@ def test_relative_buckets(buckets: int, most: int, is_causal: bool) -> None:
 
     config = TransformerConfig(position_kind="relative_bias", relative_buckets=buckets, relative_max_distance=most)
     distances = torch.arange(-2999, 3000)
-    expected = T5Attention._relative_position_bucket(distances, bidirectional=not is_causal, num_buckets=buckets, max_distance=most)
+    expected = T5Attention._relative_position_bucket(
+        distances, bidirectional=not is_causal, num_buckets=buckets, max_distance=most
+    )
     np.testing.assert_array_equal(relative_buckets(config, is_causal, 3000), expected.numpy())
 
 
@@ -293,9 +320,15 @@ def test_the_tables_of_m2m_100_are_transformers_own(d_model: int, length: int, p
     from jax_transformer.porting.dialects import get_dialect
 
     config = TransformerConfig(
-        d_model=d_model, max_length=length, source_pad_id=pad_id, target_pad_id=pad_id, position_offset=pad_id,
-        position_index="non_pad_count", position_layout="halves", position_frequency="inclusive",
-    )  # fmt: skip
+        d_model=d_model,
+        max_length=length,
+        source_pad_id=pad_id,
+        target_pad_id=pad_id,
+        position_offset=pad_id,
+        position_index="non_pad_count",
+        position_layout="halves",
+        position_frequency="inclusive",
+    )
     table = get_dialect("m2m_100").computed(config)["constants/encoder_positions"]
     expected = Positions.get_embedding(length + pad_id + 1, d_model, pad_id).numpy()
     assert table.dtype == np.float32
@@ -306,13 +339,22 @@ def test_the_tables_of_m2m_100_are_transformers_own(d_model: int, length: int, p
 
 
 def flax_tree(model: Any) -> dict[str, Any]:
-    """The parameters as the Flax models of transformers 4 named and laid them out, by the kind of module that has each."""
+    """The parameters as the Flax models of transformers 4 named and laid them out, by the kind of module that has
+    each."""
     from torch import nn
 
     tree: dict[str, Any] = {}
-    skipped = {"lm_head"} if model.config.tie_word_embeddings and model.lm_head.weight is model.get_input_embeddings().weight else set()
+    skipped = (
+        {"lm_head"}
+        if model.config.tie_word_embeddings and model.lm_head.weight is model.get_input_embeddings().weight
+        else set()
+    )
     for path, module in model.named_modules():
-        if path in skipped or path.endswith("embed_tokens") or (path.endswith("embed_positions") and model.config.model_type == "marian"):
+        if (
+            path in skipped
+            or path.endswith("embed_tokens")
+            or (path.endswith("embed_positions") and model.config.model_type == "marian")
+        ):
             continue
         node = tree
         for part in path.split("."):

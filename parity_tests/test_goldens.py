@@ -42,7 +42,11 @@ class Golden(NamedTuple):
 
     def of(self, suffix: str) -> dict[str, np.ndarray]:
         """The activations of one dtype."""
-        return {name.removesuffix(f".{suffix}"): array for name, array in self.expected.items() if name.endswith(f".{suffix}")}
+        return {
+            name.removesuffix(f".{suffix}"): array
+            for name, array in self.expected.items()
+            if name.endswith(f".{suffix}")
+        }
 
 
 @cache
@@ -71,9 +75,15 @@ def reference_trace(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
     model.load_state_dict(torch.load(known.path, weights_only=True), strict=True)
     trace = Trace()
     with torch.no_grad():
-        logits = model(*(torch.from_numpy(known.expected[ids]) for ids in ("source_ids", "decoder_input_ids")), trace=trace)
+        logits = model(
+            *(torch.from_numpy(known.expected[ids]) for ids in ("source_ids", "decoder_input_ids")), trace=trace
+        )
     arrays = {name: value.numpy() for name, value in trace.items()}
-    return arrays | ({"log_probabilities": model.log_probabilities(logits).numpy()} if "log_probabilities.f64" in known.expected else {})
+    return arrays | (
+        {"log_probabilities": model.log_probabilities(logits).numpy()}
+        if "log_probabilities.f64" in known.expected
+        else {}
+    )
 
 
 def jax_trace(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
@@ -81,7 +91,9 @@ def jax_trace(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
     known = golden(name)
     tensors = {key: tensor.to(dtype) for key, tensor in torch.load(known.path, weights_only=True).items()}
     table = {"position_table": known.expected["positions"]} if "positions" in known.expected else {}
-    model = import_checkpoint(tensors, known.meta["system"], num_heads=known.meta["num_heads"], **known.pad_ids(), **table)
+    model = import_checkpoint(
+        tensors, known.meta["system"], num_heads=known.meta["num_heads"], **known.pad_ids(), **table
+    )
     ids = known.expected["source_ids"], known.expected["decoder_input_ids"]
     logits, trace = quick_trace(model.config, model.params, *ids)
     arrays = {name: np.asarray(value) for name, value in trace.items()}

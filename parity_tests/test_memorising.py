@@ -1,9 +1,11 @@
-"""stepwise on 50 real pairs. At its published size each of 300 steps is PyTorch's, and so are the 50 translations after them; at width 32
-it memorises them.
+"""stepwise on 50 real pairs. At its published size each of 300 steps is PyTorch's, and so are the 50 translations after
+them; at width 32 it memorises them.
 
-Training at width 4 amplifies rounding: PyTorch itself, its first weights changed in the last bit, gives losses that differ by 2e-9 to 5e-2
-within 300 steps (stepwise_drift.py). So every step also begins with PyTorch's weights and Adam's moments as they then are, and must end
-with its next ones; and the seed is the one in which PyTorch stays closest to itself, so that the two can be left to themselves, too.
+Training at width 4 amplifies rounding: PyTorch itself, its first weights changed in the last bit, gives losses that
+  differ by 2e-9 to 5e-2
+within 300 steps (stepwise_drift.py). So every step also begins with PyTorch's weights and Adam's moments as they then
+are, and must end with its next ones; and the seed is the one in which PyTorch stays closest to itself, so that the two
+can be left to themselves, too.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def padded(rows: list[list[int]]) -> np.ndarray:
 
 def carried(model: stepwise.StepwiseTransformer, config: TransformerConfig, tensors: dict[str, torch.Tensor]) -> Params:
     """Tensors of the parameters' names as a tree like that of the trained parameters."""
-    tree = params_from_state_dict(config, {"positional_encoding.pe": model.positional_encoding.pe} | tensors, "stepwise")
+    tree = params_from_state_dict(
+        config, {"positional_encoding.pe": model.positional_encoding.pe} | tensors, "stepwise"
+    )
     tree.pop("constants")
     return tree
 
@@ -75,13 +79,19 @@ def weights(model: stepwise.StepwiseTransformer, config: TransformerConfig) -> P
 
 
 def as_torch_stands(
-    state: TrainState, params: Params, model: stepwise.StepwiseTransformer, optimizer: torch.optim.Adam, config: TransformerConfig
+    state: TrainState,
+    params: Params,
+    model: stepwise.StepwiseTransformer,
+    optimizer: torch.optim.Adam,
+    config: TransformerConfig,
 ) -> TrainState:
     """The state with PyTorch's weights, `params`, and moments in place of its own."""
     parameters = dict(model.named_parameters())
     of_adam: dict[str, Any] = {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
     mean, square = (
-        carried(model, config, {name: of_adam[name].get(key, torch.zeros_like(parameters[name])) for name in parameters})
+        carried(
+            model, config, {name: of_adam[name].get(key, torch.zeros_like(parameters[name])) for name in parameters}
+        )
         for key in ("exp_avg", "exp_avg_sq")
     )
     return state._replace(params=params, optimizer=optax.tree_utils.tree_set(state.optimizer, mu=mean, nu=square))
@@ -91,10 +101,16 @@ def as_torch_stands(
 def test_three_hundred_steps_and_fifty_translations() -> None:
     source, source_size = as_ids(first_sentences("de"))
     target, target_size = as_ids(first_sentences("en"))
-    source_ids, inputs, labels = padded(source), padded([[EOS, *ids] for ids in target]), padded([[*ids, EOS] for ids in target])
+    source_ids, inputs, labels = (
+        padded(source),
+        padded([[EOS, *ids] for ids in target]),
+        padded([[*ids, EOS] for ids in target]),
+    )
 
     torch.manual_seed(SEED)
-    model = stepwise.StepwiseTransformer(source_vocab_size=source_size, target_vocab_size=target_size, dtype=torch.float64)
+    model = stepwise.StepwiseTransformer(
+        source_vocab_size=source_size, target_vocab_size=target_size, dtype=torch.float64
+    )
     begun = import_checkpoint(model.state_dict(), "stepwise", num_heads=2, source_pad_id=PAD, target_pad_id=PAD)
     config = begun.config
     assert dataclasses.replace(config, source_vocab_size=0, target_vocab_size=0) == recipe().model
@@ -115,18 +131,24 @@ def test_three_hundred_steps_and_fifty_translations() -> None:
         optimizer.step()
         losses.append(loss.item())
         np.testing.assert_allclose(metrics["loss"], loss.item(), rtol=FLOAT64_RELATIVE_RMS, err_msg=f"step {number}")
-        np.testing.assert_allclose(own_metrics["loss"], loss.item(), rtol=LONG_TRAJECTORY_LOSS_RELATIVE, err_msg=f"step {number}")
+        np.testing.assert_allclose(
+            own_metrics["loss"], loss.item(), rtol=LONG_TRAJECTORY_LOSS_RELATIVE, err_msg=f"step {number}"
+        )
         params = weights(model, config)
         expected = per_layer(flatten(params))
         received = per_layer({path: np.asarray(leaf) for path, leaf in flatten(jax.device_get(state.params)).items()})
         for path, leaf in expected.items():
             if not has_zero_gradient(path.split("[")[0]):
-                assert compare(received[path], leaf).within(FLOAT64_RELATIVE_RMS), f"step {number}, {path}: {compare(received[path], leaf)}"
+                assert compare(received[path], leaf).within(FLOAT64_RELATIVE_RMS), (
+                    f"step {number}, {path}: {compare(received[path], leaf)}"
+                )
     assert losses[-1] < 0.5 * losses[0]
 
     expected_ids = stepwise.greedy(model, torch.from_numpy(source_ids), EOS, EOS).numpy()
     for params in (params_from_state_dict(config, model.state_dict(), "stepwise"), all_params(own_state)):
-        received_ids = np.asarray(greedy(config, params, source_ids, decoder_start_id=EOS, eos_id=EOS, max_decode_length=40))
+        received_ids = np.asarray(
+            greedy(config, params, source_ids, decoder_start_id=EOS, eos_id=EOS, max_decode_length=40)
+        )
         np.testing.assert_array_equal(received_ids[:, : expected_ids.shape[1]], expected_ids)
     assert len(np.unique(expected_ids, axis=0)) > 1
 

@@ -1,4 +1,5 @@
-"""What hooks see in every system and family, under the names that follow from its porting table, is what the system itself says of it."""
+"""What hooks see in every system and family, under the names that follow from its porting table, is what the system
+itself says of it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,17 @@ import numpy as np
 import pytest
 import torch
 from families import FAMILIES, as_arrays, reference_trace, wide_norms
-from systems import SYSTEMS, TIED, Case, attended, make_case, make_labels, per_layer, torch_activation_gradients, torch_trace
+from systems import (
+    SYSTEMS,
+    TIED,
+    Case,
+    attended,
+    make_case,
+    make_labels,
+    per_layer,
+    torch_activation_gradients,
+    torch_trace,
+)
 from torch.nn import functional as torch_functional
 
 from jax_transformer.config import TransformerConfig
@@ -60,7 +71,9 @@ def case(request: Any) -> Case:
 def test_a_system_seen_through_hooks_is_its_own_trace(case: Case) -> None:
     expected = torch_trace(case.torch64, case)
     names = name_map(case.config, case.system.dialect)
-    found, missing = names.rename(capture(case.torch64, case.ids()), {name: array.shape for name, array in expected.items()})
+    found, missing = names.rename(
+        capture(case.torch64, case.ids()), {name: array.shape for name, array in expected.items()}
+    )
     assert missing == {}
     assert [name for name in expected if name not in found] == not_seen(expected, case.system.dialect)
     assert list(found) == [name for name in expected if name in found]
@@ -90,7 +103,9 @@ def test_gradients_of_activations_have_the_same_names(name: str) -> None:
     seen = observe(case.torch64, case.ids(), keep_gradients=True)
     logits = seen["decoder.linear" if name == "hyunwoongko" else "head"]
     pad_id = case.config.target_pad_id
-    torch_functional.cross_entropy(logits.flatten(0, 1), torch.from_numpy(labels).flatten(), ignore_index=pad_id).backward()
+    torch_functional.cross_entropy(
+        logits.flatten(0, 1), torch.from_numpy(labels).flatten(), ignore_index=pad_id
+    ).backward()
     gradients = {name: tensor.grad.numpy() for name, tensor in seen.items() if tensor.grad is not None}
     names = name_map(case.config, case.system.dialect)
     found, missing = names.rename(gradients, {name: array.shape for name, array in expected.items()})
@@ -100,7 +115,9 @@ def test_gradients_of_activations_have_the_same_names(name: str) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(("name", "parameters", "activations"), [("hyunwoongko", 0.7, 0.5), ("pytorch_pre_gelu", 0.7, 0.2)])
+@pytest.mark.parametrize(
+    ("name", "parameters", "activations"), [("hyunwoongko", 0.7, 0.5), ("pytorch_pre_gelu", 0.7, 0.2)]
+)
 def test_what_a_draft_is_sure_of_is_right(name: str, parameters: float, activations: float, tmp_path: Path) -> None:
     """And that is at least this part of all parameters and of all activations."""
     case = make_case(name)
@@ -108,7 +125,8 @@ def test_what_a_draft_is_sure_of_is_right(name: str, parameters: float, activati
     ours = per_layer(flatten(case.params64))
     theirs = {name: tensor.numpy() for name, tensor in case.torch64.state_dict().items()}
     sides = [
-        Names(*({name: array.shape for name, array in part.items()} for part in side)) for side in ((captured, theirs), (of_trace, ours))
+        Names(*({name: array.shape for name, array in part.items()} for part in side))
+        for side in ((captured, theirs), (of_trace, ours))
     ]
     (tmp_path / "names.yaml").write_text(draft(*sides), encoding="utf-8")
     names = NameMap.read(tmp_path / "names.yaml")
@@ -121,7 +139,9 @@ def test_what_a_draft_is_sure_of_is_right(name: str, parameters: float, activati
     assert missing == {}
     assert len(found) >= activations * len(of_trace)
     wrong = [
-        name for name, array in found.items() if not compare(array, of_trace[name], attended(name, of_trace)).within(FLOAT64_RELATIVE_RMS)
+        name
+        for name, array in found.items()
+        if not compare(array, of_trace[name], attended(name, of_trace)).within(FLOAT64_RELATIVE_RMS)
     ]
     assert wrong == []
 
@@ -161,7 +181,9 @@ def test_a_family_seen_through_hooks_is_its_reference(family: str, attention: st
     logits = {ours[0]: captured[key] for key, ours in names.activations.items() if key.endswith("@logits")}
     ids = {"source_ids": case.source_ids, "decoder_input_ids": case.decoder_input_ids}
     of_config = {
-        node.name: node.compute(case.config, {name: ids[name] for name in node.inputs}, {}) for node in graph if node.kind == "mask"
+        node.name: node.compute(case.config, {name: ids[name] for name in node.inputs}, {})
+        for node in graph
+        if node.kind == "mask"
     }
     masks = infer_masks(logits, case.config)
     assert list(masks) == list(of_config)

@@ -1,4 +1,5 @@
-"""The first steps of `annotated_zh` on Tatoeba, in float64 and without dropout: each loss is PyTorch's. (The epoch: one_epoch.py.)"""
+"""The first steps of `annotated_zh` on Tatoeba, in float64 and without dropout: each loss is PyTorch's. (The epoch:
+one_epoch.py.)"""
 
 from __future__ import annotations
 
@@ -38,13 +39,24 @@ def test_the_first_steps_of_an_epoch(tmp_path: Path) -> None:
         (
             1.0 + 2e-9,
             1,
-            "FAILED: 1 of 3 losses are not finite, or differ from torch's by more than 1e-09; the first at step 2, by 2.0e-09\n",
+            "FAILED: 1 of 3 losses are not finite, or differ from torch's by more than 1e-09; the first at step 2, by "
+            "2.0e-09\n",
         ),
-        (np.nan, 1, "FAILED: 1 of 3 losses are not finite, or differ from torch's by more than 1e-09; the first at step 2, by nan\n"),
+        (
+            np.nan,
+            1,
+            "FAILED: 1 of 3 losses are not finite, or differ from torch's by more than 1e-09; the first at step 2, by "
+            "nan\n",
+        ),
     ],
 )
 def test_an_epoch_whose_losses_differ_fails(
-    factor: float, code: int, told: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    factor: float,
+    code: int,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The command still writes what it has measured."""
     weights = {"head/kernel": np.ones(2), "encoder/layers/self_attention/key/bias[0]": np.ones(2)}

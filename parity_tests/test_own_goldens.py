@@ -1,4 +1,5 @@
-"""Numbers that our references once gave, at tiny sizes: they, and the JAX models, give them still. (make_goldens.py makes them.)
+"""Numbers that our references once gave, at tiny sizes: they, and the JAX models, give them still. (make_goldens.py
+makes them.)
 
 The other parity tests compare the two sides; a mistake that is made in both at once shows here only.
 """
@@ -40,7 +41,10 @@ def state_dict(name: str) -> dict[str, torch.Tensor]:
         shapes = meta(name)[kind]
         ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
         parts = np.split(golden(name)[kind].astype(np.float64), ends[:-1])
-        tensors |= {path: torch.from_numpy(part.reshape(shape)) for (path, shape), part in zip(shapes.items(), parts, strict=False)}
+        tensors |= {
+            path: torch.from_numpy(part.reshape(shape))
+            for (path, shape), part in zip(shapes.items(), parts, strict=False)
+        }
     return tensors
 
 
@@ -83,7 +87,9 @@ def test_a_golden_is_reproduced(name: str, side: Any) -> None:
         np.testing.assert_array_equal(found[key], expected[key])
     for key in ("encoder.output", "logits"):
         assert (found[key].dtype, expected[key].dtype) == (np.float64, np.float64)
-        assert compare(found[key], expected[key]).within(FLOAT64_RELATIVE_RMS), f"{key}: {compare(found[key], expected[key])}"
+        assert compare(found[key], expected[key]).within(FLOAT64_RELATIVE_RMS), (
+            f"{key}: {compare(found[key], expected[key])}"
+        )
 
 
 def test_a_wrong_golden_is_seen() -> None:

@@ -1,4 +1,5 @@
-"""`jax-transformer parity` on models: built-in references, modules and functions of the user's, and what it says of bad input.
+"""`jax-transformer parity` on models: built-in references, modules and functions of the user's, and what it says of bad
+input.
 
 Models are tiny and of one config wherever they can be, so that one process compiles each program once.
 """
@@ -64,7 +65,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """(*arguments) → what became of it, by default of the forward pass in float64 alone; in the folder of checkpoints."""
+    """(*arguments) → what became of it, by default of the forward pass in float64 alone; in the folder of
+    checkpoints."""
     monkeypatch.chdir(folder)
 
     def run_command(*arguments: str, stages: str | None = "weights,masks,forward", dtypes: str = "float64") -> Outcome:
@@ -99,16 +101,36 @@ def test_a_checkpoint_and_its_own_program(name: str, run: Run) -> None:
 
 def test_every_stage_and_precision(run: Run, tmp_path: Path) -> None:
     outcome = run(
-        "pytorch.pt", *PYTORCH, "--decoder-start-id", "0", "--eos-id", "3", "--json", str(tmp_path / "report.json"), stages=None,
+        "pytorch.pt",
+        *PYTORCH,
+        "--decoder-start-id",
+        "0",
+        "--eos-id",
+        "3",
+        "--json",
+        str(tmp_path / "report.json"),
+        stages=None,
         dtypes="float64,float32,bfloat16",
-    )  # fmt: skip
+    )
     assert outcome.code == 0, outcome.told
     report = json.loads((tmp_path / "report.json").read_text())
     assert [(stage["name"], stage["verdict"]) for stage in report["stages"]] == [
         (name, "passed")
-        for name in ("weights", "inputs", "masks", "forward", "truth", "forward float32", "forward bfloat16", "loss", "gradients", "step",
-                     "trajectory", "decode")
-    ]  # fmt: skip
+        for name in (
+            "weights",
+            "inputs",
+            "masks",
+            "forward",
+            "truth",
+            "forward float32",
+            "forward bfloat16",
+            "loss",
+            "gradients",
+            "step",
+            "trajectory",
+            "decode",
+        )
+    ]
     assert all(stage["compared"] for stage in report["stages"])
     assert (report["schema"], report["exit_code"], report["faults"], report["doubts"]) == (1, 0, [], [])
     assert report["environment"]["torch"] == torch.__version__
@@ -172,7 +194,9 @@ def test_one_node_is_replayed(run: Run) -> None:
     assert "norm: ε = 1e-06" in outcome.told
     assert "encoder." not in outcome.out
     assert run("pytorch.pt", *PYTORCH, *module("other_eps"), "--node", "encoder.layers.0.output", stages=None).code == 0
-    unseen = run("pytorch.pt", *PYTORCH, *module("foreign"), "--map", "names.yaml", "--node", "encoder.positions", stages=None)
+    unseen = run(
+        "pytorch.pt", *PYTORCH, *module("foreign"), "--map", "names.yaml", "--node", "encoder.positions", stages=None
+    )
     assert (unseen.code, "encoder.positions can't be seen in the reference" in unseen.told) == (3, True)
 
 
@@ -186,11 +210,15 @@ def test_a_weight_that_differs(run: Run) -> None:
 def test_a_module_that_draws_random_numbers(run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, *module("random_numbers"))
     assert outcome.code == 3
-    assert "the reference differs from itself when it is run again, first at logits: does it draw random numbers?" in outcome.told
+    assert (
+        "the reference differs from itself when it is run again, first at logits: does it draw random numbers?"
+        in outcome.told
+    )
 
 
 def test_gradients_that_amplify_rounding(run: Run, tmp_path: Path) -> None:
-    """Keys that are nearly the same: what is left of the gradients to queries are the last digits of numbers that cancel."""
+    """Keys that are nearly the same: what is left of the gradients to queries are the last digits of numbers that
+    cancel."""
     state_dict = user_models.pytorch().state_dict()
     width = user_models.SIZES["d_model"]
     state_dict["transformer.decoder.layers.0.self_attn.in_proj_weight"][width : 2 * width] *= 1e-5
@@ -204,7 +232,14 @@ def test_gradients_that_amplify_rounding(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_module_of_other_names(run: Run) -> None:
-    outcome = run("pytorch.pt", *PYTORCH, *module("foreign"), "--map", "names.yaml", stages="weights,inputs,masks,forward,loss,gradients")
+    outcome = run(
+        "pytorch.pt",
+        *PYTORCH,
+        *module("foreign"),
+        "--map",
+        "names.yaml",
+        stages="weights,inputs,masks,forward,loss,gradients",
+    )
     assert outcome.code == 0, outcome.told
     assert "✓ masks: 3 of 3" in outcome.told, "from the logits"
 
@@ -229,7 +264,9 @@ def test_activations_follow_from_parameters(run: Run, tmp_path: Path) -> None:
     maps = {"none": "", "one": "activations:\n  enc_ln: encoder.output\n"}
     for name, activations in maps.items():
         (tmp_path / name).write_text(activations + parameters)
-        outcome = run("pytorch.pt", *PYTORCH, *module("foreign"), "--map", str(tmp_path / name), stages="weights,forward")
+        outcome = run(
+            "pytorch.pt", *PYTORCH, *module("foreign"), "--map", str(tmp_path / name), stages="weights,forward"
+        )
         assert outcome.code == 0, outcome.told
         assert ("2 of 2" if name == "one" else "42 of 42") in outcome.told
     outcome = run("pytorch.pt", *PYTORCH, *module("foreign_gelu"), "--map", str(tmp_path / "one"), stages="forward")
@@ -260,13 +297,23 @@ def test_a_draft_of_a_map(run: Run, tmp_path: Path) -> None:
 
 
 MAPS: dict[str, tuple[str, str, int, str]] = {
-    "our activation": ("dec_ln: decoder.output", "dec_ln: decoder.outputs", 2, "ours has no such name (nearest: decoder.output)"),
-    "their activation": ("enc_ln: encoder.output", "enc_lm: encoder.output", 3, "only the candidate has encoder.output"),
+    "our activation": (
+        "dec_ln: decoder.output",
+        "dec_ln: decoder.outputs",
+        2,
+        "ours has no such name (nearest: decoder.output)",
+    ),
+    "their activation": (
+        "enc_ln: encoder.output",
+        "enc_lm: encoder.output",
+        3,
+        "only the candidate has encoder.output",
+    ),
     "our parameter": ("out.bias: head/bias", "out.bias: head/biases", 2, "leaf head/bias (19,): no rule leads to it"),
     "their parameter": ("out.bias: head/bias", "out.biases: head/bias", 2, "unexpected tensor out.bias"),
     "another size": ("enc_ln: encoder.output", "enc_ln: decoder.embedding", 2, "is no decoder.embedding (7, 9, 12)"),
     "no YAML": ("activations:", "activations: [", 2, "expected YAML"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("mistake", MAPS)
@@ -300,7 +347,11 @@ def test_a_wrong_function(run: Run) -> None:
 @pytest.mark.parametrize(
     ("name", "stages", "told"),
     [
-        ("function", "weights,step,decode", "the candidate is a function, without an optimizer: leave the stage out with --stages"),
+        (
+            "function",
+            "weights,step,decode",
+            "the candidate is a function, without an optimizer: leave the stage out with --stages",
+        ),
         ("narrow", "forward,loss", "the candidate gives float32 logits for float64 parameters"),
     ],
 )
@@ -321,24 +372,36 @@ def test_a_function_without_a_trace_is_compared_by_its_logits(run: Run) -> None:
 
 BAD: dict[str, tuple[list[str], str]] = {
     "a module in training mode": (module("training"), "the module itself is in training mode: call .eval() first"),
-    "a part in training mode": (module("part_in_training"), "transformer.decoder.layers.0.dropout1 is in training mode"),
+    "a part in training mode": (
+        module("part_in_training"),
+        "transformer.decoder.layers.0.dropout1 is in training mode",
+    ),
     "a factory that raises": (module("raising"), "raising() raised RuntimeError: the weights are elsewhere"),
     "no such factory": (module("nowhere"), "expected a function nowhere in user_models; there is no such name"),
     "no factory": (module("SIZES"), "expected a function SIZES in user_models; there is a dict"),
-    "no such Python module": (["--reference", "nowhere.models:make"], "nowhere.models can't be imported: ModuleNotFoundError"),
+    "no such Python module": (
+        ["--reference", "nowhere.models:make"],
+        "nowhere.models can't be imported: ModuleNotFoundError",
+    ),
     "no colon": (["--reference", "user_models"], "expected package.module:factory; received 'user_models'"),
     "no nn.Module": (module("no_module"), "expected a torch.nn.Module; received dict"),
     "another width": (module("wider"), "tensor source_embedding.weight: expected shape (23, 12); received (23, 18)"),
     "other names": (module("foreign"), "say by --map FILE what they are here; --draft-map FILE drafts such a map"),
-    "no such map": ([*module("foreign"), "--map", "nowhere.yaml"], "nowhere.yaml: expected a YAML file that maps names"),
+    "no such map": (
+        [*module("foreign"), "--map", "nowhere.yaml"],
+        "nowhere.yaml: expected a YAML file that maps names",
+    ),
     "no function": (function("no_function"), "expected a function (params, inputs) → (logits, trace); received int"),
     "a function without a trace": (function("logits_alone"), "expected (logits, trace), the trace a mapping"),
     "a function that raises": (function("failing"), "--candidate user_models:failing: raised KeyError: 'weights'"),
     "no such node": (["--node", "encoder.layers.7.output"], "expected an activation of this model"),
     "a tolerance": (["--tolerance", "1"], "--tolerance is for --diff; models are judged by the gates"),
     "no such folder": (["--json", "nowhere/report.json"], "expected a directory that exists; there is no nowhere"),
-    "no such folder for a page": (["--html", "nowhere/report.html"], "expected a directory that exists; there is no nowhere"),
-}  # fmt: skip
+    "no such folder for a page": (
+        ["--html", "nowhere/report.html"],
+        "expected a directory that exists; there is no nowhere",
+    ),
+}
 
 
 @pytest.mark.parametrize("mistake", BAD)

@@ -1,4 +1,5 @@
-"""The command `port` on every system: a torch file becomes a model directory, which is the same function, and the same file again.
+"""The command `port` on every system: a torch file becomes a model directory, which is the same function, and the same
+file again.
 
 (What else the command takes and refuses: tests/test_port_command.py.)
 """

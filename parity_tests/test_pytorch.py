@@ -1,5 +1,5 @@
-"""What is particular to the system `pytorch` (torch.nn.Transformer): its two routes, its fully masked rows, its steps of decoding, and
-parameters of several names. (That the JAX model is the same function: test_systems.py.)
+"""What is particular to the system `pytorch` (torch.nn.Transformer): its two routes, its fully masked rows, its steps
+of decoding, and parameters of several names. (That the JAX model is the same function: test_systems.py.)
 """
 
 from __future__ import annotations
@@ -76,14 +76,17 @@ def test_traced_route_is_nn_transformers_own_forward(case: Case) -> None:
 
 
 def test_fully_masked_rows_have_other_gradients() -> None:
-    """torch adds the fill value to the logits, JAX puts it in their place: the same numbers, but torch still sends gradients to the query
-    and key of a row in which nothing may be attended. Nothing that counts in training is such a row."""
+    """torch adds the fill value to the logits, JAX puts it in their place: the same numbers, but torch still sends
+    gradients to the query and key of a row in which nothing may be attended. Nothing that counts in training is such a
+    row."""
     case = make_case("pytorch_post_relu")
     labels = make_labels(case, counts_fully_masked=True)
     expected, received = per_layer(torch_gradients(case, labels)), per_layer(jax_gradients(case, labels)[0])
     differing = {name for name in expected if not compare(received[name], expected[name]).within(1e-6)}
     assert "decoder/layers/cross_attention/query/kernel[1]" in differing
-    assert not any(name.startswith(("head", "decoder/layers/feed_forward")) and name.endswith("[1]") for name in differing)
+    assert not any(
+        name.startswith(("head", "decoder/layers/feed_forward")) and name.endswith("[1]") for name in differing
+    )
 
 
 # --- decoding
@@ -136,7 +139,8 @@ def test_greedy_tokens_are_equal(case: Case) -> None:
 @pytest.mark.parametrize("suffix", [".pt", ".safetensors"])
 @pytest.mark.parametrize("name", TIED)
 def test_tied_parameters_go_through_files_and_back(name: str, dtype: torch.dtype, suffix: str, tmp_path: Path) -> None:
-    """torch → JAX → torch, and on to JAX again: bit by bit, dtypes and order included. (Of untied ones: test_round_trips.py.)"""
+    """torch → JAX → torch, and on to JAX again: bit by bit, dtypes and order included. (Of untied ones:
+    test_round_trips.py.)"""
     case = make_case(name)
     original = {name: tensor.to(dtype) for name, tensor in case.torch64.state_dict().items()}
     model = import_checkpoint(original, **case.hints)

@@ -16,8 +16,18 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 def in_the_program_of(other: str, case: Case) -> list[Finding]:
     """What is found in a trace of that program, of the case's weights and ids."""
-    sizes = ("source_vocab_size", "target_vocab_size", "d_model", "num_heads", "d_ff", "max_length", "source_pad_id", "target_pad_id",
-             "num_encoder_layers", "num_decoder_layers")  # fmt: skip
+    sizes = (
+        "source_vocab_size",
+        "target_vocab_size",
+        "d_model",
+        "num_heads",
+        "d_ff",
+        "max_length",
+        "source_pad_id",
+        "target_pad_id",
+        "num_encoder_layers",
+        "num_decoder_layers",
+    )
     program = SYSTEMS[other].build(**{name: getattr(case.config, name) for name in sizes}, dtype=torch.float64).eval()
     program.load_state_dict(case.torch64.state_dict())
     return findings(case, program)

@@ -1,4 +1,5 @@
-"""Fifty steps of each system's own recipe, in float64 and without dropout: the losses and the weights are torch's, after one step too."""
+"""Fifty steps of each system's own recipe, in float64 and without dropout: the losses and the weights are torch's,
+after one step too."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ class Recipe(NamedTuple):
 
     loss: Loss
     optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
-    schedule: Callable[[torch.optim.Optimizer, int], Any] = lambda optimizer, d_model: lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    schedule: Callable[[torch.optim.Optimizer, int], Any] = lambda optimizer, d_model: lr_scheduler.LambdaLR(
+        optimizer, lambda step: 1.0
+    )
     clip_norm: float = float("inf")
 
 
@@ -71,13 +74,20 @@ def make_batches(case: Case) -> list[Batch]:
     """Five batches with pads everywhere."""
     rng = np.random.default_rng(17)
     config = case.config
-    sizes = {name: getattr(config, name) for name in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id")}
+    sizes = {
+        name: getattr(config, name)
+        for name in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id")
+    }
     pairs = [make_batch(rng, sizes) for _ in range(5)]
-    return [Batch(source, target, rng.integers(config.target_vocab_size, size=target.shape)) for source, target in pairs]
+    return [
+        Batch(source, target, rng.integers(config.target_vocab_size, size=target.shape)) for source, target in pairs
+    ]
 
 
 OTHER_TEXT = {
-    "annotated_zh": {("target", "lowercase")},  # of the program's only English is lowercased; a run's `lowercase` is both sides'
+    "annotated_zh": {
+        ("target", "lowercase")
+    },  # of the program's only English is lowercased; a run's `lowercase` is both sides'
 }
 """Where a recipe makes tokens of text in another way than its dialect."""
 
@@ -135,7 +145,9 @@ def test_fifty_steps(name: str) -> None:
         nn.utils.clip_grad_norm_(parameters, recipe.clip_norm)
         optimizer.step()
         scheduler.step()
-        np.testing.assert_allclose(metrics["loss"], loss.item(), rtol=TRAJECTORY_LOSS_RELATIVE, err_msg=f"step {number}")
+        np.testing.assert_allclose(
+            metrics["loss"], loss.item(), rtol=TRAJECTORY_LOSS_RELATIVE, err_msg=f"step {number}"
+        )
         if first_loss is None:
             first_loss = loss.item()
             assert_same_weights(case, state, model, FLOAT64_RELATIVE_RMS)

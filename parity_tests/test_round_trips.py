@@ -1,6 +1,8 @@
-"""Checkpoints of the published systems go from either framework to the other and back through files, and lose not a bit.
+"""Checkpoints of the published systems go from either framework to the other and back through files, and lose not a
+bit.
 
-Every value is random, those of the position tables included, so that no tensor can stand for another; some are zeros below zero, or smaller
+Every value is random, those of the position tables included, so that no tensor can stand for another; some are zeros
+below zero, or smaller
 than a normal number. What is compared: names, their order, shapes, dtypes, and bits.
 """
 
@@ -63,7 +65,9 @@ def test_torch_to_jax_to_torch(name: str, suffix: str, dtype: str, tmp_path: Pat
     model = import_checkpoint(tmp_path / f"theirs{suffix}", case.system.dialect, **hints(case, table))
     if case.system.computes_positions:
         assert {leaf.tobytes() for leaf in model.params["constants"].values()} == {table.tobytes()}
-    assert {str(leaf.dtype) for path, leaf in flatten(model.params).items() if not path.startswith("constants/")} == {of_parameters}
+    assert {str(leaf.dtype) for path, leaf in flatten(model.params).items() if not path.startswith("constants/")} == {
+        of_parameters
+    }
     export_checkpoint(model, tmp_path / f"back{suffix}")
     if suffix == ".pt":
         assert bits(torch.load(tmp_path / "back.pt", weights_only=True)) == bits(original)

@@ -89,10 +89,14 @@ def test_the_longest_sentences_that_the_tables_allow(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*FIRSTS, "codersarts_as_meant"])
 def test_sentences_of_more_than_512_tokens(name: str) -> None:
-    """With tables of 600 rows, all of them taken by the sources. (What has no table, or one for the rows of a batch, takes any length.)"""
+    """With tables of 600 rows, all of them taken by the sources. (What has no table, or one for the rows of a batch,
+    takes any length.)"""
     case, rng = make_case(name, max_length=600), np.random.default_rng(6)
     config = case.config
-    source, target = rng.integers(config.source_vocab_size, size=(2, 600)), rng.integers(config.target_vocab_size, size=(2, 520))
+    source, target = (
+        rng.integers(config.source_vocab_size, size=(2, 600)),
+        rng.integers(config.target_vocab_size, size=(2, 520)),
+    )
     source[1, 540:], target[1, 515:] = config.source_pad_id, config.target_pad_id
     with torch.no_grad():
         expected = case.torch64(torch.from_numpy(source), torch.from_numpy(target)).numpy()
@@ -162,17 +166,24 @@ def by_torch(case: Case, eos_id: int) -> np.ndarray:
 def by_jax(case: Case, eos_id: int, config: TransformerConfig | None = None) -> np.ndarray:
     """The same; `config`: one of other masks than the case's."""
     tokens = quick_greedy(
-        config=config or case.config, params=case.params64, source_ids=case.source_ids, decoder_start_id=START, eos_id=eos_id,
+        config=config or case.config,
+        params=case.params64,
+        source_ids=case.source_ids,
+        decoder_start_id=START,
+        eos_id=eos_id,
         max_decode_length=LENGTH,
-    )  # fmt: skip
+    )
     return np.asarray(tokens)[(case.source_ids != case.config.source_pad_id).any(axis=1)]
 
 
 def with_other_masks(config: TransformerConfig) -> list[TransformerConfig]:
-    """Each takes one padding mask of the decoder for another while decoding: training's for the system's own, or none for training's."""
+    """Each takes one padding mask of the decoder for another while decoding: training's for the system's own, or none
+    for training's."""
     others = []
     if config.decoder_padding != "none":
-        others.append(dataclasses.replace(config, decoding_decoder_padding=None if config.decoding_decoder_padding else "none"))
+        others.append(
+            dataclasses.replace(config, decoding_decoder_padding=None if config.decoding_decoder_padding else "none")
+        )
     if config.cross_padding == "both":
         others.append(dataclasses.replace(config, decoding_cross_padding="keys"))
     return others
@@ -185,7 +196,8 @@ def after_pads(tokens: np.ndarray, pad_ids: list[int]) -> np.ndarray:
 
 
 def giving_out_pads(case: Case, pad_ids: list[int]) -> Case:
-    """The case with a head that prefers pads, so much that as many sentences as possible depend on the padding masks of decoding.
+    """The case with a head that prefers pads, so much that as many sentences as possible depend on the padding masks of
+    decoding.
 
     Not so much that all translations become one.
     """
@@ -213,13 +225,17 @@ def giving_out_pads(case: Case, pad_ids: list[int]) -> Case:
 
 @pytest.mark.parametrize("name", [name for name in SYSTEMS | TIED if not name.startswith("pytorch_pre")])
 def test_greedy_decoding_is_the_systems_own(name: str) -> None:
-    """Token for token, in float64, with the masks that the system uses while decoding; to the end, and with an <eos> that comes up.
+    """Token for token, in float64, with the masks that the system uses while decoding; to the end, and with an <eos>
+    that comes up.
 
-    Pads are given out amid other tokens: with other masks, what follows them is something else. (After pads, the cases of `pytorch` with
+    Pads are given out amid other tokens: with other masks, what follows them is something else. (After pads, the cases
+      of `pytorch` with
     norms before the sublayers give out nothing but pads. How they decode: test_pytorch.py.)
     """
     config = make_case(name).config
-    pad_ids = sorted({config.target_pad_id, config.target_pad_id if config.decoder_padding_id is None else config.decoder_padding_id})
+    pad_ids = sorted(
+        {config.target_pad_id, config.target_pad_id if config.decoder_padding_id is None else config.decoder_padding_id}
+    )
     case = giving_out_pads(make_case(name), pad_ids)
     expected = by_torch(case, eos_id=-1)
     np.testing.assert_array_equal(by_jax(case, eos_id=-1), expected)

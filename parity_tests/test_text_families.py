@@ -1,4 +1,5 @@
-"""Tokenizers of transformers' models, taken over by `port`: its ids, its text, and its translations, from the directory alone.
+"""Tokenizers of transformers' models, taken over by `port`: its ids, its text, and its translations, from the directory
+alone.
 
 Where the two differ on purpose: a special token's name in a text is text here, and so is <unk> in what is decoded.
 """
@@ -18,13 +19,37 @@ from jax_transformer.cli import main
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.model_directory import Model, load_model
 
-pytestmark = [pytest.mark.usefixtures("quick_compilation"), pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")]
+pytestmark = [
+    pytest.mark.usefixtures("quick_compilation"),
+    pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses"),
+]
 
 TEXTS = [
-    *SOURCES[:20], *TARGETS[:20], "", " ", "  ", "Hello  world", " the dog sees", "trailing  ", " a\tb\nc", "\u3000wide\u00a0space", "`x`",
-    "😀 unknown 漢字 👩‍👩‍👧", "ＦＵＬＬ width ﬁ ①", "naïve café — “quoted”…", "e\u0301\u200b", "don't   do ' it 's , ok ?", "a▁b ▁ c",
-    "<extra", "> >", "Hund Hunde Hundehund", "x" * 200, "\x00\x7f", "3.14 1,000", "\u202bעברית\u202c हिन्दी ไทย",
-]  # fmt: skip
+    *SOURCES[:20],
+    *TARGETS[:20],
+    "",
+    " ",
+    "  ",
+    "Hello  world",
+    " the dog sees",
+    "trailing  ",
+    " a\tb\nc",
+    "\u3000wide\u00a0space",
+    "`x`",
+    "😀 unknown 漢字 👩‍👩‍👧",
+    "ＦＵＬＬ width ﬁ ①",
+    "naïve café — “quoted”…",
+    "e\u0301\u200b",
+    "don't   do ' it 's , ok ?",
+    "a▁b ▁ c",
+    "<extra",
+    "> >",
+    "Hund Hunde Hundehund",
+    "x" * 200,
+    "\x00\x7f",
+    "3.14 1,000",
+    "\u202bעברית\u202c हिन्दी ไทย",
+]
 NAMES = "the </s> dog <pad><unk><s> <mask> <extra_id_0> __de__ deu_Latn >>deu<<"
 
 
@@ -61,7 +86,9 @@ def test_ids_are_those_of_transformers(both: tuple[TextCase, Model]) -> None:
     case, model = both
     source, target = tokenizers(model)
     for text in TEXTS:
-        assert source.encode([text], case.family.source_tag) == [case.tokenizer(theirs_of(case, text)).input_ids], repr(text)
+        assert source.encode([text], case.family.source_tag) == [case.tokenizer(theirs_of(case, text)).input_ids], repr(
+            text
+        )
     around = {case.tokenizer.bos_token_id, case.tokenizer.eos_token_id, target.tag_ids.get(case.family.target_tag)}
     for text in TEXTS:
         ids = [index for index in case.tokenizer(text_target=text).input_ids if index not in around]
@@ -69,7 +96,8 @@ def test_ids_are_those_of_transformers(both: tuple[TextCase, Model]) -> None:
 
 
 def test_text_is_that_of_transformers(both: tuple[TextCase, Model]) -> None:
-    """Of any ids but unknown tokens, and but for what transformers doesn't take for a special token, such as a code of Marian's."""
+    """Of any ids but unknown tokens, and but for what transformers doesn't take for a special token, such as a code of
+    Marian's."""
     case, model = both
     _, target = tokenizers(model)
     codes = {index for tag, index in target.tag_ids.items() if tag.startswith(">>")}
@@ -106,10 +134,14 @@ def test_what_has_no_token_is_shown(both: tuple[TextCase, Model]) -> None:
 @pytest.mark.parametrize(
     ("name", "tags"),
     [
-        ("marian", (">>deu<<", ">>fra<<")), ("marian_two", ()), ("bart", ()), ("nllb", ("eng_Latn", "deu_Latn", "fra_Latn")), ("t5", ()),
+        ("marian", (">>deu<<", ">>fra<<")),
+        ("marian_two", ()),
+        ("bart", ()),
+        ("nllb", ("eng_Latn", "deu_Latn", "fra_Latn")),
+        ("t5", ()),
         ("mt5", ()),
     ],
-)  # fmt: skip
+)
 def test_languages_are_tags(name: str, tags: tuple[str, ...], folder: Path) -> None:
     for tokenizer in tokenizers(ported(name, folder)[1]):
         assert tokenizer.tags == tags
@@ -155,7 +187,9 @@ def test_translations_are_those_of_transformers(
     assert main(["translate", str(folder / f"{name}_model"), "--input", str(tmp_path / "source.txt"), *options]) == 0
     received = capsys.readouterr().out.splitlines()
     inputs = case.tokenizer([theirs_of(case, sentence) for sentence in sentences], padding=True, return_tensors="pt")
-    first = {"forced_bos_token_id": case.tokenizer.convert_tokens_to_ids(family.target_tag)} if family.target_tag else {}
+    first = (
+        {"forced_bos_token_id": case.tokenizer.convert_tokens_to_ids(family.target_tag)} if family.target_tag else {}
+    )
     with torch.no_grad():
         ids = case.model.generate(**inputs, **first)
     assert received == case.tokenizer.batch_decode(ids, skip_special_tokens=True)

@@ -47,7 +47,8 @@ START = np.random.default_rng(1).standard_normal(20)
 
 
 class DecoupledSGD(torch.optim.SGD):
-    """Decays the parameters themselves before SGD's step, past the momentum, as AdamW does before Adam's. (torch has no such SGD.)"""
+    """Decays the parameters themselves before SGD's step, past the momentum, as AdamW does before Adam's. (torch has no
+    such SGD.)"""
 
     def __init__(self, parameters: list[nn.Parameter], rate: float, momentum: float, decay: float) -> None:
         super().__init__(parameters, rate, momentum=momentum)
@@ -67,7 +68,10 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], Callable[[list[nn.Parameter]], torch
         {"adam_b2": 0.999, "adam_eps": 5e-9, "weight_decay": 5e-4},
         lambda p: torch.optim.Adam(p, 0.01, (0.9, 0.999), 5e-9, weight_decay=5e-4),
     ),
-    "AdamW": ({"weight_decay": 0.1, "weight_decay_kind": "decoupled"}, lambda p: torch.optim.AdamW(p, 0.01, (0.9, 0.98), 1e-9, 0.1)),
+    "AdamW": (
+        {"weight_decay": 0.1, "weight_decay_kind": "decoupled"},
+        lambda p: torch.optim.AdamW(p, 0.01, (0.9, 0.98), 1e-9, 0.1),
+    ),
     "SGD": ({"optimizer": "sgd"}, lambda p: torch.optim.SGD(p, 0.01)),
     "SGD, momentum, L2": (
         {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01},
@@ -131,20 +135,34 @@ PAD_ROW = 3
 
 @pytest.mark.parametrize("trains_pad_embedding", [False, True])
 def test_the_pads_row_of_an_embedding(trains_pad_embedding: bool) -> None:
-    """That of torch's padding_idx has no gradient, and L2 still moves it: under Adam as far as any other. (sayhello and hyunwoongko.)"""
+    """That of torch's padding_idx has no gradient, and L2 still moves it: under Adam as far as any other. (sayhello and
+    hyunwoongko.)"""
     model = TransformerConfig(
-        source_vocab_size=6, target_vocab_size=6, d_model=4, num_heads=1, d_ff=4, num_encoder_layers=1, num_decoder_layers=1, max_length=8,
-        source_pad_id=PAD_ROW, scale_embedding=False, trains_pad_embedding=trains_pad_embedding,
-    )  # fmt: skip
+        source_vocab_size=6,
+        target_vocab_size=6,
+        d_model=4,
+        num_heads=1,
+        d_ff=4,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        max_length=8,
+        source_pad_id=PAD_ROW,
+        scale_embedding=False,
+        trains_pad_embedding=trains_pad_embedding,
+    )
     rng = np.random.default_rng(2)
     ids, factors = rng.integers(6, size=(STEPS, 3, 5)), rng.standard_normal((STEPS, 3, 5, 4))
     start = rng.standard_normal((6, 4))
-    config = TrainConfig(schedule="constant", learning_rate=0.01, warmup_steps=0, adam_b2=0.999, adam_eps=5e-9, weight_decay=5e-4)
+    config = TrainConfig(
+        schedule="constant", learning_rate=0.01, warmup_steps=0, adam_b2=0.999, adam_eps=5e-9, weight_decay=5e-4
+    )
     optimizer = make_optimizer(config, make_schedule(config, D_MODEL))
     others = jax.tree.map(lambda leaf: leaf.astype(float), functional.init_params(model, jax.random.key(0)))
 
     def loss(table: jax.Array, ids: jax.Array, factors: jax.Array) -> jax.Array:
-        _, trace = functional.apply(model, others | {"source_embedding": {"embedding": table}}, ids, ids, return_trace=True)
+        _, trace = functional.apply(
+            model, others | {"source_embedding": {"embedding": table}}, ids, ids, return_trace=True
+        )
         return (trace["encoder.token_embedding"] * factors).sum()
 
     def step(carry: tuple[Any, Any], inputs: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any], jax.Array]:
@@ -152,7 +170,9 @@ def test_the_pads_row_of_an_embedding(trains_pad_embedding: bool) -> None:
         updates, state = optimizer.update(jax.grad(loss)(table, *inputs), state, table)
         return (table + updates, state), table + updates
 
-    received = np.asarray(jax.lax.scan(step, (jnp.asarray(start), optimizer.init(jnp.asarray(start))), (ids, factors))[1])
+    received = np.asarray(
+        jax.lax.scan(step, (jnp.asarray(start), optimizer.init(jnp.asarray(start))), (ids, factors))[1]
+    )
     embedding = nn.Embedding(6, 4, padding_idx=None if trains_pad_embedding else PAD_ROW, dtype=torch.float64)
     with torch.no_grad():
         embedding.weight.copy_(torch.from_numpy(start))
@@ -198,7 +218,13 @@ SCHEDULES: dict[str, tuple[dict[str, Any], Callable[[], Iterator[float]]]] = {
         lambda: rates_of(lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 90), 0.3),
     ),
     "cosine restarts, doubled": (
-        {"schedule": "cosine_restarts", "learning_rate": 0.3, "warmup_steps": 0, "restart_steps": 37, "restart_factor": 2},
+        {
+            "schedule": "cosine_restarts",
+            "learning_rate": 0.3,
+            "warmup_steps": 0,
+            "restart_steps": 37,
+            "restart_factor": 2,
+        },
         lambda: rates_of(lambda optimizer: lr_scheduler.CosineAnnealingWarmRestarts(optimizer, 37, 2), 0.3),
     ),
 }
@@ -216,7 +242,9 @@ def test_reduce_on_plateau(rate: float, patience: int, start: int) -> None:
     """With torch's ε of 1e-8 a rate of 1e-5 stops near 1e-7."""
     rng = np.random.default_rng(3)
     losses = (5.0 / np.arange(1, STEPS + 1) ** 0.5 + rng.uniform(0, 0.3, STEPS)).tolist()
-    config = TrainConfig(schedule="constant", learning_rate=rate, warmup_steps=0, plateau_patience=patience, plateau_start=start)
+    config = TrainConfig(
+        schedule="constant", learning_rate=rate, warmup_steps=0, plateau_patience=patience, plateau_start=start
+    )
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=rate)
     scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.9, patience=patience)
     for count, loss in enumerate(losses, 1):
@@ -265,7 +293,10 @@ LOSSES: dict[str, tuple[Criterion, Callable[[torch.Tensor, torch.Tensor], torch.
     "torch's smoothing, pads counted": (Criterion(PAD, 0.3, counts_pads=True), of_torch(label_smoothing=0.3)),
     "fairseq's smoothing": (Criterion(PAD, 0.1, "others"), lambda x, y: fairseq(x, y, 0.1)),
     "the Annotated Transformer's": (Criterion(PAD, 0.1, "others_but_pad"), lambda x, y: annotated(x, y, 0.1)),
-    "the Annotated Transformer's, unsmoothed": (Criterion(PAD, 0.0, "others_but_pad"), lambda x, y: annotated(x, y, 0.0)),
+    "the Annotated Transformer's, unsmoothed": (
+        Criterion(PAD, 0.0, "others_but_pad"),
+        lambda x, y: annotated(x, y, 0.0),
+    ),
 }
 
 
@@ -284,14 +315,17 @@ def test_losses(name: str) -> None:
 
     value, gradient = jax.value_and_grad(summed)(jnp.asarray(logits))
     np.testing.assert_allclose(value, expected.item(), rtol=RELATIVE)
-    np.testing.assert_allclose(np.asarray(gradient).reshape(-1, VOCABULARY), in_torch.grad.numpy(), rtol=1e-11, atol=1e-15)
+    np.testing.assert_allclose(
+        np.asarray(gradient).reshape(-1, VOCABULARY), in_torch.grad.numpy(), rtol=1e-11, atol=1e-15
+    )
     assert math.isfinite(expected.item())
 
 
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize(("most", "chunks"), [(42, (1, 42)), (14, (3, 14)), (5, (9, 5)), (1, (42, 1))])
 def test_losses_in_chunks(name: str, most: int, chunks: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As training has them: values, and gradients to the decoder's output and to the head, of so many chunks of so many tokens."""
+    """As training has them: values, and gradients to the decoder's output and to the head, of so many chunks of so many
+    tokens."""
     criterion, theirs = LOSSES[name]
     _, labels = logits_and_labels()
     rng = np.random.default_rng(6)
@@ -302,7 +336,9 @@ def test_losses_in_chunks(name: str, most: int, chunks: tuple[int, int], monkeyp
 
     whole, seen = losses._loss_of_chunks, []
     monkeypatch.setattr(losses, "CHUNK_BYTES", most * 4 * VOCABULARY)
-    monkeypatch.setattr(losses, "_loss_of_chunks", lambda criterion, *of: seen.append(of[0].shape[:2]) or whole(criterion, *of))
+    monkeypatch.setattr(
+        losses, "_loss_of_chunks", lambda criterion, *of: seen.append(of[0].shape[:2]) or whole(criterion, *of)
+    )
 
     def summed(hidden: jax.Array, kernel: jax.Array, bias: jax.Array) -> tuple[jax.Array, jax.Array]:
         total, count = losses.chunked_cross_entropy(hidden, kernel, bias, jnp.asarray(labels), criterion)

@@ -61,7 +61,10 @@ LOSSES: dict[str, tuple[LossRule, Loss]] = {
     "pads counted": (LossRule(PAD, counts_pads=True), cross_entropy()),
     "smoothed": (LossRule(PAD, 0.1), cross_entropy(ignore_index=PAD, label_smoothing=0.1)),
     "smoothed, pads counted": (LossRule(PAD, 0.2, counts_pads=True), cross_entropy(label_smoothing=0.2)),
-    "summed": (LossRule(PAD, 0.1, mean_over="sum"), cross_entropy(ignore_index=PAD, label_smoothing=0.1, reduction="sum")),
+    "summed": (
+        LossRule(PAD, 0.1, mean_over="sum"),
+        cross_entropy(ignore_index=PAD, label_smoothing=0.1, reduction="sum"),
+    ),
     "the Annotated Transformer's": (LossRule(PAD, 0.1, "others_but_pad"), annotated(0.1)),
     "the Annotated Transformer's, unsmoothed": (LossRule(PAD, 0.0, "others_but_pad"), annotated(0.0)),
     "of probabilities": (LossRule(PAD, normalizer="log_softmax_of_softmax"), of_probabilities),
@@ -138,7 +141,9 @@ def run(build: Build, clip_norm: float, steps: int = STEPS, shapes: Mapping[str,
         if clip_norm:
             nn.utils.clip_grad_norm_(parameters.values(), clip_norm)
         optimizer.step()
-        made.append(Step(gradients, {path: parameter.detach().numpy().copy() for path, parameter in parameters.items()}))
+        made.append(
+            Step(gradients, {path: parameter.detach().numpy().copy() for path, parameter in parameters.items()})
+        )
     return start, made
 
 
@@ -158,18 +163,27 @@ def test_steps(name: str) -> None:
 def test_steps_that_rounding_can_be_seen_in(rate: float) -> None:
     """torch's AdamW rounds its parameters twice. It is found that the clip's norm lacks 1e-6, for all that."""
     rule = UpdateRule("adam", (rate,) * 4, clip_norm=1.0, weight_decay=0.1, weight_decay_kind="decoupled")
-    start, made = run(lambda p: torch.optim.AdamW(p, rate, (0.9, 0.98), 1e-9, 0.1), 1.0, steps=3, shapes={"kernel": (80, 90)})
+    start, made = run(
+        lambda p: torch.optim.AdamW(p, rate, (0.9, 0.98), 1e-9, 0.1), 1.0, steps=3, shapes={"kernel": (80, 90)}
+    )
     assert explain_steps(rule, initial_state(start), made) == []
     (finding,) = explain_steps(replace(rule, clip_epsilon=0.0), initial_state(start), made)
     assert finding.cause == "clipped by norm + 1e-6"
 
 
-@pytest.mark.parametrize(("expected", "received", "cause"), [
-    ("Adam", "Adam, maximised", "maximises: the step has the other sign"),
-    ("AdamW, clipped", "Adam", "clipping missing, and decay missing"),
-    ("Adam", "SGD", "SGD rather than Adam"),
-    ("SGD", "SGD, Nesterov's momentum", "unexplained"),  # two fields at once, one of which says nothing without the other
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("expected", "received", "cause"),
+    [
+        ("Adam", "Adam, maximised", "maximises: the step has the other sign"),
+        ("AdamW, clipped", "Adam", "clipping missing, and decay missing"),
+        ("Adam", "SGD", "SGD rather than Adam"),
+        (
+            "SGD",
+            "SGD, Nesterov's momentum",
+            "unexplained",
+        ),  # two fields at once, one of which says nothing without the other
+    ],
+)
 def test_torch_steps_of_another_recipe_are_named(expected: str, received: str, cause: str) -> None:
     start, made = run(OPTIMIZERS[received][1], OPTIMIZERS[received][0].clip_norm, steps=3)
     (finding,) = explain_steps(OPTIMIZERS[expected][0], initial_state(start), made)

@@ -1,4 +1,5 @@
-"""The truth in NumPy and the references in PyTorch are the same functions: JAX, which computes nothing here, has a third to agree with."""
+"""The truth in NumPy and the references in PyTorch are the same functions: JAX, which computes nothing here, has a
+third to agree with."""
 
 from __future__ import annotations
 
@@ -62,7 +63,9 @@ def test_a_family_of_transformers(family: str, size: int, folder: Path) -> None:
     for name, array in expected.items():
         assert_same(received[name], array, name)
     captured = {**expected, "source_ids": case.source_ids, "decoder_input_ids": case.decoder_input_ids}
-    by_themselves = [node for node in nodes(case.config) if node.name in expected and captured.keys() >= {*node.inputs.values()}]
+    by_themselves = [
+        node for node in nodes(case.config) if node.name in expected and captured.keys() >= {*node.inputs.values()}
+    ]
     assert {"encoder.output", "decoder.output", "logits"} <= {node.name for node in by_themselves}
     for node in by_themselves:
         assert_same(recompute(node, case.config, captured, case.params64), expected[node.name], node.name)
@@ -76,7 +79,9 @@ def test_relative_buckets_are_t5s(buckets: int, most: int) -> None:
     config = TransformerConfig(position_kind="relative_bias", relative_buckets=buckets, relative_max_distance=most)
     offsets = range(-999, 1000)
     for stack, both_ways in (("encoder", True), ("decoder", False)):
-        expected = T5Attention._relative_position_bucket(torch.tensor(offsets), both_ways, num_buckets=buckets, max_distance=most)
+        expected = T5Attention._relative_position_bucket(
+            torch.tensor(offsets), both_ways, num_buckets=buckets, max_distance=most
+        )
         assert [relative_bucket(config, offset, stack) for offset in offsets] == expected.tolist()
 
 

@@ -1,4 +1,5 @@
-"""The self-test, in small: sides that agree give no alarm, and faults are found, located and named, or left without a name.
+"""The self-test, in small: sides that agree give no alarm, and faults are found, located and named, or left without a
+name.
 
 (`jax-transformer parity --selftest` has every system, every fault and twenty seeds.)
 """
@@ -24,7 +25,8 @@ from jax_transformer.verification.selftest.subjects import SUBJECTS
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 AGREEING = ("harvard", "codersarts", "sayhello, with biases", "stepwise_core", "pytorch, all tied")
-"""Of SUBJECTS, between them: either place of norms, positions by batch row, every kind of mask, no feed-forward, shared tables."""
+"""Of SUBJECTS, between them: either place of norms, positions by batch row, every kind of mask, no feed-forward, shared
+tables."""
 SUBJECT = "harvard"
 
 
@@ -37,7 +39,12 @@ def prepared(name: str) -> Prepared:
 def test_sides_that_agree(name: str) -> None:
     """On every problem, all of it, exactly as the stages of the command judge it."""
     system = prepared(name)
-    assert [problem.name for problem in system.problems] == ["own weights", "random weights", "small variances", "large means"]
+    assert [problem.name for problem in system.problems] == [
+        "own weights",
+        "random weights",
+        "small variances",
+        "large means",
+    ]
     for problem, right in zip(system.problems, system.right, strict=True):
         trace = system.program.forward(problem, "float64")
         assert list(trace) == list(right)
@@ -89,7 +96,13 @@ def some(names: list[str], *, known: bool) -> list[Injection]:
     return [found[name] for name in names]
 
 
-KNOWN = ["norm: ε inside the root", "norm: variance over D", "norm: scale dropped", "√d_model missing", "kernel transposed"]
+KNOWN = [
+    "norm: ε inside the root",
+    "norm: variance over D",
+    "norm: scale dropped",
+    "√d_model missing",
+    "kernel transposed",
+]
 
 
 def test_known_faults_are_named() -> None:
@@ -116,10 +129,13 @@ def test_what_changes_nothing_is_equivalent() -> None:
     same = dataclasses.replace(injection, value=lambda config, params, before: before[injection.node.name])
     system = prepared(SUBJECT)
     exact = dataclasses.replace(
-        injection, value=lambda config, params, before: injection.node.compute(config, *_node_inputs(injection, params, before))
+        injection,
+        value=lambda config, params, before: injection.node.compute(config, *_node_inputs(injection, params, before)),
     )
     assert try_injection(system, exact).fate == "equivalent"
-    assert try_injection(system, same).fate in ("equivalent", "missed"), "the program's own value, which rounds otherwise"
+    assert try_injection(system, same).fate in ("equivalent", "missed"), (
+        "the program's own value, which rounds otherwise"
+    )
 
     def senseless(*arguments: object) -> np.ndarray:
         raise LookupError("no such thing")
@@ -127,7 +143,9 @@ def test_what_changes_nothing_is_equivalent() -> None:
     assert try_injection(system, dataclasses.replace(injection, value=senseless)).fate == "not applicable"
 
 
-def _node_inputs(injection: Injection, params: object, before: object) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _node_inputs(
+    injection: Injection, params: object, before: object
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     from jax_transformer.verification.selftest.injections import _of_node
 
     return _of_node(injection.node, params, before)  # type: ignore[arg-type]
@@ -138,15 +156,28 @@ def test_faults_of_later_stages() -> None:
     assert {kill.node for kill in kills} == {"loss", "step", "decode"}
     assert {kill.fate for kill in kills} <= {"found", "equivalent"}
     assert [kill for kill in kills if kill.shortcomings] == []
-    assert [kill.fault for kill in kills if not kill.known] == ["the loss is 1 % too large", "the learning rate is 1 % too high"]
+    assert [kill.fault for kill in kills if not kill.known] == [
+        "the loss is 1 % too large",
+        "the learning rate is 1 % too high",
+    ]
 
 
 # --- what is made of them
 
 
 def killed(**fields: object) -> Kill:
-    whole = {"system": "one", "fault": "a fault", "known": True, "node": "logits", "kind": "logits", "fate": "found", "located": True,
-             "named": True, "causes": ("a fault",), "problem": "own weights"}  # fmt: skip
+    whole = {
+        "system": "one",
+        "fault": "a fault",
+        "known": True,
+        "node": "logits",
+        "kind": "logits",
+        "fate": "found",
+        "located": True,
+        "named": True,
+        "causes": ("a fault",),
+        "problem": "own weights",
+    }
     return Kill(**whole | fields)  # type: ignore[arg-type]
 
 
@@ -166,9 +197,13 @@ def test_requirements() -> None:
     ]
     assert unmet(killed(located=False), UNKNOWN) == ["catalogue: at least 98% are located"]
     assert unmet(killed(named=False, causes=()), UNKNOWN) == ["catalogue: at least 95% are named"]
-    assert unmet(killed(), dataclasses.replace(UNKNOWN, fate="missed", located=False)) == ["open world: every fault is detected"]
+    assert unmet(killed(), dataclasses.replace(UNKNOWN, fate="missed", located=False)) == [
+        "open world: every fault is detected"
+    ]
     assert unmet(killed(), dataclasses.replace(UNKNOWN, located=False)) == ["open world: at least 98% are located"]
-    assert unmet(killed(), dataclasses.replace(UNKNOWN, causes=("a fault",))) == ["open world: none is given a wrong name"]
+    assert unmet(killed(), dataclasses.replace(UNKNOWN, causes=("a fault",))) == [
+        "open world: none is given a wrong name"
+    ]
     assert unmet(killed(), UNKNOWN, alarms=1) == ["20 seeds of each system without a fault: no alarm"]
     assert unmet(*[killed()] * 98, *[killed(located=False)] * 2, UNKNOWN) == [], "98 % is enough"
     assert unmet(*[killed()] * 97, *[killed(located=False)] * 3, UNKNOWN) == ["catalogue: at least 98% are located"]
@@ -192,9 +227,16 @@ def test_a_page() -> None:
     text = page(Result([killed(), missed, UNKNOWN], {"one": 0, "two": 3}, 20, 90.0))
     headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert headings == [
-        "What is required", "The catalogue, by system", "The catalogue, by what is at fault", "The open world, by system",
-        "Through the command", "Real pairs", "Without a fault", "What wasn't found, located or named", "Every fault",
-    ]  # fmt: skip
+        "What is required",
+        "The catalogue, by system",
+        "The catalogue, by what is at fault",
+        "The open world, by system",
+        "Through the command",
+        "Real pairs",
+        "Without a fault",
+        "What wasn't found, located or named",
+        "Every fault",
+    ]
     assert text.startswith("# The parity check, checked\n")
     assert "in 1.5 minutes" in text
     assert "- ✗ catalogue: every fault that makes a difference is detected" in text

@@ -1,4 +1,5 @@
-"""Small models of transformers' families with tokenizers, as `save_pretrained` leaves them: vocabularies of a few sentences."""
+"""Small models of transformers' families with tokenizers, as `save_pretrained` leaves them: vocabularies of a few
+sentences."""
 
 from __future__ import annotations
 
@@ -41,7 +42,13 @@ class TextFamily(NamedTuple):
 def train(texts: Iterable[str], **options: Any) -> bytes:
     """A sentencepiece model of the texts."""
     model = io.BytesIO()
-    usual = {"vocab_size": 120, "hard_vocab_limit": False, "character_coverage": 1.0, "minloglevel": 2, "num_threads": 1}
+    usual = {
+        "vocab_size": 120,
+        "hard_vocab_limit": False,
+        "character_coverage": 1.0,
+        "minloglevel": 2,
+        "num_threads": 1,
+    }
     sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(texts), model_writer=model, **usual | options)
     return model.getvalue()
 
@@ -58,9 +65,13 @@ def marian(folder: Path, *, two: bool = False) -> Any:
     for side, name in (("source", "vocab.json"), ("target", "target_vocab.json")):
         (folder / f"{side}.spm").write_bytes(files[side])
         if side in lists:
-            write_json(folder / name, {piece: i for i, piece in enumerate(["</s>", "<unk>", *lists[side], *codes, "<pad>"])})
+            write_json(
+                folder / name, {piece: i for i, piece in enumerate(["</s>", "<unk>", *lists[side], *codes, "<pad>"])}
+            )
     target = {"target_vocab_file": str(folder / "target_vocab.json"), "separate_vocabs": True} if two else {}
-    return transformers.MarianTokenizer(str(folder / "source.spm"), str(folder / "target.spm"), str(folder / "vocab.json"), **target)
+    return transformers.MarianTokenizer(
+        str(folder / "source.spm"), str(folder / "target.spm"), str(folder / "vocab.json"), **target
+    )
 
 
 def marian_two(folder: Path) -> Any:
@@ -74,7 +85,11 @@ def m2m_100(folder: Path) -> Any:
     codes = transformers.models.m2m_100.tokenization_m2m_100.FAIRSEQ_LANGUAGE_CODES["m2m100"]
     more = [f"__{code}__" for code in codes]  # as facebook/m2m100_418M names them
     return transformers.M2M100Tokenizer(
-        str(folder / "vocab.json"), str(folder / "sentencepiece.bpe.model"), src_lang="en", tgt_lang="de", additional_special_tokens=more
+        str(folder / "vocab.json"),
+        str(folder / "sentencepiece.bpe.model"),
+        src_lang="en",
+        tgt_lang="de",
+        additional_special_tokens=more,
     )
 
 
@@ -83,7 +98,9 @@ def trained_bpe(pre_tokenizer: Any, **options: Any) -> dict[str, Any]:
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = pre_tokenizer
     names = ["<s>", "<pad>", "</s>", "<unk>"]
-    made.train_from_iterator([*SOURCES, *TARGETS], trainers.BpeTrainer(special_tokens=names, show_progress=False, **options))
+    made.train_from_iterator(
+        [*SOURCES, *TARGETS], trainers.BpeTrainer(special_tokens=names, show_progress=False, **options)
+    )
     model = json.loads(made.to_str())["model"]
     return {"vocab": model["vocab"], "merges": [tuple(pair) for pair in model["merges"]]}
 
@@ -96,7 +113,9 @@ def character_map() -> bytes:
 def nllb(folder: Path) -> Any:
     made = trained_bpe(pre_tokenizers.Metaspace(), vocab_size=250)
     languages = {"src_lang": "eng_Latn", "tgt_lang": "deu_Latn"}
-    return transformers.NllbTokenizer(**made, **languages, _spm_precompiled_charsmap=character_map(), additional_special_tokens=LANGUAGES)
+    return transformers.NllbTokenizer(
+        **made, **languages, _spm_precompiled_charsmap=character_map(), additional_special_tokens=LANGUAGES
+    )
 
 
 def byte_level() -> dict[str, Any]:
@@ -135,7 +154,13 @@ def t5_in_spiece(folder: Path) -> Any:
 def mt5(folder: Path) -> Any:
     """As google/mt5-small is: its sentinels are among sentencepiece's pieces."""
     (folder / "spiece.model").write_bytes(spiece(user_defined_symbols=[f"▁<extra_id_{i}>" for i in range(3)]))
-    settings = {"tokenizer_class": "T5Tokenizer", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>", "extra_ids": 0}
+    settings = {
+        "tokenizer_class": "T5Tokenizer",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "pad_token": "<pad>",
+        "extra_ids": 0,
+    }
     write_json(folder / "tokenizer_config.json", settings | {"additional_special_tokens": None, "sp_model_kwargs": {}})
     return None
 
@@ -148,7 +173,9 @@ def umt5(folder: Path) -> Any:
     made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     made.add_special_tokens([AddedToken(name, normalized=False, special=True) for name in ("<pad>", "</s>", "<unk>")])
     made.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    )
 
 
 _FAIRSEQ = {
@@ -159,8 +186,16 @@ _T5 = {"d_model": 16, "d_kv": 8, "d_ff": 20, "num_layers": 1, "num_decoder_layer
 _OF_T5 = {"pad_token_id": 0, "decoder_start_token_id": 0, "eos_token_id": 1}
 _T5_KIND = (transformers.T5ForConditionalGeneration, transformers.T5Config, _OF_T5)
 _MARIAN_KIND = (transformers.MarianMTModel, transformers.MarianConfig, {})
-_BART_KIND = (transformers.BartForConditionalGeneration, transformers.BartConfig, {"pad_token_id": 1, "decoder_start_token_id": 2})
-_M2M_KIND = (transformers.M2M100ForConditionalGeneration, transformers.M2M100Config, {"pad_token_id": 1, "decoder_start_token_id": 2})
+_BART_KIND = (
+    transformers.BartForConditionalGeneration,
+    transformers.BartConfig,
+    {"pad_token_id": 1, "decoder_start_token_id": 2},
+)
+_M2M_KIND = (
+    transformers.M2M100ForConditionalGeneration,
+    transformers.M2M100Config,
+    {"pad_token_id": 1, "decoder_start_token_id": 2},
+)
 FAMILIES = {
     "marian": TextFamily(marian, *_MARIAN_KIND, 0, ">>deu<<"),
     "marian_two": TextFamily(marian_two, *_MARIAN_KIND, 0, shares_embeddings=False),
@@ -185,7 +220,8 @@ class TextCase(NamedTuple):
 
 
 def make_case(name: str, folder: Path) -> TextCase:
-    """The same whenever it is made; its directory lies in `folder`. Its model says only what is pieces of the target's sentences."""
+    """The same whenever it is made; its directory lies in `folder`. Its model says only what is pieces of the target's
+    sentences."""
     family, directory = FAMILIES[name], folder / name
     directory.mkdir()
     made = family.tokenizer(directory)

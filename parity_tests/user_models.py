@@ -1,4 +1,5 @@
-"""What a user of `jax-transformer parity` brings: PyTorch modules and JAX functions made by functions without arguments."""
+"""What a user of `jax-transformer parity` brings: PyTorch modules and JAX functions made by functions without
+arguments."""
 
 from __future__ import annotations
 
@@ -18,9 +19,17 @@ from torch_reference.hyunwoongko import HyunwoongkoTransformer
 from torch_reference.pytorch import PytorchTransformer
 
 SIZES: dict[str, Any] = {
-    "source_vocab_size": 23, "target_vocab_size": 19, "d_model": 12, "num_heads": 3, "d_ff": 16, "num_encoder_layers": 2,
-    "num_decoder_layers": 1, "max_length": 12, "source_pad_id": 1, "target_pad_id": 2,
-}  # fmt: skip
+    "source_vocab_size": 23,
+    "target_vocab_size": 19,
+    "d_model": 12,
+    "num_heads": 3,
+    "d_ff": 16,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 1,
+    "max_length": 12,
+    "source_pad_id": 1,
+    "target_pad_id": 2,
+}
 HINTS = {"num_heads": 3, "source_pad_id": 1, "target_pad_id": 2, "norm_placement": "post", "activation": "relu"}
 """What a checkpoint of PytorchTransformer doesn't say."""
 
@@ -121,9 +130,16 @@ class Layer(nn.Module):
         self.attn, self.ln1 = Attention(width, heads, crossing=False), nn.LayerNorm(width)
         if crossing:
             self.cross, self.ln2 = Attention(width, heads, crossing=True), nn.LayerNorm(width)
-        self.up, self.act, self.down, self.ln3 = nn.Linear(width, inner), nn.ReLU(), nn.Linear(inner, width), nn.LayerNorm(width)
+        self.up, self.act, self.down, self.ln3 = (
+            nn.Linear(width, inner),
+            nn.ReLU(),
+            nn.Linear(inner, width),
+            nn.LayerNorm(width),
+        )
 
-    def forward(self, x: Tensor, mask: Tensor, memory: Tensor | None = None, memory_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, mask: Tensor, memory: Tensor | None = None, memory_mask: Tensor | None = None
+    ) -> Tensor:
         x = self.ln1(x + self.attn(x, x, mask))
         if memory is not None:
             x = self.ln2(x + self.cross(x, memory, memory_mask))
@@ -138,16 +154,30 @@ class Foreign(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         width, heads, inner = SIZES["d_model"], SIZES["num_heads"], SIZES["d_ff"]
-        self.src, self.tgt = nn.Embedding(SIZES["source_vocab_size"], width), nn.Embedding(SIZES["target_vocab_size"], width)
+        self.src, self.tgt = (
+            nn.Embedding(SIZES["source_vocab_size"], width),
+            nn.Embedding(SIZES["target_vocab_size"], width),
+        )
         self.register_buffer("pe", pytorch().positions.clone(), persistent=False)
-        self.enc = nn.ModuleList([Layer(width, heads, inner, crossing=False) for _ in range(SIZES["num_encoder_layers"])])
-        self.dec = nn.ModuleList([Layer(width, heads, inner, crossing=True) for _ in range(SIZES["num_decoder_layers"])])
-        self.enc_ln, self.dec_ln, self.out = nn.LayerNorm(width), nn.LayerNorm(width), nn.Linear(width, SIZES["target_vocab_size"])
+        self.enc = nn.ModuleList(
+            [Layer(width, heads, inner, crossing=False) for _ in range(SIZES["num_encoder_layers"])]
+        )
+        self.dec = nn.ModuleList(
+            [Layer(width, heads, inner, crossing=True) for _ in range(SIZES["num_decoder_layers"])]
+        )
+        self.enc_ln, self.dec_ln, self.out = (
+            nn.LayerNorm(width),
+            nn.LayerNorm(width),
+            nn.Linear(width, SIZES["target_vocab_size"]),
+        )
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         src_mask = (src != SIZES["source_pad_id"])[:, None, None]
         tgt_mask = (tgt != SIZES["target_pad_id"])[:, None, None] & torch.ones(tgt.shape[1], tgt.shape[1]).tril().bool()
-        x, y = (table(ids) * math.sqrt(SIZES["d_model"]) + self.pe[: ids.shape[1]] for table, ids in ((self.src, src), (self.tgt, tgt)))
+        x, y = (
+            table(ids) * math.sqrt(SIZES["d_model"]) + self.pe[: ids.shape[1]]
+            for table, ids in ((self.src, src), (self.tgt, tgt))
+        )
         for layer in self.enc:
             x = layer(x, src_mask)
         memory = self.enc_ln(x)
@@ -176,7 +206,8 @@ activations:
 parameters:
   src.weight: source_embedding/embedding
   tgt.weight: target_embedding/embedding
-  enc.{i}.attn.qkv.weight: {name: "encoder/layers/self_attention/{query,key,value}/kernel[{i}]", axes: "(3 N H) D -> D N H"}
+  enc.{i}.attn.qkv.weight:
+    {name: "encoder/layers/self_attention/{query,key,value}/kernel[{i}]", axes: "(3 N H) D -> D N H"}
   enc.{i}.attn.qkv.bias: {name: "encoder/layers/self_attention/{query,key,value}/bias[{i}]", axes: "(3 N H) -> N H"}
   enc.{i}.attn.proj.weight: {name: "encoder/layers/self_attention/output/kernel[{i}]", axes: "D (N H) -> N H D"}
   enc.{i}.attn.proj.bias: encoder/layers/self_attention/output/bias[{i}]
@@ -190,7 +221,8 @@ parameters:
   enc.{i}.ln3.bias: encoder/layers/feed_forward_norm/bias[{i}]
   enc_ln.weight: encoder/final_norm/scale
   enc_ln.bias: encoder/final_norm/bias
-  dec.{i}.attn.qkv.weight: {name: "decoder/layers/self_attention/{query,key,value}/kernel[{i}]", axes: "(3 N H) D -> D N H"}
+  dec.{i}.attn.qkv.weight:
+    {name: "decoder/layers/self_attention/{query,key,value}/kernel[{i}]", axes: "(3 N H) D -> D N H"}
   dec.{i}.attn.qkv.bias: {name: "decoder/layers/self_attention/{query,key,value}/bias[{i}]", axes: "(3 N H) -> N H"}
   dec.{i}.attn.proj.weight: {name: "decoder/layers/self_attention/output/kernel[{i}]", axes: "D (N H) -> N H D"}
   dec.{i}.attn.proj.bias: decoder/layers/self_attention/output/bias[{i}]
@@ -222,15 +254,32 @@ def foreign() -> Any:
     """With PytorchTransformer's weights, module by module in the same order."""
     module, theirs = Foreign().eval(), pytorch()
     transformer = theirs.transformer
-    pairs: list[tuple[Any, Any]] = [(module.src, theirs.source_embedding), (module.tgt, theirs.target_embedding), (module.out, theirs.head),
-             (module.enc_ln, transformer.encoder.norm), (module.dec_ln, transformer.decoder.norm)]  # fmt: skip
+    pairs: list[tuple[Any, Any]] = [
+        (module.src, theirs.source_embedding),
+        (module.tgt, theirs.target_embedding),
+        (module.out, theirs.head),
+        (module.enc_ln, transformer.encoder.norm),
+        (module.dec_ln, transformer.decoder.norm),
+    ]
     for layer, other in zip(module.enc, transformer.encoder.layers, strict=True):
-        pairs += [(layer.attn.proj, other.self_attn.out_proj), (layer.ln1, other.norm1), (layer.up, other.linear1),
-                  (layer.down, other.linear2), (layer.ln3, other.norm2)]  # fmt: skip
+        pairs += [
+            (layer.attn.proj, other.self_attn.out_proj),
+            (layer.ln1, other.norm1),
+            (layer.up, other.linear1),
+            (layer.down, other.linear2),
+            (layer.ln3, other.norm2),
+        ]
         _load(layer.attn.qkv, other.self_attn.in_proj_weight, other.self_attn.in_proj_bias)
     for layer, other in zip(module.dec, transformer.decoder.layers, strict=True):
-        pairs += [(layer.attn.proj, other.self_attn.out_proj), (layer.ln1, other.norm1), (layer.cross.proj, other.multihead_attn.out_proj),
-                  (layer.ln2, other.norm2), (layer.up, other.linear1), (layer.down, other.linear2), (layer.ln3, other.norm3)]  # fmt: skip
+        pairs += [
+            (layer.attn.proj, other.self_attn.out_proj),
+            (layer.ln1, other.norm1),
+            (layer.cross.proj, other.multihead_attn.out_proj),
+            (layer.ln2, other.norm2),
+            (layer.up, other.linear1),
+            (layer.down, other.linear2),
+            (layer.ln3, other.norm3),
+        ]
         _load(layer.attn.qkv, other.self_attn.in_proj_weight, other.self_attn.in_proj_bias)
         width = SIZES["d_model"]
         weight, bias = other.multihead_attn.in_proj_weight, other.multihead_attn.in_proj_bias

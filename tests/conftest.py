@@ -1,7 +1,7 @@
 """What tests of the model share: one small configuration, one batch, and parameters that hide nothing.
 
-All sizes differ, every parameter is random (biases and the scales of norms included), and padding stands right, left and inside. Tests that
-need no other shapes take these, so that one process compiles a function of them once.
+All sizes differ, every parameter is random (biases and the scales of norms included), and padding stands right, left
+and inside. Tests that need no other shapes take these, so that one process compiles a function of them once.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ from jax_transformer.config import TransformerConfig
 SOURCE_PAD, TARGET_PAD = 1, 2
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 CHROMIUM_FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
     "--disable-sync",
-]  # fmt: skip
+]
 
 
 class Ids(NamedTuple):
@@ -36,15 +41,29 @@ class Ids(NamedTuple):
 def config() -> TransformerConfig:
     """Post-norm, sinusoids, masks on keys, no dropout; one encoder layer of 3 heads and two decoder layers of 2."""
     return TransformerConfig(
-        source_vocab_size=13, target_vocab_size=11, d_model=12, num_heads=3, head_dim=5, d_ff=7, num_encoder_layers=1, num_decoder_layers=2,
-        max_length=9, decoder_num_heads=2, decoder_head_dim=4, decoder_d_ff=14, decoder_max_length=10, source_pad_id=SOURCE_PAD,
-        target_pad_id=TARGET_PAD, dropout_rate=0.0,
-    )  # fmt: skip
+        source_vocab_size=13,
+        target_vocab_size=11,
+        d_model=12,
+        num_heads=3,
+        head_dim=5,
+        d_ff=7,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+        max_length=9,
+        decoder_num_heads=2,
+        decoder_head_dim=4,
+        decoder_d_ff=14,
+        decoder_max_length=10,
+        source_pad_id=SOURCE_PAD,
+        target_pad_id=TARGET_PAD,
+        dropout_rate=0.0,
+    )
 
 
 @pytest.fixture(scope="session")
 def ids() -> Ids:
-    """Five sentences, [5, 6] and [5, 8]. No source is all padding, and no target begins with what a later test inserts."""
+    """Five sentences, [5, 6] and [5, 8]. No source is all padding, and no target begins with what a later test
+    inserts."""
     rng = np.random.default_rng(0)
     source = rng.choice([i for i in range(13) if i != SOURCE_PAD], (5, 6)).astype(np.int32)
     target = rng.choice([i for i in range(11) if i != TARGET_PAD], (5, 8)).astype(np.int32)
@@ -61,7 +80,8 @@ def ids() -> Ids:
 
 @pytest.fixture(scope="session")
 def random_params() -> Callable[..., dict[str, Any]]:
-    """(config, dtype="float64", seed=0) → parameters of that config as NumPy arrays, all random but the position tables."""
+    """(config, dtype="float64", seed=0) → parameters of that config as NumPy arrays, all random but the position
+    tables."""
     from jax_transformer.model import positions
     from jax_transformer.model.functional import abstract_params
 
@@ -71,7 +91,9 @@ def random_params() -> Callable[..., dict[str, Any]]:
         def draw(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> np.ndarray:
             names = [key.key for key in path]
             if names[0] == "constants" and names[1] != "head_bias":
-                return positions.sinusoid_table(config, getattr(config, names[1].removesuffix("_positions"))).astype(dtype)
+                return positions.sinusoid_table(config, getattr(config, names[1].removesuffix("_positions"))).astype(
+                    dtype
+                )
             values = 0.4 * rng.standard_normal(leaf.shape)
             return (values + 1.0 if names[-1] == "scale" else values).astype(dtype)
 
@@ -101,7 +123,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def visited(browser: Any) -> Iterator[Callable[..., Any]]:
-    """visited(file, width=…, …) → a file in a page that is ready. At the end: no request but for files, and no message on the console."""
+    """visited(file, width=…, …) → a file in a page that is ready. At the end: no request but for files, and no message
+    on the console."""
     pages, files, requests, messages = [], [], [], []
 
     def visit(file: Path, width: int = 1200, **options: Any) -> Any:

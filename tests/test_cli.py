@@ -29,7 +29,9 @@ def write(path: Path, text: str | bytes) -> str:
 
 def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, *arguments: str) -> str:
     run_dir = tmp_path / "run"
-    code, out, err = run(capsys, "train", *arguments, "--run-dir", str(run_dir), "--data.cache-dir", str(tmp_path / "cache"))
+    code, out, err = run(
+        capsys, "train", *arguments, "--run-dir", str(run_dir), "--data.cache-dir", str(tmp_path / "cache")
+    )
     assert code == 2, out + err
     assert "Traceback" not in err
     assert not run_dir.exists()
@@ -52,7 +54,9 @@ def test_unequal_line_counts_are_told(capsys: pytest.CaptureFixture[str], tmp_pa
 
 def test_a_row_with_one_column_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = write(tmp_path / "pairs.tsv", "one\teins\ntwo zwei\n")
-    assert "pairs.tsv:2: expected two columns" in refused(capsys, tmp_path, "--data.train", file, "--data.valid-pairs", "1")
+    assert "pairs.tsv:2: expected two columns" in refused(
+        capsys, tmp_path, "--data.train", file, "--data.valid-pairs", "1"
+    )
 
 
 def test_invalid_utf8_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -64,7 +68,9 @@ def test_invalid_utf8_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path
 def test_an_empty_corpus_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv.gz"
     file.write_bytes(gzip.compress(b""))
-    assert "expected at least one sentence pair" in refused(capsys, tmp_path, "--data.train", str(file), "--data.valid-pairs", "1")
+    assert "expected at least one sentence pair" in refused(
+        capsys, tmp_path, "--data.train", str(file), "--data.valid-pairs", "1"
+    )
 
 
 def test_every_pair_filtered_out_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -98,7 +104,9 @@ def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--train.max-steps" in err
 
 
-def test_an_unknown_field_of_a_yaml_file_is_told_with_its_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_unknown_field_of_a_yaml_file_is_told_with_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     file = write(tmp_path / "run.yaml", "model:\n  d_model: 64\n  d_modle: 64\n")
     code, _, err = run(capsys, "train", "--config", file)
     assert code == 2
@@ -114,8 +122,10 @@ def test_an_unknown_field_of_a_yaml_file_is_told_with_its_line(capsys: pytest.Ca
         ("model:\n  d_model: 64\n  d_model: 32\n", "run.yaml:3: field 'model.d_model' is given twice"),
         ("model: {d_model: 64\n", "expected YAML"),
     ],
-)  # fmt: skip
-def test_a_wrong_value_in_a_yaml_file_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path, yaml: str, message: str) -> None:
+)
+def test_a_wrong_value_in_a_yaml_file_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, yaml: str, message: str
+) -> None:
     code, _, err = run(capsys, "train", "--config", write(tmp_path / "run.yaml", yaml))
     assert code == 2
     assert message in " ".join(err.split())

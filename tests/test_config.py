@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
 
-RATES = ("dropout_rate", "embedding_dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate", "output_dropout_rate")
+RATES = (
+    "dropout_rate",
+    "embedding_dropout_rate",
+    "attention_dropout_rate",
+    "feed_forward_dropout_rate",
+    "output_dropout_rate",
+)
 
 
 def refusal(**options: Any) -> str:
@@ -24,8 +30,19 @@ def refusal(**options: Any) -> str:
 
 def test_the_defaults_are_the_base_model_of_the_paper() -> None:
     config = TransformerConfig()
-    assert (config.d_model, config.num_heads, config.d_ff, config.num_encoder_layers, config.num_decoder_layers) == (512, 8, 2048, 6, 6)
-    assert (config.encoder.head_dim, config.decoder.head_dim, config.norm_placement, config.activation) == (64, 64, "post", "relu")
+    assert (config.d_model, config.num_heads, config.d_ff, config.num_encoder_layers, config.num_decoder_layers) == (
+        512,
+        8,
+        2048,
+        6,
+        6,
+    )
+    assert (config.encoder.head_dim, config.decoder.head_dim, config.norm_placement, config.activation) == (
+        64,
+        64,
+        "post",
+        "relu",
+    )
     assert (config.dropout_rate, config.scale_embedding, config.position_kind) == (0.1, True, "sinusoidal")
 
 
@@ -87,10 +104,19 @@ def test_a_wrong_type_is_refused_with_the_right_one(field: str, value: object, e
 @pytest.mark.parametrize(
     ("field", "value", "expected"),
     [
-        *((field, 0, "at least 1") for field in ("d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers", "max_length")),
-        *((field, 0, "at least 1, or null") for field in ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff")),
+        *(
+            (field, 0, "at least 1")
+            for field in ("d_model", "num_heads", "d_ff", "num_encoder_layers", "num_decoder_layers", "max_length")
+        ),
+        *(
+            (field, 0, "at least 1, or null")
+            for field in ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff")
+        ),
         ("decoder_max_length", -1, "at least 1, or null"),
-        *((field, -1, "at least 0") for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id")),
+        *(
+            (field, -1, "at least 0")
+            for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id")
+        ),
         ("position_offset", -1, "at least 0"),
         ("norm_eps", -1e-9, "at least 0, and finite"),
         ("norm_eps", math.nan, "at least 0, and finite"),
@@ -130,8 +156,14 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"d_model": 10, "num_heads": 3}, "num_heads must be a divisor of d_model=10 unless head_dim is set; received 3"),
-        ({"d_model": 8, "num_heads": 2, "decoder_num_heads": 3}, "decoder_num_heads must be a divisor of d_model=8 unless head_dim is set"),
+        (
+            {"d_model": 10, "num_heads": 3},
+            "num_heads must be a divisor of d_model=10 unless head_dim is set; received 3",
+        ),
+        (
+            {"d_model": 8, "num_heads": 2, "decoder_num_heads": 3},
+            "decoder_num_heads must be a divisor of d_model=8 unless head_dim is set",
+        ),
         ({"d_model": 9, "num_heads": 3}, "d_model must be even with position_kind='sinusoidal'; received 9"),
         (
             {"source_vocab_size": 5, "target_vocab_size": 6, "source_pad_id": 5},
@@ -157,7 +189,8 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         ({"norm_kind": "none", "final_norm": True}, "final_norm must be false with norm_kind='none'; received True"),
         (
             {"attention_path": "xla"},
-            "attention_path='xla' has no dropout on attention weights: set attention_dropout_rate=0 or attention_path='reference'; "
+            "attention_path='xla' has no dropout on attention weights: set attention_dropout_rate=0 or "
+            "attention_path='reference'; "
             "received a rate of 0.1",
         ),
         ({"attention_path": "cudnn", "dropout_rate": 0.0, "attention_dropout_rate": 0.2}, "received a rate of 0.2"),
@@ -191,9 +224,15 @@ def test_several_problems_are_told_at_once() -> None:
     types = refusal(d_model="512", norm_placement="before", tie_head=0)
     assert all(field in types for field in ("d_model must", "norm_placement must", "tie_head must"))
     ranges = refusal(d_model=0, dropout_rate=1.5, source_pad_id=-2)
-    assert all(text in ranges for text in ("d_model must", "received 0;", "dropout_rate must", "received 1.5", "source_pad_id must"))
+    assert all(
+        text in ranges
+        for text in ("d_model must", "received 0;", "dropout_rate must", "received 1.5", "source_pad_id must")
+    )
     contradictions = refusal(d_model=9, num_heads=2, norm_kind="none", final_norm=True, attention_path="xla")
-    assert all(text in contradictions for text in ("num_heads must", "d_model must be even", "final_norm must", "attention_path='xla'"))
+    assert all(
+        text in contradictions
+        for text in ("num_heads must", "d_model must be even", "final_norm must", "attention_path='xla'")
+    )
 
 
 def test_an_unknown_field_is_refused() -> None:
@@ -208,9 +247,15 @@ def test_an_unknown_field_is_refused() -> None:
             {"decoder_start_id": -1, "eos_id": -2},
             "decoder_start_id must be at least 0; received -1; eos_id must be at least 0; received -2",
         ),
-        ({"decoder_start_id": 1, "eos_id": 2, "max_decode_length": 0}, "max_decode_length must be at least 1; received 0"),
+        (
+            {"decoder_start_id": 1, "eos_id": 2, "max_decode_length": 0},
+            "max_decode_length must be at least 1; received 0",
+        ),
         ({"decoder_start_id": 1, "eos_id": "</s>"}, "eos_id must be an integer or null; received '</s>'"),
-        ({"forced_bos_id": -1, "beam_size": 0}, "forced_bos_id must be at least 0; received -1; beam_size must be at least 1; received 0"),
+        (
+            {"forced_bos_id": -1, "beam_size": 0},
+            "forced_bos_id must be at least 0; received -1; beam_size must be at least 1; received 0",
+        ),
         ({"sampling": True, "beam_size": 2}, "beam_size must be 1 with sampling; received 2"),
         ({"length_penalty": math.inf}, "length_penalty must be finite; received inf"),
         ({"max_new_tokens": 4, "min_new_tokens": 4}, "min_new_tokens must be below max_new_tokens=4; received 4"),
@@ -264,7 +309,9 @@ def test_masks_while_decoding_may_be_others() -> None:
         ({"decoder_causal": False, "decoder_padding": "none"}, True, False, False, False),
     ],
 )
-def test_the_properties_that_follow(options: dict[str, Any], rows: bool, padding: bool, causal: bool, cache: bool) -> None:
+def test_the_properties_that_follow(
+    options: dict[str, Any], rows: bool, padding: bool, causal: bool, cache: bool
+) -> None:
     """What these words promise is tested in model/test_properties.py."""
     config = TransformerConfig(**options)
     received = (config.batch_rows_are_independent, config.padding_is_invisible, config.is_causal, config.cache_is_exact)

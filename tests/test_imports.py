@@ -1,4 +1,5 @@
-"""Who imports whom: the rules of the house, read from the source, and what really gets loaded, seen in processes of their own."""
+"""Who imports whom: the rules of the house, read from the source, and what really gets loaded, seen in processes of
+their own."""
 
 from __future__ import annotations
 
@@ -27,7 +28,13 @@ ALLOWED: dict[str, set[str]] = {
     "data": RUN,
     "parity": {"porting.rules"},  # how axes correspond, which maps of names say as the porting tables do; NumPy only
     "porting": DIRECTORY,
-    "model_directory": {"data.tokenizers", "porting.files", "porting.rules", "trees", *MODEL},  # its files are tensors and tokenizers
+    "model_directory": {
+        "data.tokenizers",
+        "porting.files",
+        "porting.rules",
+        "trees",
+        *MODEL,
+    },  # its files are tensors and tokenizers
     "decoding": DIRECTORY,
     "pages": set(),
     "training": {"data", "decoding", "config_files", "pages", *DIRECTORY, *RUN},
@@ -37,7 +44,13 @@ ALLOWED: dict[str, set[str]] = {
     "config_files": RUN,
     "plot_style": set(),
     "attention_plots": {"pages"},
-    "plots": {"plot_style", "training.losses", "training.schedules", *MODEL, *RUN},  # what is drawn is what these compute
+    "plots": {
+        "plot_style",
+        "training.losses",
+        "training.schedules",
+        *MODEL,
+        *RUN,
+    },  # what is drawn is what these compute
 }
 """Part of the package → the parts it may import, anywhere in its source; a part is also free to import itself."""
 
@@ -103,7 +116,8 @@ def test_a_part_imports_only_what_it_may(part: str) -> None:
         f"{file.relative_to(ROOT)} imports {module}"
         for file in files_of(part)
         for module in imports(file)
-        if module.startswith("jax_transformer") and not any(module == name or module.startswith(f"{name}.") for name in allowed)
+        if module.startswith("jax_transformer")
+        and not any(module == name or module.startswith(f"{name}.") for name in allowed)
     ]
     assert wrong == []
 
@@ -119,7 +133,9 @@ def test_flax_is_seen_in_the_model_alone() -> None:
     """And there, only as notation: no transforms, no optimizer, no state in modules."""
     for file in sorted(PACKAGE.rglob("*.py")):
         uses_flax = any(module.split(".")[0] == "flax" for module in imports(file))
-        assert not uses_flax or file.parent.name == "model" or file.name == "flax_checkpoint.py", file  # which reads what Flax wrote
+        assert not uses_flax or file.parent.name == "model" or file.name == "flax_checkpoint.py", (
+            file
+        )  # which reads what Flax wrote
         for name in ("nnx.jit", "nnx.grad", "nnx.scan", "nnx.Optimizer", "nnx.Cache", ".sow("):
             assert name not in file.read_text(encoding="utf-8"), file
 
@@ -161,7 +177,8 @@ def test_importing_the_package_costs_little() -> None:
 
 def test_asking_for_help_loads_no_xla() -> None:
     code = (
-        "import sys; sys.argv = ['jax-transformer', '--help']\nfrom jax_transformer.cli import main\ntry: main()\nexcept SystemExit: pass"
+        "import sys; sys.argv = ['jax-transformer', '--help']\nfrom jax_transformer.cli import main\ntry: "
+        "main()\nexcept SystemExit: pass"
     )
     loaded = modules_after(code)
     assert not loaded & {*HEAVY, "jax", "flax", "orbax"}
@@ -169,7 +186,9 @@ def test_asking_for_help_loads_no_xla() -> None:
 
 def test_matplotlib_is_loaded_when_something_is_drawn() -> None:
     assert "matplotlib" not in modules_after("import jax_transformer.cli")
-    code = "from jax_transformer.cli import main\nassert main(['plot', '--help']) == 0\nassert main(['plot', 'flow']) == 2"
+    code = (
+        "from jax_transformer.cli import main\nassert main(['plot', '--help']) == 0\nassert main(['plot', 'flow']) == 2"
+    )
     assert not modules_after(code) & {*HEAVY, "jax", "matplotlib"}
     loaded = modules_after("import jax_transformer.plots, jax_transformer.plot_style")
     assert "matplotlib" in loaded
@@ -180,7 +199,10 @@ TRAIN = """
 from jax_transformer import DataConfig, RunConfig, TrainConfig, TransformerConfig, train
 train(RunConfig(
     model=TransformerConfig(d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1, max_length=40),
-    data=DataConfig(phrasebook_pairs=40, valid_pairs=4, test_pairs=4, max_length=32, batch_tokens=640, num_shapes=1, cache_dir={cache!r}),
+    data=DataConfig(
+        phrasebook_pairs=40, valid_pairs=4, test_pairs=4, max_length=32, batch_tokens=640, num_shapes=1,
+        cache_dir={cache!r},
+    ),
     train=TrainConfig(schedule="constant", learning_rate=1e-3, warmup_steps=0, max_steps=1, evaluate_sentences=0),
     run_dir={run!r},
 ))
@@ -195,14 +217,23 @@ prepare(DataConfig(tokenizer="whitespace", cache_dir={cache!r}, {options}))
 ROW = '{"source": "a", "target": "b"}\n'
 
 
-def test_only_parquet_and_datasets_need_their_libraries_and_only_to_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_parquet_and_datasets_need_their_libraries_and_only_to_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "library"))
     cache = str(tmp_path / "cache")
     (tmp_path / "dataset").mkdir()
-    for name, text in (("a.csv", "a,b\n"), ("a.jsonl", ROW), ("dataset/train.jsonl", ROW), ("dataset/validation.jsonl", ROW)):
+    for name, text in (
+        ("a.csv", "a,b\n"),
+        ("a.jsonl", ROW),
+        ("dataset/train.jsonl", ROW),
+        ("dataset/validation.jsonl", ROW),
+    ):
         (tmp_path / name).write_text(text)
     for name in ("a.csv", "a.jsonl"):
-        files = PREPARE.format(cache=cache, options=f"train=({str(tmp_path / name)!r},), valid=({str(tmp_path / name)!r},)")
+        files = PREPARE.format(
+            cache=cache, options=f"train=({str(tmp_path / name)!r},), valid=({str(tmp_path / name)!r},)"
+        )
         assert not modules_after(files) & HEAVY, name
     dataset = PREPARE.format(cache=cache, options=f"dataset={str(tmp_path / 'dataset')!r}")
     assert {"datasets", "pyarrow"} <= modules_after(dataset)
@@ -215,6 +246,8 @@ def test_neither_training_nor_translating_imports_what_it_does_not_need(tmp_path
     loaded = modules_after(TRAIN.format(cache=str(tmp_path / "cache"), run=run))
     assert "optax" in loaded
     assert not loaded & HEAVY
-    loaded = modules_after(f"from jax_transformer import load_model, translate\ntranslate(load_model({run!r}), ['The dog sleeps.'])")
+    loaded = modules_after(
+        f"from jax_transformer import load_model, translate\ntranslate(load_model({run!r}), ['The dog sleeps.'])"
+    )
     assert "jax" in loaded
     assert not loaded & {*HEAVY, "jax_transformer.training", "sacrebleu", "matplotlib", "tyro"}

@@ -20,8 +20,15 @@ from jax_transformer.porting.files import write_tensors
 from jax_transformer.trees import flatten
 
 CONFIG = TransformerConfig(
-    source_vocab_size=13, target_vocab_size=11, d_model=12, num_heads=3, d_ff=7, num_encoder_layers=2, num_decoder_layers=1, max_length=9
-)  # fmt: skip
+    source_vocab_size=13,
+    target_vocab_size=11,
+    d_model=12,
+    num_heads=3,
+    d_ff=7,
+    num_encoder_layers=2,
+    num_decoder_layers=1,
+    max_length=9,
+)
 GENERATION = GenerationConfig(decoder_start_id=2, eos_id=3, max_decode_length=8)
 
 
@@ -34,7 +41,9 @@ def make_model(dtype="float32", **changes):
 def make_tokenizer():
     from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 
-    return train_tokenizer(["a dog sees a cat", "the cat"], kind="words", specials=SpecialIds(pad=0, unk=1, bos=2, eos=3))
+    return train_tokenizer(
+        ["a dog sees a cat", "the cat"], kind="words", specials=SpecialIds(pad=0, unk=1, bos=2, eos=3)
+    )
 
 
 def sign(directory):
@@ -69,7 +78,9 @@ def saved(tmp_path):
 
 
 def test_what_is_known_of_decoding_comes_back(tmp_path):
-    generation = dataclasses.replace(GENERATION, beam_size=4, early_stopping="never", bad_words=((4,), (5, 6)), forced_eos_id=3, top_p=0.5)
+    generation = dataclasses.replace(
+        GENERATION, beam_size=4, early_stopping="never", bad_words=((4,), (5, 6)), forced_eos_id=3, top_p=0.5
+    )
     save_model(make_model(generation=generation), tmp_path / "model")
     assert load_model(tmp_path / "model").generation == generation
 
@@ -115,7 +126,12 @@ def test_jax_arrays_are_saved_too(tmp_path):
 
 
 def test_the_files(saved):
-    assert sorted(file.name for file in saved.iterdir()) == ["config.json", "generation.json", "manifest.json", "params.safetensors"]
+    assert sorted(file.name for file in saved.iterdir()) == [
+        "config.json",
+        "generation.json",
+        "manifest.json",
+        "params.safetensors",
+    ]
     manifest = json.loads((saved / "manifest.json").read_text())
     assert manifest["format_version"] == 2
     assert sorted(manifest["sha256"]) == ["config.json", "generation.json", "params.safetensors"]
@@ -134,7 +150,9 @@ def test_loading_imports_neither_torch_nor_transformers_nor_datasets(tmp_path):
         "load_model(sys.argv[1]);"
         "print(sorted({'torch', 'transformers', 'datasets', 'pandas'} & sys.modules.keys()))"
     )
-    result = subprocess.run([sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "model")], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"
 
 
@@ -237,7 +255,10 @@ def test_places_without_a_model(tmp_path):
 
 def test_a_newer_version(saved):
     edit(saved / "manifest.json", format_version=3)
-    assert "written by a newer version: its format_version is 3, and this one reads up to 2; upgrade" in problems_of(saved)[0]
+    assert (
+        "written by a newer version: its format_version is 3, and this one reads up to 2; upgrade"
+        in problems_of(saved)[0]
+    )
 
 
 @pytest.mark.parametrize("version", [0, "1", None, True])
@@ -327,7 +348,8 @@ def test_parameters_that_are_not_the_configs(saved):
     sign(saved)
     assert sorted(problems_of(saved)) == [
         "params.safetensors: missing parameter head/bias (11,) (nearest: head/biass)",
-        "params.safetensors: parameter encoder/layers/feed_forward_norm/scale: expected a dtype of float16, bfloat16, float32, float64; "
+        "params.safetensors: parameter encoder/layers/feed_forward_norm/scale: expected a dtype of float16, bfloat16, "
+        "float32, float64; "
         "received int64",
         "params.safetensors: parameter head/kernel: expected shape (12, 11); received (11, 12)",
         "params.safetensors: unexpected parameter head/biass (11,) (nearest: head/bias)",
@@ -344,5 +366,8 @@ def test_all_problems_are_reported_together(tmp_path):
     sign(path)
     (path / "generation.json").unlink()
     assert [problem.split(":")[0] for problem in problems_of(path)] == [
-        "generation.json", "config.json", "params.safetensors", "source_tokenizer.json",
-    ]  # fmt: skip
+        "generation.json",
+        "config.json",
+        "params.safetensors",
+        "source_tokenizer.json",
+    ]

@@ -32,9 +32,17 @@ from jax_transformer.training.schedules import inverse_square_root, make_schedul
 ROOT = Path(__file__).resolve().parent.parent
 SIGNATURES = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-", ".html": b"<!doctype html>"}
 SMALL = TransformerConfig(
-    source_vocab_size=7, target_vocab_size=7, d_model=16, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1, max_length=24,
-    decoder_max_length=20, position_offset=2,
-)  # fmt: skip
+    source_vocab_size=7,
+    target_vocab_size=7,
+    d_model=16,
+    num_heads=2,
+    d_ff=8,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    max_length=24,
+    decoder_max_length=20,
+    position_offset=2,
+)
 SOURCE, TARGET = [4, 0, 5, 6, 0], [2, 4, 0, 5, 1, 0]
 
 
@@ -135,7 +143,9 @@ def test_pads_are_told_from_tokens() -> None:
 
 
 def test_as_many_tokens_as_ids_are_asked_for() -> None:
-    with pytest.raises(ValueError, match=r"target: expected the ids of one sentence and as many tokens; received \(6,\) and 2 tokens"):
+    with pytest.raises(
+        ValueError, match=r"target: expected the ids of one sentence and as many tokens; received \(6,\) and 2 tokens"
+    ):
         plots.masks(SMALL, SOURCE, TARGET, target_tokens=["a", "b"])
 
 
@@ -178,7 +188,9 @@ def test_targets_are_what_the_loss_is_least_for() -> None:
             continue
         assert row.sum() == pytest.approx(1.0, abs=1e-6)
         assert row == pytest.approx(0.7 * np.eye(entries)[label] + 0.3 / entries, abs=1e-6)
-        gradient = jax.grad(lambda x, y: cross_entropy(x, y, Criterion(0, 0.3))[0])(jnp.log(row)[None, None], jnp.asarray([[label]]))
+        gradient = jax.grad(lambda x, y: cross_entropy(x, y, Criterion(0, 0.3))[0])(
+            jnp.log(row)[None, None], jnp.asarray([[label]])
+        )
         assert np.abs(gradient).max() < 1e-6
 
 
@@ -200,7 +212,9 @@ def test_targets_of_the_other_smoothings(over: Literal["others", "others_but_pad
 
 
 def test_the_loss_is_the_trainings() -> None:
-    lines = [line for line in panel(plots.smoothing(0.2, vocab_size=50), "Cross-entropy").lines if len(line.get_xdata()) > 1]
+    lines = [
+        line for line in panel(plots.smoothing(0.2, vocab_size=50), "Cross-entropy").lines if len(line.get_xdata()) > 1
+    ]
     assert [line.get_label() for line in lines] == ["ε = 0, V = 7", "ε = 0.2, V = 7", "ε = 0.2, V = 50"]
     for line, (epsilon, size) in zip(lines, ((0.0, 7), (0.2, 7), (0.2, 50)), strict=True):
         probabilities, curve = np.asarray(line.get_xydata()).T
@@ -261,7 +275,8 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory: empty, but for docs/pictures/ and a run with a model of learned positions, two layers and four heads."""
+    """The working directory: empty, but for docs/pictures/ and a run with a model of learned positions, two layers and
+    four heads."""
     sizes = {"num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
     config = dataclasses.replace(SMALL, position_kind="learned", target_pad_id=3, **sizes)
     words = train_tokenizer(["dog Hund"], kind="words", specials=SpecialIds(pad=3, unk=0, bos=2, eos=4), vocab_size=7)
@@ -274,7 +289,10 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "runs" / "demo").mkdir(parents=True)
     (tmp_path / "runs" / "demo" / "config.yaml").write_text(dump_config(run))
     params = functional.init_params(config, jax.random.key(0))
-    save_model(Model(config, params, words, words, GenerationConfig(decoder_start_id=2, eos_id=4)), tmp_path / "runs" / "demo" / "model")
+    save_model(
+        Model(config, params, words, words, GenerationConfig(decoder_start_id=2, eos_id=4)),
+        tmp_path / "runs" / "demo" / "model",
+    )
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -286,7 +304,9 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
     figures: list[Figure] = []
     write: Callable[..., None] = plot_style.save
-    monkeypatch.setattr(plot_style, "save", lambda figure, path, **options: (figures.append(figure), write(figure, path, **options)))
+    monkeypatch.setattr(
+        plot_style, "save", lambda figure, path, **options: (figures.append(figure), write(figure, path, **options))
+    )
     return figures
 
 
@@ -295,8 +315,14 @@ def files(folder: Path) -> set[str]:
 
 
 def documented_commands() -> list[str]:
-    lines = [line for page in ("docs/pictures.md", "README.md") for line in (ROOT / page).read_text(encoding="utf-8").splitlines()]
-    commands = [line.split("#")[0].strip() for line in lines if line.startswith("jax-transformer plot ") and "[" not in line]
+    lines = [
+        line
+        for page in ("docs/pictures.md", "README.md")
+        for line in (ROOT / page).read_text(encoding="utf-8").splitlines()
+    ]
+    commands = [
+        line.split("#")[0].strip() for line in lines if line.startswith("jax-transformer plot ") and "[" not in line
+    ]
     assert len(commands) >= 9
     return commands
 
@@ -370,7 +396,9 @@ def test_sizes_are_the_options(capsys: pytest.CaptureFixture[str]) -> None:
         ("smoothing --dpi 7", "--dpi must be from 30 to 600; received 7"),
     ],
 )
-def test_mistakes_are_told_in_one_line(here: Path, capsys: pytest.CaptureFixture[str], command: str, message: str) -> None:
+def test_mistakes_are_told_in_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
+) -> None:
     assert main(["plot", *shlex.split(command)]) == 2
     captured = capsys.readouterr()
     assert message in captured.err

@@ -33,7 +33,9 @@ def original() -> Any:
 def file(original: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its checkpoint, saved while it was training on several GPUs."""
     path = tmp_path_factory.mktemp("checkpoint") / "model.pt"
-    torch.save({"epoch": 2, "model": {f"module.{name}": tensor for name, tensor in original.state_dict().items()}}, path)
+    torch.save(
+        {"epoch": 2, "model": {f"module.{name}": tensor for name, tensor in original.state_dict().items()}}, path
+    )
     return path
 
 
@@ -57,8 +59,9 @@ def test_there_and_back(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     arrays = safetensors.numpy.load_file(tmp_path / "back.safetensors")
     assert arrays.keys() == expected.keys()
     assert all(np.array_equal(arrays[name], tensor.numpy()) for name, tensor in expected.items())
-    assert f"back.pt, {sum(tensor.numel() for name, tensor in expected.items() if not name.endswith('.pe')):,} parameters" in (
-        capsys.readouterr().out
+    assert (
+        f"back.pt, {sum(tensor.numel() for name, tensor in expected.items() if not name.endswith('.pe')):,} parameters"
+        in (capsys.readouterr().out)
     )
 
 
@@ -101,11 +104,17 @@ def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.Ca
     assert run(file, tmp_path / "model", *told) == 0
     assert "parameters, which translates" in capsys.readouterr().out
     model = load_model(tmp_path / "model")
-    assert (model.generation.decoder_start_id, model.generation.eos_id, model.generation.max_decode_length) == (3, 3, 40)
+    assert (model.generation.decoder_start_id, model.generation.eos_id, model.generation.max_decode_length) == (
+        3,
+        3,
+        40,
+    )
     assert model.source_tokenizer is not None
     assert model.source_tokenizer.encode(["ein Hund"]) == [[0, 1]]
     assert set(translate(model, ["ein Hund"])[0].split()) <= {"a", "dog", "rests"}
-    with pytest.raises(ValueError, match="expected tokens of the vocabulary only, for it has no <unk>; received 'eine'"):
+    with pytest.raises(
+        ValueError, match="expected tokens of the vocabulary only, for it has no <unk>; received 'eine'"
+    ):
         translate(model, ["eine Hund"])
     assert run(file, tmp_path / "other", *told, "--decoder-start-id", "1") == 2
     assert f"--decoder-start-id: expected a special token of {target}, 0 or 3; received 1" in capsys.readouterr().err
@@ -113,11 +122,16 @@ def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.Ca
     assert f"--eos-id: expected 3, as {target} says; received 4" in capsys.readouterr().err
     target.write_text("<PAD>\na\ndog\nis\nrests\n")
     assert run(file, tmp_path / "model", *told) == 0
-    assert "which doesn't know how sentences begin and end: give --decoder-start-id and --eos-id" in capsys.readouterr().out
+    assert (
+        "which doesn't know how sentences begin and end: give --decoder-start-id and --eos-id"
+        in capsys.readouterr().out
+    )
     assert run(file, tmp_path / "model", *told, "--decoder-start-id", "0", "--eos-id", "3") == 0
     source.write_text("ein\nHund\nruht\n")
     assert run(file, tmp_path / "other", *told) == 2
-    assert f"{source}: expected source_pad_id=2 to be its padding; received a list without any" in capsys.readouterr().err
+    assert (
+        f"{source}: expected source_pad_id=2 to be its padding; received a list without any" in capsys.readouterr().err
+    )
     assert not (tmp_path / "other").exists()
 
 
@@ -158,15 +172,24 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     [
         (["{file}", "{out}"], "several dialects have tensors of these names; say which this is"),
         (["{file}", "{out}", "--dialect", "annotated_zh"], "num_heads: how many heads its attentions have"),
-        (["{file}", "{out}", "--dialect", "annotated_zh", *TOLD[2:], "--num-heads", "3"], "num_heads must be a divisor of d_model=4"),
+        (
+            ["{file}", "{out}", "--dialect", "annotated_zh", *TOLD[2:], "--num-heads", "3"],
+            "num_heads must be a divisor of d_model=4",
+        ),
         (["{file}", "{out}", "--dialect", "floydhub", *TOLD], "missing tensor encoder.embed.embed.weight"),
         (["{file}"], "expected two paths; received {file} alone"),
         (["{file}", "{out}.pt", "--dialect", "harvard", *TOLD], "expected a directory to write; received {out}.pt"),
         (["{file}", "{folder}", "--dialect", "harvard", *TOLD], "{folder} is a directory but no model's"),
         (["{folder}", "{out}"], "{folder} is no model directory (it has no manifest.json and no config.json)"),
-        (["{folder}", "{folder}/params.safetensors"], "expected a name outside of {folder}, whose files are under checksums"),
+        (
+            ["{folder}", "{folder}/params.safetensors"],
+            "expected a name outside of {folder}, whose files are under checksums",
+        ),
         (["{folder}", "{out}/a.pt"], "there is no directory {out}"),
-        (["{file}", "{out}", "--dialect", "pytorch", *TOLD, "--set", "norm_first=[1]"], "norm_first must be True or False; received [1]"),
+        (
+            ["{file}", "{out}", "--dialect", "pytorch", *TOLD, "--set", "norm_first=[1]"],
+            "norm_first must be True or False; received [1]",
+        ),
         (["{file}", "{out}", "--inspect"], "expected none of these with --inspect; received {out}"),
         (["{file}", "--inspect", "--num-heads", "2"], "expected none of these with --inspect; received --num-heads"),
         (
@@ -206,15 +229,26 @@ def test_mistakes_are_told_and_nothing_is_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_vocabulary_of_another_size_is_refused(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_vocabulary_of_another_size_is_refused(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "v.txt").write_text("<unk>\n<s>\n</s>\n" + "".join(f"w{k}\n" for k in range(9)))
-    options = ["--source-vocab", tmp_path / "v.txt", "--target-vocab", tmp_path / "v.txt", "--target-tokenizer", "words"]
+    options = [
+        "--source-vocab",
+        tmp_path / "v.txt",
+        "--target-vocab",
+        tmp_path / "v.txt",
+        "--target-tokenizer",
+        "words",
+    ]
     assert run(file, tmp_path / "model", "--dialect", "harvard", *TOLD, *options, "--source-tokenizer", "words") == 2
     assert "expected 8 tokens, the rows of the source embedding; received 12" in capsys.readouterr().err
     assert not (tmp_path / "model").exists()
 
 
-def test_a_model_that_was_trained_here_needs_a_dialect(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_that_was_trained_here_needs_a_dialect(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import dataclasses
 
     from jax_transformer.model_directory import save_model
@@ -226,4 +260,6 @@ def test_a_model_that_was_trained_here_needs_a_dialect(file: Path, tmp_path: Pat
     assert run(tmp_path / "own", tmp_path / "out.pt", "--dialect", "harvard") == 0
     names = list(torch.load(tmp_path / "out.pt", weights_only=True))
     assert not any(name.startswith("module.") for name in names)
-    assert np.all([name.split(".")[0] in ("encoder", "decoder", "src_embed", "tgt_embed", "generator") for name in names])
+    assert np.all(
+        [name.split(".")[0] in ("encoder", "decoder", "src_embed", "tgt_embed", "generator") for name in names]
+    )

@@ -35,11 +35,19 @@ def test_files_on_the_command_line_stand_in_for_a_presets_own(name: str) -> None
 def test_the_papers_models_have_the_papers_sizes() -> None:
     """Vaswani et al. 2017, table 3."""
     runs = get_preset("wmt14_base"), get_preset("wmt14_big")
-    sizes = [(run.model.d_model, run.model.d_ff, run.model.num_heads, run.model.dropout_rate, run.train.max_steps) for run in runs]
+    sizes = [
+        (run.model.d_model, run.model.d_ff, run.model.num_heads, run.model.dropout_rate, run.train.max_steps)
+        for run in runs
+    ]
     assert sizes == [(512, 2048, 8, 0.1, 100_000), (1024, 4096, 16, 0.3, 300_000)]
     for run in runs:
         assert (run.model.num_encoder_layers, run.model.num_decoder_layers, run.model.norm_placement) == (6, 6, "post")
-        assert (run.train.adam_b2, run.train.adam_eps, run.train.warmup_steps, run.train.label_smoothing) == (0.98, 1e-9, 4000, 0.1)
+        assert (run.train.adam_b2, run.train.adam_eps, run.train.warmup_steps, run.train.label_smoothing) == (
+            0.98,
+            1e-9,
+            4000,
+            0.1,
+        )
 
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:

@@ -1,9 +1,11 @@
-"""The Chinese "Transformer from scratch" that follows the Annotated Transformer, English to Chinese on Tatoeba: `annotated_zh`.
+"""The Chinese "Transformer from scratch" that follows the Annotated Transformer, English to Chinese on Tatoeba:
+`annotated_zh`.
 
 What it computes otherwise than Vaswani et al. (2017):
 
 - the feed-forward has **no activation**: linear, dropout, linear;
-- norms stand before the sublayers, and once more after each stack; a norm divides by √(s² + ε), s² the unbiased variance;
+- norms stand before the sublayers, and once more after each stack; a norm divides by √(s² + ε), s² the unbiased
+  variance;
 - embeddings of the two sides and the head share nothing;
 - sentences are padded with 0, which is also the id of unknown words: an unknown word is masked as padding is;
 - dropout on attention weights is 0.1 whatever the rate;
@@ -72,15 +74,24 @@ class AnnotatedZhTransformer(nn.Module):
         if d_model % 2:
             raise ValueError(f"d_model must be even; received {d_model}")
         self.source_pad_id, self.target_pad_id = source_pad_id, target_pad_id
-        self.encoder = Stack(d_model, [EncoderLayer(d_model, num_heads, d_ff, dropout_rate) for _ in range(num_encoder_layers)])
-        self.decoder = Stack(d_model, [DecoderLayer(d_model, num_heads, d_ff, dropout_rate) for _ in range(num_decoder_layers)])
-        self.src_embed = nn.ModuleList([Embedding(source_vocab_size, d_model), Positions(max_length, d_model, dropout_rate)])
-        self.tgt_embed = nn.ModuleList([Embedding(target_vocab_size, d_model), Positions(max_length, d_model, dropout_rate)])
+        self.encoder = Stack(
+            d_model, [EncoderLayer(d_model, num_heads, d_ff, dropout_rate) for _ in range(num_encoder_layers)]
+        )
+        self.decoder = Stack(
+            d_model, [DecoderLayer(d_model, num_heads, d_ff, dropout_rate) for _ in range(num_decoder_layers)]
+        )
+        self.src_embed = nn.ModuleList(
+            [Embedding(source_vocab_size, d_model), Positions(max_length, d_model, dropout_rate)]
+        )
+        self.tgt_embed = nn.ModuleList(
+            [Embedding(target_vocab_size, d_model), Positions(max_length, d_model, dropout_rate)]
+        )
         self.generator = Generator(d_model, target_vocab_size)
         self.to(dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation."""
+        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every
+        activation."""
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
         masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
         encoder_output = self.encode(source_ids, masks.encoder_self, tap)
@@ -105,7 +116,9 @@ class AnnotatedZhTransformer(nn.Module):
             x = layer(x, mask, tap.scope(f"layers.{i}"))
         return tap("output", self.encoder.norm(x))
 
-    def decode(self, decoder_input_ids: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap) -> Tensor:
+    def decode(
+        self, decoder_input_ids: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap
+    ) -> Tensor:
         """decoder_input_ids [B, T] → logits [B, T, V]."""
         inside = tap.scope("decoder")
         embedding, positions = self.tgt_embed
@@ -174,7 +187,9 @@ class EncoderLayer(nn.Module):
         """x [B, S, D] → [B, S, D]."""
         attention, feed_forward = self.sublayer
         h = tap("self_attention_norm", attention.norm(x))
-        x = tap("self_attention_residual", x + attention.dropout(self.self_attn(h, h, mask, tap.scope("self_attention"))))
+        x = tap(
+            "self_attention_residual", x + attention.dropout(self.self_attn(h, h, mask, tap.scope("self_attention")))
+        )
         h = tap("feed_forward_norm", feed_forward.norm(x))
         return tap("output", x + feed_forward.dropout(self.feed_forward(h, tap.scope("feed_forward"))))
 
@@ -193,7 +208,9 @@ class DecoderLayer(nn.Module):
         """x [B, T, D] → [B, T, D]."""
         own, cross, feed_forward = self.sublayer
         h = tap("self_attention_norm", own.norm(x))
-        x = tap("self_attention_residual", x + own.dropout(self.self_attn(h, h, self_mask, tap.scope("self_attention"))))
+        x = tap(
+            "self_attention_residual", x + own.dropout(self.self_attn(h, h, self_mask, tap.scope("self_attention")))
+        )
         h = tap("cross_attention_norm", cross.norm(x))
         attended = self.src_attn(h, encoder_output, cross_mask, tap.scope("cross_attention"))
         x = tap("cross_attention_residual", x + cross.dropout(attended))
@@ -276,7 +293,9 @@ def causal_mask(ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def greedy(model: AnnotatedZhTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int = 60) -> Tensor:
+def greedy(
+    model: AnnotatedZhTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int = 60
+) -> Tensor:
     """The likeliest token, again and again, in evaluation mode. A pad in the prefix is attended to as any token.
 
     Args:
@@ -285,7 +304,8 @@ def greedy(model: AnnotatedZhTransformer, source_ids: Tensor, decoder_start_id: 
       max_decode_length: most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
+      no eos_id.
     """
     was_training = model.training
     model.eval()

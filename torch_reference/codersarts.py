@@ -2,16 +2,18 @@
 
 What it computes otherwise than Vaswani et al. (2017):
 
-- positions go by the **row of the batch**: its table is [rows, 1, D], cut to the length of the first axis, and the tensors it is added to
-  are [B, T, D]. All tokens of sentence b get the encoding of position b, so that the order of words makes no difference, the order of
-  sentences does, and the table's length bounds the batch. `position_index="column"` is what was meant;
+- positions go by the **row of the batch**: its table is [rows, 1, D], cut to the length of the first axis, and the
+  tensors it is added to are [B, T, D]. All tokens of sentence b get the encoding of position b, so that the order of
+  words makes no difference, the order of sentences does, and the table's length bounds the batch.
+  `position_index="column"` is what was meant;
 - embeddings are not multiplied by √d_model;
-- norms stand before the sublayers, and there is none after the stacks; a norm divides by (s + ε), s the unbiased standard deviation;
+- norms stand before the sublayers, and there is none after the stacks; a norm divides by (s + ε), s the unbiased
+  standard deviation;
 - embeddings of the two sides and the head share nothing;
 - dropout on attention weights is 0.1 whatever the rate.
 
-The article prints positions, attention, feed-forward, encoder layer and the top level. Norms, decoder layer, stacks and masks, which it
-names, are completed as in the tutorial that it follows (`floydhub`).
+The article prints positions, attention, feed-forward, encoder layer and the top level. Norms, decoder layer, stacks and
+masks, which it names, are completed as in the tutorial that it follows (`floydhub`).
 
 Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
 """
@@ -80,18 +82,21 @@ class CodersartsTransformer(nn.Module):
             raise ValueError(f"position_index must be one of batch_row, column; received {position_index!r}")
         self.source_pad_id, self.target_pad_id = source_pad_id, target_pad_id
         self.encoder = Stack(
-            source_vocab_size, Positions(max_length, d_model, position_index, dropout_rate),
+            source_vocab_size,
+            Positions(max_length, d_model, position_index, dropout_rate),
             [EncoderLayer(d_model, num_heads, d_ff, dropout_rate) for _ in range(num_encoder_layers)],
-        )  # fmt: skip
+        )
         self.decoder = Stack(
-            target_vocab_size, Positions(max_length, d_model, position_index, dropout_rate),
+            target_vocab_size,
+            Positions(max_length, d_model, position_index, dropout_rate),
             [DecoderLayer(d_model, num_heads, d_ff, dropout_rate) for _ in range(num_decoder_layers)],
-        )  # fmt: skip
+        )
         self.out = nn.Linear(d_model, target_vocab_size)
         self.to(dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation."""
+        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every
+        activation."""
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
         masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
         encoder_output = self.encode(source_ids, masks.encoder_self, tap)
@@ -111,7 +116,9 @@ class CodersartsTransformer(nn.Module):
             x = layer(x, mask, tap.scope(f"layers.{i}"))
         return tap("output", x)
 
-    def decode(self, decoder_input_ids: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap) -> Tensor:
+    def decode(
+        self, decoder_input_ids: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap
+    ) -> Tensor:
         """decoder_input_ids [B, T] → logits [B, T, V]."""
         inside = tap.scope("decoder")
         x = self.decoder.embed_tokens(decoder_input_ids, inside)
@@ -147,11 +154,15 @@ class Positions(nn.Module):
 
     def forward(self, x: Tensor, tap: Tap) -> Tensor:
         """x [B, T, D] → the same shape. Raises ValueError for more sentences, or tokens, than the table has rows."""
-        count, what = (x.shape[0], "sentences in a batch") if self.position_index == "batch_row" else (x.shape[1], "tokens")
+        count, what = (
+            (x.shape[0], "sentences in a batch") if self.position_index == "batch_row" else (x.shape[1], "tokens")
+        )
         if count > len(self.pe):
             raise ValueError(f"received {count} {what}; the position table allows {len(self.pe)}")
         rows = self.pe[:count]  # [B, 1, D], or, of tokens, [T, 1, D]
-        return self.dropout(tap("embedding", x + tap("positions", rows if self.position_index == "batch_row" else rows.transpose(0, 1))))
+        return self.dropout(
+            tap("embedding", x + tap("positions", rows if self.position_index == "batch_row" else rows.transpose(0, 1)))
+        )
 
 
 class EncoderLayer(nn.Module):
@@ -185,7 +196,9 @@ class DecoderLayer(nn.Module):
     def forward(self, x: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap) -> Tensor:
         """x [B, T, D] → [B, T, D]."""
         h = tap("self_attention_norm", self.norm_1(x))
-        x = tap("self_attention_residual", x + self.dropout_1(self.attn_1(h, h, self_mask, tap.scope("self_attention"))))
+        x = tap(
+            "self_attention_residual", x + self.dropout_1(self.attn_1(h, h, self_mask, tap.scope("self_attention")))
+        )
         h = tap("cross_attention_norm", self.norm_2(x))
         attended = self.attn_2(h, encoder_output, cross_mask, tap.scope("cross_attention"))
         x = tap("cross_attention_residual", x + self.dropout_2(attended))
@@ -206,7 +219,11 @@ class Attention(nn.Module):
         """x [B, Q, D] attends over y [B, K, D] → [B, Q, D]; `mask` boolean [B, 1, Q or 1, K]."""
         query, key, value = (
             tap(name, linear(input).unflatten(-1, (self.num_heads, -1)))  # [B, Q or K, N, H]
-            for name, linear, input in (("query", self.q_linear, x), ("key", self.k_linear, y), ("value", self.v_linear, y))
+            for name, linear, input in (
+                ("query", self.q_linear, x),
+                ("key", self.k_linear, y),
+                ("value", self.v_linear, y),
+            )
         )
         logits = torch.einsum("BQNH,BKNH->BNQK", query, key) / math.sqrt(query.shape[-1])
         logits = tap("logits", logits.masked_fill(~mask, MASKED_LOGIT))
@@ -258,8 +275,11 @@ def causal_mask(ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def greedy(model: CodersartsTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int) -> Tensor:
-    """The likeliest token, again and again, in evaluation mode, with the masks of training. (The article has no decoding.)
+def greedy(
+    model: CodersartsTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int
+) -> Tensor:
+    """The likeliest token, again and again, in evaluation mode, with the masks of training. (The article has no
+    decoding.)
 
     Args:
       source_ids: [B, S].
@@ -267,7 +287,8 @@ def greedy(model: CodersartsTransformer, source_ids: Tensor, decoder_start_id: i
       max_decode_length: most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
+      no eos_id.
     """
     was_training = model.training
     model.eval()

@@ -1,14 +1,17 @@
-"""The Transformer of FloydHub's tutorial "How to code The Transformer in PyTorch" (S. Lynn-Evans): the system called `floydhub`.
+"""The Transformer of FloydHub's tutorial "How to code The Transformer in PyTorch" (S. Lynn-Evans): the system called
+`floydhub`.
 
 What it computes otherwise than Vaswani et al. (2017):
 
-- norms stand before the sublayers, and once more after each stack; a norm divides by (s + ε), s the unbiased standard deviation;
-- positions: the exponent of column c is 2c / d_model, c counting all columns, so that the frequencies fall twice as fast, and the sine and
-  cosine of a pair have different ones;
+- norms stand before the sublayers, and once more after each stack; a norm divides by (s + ε), s the unbiased standard
+  deviation;
+- positions: the exponent of column c is 2c / d_model, c counting all columns, so that the frequencies fall twice as
+  fast, and the sine and cosine of a pair have different ones;
 - embeddings of the two sides and the head share nothing;
 - while decoding, a <pad> that the model itself gave out may be attended to.
 
-The article differs from the released program: a table of 80 positions, no dropout on embeddings, dropout of 0.1 on attention weights
+The article differs from the released program: a table of 80 positions, no dropout on embeddings, dropout of 0.1 on
+  attention weights
 whatever the rate. `max_length`, `embedding_dropout_rate` and `attention_dropout_rate` say which.
 
 Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
@@ -78,18 +81,25 @@ class FloydhubTransformer(nn.Module):
         of_embedding = dropout_rate if embedding_dropout_rate is None else embedding_dropout_rate
         self.source_pad_id, self.target_pad_id = source_pad_id, target_pad_id
         self.encoder = Stack(
-            source_vocab_size, max_length, d_model, of_embedding,
+            source_vocab_size,
+            max_length,
+            d_model,
+            of_embedding,
             [EncoderLayer(d_model, num_heads, d_ff, dropout_rate, of_attention) for _ in range(num_encoder_layers)],
-        )  # fmt: skip
+        )
         self.decoder = Stack(
-            target_vocab_size, max_length, d_model, of_embedding,
+            target_vocab_size,
+            max_length,
+            d_model,
+            of_embedding,
             [DecoderLayer(d_model, num_heads, d_ff, dropout_rate, of_attention) for _ in range(num_decoder_layers)],
-        )  # fmt: skip
+        )
         self.out = nn.Linear(d_model, target_vocab_size)
         self.to(dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation."""
+        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every
+        activation."""
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
         masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
         encoder_output = self.encode(source_ids, masks.encoder_self, tap)
@@ -109,7 +119,9 @@ class FloydhubTransformer(nn.Module):
             x = layer(x, mask, tap.scope(f"layers.{i}"))
         return tap("output", self.encoder.norm(x))
 
-    def decode(self, decoder_input_ids: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap) -> Tensor:
+    def decode(
+        self, decoder_input_ids: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap
+    ) -> Tensor:
         """decoder_input_ids [B, T] → logits [B, T, V]."""
         inside = tap.scope("decoder")
         x = self.decoder.embed_tokens(decoder_input_ids, inside)
@@ -121,7 +133,9 @@ class FloydhubTransformer(nn.Module):
 class Stack(nn.Module):
     """Embedding, positions, layers and a last norm: the encoder's or the decoder's."""
 
-    def __init__(self, vocab_size: int, max_length: int, d_model: int, dropout_rate: float, layers: list[nn.Module]) -> None:
+    def __init__(
+        self, vocab_size: int, max_length: int, d_model: int, dropout_rate: float, layers: list[nn.Module]
+    ) -> None:
         super().__init__()
         self.embed = Embedder(vocab_size, d_model)
         self.pe = Positions(max_length, d_model, dropout_rate)
@@ -163,7 +177,9 @@ class Positions(nn.Module):
 class EncoderLayer(nn.Module):
     """x + attention(norm_1(x)), then x + ff(norm_2(x))."""
 
-    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float, attention_dropout_rate: float) -> None:
+    def __init__(
+        self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float, attention_dropout_rate: float
+    ) -> None:
         super().__init__()
         self.norm_1, self.norm_2 = Norm(d_model), Norm(d_model)
         self.attn = Attention(d_model, num_heads, attention_dropout_rate)
@@ -181,7 +197,9 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """The same with attention over the encoder's output in between."""
 
-    def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float, attention_dropout_rate: float) -> None:
+    def __init__(
+        self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float, attention_dropout_rate: float
+    ) -> None:
         super().__init__()
         self.norm_1, self.norm_2, self.norm_3 = Norm(d_model), Norm(d_model), Norm(d_model)
         self.attn_1 = Attention(d_model, num_heads, attention_dropout_rate)
@@ -192,7 +210,9 @@ class DecoderLayer(nn.Module):
     def forward(self, x: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap) -> Tensor:
         """x [B, T, D] → [B, T, D]."""
         h = tap("self_attention_norm", self.norm_1(x))
-        x = tap("self_attention_residual", x + self.dropout_1(self.attn_1(h, h, self_mask, tap.scope("self_attention"))))
+        x = tap(
+            "self_attention_residual", x + self.dropout_1(self.attn_1(h, h, self_mask, tap.scope("self_attention")))
+        )
         h = tap("cross_attention_norm", self.norm_2(x))
         attended = self.attn_2(h, encoder_output, cross_mask, tap.scope("cross_attention"))
         x = tap("cross_attention_residual", x + self.dropout_2(attended))
@@ -214,7 +234,11 @@ class Attention(nn.Module):
         """x [B, Q, D] attends over y [B, K, D] → [B, Q, D]; `mask` boolean [B, 1, Q or 1, K]."""
         query, key, value = (
             tap(name, linear(input).unflatten(-1, (self.num_heads, -1)))  # [B, Q or K, N, H]
-            for name, linear, input in (("query", self.q_linear, x), ("key", self.k_linear, y), ("value", self.v_linear, y))
+            for name, linear, input in (
+                ("query", self.q_linear, x),
+                ("key", self.k_linear, y),
+                ("value", self.v_linear, y),
+            )
         )
         logits = torch.einsum("BQNH,BKNH->BNQK", query, key) / math.sqrt(query.shape[-1])
         logits = tap("logits", logits.masked_fill(~mask, MASKED_LOGIT))
@@ -266,7 +290,9 @@ def causal_mask(ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def greedy(model: FloydhubTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int) -> Tensor:
+def greedy(
+    model: FloydhubTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int
+) -> Tensor:
     """The likeliest token, again and again, in evaluation mode. A pad in the prefix is attended to as any token.
 
     Args:
@@ -275,7 +301,8 @@ def greedy(model: FloydhubTransformer, source_ids: Tensor, decoder_start_id: int
       max_decode_length: most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
+      no eos_id.
     """
     was_training = model.training
     model.eval()

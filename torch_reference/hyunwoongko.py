@@ -1,18 +1,21 @@
-"""The Transformer of hyunwoongko/transformer, "PyTorch Implementation of 'Attention Is All You Need'": the system called `hyunwoongko`.
+"""The Transformer of hyunwoongko/transformer, "PyTorch Implementation of 'Attention Is All You Need'": the system
+called `hyunwoongko`.
 
 What it computes otherwise than Vaswani et al. (2017):
 
 - embeddings are not multiplied by √d_model; those of the two sides and the head share nothing;
-- in the decoder's own attention padding is masked on the **queries**: a pad's row is fully masked, and attends to every key alike, later
-  ones included, while real tokens attend to pads that stand before them;
+- in the decoder's own attention padding is masked on the **queries**: a pad's row is fully masked, and attends to every
+  key alike, later ones included, while real tokens attend to pads that stand before them;
 - masked logits become -10000, beside which a large logit still counts;
 - there is no dropout on attention weights.
 
-The embeddings' row of the pad gets no gradient (`padding_idx`). The program writes 1 there, which is its pad; here it is the pad's id,
-whatever that is.
+The embeddings' row of the pad gets no gradient (`padding_idx`). The program writes 1 there, which is its pad; here it
+is the pad's id, whatever that is.
 
-Norms are the paper's, with ε 1e-12 inside the root. The position table is no part of the state_dict. Its keys and shapes are those of
-`sayhello`, with biases in the attentions, which has another norm and other masks: nothing but the numbers tells them apart.
+Norms are the paper's, with ε 1e-12 inside the root. The position table is no part of the state_dict. Its keys and
+shapes are those of
+`sayhello`, with biases in the attentions, which has another norm and other masks: nothing but the numbers tells them
+  apart.
 
 Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
 """
@@ -82,16 +85,19 @@ class HyunwoongkoTransformer(nn.Module):
         table = sinusoids(max_length, d_model) if position_table is None else position_table
         sizes = (d_model, num_heads, d_ff, dropout_rate)
         self.encoder = Encoder(
-            Embedding(source_vocab_size, source_pad_id, table, dropout_rate), [EncoderLayer(*sizes) for _ in range(num_encoder_layers)]
+            Embedding(source_vocab_size, source_pad_id, table, dropout_rate),
+            [EncoderLayer(*sizes) for _ in range(num_encoder_layers)],
         )
         self.decoder = Decoder(
-            Embedding(target_vocab_size, target_pad_id, table, dropout_rate), [DecoderLayer(*sizes) for _ in range(num_decoder_layers)],
+            Embedding(target_vocab_size, target_pad_id, table, dropout_rate),
+            [DecoderLayer(*sizes) for _ in range(num_decoder_layers)],
             nn.Linear(d_model, target_vocab_size),
-        )  # fmt: skip
+        )
         self.to(dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation."""
+        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every
+        activation."""
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
         masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
         encoder_output = self.encoder(source_ids, masks.encoder_self, tap.scope("encoder"))
@@ -262,8 +268,11 @@ def causal_mask(ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def greedy(model: HyunwoongkoTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int) -> Tensor:
-    """The likeliest token, again and again, in evaluation mode, with the masks of training. (The program only ever forces its references.)
+def greedy(
+    model: HyunwoongkoTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int
+) -> Tensor:
+    """The likeliest token, again and again, in evaluation mode, with the masks of training. (The program only ever
+    forces its references.)
 
     Args:
       source_ids: [B, S].
@@ -271,7 +280,8 @@ def greedy(model: HyunwoongkoTransformer, source_ids: Tensor, decoder_start_id: 
       max_decode_length: most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
+      no eos_id.
     """
     was_training = model.training
     model.eval()

@@ -1,7 +1,9 @@
 """`torch.nn.Transformer` with embeddings, positions and a head: the system called `pytorch`.
 
-`forward` is nn.Transformer's own. With a trace, `traced_forward` walks the same submodules sublayer by sublayer, so that every activation
-has a name. Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
+`forward` is nn.Transformer's own. With a trace, `traced_forward` walks the same submodules sublayer by sublayer, so
+that every activation
+has a name. Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V
+  vocabulary.
 """
 
 from __future__ import annotations
@@ -31,9 +33,10 @@ class Masks(NamedTuple):
 class PytorchTransformer(nn.Module):
     """Source and target ids to logits.
 
-    Embeddings are multiplied by √d_model, then the sinusoids of Vaswani et al. (2017, §3.5) are added, even columns sine and odd columns
-    cosine. Padding is masked on the keys of all three attentions. A sentence of nothing but padding attends to all of its positions alike.
-    The state_dict has `source_embedding.weight`, `target_embedding.weight`, `positions`, `transformer.*` and `head.{weight,bias}`.
+    Embeddings are multiplied by √d_model, then the sinusoids of Vaswani et al. (2017, §3.5) are added, even columns
+    sine and odd columns cosine. Padding is masked on the keys of all three attentions. A sentence of nothing but
+    padding attends to all of its positions alike. The state_dict has `source_embedding.weight`,
+    `target_embedding.weight`, `positions`, `transformer.*` and `head.{weight,bias}`.
 
     Args:
       max_length: rows of `positions`, the one table of both sides.
@@ -44,7 +47,8 @@ class PytorchTransformer(nn.Module):
       dtype: of parameters and of everything computed.
 
     Raises:
-      ValueError: num_heads does not divide d_model; d_model is odd; an unknown activation; shared embeddings of unequal vocabularies.
+      ValueError: num_heads does not divide d_model; d_model is odd; an unknown activation; shared embeddings of unequal
+        vocabularies.
     """
 
     positions: Tensor
@@ -78,7 +82,9 @@ class PytorchTransformer(nn.Module):
         if activation not in ("relu", "gelu"):
             raise ValueError(f"activation must be one of relu, gelu; received {activation!r}")
         if share_embeddings and source_vocab_size != target_vocab_size:
-            raise ValueError(f"share_embeddings needs equal vocabularies; received {source_vocab_size} and {target_vocab_size}")
+            raise ValueError(
+                f"share_embeddings needs equal vocabularies; received {source_vocab_size} and {target_vocab_size}"
+            )
         self.d_model, self.num_heads, self.norm_first = d_model, num_heads, norm_first
         self.source_pad_id, self.target_pad_id = source_pad_id, target_pad_id
 
@@ -87,7 +93,15 @@ class PytorchTransformer(nn.Module):
         self.register_buffer("positions", sinusoids(max_length, d_model).to(dtype))
         self.embedding_dropout = nn.Dropout(dropout_rate)
         encoder_layer = nn.TransformerEncoderLayer(
-            d_model, num_heads, d_ff, dropout_rate, activation, norm_eps, batch_first=True, norm_first=norm_first, dtype=dtype
+            d_model,
+            num_heads,
+            d_ff,
+            dropout_rate,
+            activation,
+            norm_eps,
+            batch_first=True,
+            norm_first=norm_first,
+            dtype=dtype,
         )
         encoder_norm = nn.LayerNorm(d_model, norm_eps, dtype=dtype)
         # given as custom_encoder, because nn.Transformer can't be told to do without nested tensors
@@ -151,7 +165,8 @@ class PytorchTransformer(nn.Module):
     def additive(self, mask: Tensor) -> Tensor:
         """0 where `mask` is True, the dtype's lowest number elsewhere.
 
-        One mask for padding and future together: the sum of two lowest numbers would be -inf, and a whole row of -inf gives NaN. A score
+        One mask for padding and future together: the sum of two lowest numbers would be -inf, and a whole row of -inf
+          gives NaN. A score
         added to the lowest number leaves it as it is, so that a fully masked row has equal logits.
         """
         dtype = self.head.weight.dtype
@@ -188,10 +203,15 @@ class PytorchTransformer(nn.Module):
         def feed_forward(h: Tensor) -> Tensor:
             return _feed_forward(layer, h, tap.scope("feed_forward"))
 
-        x = tap("self_attention_residual", self._sublayer("self_attention", layer.norm1, layer.dropout1, self_attention, x, tap))
+        x = tap(
+            "self_attention_residual",
+            self._sublayer("self_attention", layer.norm1, layer.dropout1, self_attention, x, tap),
+        )
         return tap("output", self._sublayer("feed_forward", layer.norm2, layer.dropout2, feed_forward, x, tap))
 
-    def _decoder_layer(self, layer: nn.TransformerDecoderLayer, x: Tensor, encoder_output: Tensor, masks: Masks, tap: Tap) -> Tensor:
+    def _decoder_layer(
+        self, layer: nn.TransformerDecoderLayer, x: Tensor, encoder_output: Tensor, masks: Masks, tap: Tap
+    ) -> Tensor:
         def self_attention(h: Tensor) -> Tensor:
             return self._attention(layer.self_attn, h, h, masks.decoder_self, tap.scope("self_attention"))
 
@@ -201,11 +221,19 @@ class PytorchTransformer(nn.Module):
         def feed_forward(h: Tensor) -> Tensor:
             return _feed_forward(layer, h, tap.scope("feed_forward"))
 
-        x = tap("self_attention_residual", self._sublayer("self_attention", layer.norm1, layer.dropout1, self_attention, x, tap))
-        x = tap("cross_attention_residual", self._sublayer("cross_attention", layer.norm2, layer.dropout2, cross_attention, x, tap))
+        x = tap(
+            "self_attention_residual",
+            self._sublayer("self_attention", layer.norm1, layer.dropout1, self_attention, x, tap),
+        )
+        x = tap(
+            "cross_attention_residual",
+            self._sublayer("cross_attention", layer.norm2, layer.dropout2, cross_attention, x, tap),
+        )
         return tap("output", self._sublayer("feed_forward", layer.norm3, layer.dropout3, feed_forward, x, tap))
 
-    def _sublayer(self, name: str, norm: nn.LayerNorm, dropout: nn.Dropout, run: Callable[[Tensor], Tensor], x: Tensor, tap: Tap) -> Tensor:
+    def _sublayer(
+        self, name: str, norm: nn.LayerNorm, dropout: nn.Dropout, run: Callable[[Tensor], Tensor], x: Tensor, tap: Tap
+    ) -> Tensor:
         """x [B, T, D] with the output of the sublayer `run` taken in, normed before or after."""
         if self.norm_first:
             return x + dropout(run(tap(f"{name}_norm", norm(x))))
@@ -240,10 +268,13 @@ def sinusoids(rows: int, d_model: int) -> Tensor:
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """Within it, nn.Transformer's attention is softmax(query · key / √H + mask) · value as written; torch's switches for this are global.
+    """Within it, nn.Transformer's attention is softmax(query · key / √H + mask) · value as written; torch's switches
+    for this are global.
 
-    Off are the fused inference layer, which torch takes where no gradients are wanted, and the flash kernel, whose backward pass is wrong
-    in fully masked rows: it recomputes the weights from log-sum-exp, and the lowest number + log(K) rounds to the lowest number, so that
+    Off are the fused inference layer, which torch takes where no gradients are wanted, and the flash kernel, whose
+    backward pass is wrong
+    in fully masked rows: it recomputes the weights from log-sum-exp, and the lowest number + log(K) rounds to the
+      lowest number, so that
     each weight becomes 1 instead of 1 / K.
     """
     before = torch.backends.mha.get_fastpath_enabled()
@@ -256,7 +287,9 @@ def plain_attention() -> Iterator[None]:
 
 
 @torch.no_grad()
-def greedy(model: PytorchTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int) -> Tensor:
+def greedy(
+    model: PytorchTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int
+) -> Tensor:
     """The likeliest token, again and again, the whole prefix computed anew each time.
 
     Args:
@@ -265,7 +298,8 @@ def greedy(model: PytorchTransformer, source_ids: Tensor, decoder_start_id: int,
       max_decode_length: most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
+      no eos_id.
     """
     was_training = model.training
     model.eval()

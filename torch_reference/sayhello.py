@@ -4,16 +4,16 @@ What it computes otherwise than Vaswani et al. (2017):
 
 - a norm divides by (s + ε), s the unbiased standard deviation, ε 1e-12; it stands after the residual, as in the paper;
 - embeddings are not multiplied by √d_model; those of the two sides and the head share nothing;
-- padding is masked on the keys **and the queries** of all three attentions: a pad's own row is fully masked, and attends to every key
-  alike, later ones included;
+- padding is masked on the keys **and the queries** of all three attentions: a pad's own row is fully masked, and
+  attends to every key alike, later ones included;
 - the decoder's own mask takes the *source's* pad id for padding;
 - there is no dropout on attention weights.
 
-The embeddings' row of the pad gets no gradient (`padding_idx`). The program writes 1 there, which is its pad; here it is the pad's id,
-whatever that is.
+The embeddings' row of the pad gets no gradient (`padding_idx`). The program writes 1 there, which is its pad; here it
+is the pad's id, whatever that is.
 
-The article's projections in the attentions have biases; those of the released program have none (`attention_bias`). The position table is
-no part of the state_dict.
+The article's projections in the attentions have biases; those of the released program have none (`attention_bias`). The
+position table is no part of the state_dict.
 
 Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
 """
@@ -85,23 +85,27 @@ class SayhelloTransformer(nn.Module):
         table = sinusoids(max_length, d_model) if position_table is None else position_table
         sizes = (d_model, num_heads, d_ff, dropout_rate, attention_bias)
         self.encoder = Encoder(
-            Embedding(source_vocab_size, source_pad_id, table, dropout_rate), [EncoderLayer(*sizes) for _ in range(num_encoder_layers)]
+            Embedding(source_vocab_size, source_pad_id, table, dropout_rate),
+            [EncoderLayer(*sizes) for _ in range(num_encoder_layers)],
         )
         self.decoder = Decoder(
-            Embedding(target_vocab_size, target_pad_id, table, dropout_rate), [DecoderLayer(*sizes) for _ in range(num_decoder_layers)],
+            Embedding(target_vocab_size, target_pad_id, table, dropout_rate),
+            [DecoderLayer(*sizes) for _ in range(num_decoder_layers)],
             nn.Linear(d_model, target_vocab_size),
-        )  # fmt: skip
+        )
         self.to(dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation."""
+        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every
+        activation."""
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
         masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
         encoder_output = self.encoder(source_ids, masks.encoder_self, tap.scope("encoder"))
         return tap("logits", self.decoder(decoder_input_ids, encoder_output, masks, tap.scope("decoder")))
 
     def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Masks:
-        """Padding on both axes everywhere; in the decoder's own mask by the source's pad id, besides hiding later tokens."""
+        """Padding on both axes everywhere; in the decoder's own mask by the source's pad id, besides hiding later
+        tokens."""
         source = source_ids != self.source_pad_id
         target = decoder_input_ids != self.target_pad_id
         own = decoder_input_ids != self.source_pad_id
@@ -275,8 +279,11 @@ def causal_mask(ids: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def greedy(model: SayhelloTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int) -> Tensor:
-    """The likeliest token, again and again, in evaluation mode, with the masks of training. (The program only ever forces its references.)
+def greedy(
+    model: SayhelloTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int
+) -> Tensor:
+    """The likeliest token, again and again, in evaluation mode, with the masks of training. (The program only ever
+    forces its references.)
 
     Args:
       source_ids: [B, S].
@@ -284,7 +291,8 @@ def greedy(model: SayhelloTransformer, source_ids: Tensor, decoder_start_id: int
       max_decode_length: most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
+      no eos_id.
     """
     was_training = model.training
     model.eval()

@@ -1,21 +1,24 @@
-"""The Transformer that an article builds up from a core in six steps: the system called `stepwise`, all seven of its models.
+"""The Transformer that an article builds up from a core in six steps: the system called `stepwise`, all seven of its
+models.
 
 The whole (`rung=6`) computes otherwise than Vaswani et al. (2017):
 
-- padding is masked on the **queries** of the encoder's attention, so that pads attend to everything alike while real tokens attend to pads;
+- padding is masked on the **queries** of the encoder's attention, so that pads attend to everything alike while real
+  tokens attend to pads;
 - in the decoder's own attention too: a pad's row is fully masked, and attends to later tokens as well;
 - the attention over the encoder's output has no mask at all;
 - embeddings are not multiplied by √d_model; those of the two sides and the head share nothing;
 - there is no dropout.
 
-Norms stand after the residuals, as in the paper: torch's LayerNorm, ε 1e-5 inside the root. One <EOS> both starts and ends a target.
+Norms stand after the residuals, as in the paper: torch's LayerNorm, ε 1e-5 inside the root. One <EOS> both starts and
+  ends a target.
 
 The ladder, each rung with what it adds:
 
-    0 core        embeddings, three attentions of one head, unscaled, without output projection, each added to its input; a head
-    1 batches     a batch axis (here the core has it too)
-    2 masks       padding on the keys of the encoder's and the decoder's own attention, and no later tokens; none over the encoder's output
-    3 positions   sinusoids
+    0 core        embeddings, three attentions of one head, unscaled, without output projection, each added to its
+    input; a head 1 batches     a batch axis (here the core has it too)
+    2 masks       padding on the keys of the encoder's and the decoder's own attention, and no later tokens; none over
+    the encoder's output 3 positions   sinusoids
     4 layers      N of each
     5 sublayers   output projections, norms after the residuals, ReLU feed-forwards
     6 heads       several heads, scaled by 1/√head_dim; the padding masks move to the queries
@@ -60,8 +63,8 @@ class StepwiseTransformer(nn.Module):
       dtype: of parameters, tables, and everything computed.
 
     Raises:
-      ValueError: an unknown rung; several heads or layers below the rung that adds them; num_heads does not divide d_model; from rung 3 on,
-        d_model is odd.
+      ValueError: an unknown rung; several heads or layers below the rung that adds them; num_heads does not divide
+        d_model; from rung 3 on, d_model is odd.
     """
 
     def __init__(
@@ -99,21 +102,28 @@ class StepwiseTransformer(nn.Module):
             self.encoders = nn.ModuleList(EncoderLayer(rung, d_model, num_heads, d_ff) for _ in range(num_layers))
             self.decoders = nn.ModuleList(DecoderLayer(rung, d_model, num_heads, d_ff) for _ in range(num_layers))
         else:
-            self.encoder_attention, self.decoder_attention, self.cross_attention = (Attention(rung, d_model, num_heads) for _ in range(3))
+            self.encoder_attention, self.decoder_attention, self.cross_attention = (
+                Attention(rung, d_model, num_heads) for _ in range(3)
+            )
         self.fc = nn.Linear(d_model, target_vocab_size)
         self.to(dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation."""
+        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every
+        activation."""
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
-        masks = Masks._make(mask if mask is None else tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
+        masks = Masks._make(
+            mask if mask is None else tap(f"mask.{name}", mask) for name, mask in masks._asdict().items()
+        )
         inside = tap.scope("encoder")
         x = self.embed(self.encoder_embedding, source_ids, inside)
         if self.rung >= LAYERS:
             for i, layer in enumerate(self.encoders):
                 x = layer(x, masks.encoder_self, inside.scope(f"layers.{i}"))
         else:
-            x = attend_once(self.encoder_attention, x, x, masks.encoder_self, "self_attention", inside.scope("layers.0"))
+            x = attend_once(
+                self.encoder_attention, x, x, masks.encoder_self, "self_attention", inside.scope("layers.0")
+            )
             x = inside.scope("layers.0")("output", x)
         encoder_output = inside("output", x)
 
@@ -123,7 +133,9 @@ class StepwiseTransformer(nn.Module):
             for i, layer in enumerate(self.decoders):
                 x = layer(x, encoder_output, masks.decoder_self, inside.scope(f"layers.{i}"))
         else:
-            x = attend_once(self.decoder_attention, x, x, masks.decoder_self, "self_attention", inside.scope("layers.0"))
+            x = attend_once(
+                self.decoder_attention, x, x, masks.decoder_self, "self_attention", inside.scope("layers.0")
+            )
             x = attend_once(self.cross_attention, x, encoder_output, None, "cross_attention", inside.scope("layers.0"))
             x = inside.scope("layers.0")("output", x)
         return tap("logits", self.fc(inside("output", x)))
@@ -254,7 +266,9 @@ def position_table(rows: int, d_model: int) -> Tensor:
 
 
 @torch.no_grad()
-def greedy(model: StepwiseTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int = 40) -> Tensor:
+def greedy(
+    model: StepwiseTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int = 40
+) -> Tensor:
     """The likeliest token, again and again, with the masks of training.
 
     Args:
@@ -263,7 +277,8 @@ def greedy(model: StepwiseTransformer, source_ids: Tensor, decoder_start_id: int
       max_decode_length: most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has no eos_id.
+      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
+      no eos_id.
     """
     prefix = source_ids.new_full((len(source_ids), 1), decoder_start_id)
     finished = torch.zeros(len(source_ids), dtype=torch.bool, device=source_ids.device)

@@ -11,7 +11,8 @@ class Trace(OrderedDict[str, torch.Tensor]):
     """Activations by name, in execution order, filled by one forward pass.
 
     Args:
-      keep_gradients: after `loss.backward()`, `gradients()` has the loss's gradient with respect to every floating-point activation.
+      keep_gradients: after `loss.backward()`, `gradients()` has the loss's gradient with respect to every
+        floating-point activation.
     """
 
     def __init__(self, *, keep_gradients: bool = False) -> None:
@@ -43,7 +44,9 @@ class Trace(OrderedDict[str, torch.Tensor]):
         if not self.keep_gradients:
             raise ValueError("gradients of activations need Trace(keep_gradients=True)")
         floating = [(name, value) for name, value in self.items() if value.is_floating_point()]
-        return OrderedDict((name, torch.zeros_like(value) if value.grad is None else value.grad) for name, value in floating)
+        return OrderedDict(
+            (name, torch.zeros_like(value) if value.grad is None else value.grad) for name, value in floating
+        )
 
 
 class Tap:

@@ -24,7 +24,8 @@ WHITE_SPACE = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 @dataclass(frozen=True)
 class AttentionOptions(PictureOptions):
-    """Draw what a model attends to while it translates a sentence greedily: every head of a kind, or one; as .html, all kinds on a page."""
+    """Draw what a model attends to while it translates a sentence greedily: every head of a kind, or one; as .html, all
+    kinds on a page."""
 
     model: tyro.conf.Positional[str]
     """A model directory, or a run directory with one in it."""
@@ -67,7 +68,11 @@ def page(options: AttentionOptions) -> str:
     from jax_transformer.pages.attention import Alignment, Sentence, render
 
     pair = _pair(options)
-    shown = {"kind": options.kind, "layer": pair.layer if options.layer is None else options.layer, "head": options.head}
+    shown = {
+        "kind": options.kind,
+        "layer": pair.layer if options.layer is None else options.layer,
+        "head": options.head,
+    }
     source, target = Sentence(options.sentence, pair.source_words.texts), Sentence(pair.target, pair.target_words.texts)
     return render(options.model, source, target, pair.maps, Alignment(pair.pairs, pair.layer), shown)
 
@@ -97,8 +102,12 @@ def _pair(options: AttentionOptions) -> Pair:
     inputs = _shown(target_tokenizer, [start_id, *target_ids[:-1]])
     maps = {
         "cross": Maps("Cross-attention", weights.cross, target, source, "target token that is written", "source token"),
-        "encoder": Maps("Encoder self-attention", weights.encoder, source, source, "source token", "source token that it sees"),
-        "decoder": Maps("Decoder self-attention", weights.decoder, target, inputs, "target token that is written", "token before it"),
+        "encoder": Maps(
+            "Encoder self-attention", weights.encoder, source, source, "source token", "source token that it sees"
+        ),
+        "decoder": Maps(
+            "Decoder self-attention", weights.decoder, target, inputs, "target token that is written", "token before it"
+        ),
     }
     return Pair(target_tokenizer.decode([target_ids])[0], maps, source_words, target_words, pairs, layer)
 
@@ -107,7 +116,9 @@ def _check_choice(model: Model, options: AttentionOptions) -> None:
     stack = model.config.encoder if options.kind == "encoder" else model.config.decoder
     for name, given, count in (("layer", options.layer, stack.num_layers), ("head", options.head, stack.num_heads)):
         if given is not None and not 0 <= given < count:
-            raise ValueError(f"--{name} must be from 0 to {count - 1}, for {options.kind} attention of this model; received {given}")
+            raise ValueError(
+                f"--{name} must be from 0 to {count - 1}, for {options.kind} attention of this model; received {given}"
+            )
 
 
 def _source_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions) -> list[int]:

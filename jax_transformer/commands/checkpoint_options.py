@@ -21,11 +21,13 @@ class CheckpointOptions:
     target_pad_id: int | None = None
     """The id that pads target sentences."""
     decoder_start_id: int | None = None
-    """The id that the decoder starts with. With vocabularies: the target's <bos>, or its <eos> where it has no <bos>."""
+    """The id that the decoder starts with. With vocabularies: the target's <bos>, or its <eos> where it has no
+    <bos>."""
     eos_id: int | None = None
     """The id that ends a sentence. With vocabularies: the target's."""
     position_table: str | None = None
-    """A file with the live model's position table [rows, d_model], where the checkpoint holds none: .npy, .pt, .safetensors."""
+    """A file with the live model's position table [rows, d_model], where the checkpoint holds none: .npy, .pt,
+    .safetensors."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
     """Any other field of the config, such as norm_placement=pre or dropout_rate=0.3."""
 
@@ -39,7 +41,9 @@ class CheckpointOptions:
                 raise ValueError(f"--set: expected FIELD=VALUE; received {assignment!r}")
             field, value = name.strip().replace("-", "_"), _value(text.strip())
             if hints.setdefault(field, value) != value:
-                raise ValueError(f"--set: expected {field}={hints[field]}, which was said before; received {assignment!r}")
+                raise ValueError(
+                    f"--set: expected {field}={hints[field]}, which was said before; received {assignment!r}"
+                )
         return hints
 
     def given(self) -> list[str]:

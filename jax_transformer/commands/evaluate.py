@@ -25,10 +25,12 @@ Files = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(meta
 
 @dataclass(frozen=True)
 class EvaluateOptions(SearchOptions):
-    """Translate a text and score it against its reference: evaluate MODEL --source FILE --target FILE; or score translations that are
+    """Translate a text and score it against its reference: evaluate MODEL --source FILE --target FILE; or score
+    translations that are
     there: evaluate --hypotheses FILE --target FILE.
 
-    BLEU, chrF and TER (of which less is better) are sacreBLEU's, with 95 % confidence intervals. --against compares with the translations
+    BLEU, chrF and TER (of which less is better) are sacreBLEU's, with 95 % confidence intervals. --against compares
+    with the translations
     of another system: p is how probable so large a difference would be if both were equally good.
     """
 
@@ -48,7 +50,8 @@ class EvaluateOptions(SearchOptions):
     tokenize: Annotated[str, tyro.conf.arg(metavar="13a|none|intl|zh|…")] = "13a"
     """sacreBLEU's tokenizer, of BLEU; none for text that is tokenized already."""
     bootstrap: int = 1000
-    """How many samples confidence intervals and p are estimated by; 0: without them. 1000 take 80 kB of memory a sentence."""
+    """How many samples confidence intervals and p are estimated by; 0: without them. 1000 take 80 kB of memory a
+    sentence."""
     source_tag: str = ""
     """A token put before every sentence, such as <2de>: tells a multilingual model the target language."""
     rows: int = 64
@@ -70,11 +73,19 @@ def evaluate(arguments: Sequence[str]) -> int:
     lines, *others = read_columns((first, *options.target, *options.against))
     references, systems = others[: len(options.target)], others[len(options.target) :]
     translations, untranslated = _translate(options, lines) if options.hypotheses is None else (lines, [])
-    comparisons = compare_systems([translations, *systems], references, tokenize=options.tokenize, samples=options.bootstrap)
+    comparisons = compare_systems(
+        [translations, *systems], references, tokenize=options.tokenize, samples=options.bootstrap
+    )
     names = [shown(name) for name in (options.hypotheses or str(options.model), *options.against)]
     with output_may_close():
         if options.format == "json":
-            print(json.dumps(_described(names, comparisons, untranslated) | {"sentences": len(lines)}, indent=2, ensure_ascii=False))
+            print(
+                json.dumps(
+                    _described(names, comparisons, untranslated) | {"sentences": len(lines)},
+                    indent=2,
+                    ensure_ascii=False,
+                )
+            )
         else:
             print("\n".join(_table(names, comparisons)))
             left_out = f", {len(untranslated)} of them not translated" if untranslated else ""
@@ -98,7 +109,9 @@ def _check(options: EvaluateOptions) -> None:
     given = [field.name for field in of_translating if getattr(options, field.name) != field.default]
     if options.hypotheses is not None and given:
         names = ", ".join("a model" if name == "model" else f"--{name.replace('_', '-')}" for name in given)
-        raise ValueError(f"--hypotheses: expected nothing that is of translating, for these are translations; received {names}")
+        raise ValueError(
+            f"--hypotheses: expected nothing that is of translating, for these are translations; received {names}"
+        )
     if options.output is not None:
         check_writable(options.output)
         read = [path for path in (options.source, *options.target, *options.against) if path is not None]
@@ -113,7 +126,9 @@ def _translate(options: EvaluateOptions, sources: list[str]) -> tuple[list[str],
     model = load(str(options.model), options.source_tag)
     decoding = options.decoding(model)
     with progress("translated", sum(bool(line.strip()) for line in sources)) as advance:
-        found = translate_each(model, sources, decoding, rows=options.rows, source_tag=options.source_tag, on_batch=advance)
+        found = translate_each(
+            model, sources, decoding, rows=options.rows, source_tag=options.source_tag, on_batch=advance
+        )
     problems = {number: translation.problem for number, translation in enumerate(found, start=1) if translation.problem}
     for number, problem in problems.items():
         print(f"error: {shown(str(options.source))}:{number}: {problem}; scored as empty", file=sys.stderr)
@@ -134,7 +149,9 @@ def _table(names: list[str], comparisons: list[Comparison]) -> list[str]:
     columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
     first, *numbers = (max(map(len, column)) for column in columns[:-1])
     return [
-        "  ".join([row[0].ljust(first), *(text.rjust(width) for text, width in zip(row[1:-1], numbers, strict=True)), row[-1]])
+        "  ".join(
+            [row[0].ljust(first), *(text.rjust(width) for text, width in zip(row[1:-1], numbers, strict=True)), row[-1]]
+        )
         for row in zip(*columns, strict=True)
     ]
 

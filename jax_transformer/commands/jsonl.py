@@ -18,9 +18,15 @@ def describe(model: Model, translations: Sequence[Translation], source_tag: str 
     text: of all parts.
     score: the sum of the parts'; see DecodingConfig.
     tokens, token_log_probs: the end token, or those of the parts, among them.
-    alignment: pairs of source and target words as `pharaoh` writes them, by `align` and `word_pairs`; numbered through the parts.
+    alignment: pairs of source and target words as `pharaoh` writes them, by `align` and `word_pairs`; numbered through
+      the parts.
     """
-    flat = [(part, hypothesis) for translation in translations for part in translation.parts for hypothesis in part.hypotheses]
+    flat = [
+        (part, hypothesis)
+        for translation in translations
+        for part in translation.parts
+        for hypothesis in part.hypotheses
+    ]
     sources, targets = [part.source_ids for part, _ in flat], [hypothesis.ids for _, hypothesis in flat]
     source_tokenizer, target_tokenizer = tokenizers_of(model)
     each = []
@@ -28,7 +34,11 @@ def describe(model: Model, translations: Sequence[Translation], source_tag: str 
         flat, score_ids(model, sources, targets), align(model, sources, targets), strict=True
     ):
         source, target = words_of_text(source_tokenizer, part.source, source_tag), words_of_ids(target_tokenizer, ids)
-        each.append(_Described(target_tokenizer.tokens(ids), log_probs.tolist(), source, target, word_pairs(weights, source, target)))
+        each.append(
+            _Described(
+                target_tokenizer.tokens(ids), log_probs.tolist(), source, target, word_pairs(weights, source, target)
+            )
+        )
 
     remaining = iter(each)
     for translation in translations:

@@ -15,8 +15,8 @@ def read_columns(paths: Sequence[str]) -> list[list[str]]:
     """The lines of each file, plain or gzipped; "-" is standard input.
 
     Raises:
-      CorpusError: a file without lines, or with another number of them than the first; a NUL; standard input twice; and what
-        `iterate_lines` refuses.
+      CorpusError: a file without lines, or with another number of them than the first; a NUL; standard input twice; and
+        what `iterate_lines` refuses.
     """
     from jax_transformer.data.corpus import CorpusError
 
@@ -29,7 +29,8 @@ def read_columns(paths: Sequence[str]) -> list[list[str]]:
     for path, lines in zip(paths, columns, strict=True):
         if len(lines) != len(columns[0]):
             raise CorpusError(
-                f"{shown(path)}: expected as many lines as {shown(paths[0])}; received {len(lines)}, and {len(columns[0])} there. "
+                f"{shown(path)}: expected as many lines as {shown(paths[0])}; received {len(lines)}, and "
+                f"{len(columns[0])} there. "
                 "Line n of one must belong to line n of the other."
             )
     return columns
@@ -66,5 +67,7 @@ def _read(path: str) -> list[str]:
     lines = split_lines(sys.stdin.buffer.read(), shown(path)) if path == STANDARD_INPUT else read_lines(path)
     for number, line in enumerate(lines, start=1):
         if "\0" in line:
-            raise CorpusError(f"{shown(path)}:{number}: expected text; received a NUL character. Is it a binary file, or UTF-16?")
+            raise CorpusError(
+                f"{shown(path)}:{number}: expected text; received a NUL character. Is it a binary file, or UTF-16?"
+            )
     return lines

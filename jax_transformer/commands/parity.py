@@ -25,24 +25,28 @@ FILE = tyro.conf.arg(metavar="FILE")
 class ParityOptions:
     """Tell whether a model computes the same as one in PyTorch, and if not, where they part and why.
 
-    Without --reference, a checkpoint's own program is the reference: the published one, or transformers. Exit codes: 0 the same; 1
-    diverged, and every cause is named; 2 a mistake of the user's; 3 inconclusive; 4 diverged, for a reason that isn't known.
+    Without --reference, a checkpoint's own program is the reference: the published one, or transformers. Exit codes: 0
+    the same; 1 diverged, and every cause is named; 2 a mistake of the user's; 3 inconclusive; 4 diverged, for a reason
+    that isn't known.
     """
 
     model: tyro.conf.Positional[str] = ""
-    """A model directory, a run directory, or a checkpoint: a torch file, or a directory of transformers. With --reference it may be left
+    """A model directory, a run directory, or a checkpoint: a torch file, or a directory of transformers. With
+    --reference it may be left
     out: then the module's own weights are ported."""
     dialect: str | None = None
     """Whose names the checkpoint's are, and whose program is the reference. Needed where several fit."""
     reference: str | None = None
-    """A PyTorch module of yours, as package.module:factory: a function without arguments that returns it in evaluation mode. It is called
-    with (source_ids, decoder_input_ids), or by transformers' names where it takes these, and returns logits."""
+    """A PyTorch module of yours, as package.module:factory: a function without arguments that returns it in evaluation
+    mode. It is called with (source_ids, decoder_input_ids), or by transformers' names where it takes these, and returns
+    logits."""
     candidate: str | None = None
-    """A JAX function of yours in place of the model here, as package.module:factory: a function without arguments that returns
-    (params, inputs) → (logits, trace). It gets the model's parameters and a dict of source_ids and decoder_input_ids."""
+    """A JAX function of yours in place of the model here, as package.module:factory: a function without arguments that
+    returns (params, inputs) → (logits, trace). It gets the model's parameters and a dict of source_ids and
+    decoder_input_ids."""
     inputs: Annotated[str | None, FILE] = None
-    """With --candidate and --reference and no model of this project: an .npz of the arguments of the module's forward, by name. The
-    function gets the same, and the module's state_dict for parameters."""
+    """With --candidate and --reference and no model of this project: an .npz of the arguments of the module's forward,
+    by name. The function gets the same, and the module's state_dict for parameters."""
     map: Annotated[str | None, FILE] = None
     """YAML that says which of the reference's names are which of ours, where no dialect does."""
     draft_map: Annotated[str | None, FILE] = None
@@ -62,12 +66,13 @@ class ParityOptions:
     diff: Annotated[tuple[str, str] | None, tyro.conf.arg(metavar="CANDIDATE REFERENCE")] = None
     """Compare two .npz of named arrays, in execution order, instead of models."""
     truth: str | None = None
-    """With --diff: the reference's arrays in float64, computed of weights and inputs rounded to the precision of the two: what lower
-    precision is judged by."""
+    """With --diff: the reference's arrays in float64, computed of weights and inputs rounded to the precision of the
+    two: what lower precision is judged by."""
     tolerance: float | None = None
     """With --diff: the largest relative RMS of the difference that passes, in place of the gates: 1e-12 in float64."""
     selftest: bool = False
-    """Put every known fault, and others, into every published system, and tell which are found, where and by name. Takes some minutes."""
+    """Put every known fault, and others, into every published system, and tell which are found, where and by name.
+    Takes some minutes."""
     write: Annotated[str | None, FILE] = None
     """With --selftest: the page to write what it found into, as Markdown."""
     checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
@@ -139,10 +144,19 @@ def _compare_files(options: ParityOptions) -> Report:
     candidate, reference = (read_arrays(path) for path in options.diff)
     truth = None if options.truth is None else read_arrays(options.truth).arrays
     stage = compare_stage(
-        "arrays", candidate.arrays, reference.arrays, truth=truth, tolerance=options.tolerance, dtypes=reference.notes.get("widened")
+        "arrays",
+        candidate.arrays,
+        reference.arrays,
+        truth=truth,
+        tolerance=options.tolerance,
+        dtypes=reference.notes.get("widened"),
     )
-    notes = {f"{side}_{name}": value for side, kept in (("candidate", candidate), ("reference", reference))
-             for name, value in kept.notes.items() if name != "widened"}  # fmt: skip
+    notes = {
+        f"{side}_{name}": value
+        for side, kept in (("candidate", candidate), ("reference", reference))
+        for name, value in kept.notes.items()
+        if name != "widened"
+    }
     hashes = {path: hash_file(path) for path in options.diff}
     return Report(*options.diff, stages=(stage,), environment=notes, sha256=hashes, depth=depth_of(stage))
 
@@ -162,7 +176,11 @@ def _compare_any(options: ParityOptions) -> Report:
     check_module(module, options.reference)
     function, names = made_by(options.candidate, "--candidate"), NameMap.read(options.map) if options.map else NameMap()
     pair = any_pair.AnyPair(options.candidate, function, options.reference, module, inputs, names)
-    stages = any_pair.STAGES if options.stages == ParityOptions.stages else _chosen(options.stages, any_pair.STAGES, "--stages")
+    stages = (
+        any_pair.STAGES
+        if options.stages == ParityOptions.stages
+        else _chosen(options.stages, any_pair.STAGES, "--stages")
+    )
     dtypes: Any = _chosen(options.dtypes, ("float64", "float32", "bfloat16"), "--dtypes")
     return any_pair.run(pair, stages=stages, dtypes=dtypes, sha256={options.inputs: hash_file(options.inputs)})
 
@@ -182,9 +200,16 @@ def _compare_models(options: ParityOptions, arguments: Sequence[str]) -> Report:
     command = f"jax-transformer parity {shlex.join(_without_files(arguments))}"
     dtypes_: Any = dtypes
     return run(
-        pair, stages=stages, dtypes=dtypes_, seed=options.seed, progress=_progress(pair.is_large), node=options.node, command=command,
-        environment=surroundings(pair) | notes, sha256=hashes,
-    )  # fmt: skip
+        pair,
+        stages=stages,
+        dtypes=dtypes_,
+        seed=options.seed,
+        progress=_progress(pair.is_large),
+        node=options.node,
+        command=command,
+        environment=surroundings(pair) | notes,
+        sha256=hashes,
+    )
 
 
 def _without_files(arguments: Sequence[str]) -> list[str]:

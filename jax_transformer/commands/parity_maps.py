@@ -1,4 +1,5 @@
-"""jax-transformer parity MODEL --reference package.module:factory --draft-map FILE: which names of a module may be which of ours."""
+"""jax-transformer parity MODEL --reference package.module:factory --draft-map FILE: which names of a module may be
+which of ours."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ def draft_map(options: ParityOptions) -> int:
       ValueError: no model or no module; one that can't be run.
     """
     if not (options.model and options.reference and options.draft_map):
-        raise ValueError("--draft-map: expected a model, whose names are mapped to, and --reference, whose names are mapped")
+        raise ValueError(
+            "--draft-map: expected a model, whose names are mapped to, and --reference, whose names are mapped"
+        )
     module = made_by(options.reference, "--reference")
     check_module(module, options.reference)
     model = load(options, module)
@@ -30,5 +33,8 @@ def draft_map(options: ParityOptions) -> int:
     write_lines(options.draft_map, draft(theirs, ours).splitlines())
     counted = f"{len(theirs.parameters)} parameters and {len(theirs.activations)} activations"
     print(f"{options.draft_map}: a draft for {counted} of {options.reference}.")
-    print("Read it and edit it: it goes by shapes, order and words, and what it isn't sure of is commented out. Then give it with --map.")
+    print(
+        "Read it and edit it: it goes by shapes, order and words, and what it isn't sure of is commented out. Then "
+        "give it with --map."
+    )
     return 0

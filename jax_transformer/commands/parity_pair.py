@@ -64,7 +64,8 @@ def prepare(options: ParityOptions) -> Prepared:
 
 
 def made_by(name: str, option: str) -> Any:
-    """What a function of the user's returns, named as package.module:factory; modules are looked for in the current directory, too.
+    """What a function of the user's returns, named as package.module:factory; modules are looked for in the current
+    directory, too.
 
     Raises:
       ValueError: no such module or function; it raises.
@@ -77,7 +78,9 @@ def made_by(name: str, option: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:  # the module's code is the user's
-        raise ValueError(f"{option} {name}: {module_name} can't be imported: {type(error).__name__}: {error}") from error
+        raise ValueError(
+            f"{option} {name}: {module_name} can't be imported: {type(error).__name__}: {error}"
+        ) from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
         there = "no such name" if factory is None else f"a {type(factory).__name__}"
@@ -96,7 +99,10 @@ def check_module(module: Any, name: str | None) -> None:
         raise ValueError(f"--reference {name}: expected a torch.nn.Module; received {type(module).__name__}")
     training = next((path or "the module itself" for path, part in module.named_modules() if part.training), None)
     if training is not None:
-        raise ValueError(f"--reference {name}: expected a module in evaluation mode; {training} is in training mode: call .eval() first")
+        raise ValueError(
+            f"--reference {name}: expected a module in evaluation mode; {training} is in training mode: call .eval() "
+            "first"
+        )
 
 
 def load(options: ParityOptions, module: nn.Module | None) -> Model:
@@ -111,12 +117,17 @@ def load(options: ParityOptions, module: nn.Module | None) -> Model:
         and (is_model_directory(options.model) or is_model_directory(f"{options.model}/model"))
     ):
         if hints:
-            raise ValueError(f"{options.model} is a model directory, which says all of itself; expected no {', '.join(hints)}")
+            raise ValueError(
+                f"{options.model} is a model directory, which says all of itself; expected no {', '.join(hints)}"
+            )
         return load_model(options.model)
     if options.model:
         return import_checkpoint(options.model, options.dialect, **hints)
     if module is None:
-        raise ValueError("parity: expected a model directory or a checkpoint, --reference, --diff or --selftest; received none of them")
+        raise ValueError(
+            "parity: expected a model directory or a checkpoint, --reference, --diff or --selftest; received none of "
+            "them"
+        )
     return import_checkpoint(module.state_dict(), options.dialect, **hints)
 
 
@@ -230,6 +241,12 @@ def _hashes(options: ParityOptions) -> dict[str, str]:
     from jax_transformer.data.text_files import hash_file
 
     paths = [path for path in (options.model, options.map) if path]
-    files = [file for path in paths for file in (sorted(Path(path).rglob("*")) if Path(path).is_dir() else [Path(path)])]
-    kept = [file for file in files if file.is_file() and file.suffix in (".safetensors", ".pt", ".pth", ".bin", ".json", ".yaml", ".yml")]
+    files = [
+        file for path in paths for file in (sorted(Path(path).rglob("*")) if Path(path).is_dir() else [Path(path)])
+    ]
+    kept = [
+        file
+        for file in files
+        if file.is_file() and file.suffix in (".safetensors", ".pt", ".pth", ".bin", ".json", ".yaml", ".yml")
+    ]
     return {str(file): hash_file(str(file)) for file in kept if "checkpoints" not in file.parts}

@@ -79,7 +79,8 @@ class ScheduleOptions(ConfigOptions):
 
 @dataclass(frozen=True)
 class SmoothingOptions(ConfigOptions):
-    """Draw smoothed targets and losses. CONFIG is a preset or a run directory: a model's config doesn't tell how it was trained."""
+    """Draw smoothed targets and losses. CONFIG is a preset or a run directory: a model's config doesn't tell how it was
+    trained."""
 
     label_smoothing: float | None = None
     """The share spread over the vocabulary. None: the config's."""
@@ -140,16 +141,21 @@ def _masks(options: MasksOptions) -> Figure:
     source, target = options.source.split(), options.target.split()
     reserved = {config.source_pad_id, config.target_pad_id, config.decoder_padding_id}
     return plots.masks(
-        config, _ids(source, config.source_pad_id, reserved), _ids(target, config.target_pad_id, reserved), source_tokens=source,
+        config,
+        _ids(source, config.source_pad_id, reserved),
+        _ids(target, config.target_pad_id, reserved),
+        source_tokens=source,
         target_tokens=target,
-    )  # fmt: skip
+    )
 
 
 def _schedule(options: ScheduleOptions) -> Figure:
     from jax_transformer import plots
 
     config = _run(options.config)
-    return plots.schedule(config.train, config.model.d_model, curves=[_curve(text) for text in options.curves], steps=options.steps)
+    return plots.schedule(
+        config.train, config.model.d_model, curves=[_curve(text) for text in options.curves], steps=options.steps
+    )
 
 
 def _smoothing(options: SmoothingOptions) -> Figure:
@@ -185,7 +191,9 @@ def _run(name: str) -> RunConfig:
         return get_preset(name)
     file = _directory(name) / "config.yaml"
     if not file.is_file():
-        raise ConfigError(f"{name}: expected a preset or a run directory; there is no config.yaml in it to tell how it was trained")
+        raise ConfigError(
+            f"{name}: expected a preset or a run directory; there is no config.yaml in it to tell how it was trained"
+        )
     from jax_transformer.config_files import load_config
 
     return load_config(file, RunConfig())

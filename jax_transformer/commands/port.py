@@ -1,4 +1,5 @@
-"""The command jax-transformer port: a checkpoint to a model directory, a model directory to a checkpoint, or a look into a file."""
+"""The command jax-transformer port: a checkpoint to a model directory, a model directory to a checkpoint, or a look
+into a file."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from jax_transformer.model_directory import Model
 
 USAGE_HINT = (
-    "name a checkpoint (a torch file, or a directory of transformers) and the model directory to write, or a model directory and what to "
+    "name a checkpoint (a torch file, or a directory of transformers) and the model directory to write, or a model "
+    "directory and what to "
     "write: a .pt or .safetensors file, or a directory for transformers"
 )
 
@@ -32,11 +34,11 @@ class PortOptions:
     """
 
     source: tyro.conf.Positional[str]
-    """A file (.pt, .pth, .bin, .safetensors), or the .index.json of several; a directory that transformers wrote, or its name on the Hub;
-    or a model directory, or a run directory with one in it."""
+    """A file (.pt, .pth, .bin, .safetensors), or the .index.json of several; a directory that transformers wrote, or
+    its name on the Hub; or a model directory, or a run directory with one in it."""
     destination: tyro.conf.Positional[str] = ""
-    """The model directory to write, or the file (.pt, .pth, .bin, .safetensors): one that is there is replaced. Or a directory for
-    transformers, whose name must be free."""
+    """The model directory to write, or the file (.pt, .pth, .bin, .safetensors): one that is there is replaced. Or a
+    directory for transformers, whose name must be free."""
     inspect: bool = False
     """Only list the file's tensors, and the dialects that they could be of."""
     dialect: str | None = None
@@ -44,7 +46,8 @@ class PortOptions:
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
     """Convert all values to it, but position tables not to bfloat16. Without it they stay as they are."""
     source_vocab: str | None = None
-    """The source's vocabulary: a tokenizer.json, a sentencepiece .model, or a .txt of tokens, the line's number from 0 being the id.
+    """The source's vocabulary: a tokenizer.json, a sentencepiece .model, or a .txt of tokens, the line's number from 0
+    being the id.
     Without it, of a directory of transformers: what its tokenizer files say."""
     target_vocab: str | None = None
     source_tokenizer: Literal["words", "whitespace", "characters", "spacy"] | None = None
@@ -73,7 +76,8 @@ def port(arguments: Sequence[str]) -> int:
 
 
 def _is_ours(source: str) -> bool:
-    """Whether it is a model directory or a run directory, and not one of transformers, whose only sign may be its config.json."""
+    """Whether it is a model directory or a run directory, and not one of transformers, whose only sign may be its
+    config.json."""
     return Path(source).is_dir() and (is_model_directory(source) or not (Path(source) / "config.json").is_file())
 
 
@@ -94,7 +98,9 @@ def _check_places(options: PortOptions) -> None:
     if not destination.parent.is_dir():
         raise ValueError(f"{destination}: there is no directory {destination.parent}")
     if source.resolve() in (destination.resolve(), *destination.resolve().parents):
-        raise ValueError(f"port: expected a name outside of {source}, whose files are under checksums; received {destination}")
+        raise ValueError(
+            f"port: expected a name outside of {source}, whose files are under checksums; received {destination}"
+        )
 
 
 def _refuse_others(options: PortOptions, used: Collection[str], when: str) -> None:
@@ -107,7 +113,9 @@ def _refuse_others(options: PortOptions, used: Collection[str], when: str) -> No
     if "checkpoint" not in used:
         others += options.checkpoint.given()
     if others:
-        named = ", ".join(f"--{name}".replace("_", "-") if name != "destination" else options.destination for name in others)
+        named = ", ".join(
+            f"--{name}".replace("_", "-") if name != "destination" else options.destination for name in others
+        )
         raise ValueError(f"port: expected none of these {when}; received {named}")
 
 
@@ -178,7 +186,8 @@ def _use(model: Model) -> str:
 
 
 def _cast(tree: dict[str, Any], dtype: str) -> None:
-    """Replaces all leaves by others of the dtype, one at a time; but not position tables, which bfloat16 would spoil."""
+    """Replaces all leaves by others of the dtype, one at a time; but not position tables, which bfloat16 would
+    spoil."""
     import jax.numpy as jnp
 
     for name, value in tree.items():
@@ -197,12 +206,12 @@ def _num_parameters(model: Model) -> int:
 
 
 def _with_vocabularies(model: Model, options: PortOptions) -> tuple[Model, str]:
-    """The model with the tokenizers that the options name, or else those of its own files, and the ids that these say; and what is to be
-    told of them.
+    """The model with the tokenizers that the options name, or else those of its own files, and the ids that these say;
+    and what is to be told of them.
 
     Raises:
-      ValueError: one vocabulary without the other, or an option of a vocabulary that isn't there; a vocabulary of another size than the
-        embedding, with another pad, or with an <eos> other than the option's.
+      ValueError: one vocabulary without the other, or an option of a vocabulary that isn't there; a vocabulary of
+        another size than the embedding, with another pad, or with an <eos> other than the option's.
     """
     files = {"source": options.source_vocab, "target": options.target_vocab}
     if not any(files.values()):
@@ -210,7 +219,8 @@ def _with_vocabularies(model: Model, options: PortOptions) -> tuple[Model, str]:
         return _with_own_vocabularies(model)
     if not all(files.values()):
         raise ValueError(
-            f"--source-vocab and --target-vocab: expected both, or neither; received {options.source_vocab} and {options.target_vocab}"
+            f"--source-vocab and --target-vocab: expected both, or neither; received {options.source_vocab} and "
+            f"{options.target_vocab}"
         )
     source, target = (_tokenizer(model, side, str(file), options) for side, file in files.items())
     return _with_tokenizers(model, source, target, str(options.target_vocab)), _tags(source)
@@ -225,7 +235,10 @@ def _with_own_vocabularies(model: Model) -> tuple[Model, str]:
         return model, ""
     try:
         source, target = read_tokenizers(files, (model.origin or {})["hugging_face"]["config"])
-        source, target = _fitting(model, "source", source, "its tokenizer"), _fitting(model, "target", target, "its tokenizer")
+        source, target = (
+            _fitting(model, "source", source, "its tokenizer"),
+            _fitting(model, "target", target, "its tokenizer"),
+        )
         model = _with_tokenizers(model, source, target, "its tokenizer")
     except ValueError as error:
         return model, f"its tokenizer files are kept for export, but not used: {error}"
@@ -247,11 +260,14 @@ def _with_tokenizers(model: Model, source: Tokenizer, target: Tokenizer, file: s
     specials = {index for index in (target.bos_id, target.eos_id, target.unk_id, target.pad_id) if index >= 0}
     if generation.decoder_start_id not in {None, *specials}:
         raise ValueError(
-            f"--decoder-start-id: expected a special token of {file}, {' or '.join(map(str, sorted(specials)))}; received "
+            f"--decoder-start-id: expected a special token of {file}, {' or '.join(map(str, sorted(specials)))}; "
+            "received "
             f"{generation.decoder_start_id}"
         )
     if generation.decoder_start_id is None and max(target.bos_id, target.eos_id) >= 0:
-        generation = dataclasses.replace(generation, decoder_start_id=target.bos_id if target.bos_id >= 0 else target.eos_id)
+        generation = dataclasses.replace(
+            generation, decoder_start_id=target.bos_id if target.bos_id >= 0 else target.eos_id
+        )
     if generation.eos_id is None and target.eos_id >= 0:
         generation = dataclasses.replace(generation, eos_id=target.eos_id)
     elif generation.eos_id != target.eos_id >= 0:
@@ -272,21 +288,33 @@ def _tokenizer(model: Model, side: str, file: str, options: PortOptions) -> Toke
     kind, language = getattr(options, f"{side}_tokenizer"), getattr(options, f"{side}_language")
     is_list = Path(file).suffix == ".txt"
     if (kind or language) and not is_list:
-        raise ValueError(f"--{side}-tokenizer, --{side}-language: expected with a .txt vocabulary; {file} says itself how text is split")
+        raise ValueError(
+            f"--{side}-tokenizer, --{side}-language: expected with a .txt vocabulary; {file} says itself how text is "
+            "split"
+        )
     kind = kind or usual.kind
     if language and kind != "spacy":
         raise ValueError(f"--{side}-language: expected with --{side}-tokenizer spacy; received with {kind}")
     if is_list and kind == "spacy" and not language:
-        raise ValueError(f"--{side}-language: expected the code of the language, such as en, by which spaCy splits text; received none")
+        raise ValueError(
+            f"--{side}-language: expected the code of the language, such as en, by which spaCy splits text; received "
+            "none"
+        )
     tokenizer = load_tokenizer(
-        file, kind=kind, specials=None, lowercase=usual.lowercase and is_list, language=language, add_bos=usual.add_bos,
+        file,
+        kind=kind,
+        specials=None,
+        lowercase=usual.lowercase and is_list,
+        language=language,
+        add_bos=usual.add_bos,
         add_eos=usual.add_eos,
-    )  # fmt: skip
+    )
     return _fitting(model, side, tokenizer, file)
 
 
 def _fitting(model: Model, side: str, tokenizer: Tokenizer, file: str) -> Tokenizer:
-    """The tokenizer with as many ids as the side's embedding has rows, of which models of transformers have more than they have tokens.
+    """The tokenizer with as many ids as the side's embedding has rows, of which models of transformers have more than
+    they have tokens.
 
     Raises:
       ValueError: another size, or another padding.
@@ -295,7 +323,10 @@ def _fitting(model: Model, side: str, tokenizer: Tokenizer, file: str) -> Tokeni
     may_be_fewer = "hugging_face" in (model.origin or {})
     if tokenizer.vocab_size > size or (tokenizer.vocab_size < size and not may_be_fewer):
         at_most = "at most " if may_be_fewer else ""
-        raise ValueError(f"{file}: expected {at_most}{size} tokens, the rows of the {side} embedding; received {tokenizer.vocab_size}")
+        raise ValueError(
+            f"{file}: expected {at_most}{size} tokens, the rows of the {side} embedding; received "
+            f"{tokenizer.vocab_size}"
+        )
     if pad_id not in (tokenizer.pad_id, tokenizer.unk_id):  # some programs pad with <unk>, whatever else their list has
         received = "without any" if tokenizer.pad_id < 0 else f"whose padding is {tokenizer.pad_id}"
         raise ValueError(f"{file}: expected {side}_pad_id={pad_id} to be its padding; received a list {received}")
@@ -320,7 +351,9 @@ def _export(options: PortOptions) -> int:
     label = "file:" if options.destination.endswith(SUFFIXES) else "files:"
     print(f"{label:9} {options.destination}, {count:,} parameters")
     if get_dialect(str(name)).leaves_out_positions(model.config):
-        other = "" if as_computed else "; this model's are others than are computed here, so keep those that it was given"
+        other = (
+            "" if as_computed else "; this model's are others than are computed here, so keep those that it was given"
+        )
         print(f"          without position tables, which its programs compute{other}")
     return 0
 

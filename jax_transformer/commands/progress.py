@@ -15,15 +15,21 @@ SECONDS_BETWEEN_LINES = 10.0
 
 @contextlib.contextmanager
 def progress(done: str, total: int | None, *, has_bar: bool = True) -> Iterator[Callable[[int], None]]:
-    """Yields what is to be called with how many more sentences are `done` ("translated"), of a total, if that is known; in the end the bar
-    goes."""
+    """Yields what is to be called with how many more sentences are `done` ("translated"), of a total, if that is known;
+    in the end the bar goes."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     start = last = time.perf_counter()
     count = 0
     bar = Progress(
-        TextColumn(done), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console, transient=True, redirect_stdout=False,
+        TextColumn(done),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=False,
         disable=not (console.is_terminal and has_bar),
-    )  # fmt: skip
+    )
     task = bar.add_task(done, total=total)
 
     def advance(more: int) -> None:

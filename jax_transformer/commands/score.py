@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """Tell how probable given translations are: a line for each, in order, and their perplexity in the end, on standard error.
+    """Tell how probable given translations are: a line for each, in order, and their perplexity in the end, on standard
+    error.
 
-    A line is the natural logarithm of the translation's probability, a tab, and its number of tokens, the end token counted; of what can't
-    be scored, nan and 0. To score several translations of a sentence, give it as many times.
+    A line is the natural logarithm of the translation's probability, a tab, and its number of tokens, the end token
+    counted; of what can't be scored, nan and 0. To score several translations of a sentence, give it as many times.
     """
 
     model: tyro.conf.Positional[str]
@@ -35,7 +36,8 @@ class ScoreOptions:
     target: str
     """The translations, line by line; - for standard input."""
     format: Literal["text", "jsonl"] = "text"
-    """jsonl: objects with log_prob, tokens, perplexity and token_log_probs; of what can't be scored, null, 0, null, [], and why: error."""
+    """jsonl: objects with log_prob, tokens, perplexity and token_log_probs; of what can't be scored, null, 0, null, [],
+    and why: error."""
     source_tag: str = ""
     """A token put before every sentence, such as <2de>: tells a multilingual model the target language."""
     rows: int = 64

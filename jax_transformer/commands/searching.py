@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions:
-    """How translations are looked for; see DecodingConfig. What isn't given, None, is as the model says in its generation.json, and where
-    that says nothing, as DecodingConfig has it."""
+    """How translations are looked for; see DecodingConfig. What isn't given, None, is as the model says in its
+    generation.json, and where that says nothing, as DecodingConfig has it."""
 
     beam_size: int | None = None
     """Hypotheses that are followed side by side; 1 is greedy. None, here and below: as the model says, or else 1."""
     length_penalty: float | None = None
     """What a hypothesis's score is divided by: its length to this power. Above 0 favours long ones. (Or else 1)"""
     early_stopping: Literal["false", "true", "never"] | None = None
-    """When a sentence is done: true, with beam-size ended hypotheses; never, when none could become better. (Or else false)"""
+    """When a sentence is done: true, with beam-size ended hypotheses; never, when none could become better. (Or else
+    false)"""
     semantics: Literal["huggingface", "gnmt", "floydhub"] | None = None
     """Whose beam search. (Or else huggingface)"""
     no_repeat_ngram: int | None = None
@@ -61,7 +62,8 @@ class SearchOptions:
         DecodingConfig.for_model(GenerationConfig(sampling=True) if draws else GenerationConfig(beam_size=2), **given)
 
     def decoding(self, model: Model) -> DecodingConfig:
-        """How this model decodes. Raises ConfigError for options that can't be meant of it, ValueError for a tag that it doesn't have."""
+        """How this model decodes. Raises ConfigError for options that can't be meant of it, ValueError for a tag that
+        it doesn't have."""
         from jax_transformer.decoding.decoding_config import DecodingConfig
 
         forced = _tag_id(model, self.target_tag) if self.target_tag else None
@@ -69,20 +71,31 @@ class SearchOptions:
 
     def _given(self) -> dict[str, Any]:
         """Fields of DecodingConfig; None where one isn't given."""
-        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(SearchOptions) if field.name != "target_tag"}
+        given = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(SearchOptions)
+            if field.name != "target_tag"
+        }
         stopping: dict[str | None, bool | Literal["never"]] = {"false": False, "true": True, "never": "never"}
         return given | {"early_stopping": stopping.get(self.early_stopping), "sampling": self.sampling or None}
 
 
 def _tag_id(model: Model, tag: str) -> int:
-    """The id of a token that the model's target sentences may begin with. Raises ValueError, with the nearest, where there is none."""
+    """The id of a token that the model's target sentences may begin with. Raises ValueError, with the nearest, where
+    there is none."""
     from jax_transformer.trees import nearest
 
     if model.target_tokenizer is None:
-        raise ValueError("--target-tag: expected a model with tokenizers; this one has none: port it together with its vocabularies")
+        raise ValueError(
+            "--target-tag: expected a model with tokenizers; this one has none: port it together with its vocabularies"
+        )
     known = model.target_tokenizer.tag_ids
     if tag not in known:
-        some = f"one of {', '.join([*known][:10])}{', …' if len(known) > 10 else ''}" if known else "none, for its vocabulary has no tags"
+        some = (
+            f"one of {', '.join([*known][:10])}{', …' if len(known) > 10 else ''}"
+            if known
+            else "none, for its vocabulary has no tags"
+        )
         raise ValueError(f"--target-tag: expected {some}; received {tag!r}{nearest(tag, known)}")
     return known[tag]
 

@@ -11,11 +11,15 @@ from jax_transformer.presets import PRESETS, get_preset
 from jax_transformer.run_config import RunConfig
 
 DEFAULT_PRESET = "demo"
-TRAIN_HELP = f"""Train a model: jax-transformer train [PRESET] [--config FILE] [--resume RUN] [--dry-run] [--profile] [options]
+TRAIN_HELP = f"""Train a model.
 
-PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}. --config FILE.yaml changes what it names, the options change the rest.
---resume RUN goes on with an interrupted run, exactly where its latest checkpoint stood, and takes no other option but --profile.
---dry-run only tells config, parameters, batches and memory. --profile writes a trace of some steps into the run's profile/."""
+usage: jax-transformer train [PRESET] [--config FILE] [--resume RUN] [--dry-run] [--profile] [options]
+
+PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}.
+--config FILE.yaml sets the fields it names; the options set any others.
+--resume RUN continues an interrupted run from its latest checkpoint. Only --profile may accompany it.
+--dry-run prints the config, parameters, batches and memory, and trains nothing.
+--profile writes a trace of some steps into the run's profile/."""
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -28,9 +32,14 @@ def train(arguments: Sequence[str]) -> int:
     if resumed is not None:
         if arguments or preset or config_file or dry_run:
             given = " ".join(
-                filter(None, [preset, config_file and f"--config {config_file}", "--dry-run" if dry_run else None, *arguments])
+                filter(
+                    None,
+                    [preset, config_file and f"--config {config_file}", "--dry-run" if dry_run else None, *arguments],
+                )
             )
-            raise ValueError(f"--resume takes no other option (a run goes on with its own config.yaml); received {given}")
+            raise ValueError(
+                f"--resume takes no other option (a run goes on with its own config.yaml); received {given}"
+            )
         return _run_training(RunConfig(run_dir=resumed), name="", resume=True, profile=profile)
 
     config = get_preset(preset or DEFAULT_PRESET)
@@ -63,13 +72,19 @@ def _run_training(config: RunConfig, *, name: str, resume: bool, profile: bool) 
     for split, scores in result.scores.items():
         print(f"{split}: {scores.summary()}")
     print(f"  {scores.bleu_signature}\n  {scores.chrf_signature}")
-    print(f"{result.seconds:.0f} s, of which {result.compile_seconds:.0f} s compiled {result.programs} training programs")
+    print(
+        f"{result.seconds:.0f} s, of which {result.compile_seconds:.0f} s compiled {result.programs} training programs"
+    )
     if profile:
         trace = result.run / "profile"
         print(
-            f"trace: {trace} (look at it with `xprof` or ui.perfetto.dev)" if trace.exists() else "trace: none, the run had too few steps"
+            f"trace: {trace} (look at it with `xprof` or ui.perfetto.dev)"
+            if trace.exists()
+            else "trace: none, the run had too few steps"
         )
-    made_of = f"step {result.step}" if len(result.steps) == 1 else f"the mean of steps {', '.join(map(str, result.steps))}"
+    made_of = (
+        f"step {result.step}" if len(result.steps) == 1 else f"the mean of steps {', '.join(map(str, result.steps))}"
+    )
     print(f"run:    {result.run}\nmodel:  {result.model} ({made_of})\nreport: {result.report}")
     print(f"translate with it: jax-transformer translate {result.model}")
     return 0

@@ -32,8 +32,8 @@ MOST_ERRORS = 20
 class TranslateOptions(SearchOptions):
     """Translate text, one sentence a line: from a file or standard input to standard output, in order.
 
-    What can't be translated is told on standard error and gives an empty line; the exit code is 2 then. Of a process that writes into
-    standard input, each line is answered as soon as it is there.
+    What can't be translated is told on standard error and gives an empty line; the exit code is 2 then. Of a process
+    that writes into standard input, each line is answered as soon as it is there.
     """
 
     model: tyro.conf.Positional[str]
@@ -41,8 +41,9 @@ class TranslateOptions(SearchOptions):
     input: str | None = None
     """A text file, gzipped or not. Without it, or as -: standard input; a prompt on a terminal."""
     format: Literal["text", "jsonl"] = "text"
-    """text: the best translation; with --num-return N, N lines of line number, score and translation, with tabs between. jsonl: an object a
-    line with the hypotheses, their scores, tokens, the tokens' log-probabilities, and word alignments."""
+    """text: the best translation; with --num-return N, N lines of line number, score and translation, with tabs
+    between. jsonl: an object a line with the hypotheses, their scores, tokens, the tokens' log-probabilities, and word
+      alignments."""
     num_return: int = 1
     """How many translations of each sentence, the best first: hypotheses, or drawn ones."""
     prefix: str = ""
@@ -50,7 +51,8 @@ class TranslateOptions(SearchOptions):
     source_tag: str = ""
     """A token put before every sentence, such as <2de>: tells a multilingual model the target language."""
     split_long: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Translate a line that is longer than the model takes in parts, cut where sentences end in it. Without it, it is refused."""
+    """Translate a line that is longer than the model takes in parts, cut where sentences end in it. Without it, it is
+    refused."""
     rows: int = 64
     """Most sentences decoded at once."""
     batch_tokens: int = 8192
@@ -109,10 +111,20 @@ class Translator:
                 unreadable[i] = str(error)
         options = self.options
         found = translate_each(
-            self.model, texts, self.decoding, rows=options.rows, batch_tokens=options.batch_tokens, source_tag=options.source_tag,
-            prefix=options.prefix, split_long=options.split_long, first_number=self.counts.lines, on_batch=on_batch,
-        )  # fmt: skip
-        found = [translation._replace(problem=unreadable.get(i, translation.problem)) for i, translation in enumerate(found)]
+            self.model,
+            texts,
+            self.decoding,
+            rows=options.rows,
+            batch_tokens=options.batch_tokens,
+            source_tag=options.source_tag,
+            prefix=options.prefix,
+            split_long=options.split_long,
+            first_number=self.counts.lines,
+            on_batch=on_batch,
+        )
+        found = [
+            translation._replace(problem=unreadable.get(i, translation.problem)) for i, translation in enumerate(found)
+        ]
         yield from self._jsonl(texts, found) if options.format == "jsonl" else self._text(found)
 
     def _text(self, found: Sequence[Translation]) -> Iterator[str]:
@@ -121,12 +133,17 @@ class Translator:
             if self.options.num_return == 1:
                 yield translation.text()
             elif translation.parts:
-                yield from (f"{number}\t{translation.score(rank):.4f}\t{translation.text(rank)}" for rank in range(self.options.num_return))
+                yield from (
+                    f"{number}\t{translation.score(rank):.4f}\t{translation.text(rank)}"
+                    for rank in range(self.options.num_return)
+                )
 
     def _jsonl(self, texts: Sequence[str], found: Sequence[Translation]) -> Iterator[str]:
         from jax_transformer.commands.jsonl import describe
 
-        for text, translation, hypotheses in zip(texts, found, describe(self.model, found, self.options.source_tag), strict=True):
+        for text, translation, hypotheses in zip(
+            texts, found, describe(self.model, found, self.options.source_tag), strict=True
+        ):
             number = self._count(translation)
             fields = {"line": number, "source": text, "hypotheses": hypotheses}
             fields |= {"parts": len(translation.parts)} if len(translation.parts) > 1 else {}
@@ -139,7 +156,10 @@ class Translator:
         number, problems = self.counts.lines, self.counts.problems
         if translation.problem and problems <= MOST_ERRORS:
             also = " (further ones are only counted)" if problems == MOST_ERRORS else ""
-            print(f"error: {shown(self.options.input or STANDARD_INPUT)}:{number}: {translation.problem}{also}", file=sys.stderr)
+            print(
+                f"error: {shown(self.options.input or STANDARD_INPUT)}:{number}: {translation.problem}{also}",
+                file=sys.stderr,
+            )
         return number
 
 
@@ -161,7 +181,9 @@ def translate(arguments: Sequence[str]) -> int:
     lines = None if reads_stdin else list(iterate_raw_lines(str(options.input)))
     model = load(options.model, options.source_tag)
     decoding = dataclasses.replace(options.decoding(model), num_return=options.num_return)
-    translate_each(model, [], decoding, source_tag=options.source_tag, prefix=options.prefix)  # so that what no line could be is told now
+    translate_each(
+        model, [], decoding, source_tag=options.source_tag, prefix=options.prefix
+    )  # so that what no line could be is told now
     translator = Translator(options, model, decoding)
     if lines is None and sys.stdin.isatty():
         return _prompt(translator)

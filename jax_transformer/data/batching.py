@@ -1,7 +1,9 @@
-"""Batches of a few fixed shapes: XLA compiles one program per shape, so a corpus is cut into batches of very few of them.
+"""Batches of a few fixed shapes: XLA compiles one program per shape, so a corpus is cut into batches of very few of
+them.
 
-A target of n tokens takes n + 1 positions, as decoder input (<bos> before it) and as labels (<eos> after it). Lengths that are passed to
-these functions are numbers of tokens, without that 1; the lengths in a Shape are numbers of positions, with it.
+A target of n tokens takes n + 1 positions, as decoder input (<bos> before it) and as labels (<eos> after it). Lengths
+that are passed to these functions are numbers of tokens, without that 1; the lengths in a Shape are numbers of
+positions, with it.
 
 Every function is pure: a plan is made of the lengths, the shapes, the seed and the epoch, and of nothing else.
 """
@@ -47,13 +49,19 @@ Lengths = tuple[Ints, Ints]
 
 
 def choose_shapes(
-    source_lengths: Ints, target_lengths: Ints, *, batch_tokens: int, num_shapes: int, pair_weights: Floats | None = None
-) -> tuple[Shape, ...]:  # fmt: skip
+    source_lengths: Ints,
+    target_lengths: Ints,
+    *,
+    batch_tokens: int,
+    num_shapes: int,
+    pair_weights: Floats | None = None,
+) -> tuple[Shape, ...]:
     """At most `num_shapes` shapes that hold every pair, chosen for the least padding of an epoch.
 
-    Pairs are sorted by one number (the longer side, the sum, either side), and a dynamic programme cuts the sorted list at the best places
-    for each; then one side of one shape is changed at a time, while that helps. Rows are `batch_tokens` over the longer side, rounded down
-    to a multiple of 8 where there are 8. The shapes are in order of their positions per row.
+    Pairs are sorted by one number (the longer side, the sum, either side), and a dynamic programme cuts the sorted list
+    at the best places for each; then one side of one shape is changed at a time, while that helps. Rows are
+    `batch_tokens` over the longer side, rounded down to a multiple of 8 where there are 8. The shapes are in order of
+    their positions per row.
 
     Args:
       pair_weights: how often each pair comes in an epoch; None: once.
@@ -66,7 +74,9 @@ def choose_shapes(
     if num_shapes < 1:
         raise ValueError(f"num_shapes: expected 1 or more; received {num_shapes}")
     if longest > batch_tokens:
-        raise ValueError(f"batch_tokens: expected at least the longest side of a pair, {longest} positions; received {batch_tokens}")
+        raise ValueError(
+            f"batch_tokens: expected at least the longest side of a pair, {longest} positions; received {batch_tokens}"
+        )
     best: list[Shape] = []
     least = np.inf
     for order in (np.maximum(source, target), source + target, source, target):
@@ -80,7 +90,8 @@ def choose_shapes(
 
 
 def cover_shapes(shapes: Sequence[Shape], lengths: TokenPairs | Lengths, *, batch_tokens: int) -> tuple[Shape, ...]:
-    """`shapes`, and where pairs fit none of them one more which holds those: for evaluating pairs that the shapes weren't chosen for."""
+    """`shapes`, and where pairs fit none of them one more which holds those: for evaluating pairs that the shapes
+    weren't chosen for."""
     source, target, _ = _positions(lengths)
     homeless = _assign(source, target, shapes) < 0
     if not homeless.any():
@@ -89,16 +100,26 @@ def cover_shapes(shapes: Sequence[Shape], lengths: TokenPairs | Lengths, *, batc
 
 
 def plan_epoch(
-    lengths: TokenPairs | Lengths, shapes: Sequence[Shape], *, seed: int, epoch: int, shard: int = 0, weights: Sequence[float] = ()
-) -> list[Planned]:  # fmt: skip
-    """The batches of one epoch in a random order: every usable pair once, or as `weights` say, in the cheapest shape that holds it.
+    lengths: TokenPairs | Lengths,
+    shapes: Sequence[Shape],
+    *,
+    seed: int,
+    epoch: int,
+    shard: int = 0,
+    weights: Sequence[float] = (),
+) -> list[Planned]:
+    """The batches of one epoch in a random order: every usable pair once, or as `weights` say, in the cheapest shape
+    that holds it.
 
-    Of TokenPairs the usable pairs are planned (of a training split: all); of lengths, all pairs. Every epoch has as many batches of each
-    shape: of the n pairs of one corpus in one shape, round(weight · n) come: each floor(weight) times, those of a random choice once more.
+    Of TokenPairs the usable pairs are planned (of a training split: all); of lengths, all pairs. Every epoch has as
+    many batches of each
+    shape: of the n pairs of one corpus in one shape, round(weight · n) come: each floor(weight) times, those of a
+      random choice once more.
 
     Args:
       shard: which part of the epoch's pairs these are, counted from 0.
-      weights: how often the pairs of each corpus come, by its number; (): once. Below 1 at least one pair of each shape does.
+      weights: how often the pairs of each corpus come, by its number; (): once. Below 1 at least one pair of each shape
+        does.
 
     Raises:
       ValueError: a pair fits no shape.
@@ -115,7 +136,8 @@ def plan_epoch(
 
 
 def plan_in_order(lengths: TokenPairs | Lengths, shapes: Sequence[Shape]) -> list[Planned]:
-    """Batches for evaluation: every usable pair once, in its order among the pairs of its shape, batches by their first pair.
+    """Batches for evaluation: every usable pair once, in its order among the pairs of its shape, batches by their first
+    pair.
 
     Raises:
       ValueError: a pair fits no shape (see cover_shapes).
@@ -126,15 +148,19 @@ def plan_in_order(lengths: TokenPairs | Lengths, shapes: Sequence[Shape]) -> lis
 
 
 def padding_share(lengths: TokenPairs | Lengths, plan: Sequence[Planned]) -> float:
-    """The share of the plan's positions, of both sides and with the empty rows of partial batches, that hold padding."""
+    """The share of the plan's positions, of both sides and with the empty rows of partial batches, that hold
+    padding."""
     source, target = _pair_lengths(lengths)
     total = sum(shape.rows * (shape.source_length + shape.target_length) for shape, _ in plan)
     real = sum(int(source[indices].sum()) + int(target[indices].sum()) + len(indices) for _, indices in plan)
     return 1.0 - real / total if total else 0.0
 
 
-def assemble(pairs: TokenPairs, shape: Shape, indices: Ints, *, source_pad_id: int, target_pad_id: int, bos_id: int, eos_id: int) -> Batch:
-    """The arrays of one batch: pair indices[k] in row k, rows beyond the last index all padding. bos_id and eos_id are the target's.
+def assemble(
+    pairs: TokenPairs, shape: Shape, indices: Ints, *, source_pad_id: int, target_pad_id: int, bos_id: int, eos_id: int
+) -> Batch:
+    """The arrays of one batch: pair indices[k] in row k, rows beyond the last index all padding. bos_id and eos_id are
+    the target's.
 
     Raises:
       ValueError: more indices than rows, or a pair that is longer than the shape (nothing is ever cut off).
@@ -159,7 +185,9 @@ def _copy_rows(sentences: Sentences, indices: Ints, rows: npt.NDArray[np.int32])
     lengths = sentences.offsets[np.asarray(indices) + 1] - starts
     if lengths.max(initial=0) > rows.shape[1]:
         index = int(np.asarray(indices)[lengths.argmax()])
-        raise ValueError(f"batch: expected sentences of at most {rows.shape[1]} tokens; received pair {index} with {lengths.max()}")
+        raise ValueError(
+            f"batch: expected sentences of at most {rows.shape[1]} tokens; received pair {index} with {lengths.max()}"
+        )
     total = int(lengths.sum())
     before = np.repeat(np.cumsum(lengths) - lengths, lengths)  # tokens of the rows above
     column = np.arange(total) - before
@@ -224,7 +252,8 @@ def _assigned(source: Ints, target: Ints, shapes: Sequence[Shape], indices: Ints
     if (assigned < 0).any():
         k = int((assigned < 0).argmax())
         raise ValueError(
-            f"shapes: expected one that holds every pair; received {', '.join(f'{s.source_length}x{s.target_length}' for s in shapes)} "
+            "shapes: expected one that holds every pair; received "
+            f"{', '.join(f'{s.source_length}x{s.target_length}' for s in shapes)} "
             f"for pair {indices[k]} with {source[k]} source and {target[k]} target positions"
         )
     return assigned
@@ -240,11 +269,15 @@ def _fill(indices: npt.NDArray[np.int64], assigned: Ints, shapes: Sequence[Shape
 
 
 def _length_table(source_lengths: Ints, target_lengths: Ints, pair_weights: Floats | None) -> tuple[Ints, Ints, Ints]:
-    """The distinct (source, target) positions and how many pairs of an epoch have them: all that the choice of shapes depends on."""
+    """The distinct (source, target) positions and how many pairs of an epoch have them: all that the choice of shapes
+    depends on."""
     source = np.asarray(source_lengths, np.int64)
     target = np.asarray(target_lengths, np.int64) + 1
     if not len(source) or len(source) != len(target):
-        raise ValueError(f"lengths: expected those of as many sources as targets, one or more; received {len(source)} and {len(target)}")
+        raise ValueError(
+            f"lengths: expected those of as many sources as targets, one or more; received {len(source)} and "
+            f"{len(target)}"
+        )
     width = int(target.max()) + 1
     cells, cell, counts = np.unique(source * width + target, return_inverse=True, return_counts=True)
     if pair_weights is not None:
@@ -268,8 +301,11 @@ def _total_cost(shapes: Sequence[Shape], source: Ints, target: Ints, counts: Int
     return float(_cost(members, sides[:, 0], sides[:, 1], batch_tokens).sum())
 
 
-def _cut_sorted(order: Ints, source: Ints, target: Ints, counts: Ints, batch_tokens: int, num_shapes: int) -> list[Shape]:
-    """The best cut of the pairs, sorted by `order`, into at most `num_shapes` runs, each the shape of its longest sides."""
+def _cut_sorted(
+    order: Ints, source: Ints, target: Ints, counts: Ints, batch_tokens: int, num_shapes: int
+) -> list[Shape]:
+    """The best cut of the pairs, sorted by `order`, into at most `num_shapes` runs, each the shape of its longest
+    sides."""
     values, group = np.unique(order, return_inverse=True)
     size = len(values)
     members = np.bincount(group, weights=counts).astype(np.int64)
@@ -300,8 +336,9 @@ def _cut_sorted(order: Ints, source: Ints, target: Ints, counts: Ints, batch_tok
 
 def _improve(
     shapes: list[Shape], source: Ints, target: Ints, counts: Ints, batch_tokens: int
-) -> tuple[list[Shape], float]:  # fmt: skip
-    """Changes one side of one shape at a time while that lessens the cost; the shapes in order of their positions, and the cost."""
+) -> tuple[list[Shape], float]:
+    """Changes one side of one shape at a time while that lessens the cost; the shapes in order of their positions, and
+    the cost."""
     candidates = [_spread(np.unique(source)), _spread(np.unique(target))]
     least = _total_cost(shapes, source, target, counts, batch_tokens)
     before = np.inf

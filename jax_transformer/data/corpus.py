@@ -1,6 +1,7 @@
 """The corpora of a config: what each reads, which pairs belong to which split, and the hashes of it all.
 
-Nothing here holds a corpus in memory: a source is read from the beginning whenever its pairs are needed, and a split knows which of them
+Nothing here holds a corpus in memory: a source is read from the beginning whenever its pairs are needed, and a split
+  knows which of them
 are its own.
 """
 
@@ -21,9 +22,19 @@ from jax_transformer.data.text_files import CorpusError, hash_file, iterate_line
 from jax_transformer.data_config import CorpusConfig, DataConfig
 
 __all__ = [
-    "CorpusError", "FilePairs", "Part", "Split", "SplitCorpora", "check_unchanged", "fingerprint", "hash_files", "read_lines", "read_pairs",
-    "read_splits", "split_lines",
-]  # fmt: skip
+    "CorpusError",
+    "FilePairs",
+    "Part",
+    "Split",
+    "SplitCorpora",
+    "check_unchanged",
+    "fingerprint",
+    "hash_files",
+    "read_lines",
+    "read_pairs",
+    "read_splits",
+    "split_lines",
+]
 
 PHRASEBOOK_PAIRS = 500
 """Validation, test and combinations pairs drawn from the phrasebook unless the config says how many."""
@@ -32,7 +43,8 @@ ROLES = ("train", "valid", "test")
 
 @dataclass(frozen=True)
 class FilePairs:
-    """The pairs of one table or two parallel text files; each iteration reads the files from the beginning, a few lines at a time."""
+    """The pairs of one table or two parallel text files; each iteration reads the files from the beginning, a few lines
+    at a time."""
 
     paths: tuple[str, ...]
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
@@ -45,7 +57,9 @@ class FilePairs:
         elif len(self.paths) == 2:
             pairs = _read_parallel(*self.paths)
         else:
-            raise CorpusError(f"expected one table or two parallel files; received {len(self.paths)} paths {list(self.paths)}")
+            raise CorpusError(
+                f"expected one table or two parallel files; received {len(self.paths)} paths {list(self.paths)}"
+            )
         first = next(pairs, None)
         if first is None:
             names = " and ".join(self.paths)
@@ -58,8 +72,8 @@ def read_pairs(paths: tuple[str, ...]) -> list[Pair]:
     """All (source, target) pairs of one table, or of two parallel files.
 
     Raises:
-      CorpusError: not one or two paths; parallel files with different numbers of lines; no pairs at all; and what `read_table` and
-        `iterate_lines` refuse.
+      CorpusError: not one or two paths; parallel files with different numbers of lines; no pairs at all; and what
+        `read_table` and `iterate_lines` refuse.
     """
     return list(FilePairs(paths))
 
@@ -118,14 +132,16 @@ class SplitCorpora:
 def read_splits(config: DataConfig) -> SplitCorpora:
     """Reads every pair once, to count and hash them, and says which split each belongs to.
 
-    Without corpora all are drawn from the phrasebook. Otherwise valid and test are the files, or splits of the dataset, that a corpus has
-    for them; where it has none, as many pairs as it says are drawn from its train, which loses them. One seed draws from all corpora: of
-    two that are the same text line by line, say both directions of it, the same lines are drawn. A split is the corpora's, end to end.
-    With streaming see `read_beginning`.
+    Without corpora all are drawn from the phrasebook. Otherwise valid and test are the files, or splits of the dataset,
+    that a corpus has for them; where it has none, as many pairs as it says are drawn from its train, which loses them.
+    One seed draws
+    from all corpora: of two that are the same text line by line, say both directions of it, the same lines are drawn. A
+      split is the
+    corpora's, end to end. With streaming see `read_beginning`.
 
     Raises:
-      CorpusError: valid or test files without train; no validation pairs; more pairs to be taken out of a train than it has; a dataset that
-        can't be reached, or hasn't such a split; and what `read_pairs` refuses.
+      CorpusError: valid or test files without train; no validation pairs; more pairs to be taken out of a train than it
+        has; a dataset that can't be reached, or hasn't such a split; and what `read_pairs` refuses.
     """
     _check_sources(config)
     if not config.corpora:
@@ -158,8 +174,8 @@ def read_splits(config: DataConfig) -> SplitCorpora:
 
 
 def hash_files(config: DataConfig) -> dict[str, str]:
-    """The SHA-256 of every file whose text `read_splits` would read, by its path; of files that are streamed, of their size and some blocks
-    spread over each. Raises CorpusError as it does.
+    """The SHA-256 of every file whose text `read_splits` would read, by its path; of files that are streamed, of their
+    size and some blocks spread over each. Raises CorpusError as it does.
     """
     _check_sources(config)
     digest = sampled_digest if config.streaming else hash_file
@@ -167,17 +183,24 @@ def hash_files(config: DataConfig) -> dict[str, str]:
 
 
 def fingerprint(config: DataConfig, hashes: dict[str, str]) -> list[dict[str, Any]]:
-    """What the text is, given `hash_files`: for each corpus the hashes of its files by role, whatever their names, and how a table is read.
+    """What the text is, given `hash_files`: for each corpus the hashes of its files by role, whatever their names, and
+    how a table is read.
 
-    Of a directory's dataset the files' names in it count too. A dataset of the Hub is its name: a version that was read stays, so that a
-    run goes on as it began, and without the network.
+    Of a directory's dataset the files' names in it count too. A dataset of the Hub is its name: a version that was read
+    stays, so that a run goes on as it began, and without the network.
     """
-    contents: list[dict[str, Any]] = [{role: [hashes[path] for path in paths] for role, paths in files.items()} for files in _files(config)]
+    contents: list[dict[str, Any]] = [
+        {role: [hashes[path] for path in paths] for role, paths in files.items()} for files in _files(config)
+    ]
     for content, files in zip(contents, _files(config), strict=True):
-        content["formats"] = [table_suffix(path) for paths in files.values() for path in paths if table_suffix(path) in READERS]
+        content["formats"] = [
+            table_suffix(path) for paths in files.values() for path in paths if table_suffix(path) in READERS
+        ]
     for corpus, content, files in zip(config.corpora, contents, _files(config), strict=False):
         if corpus.used_dataset:
-            content["names"] = [Path(path).relative_to(Path(corpus.used_dataset).expanduser()).as_posix() for path in files["dataset"]]
+            content["names"] = [
+                Path(path).relative_to(Path(corpus.used_dataset).expanduser()).as_posix() for path in files["dataset"]
+            ]
             content["dataset"] = content["dataset"] or corpus.used_dataset
     return contents
 
@@ -191,7 +214,10 @@ def check_unchanged(config: DataConfig, hashes: dict[str, str]) -> None:
 
 def changed(name: str) -> CorpusError:
     """The error that says so of a file."""
-    return CorpusError(f"{name}: expected the same text from beginning to end; it changed while it was read. Run again once it is written.")
+    return CorpusError(
+        f"{name}: expected the same text from beginning to end; it changed while it was read. Run again once it is "
+        "written."
+    )
 
 
 def _files(config: DataConfig) -> list[dict[str, list[str]]]:
@@ -202,7 +228,9 @@ def _files(config: DataConfig) -> list[dict[str, list[str]]]:
         folder = Path(str(phrasebook.__file__)).parent
         return [{"phrasebook": sorted(str(path) for path in folder.glob("phrasebook*.py"))}]
     return [
-        {"dataset": _dataset_files(corpus)} if corpus.used_dataset else {role: list(getattr(corpus, role)) for role in ROLES}
+        {"dataset": _dataset_files(corpus)}
+        if corpus.used_dataset
+        else {role: list(getattr(corpus, role)) for role in ROLES}
         for corpus in config.corpora
     ]
 
@@ -220,14 +248,20 @@ def _dataset_files(corpus: CorpusConfig) -> list[str]:
 
 def _check_sources(config: DataConfig) -> None:
     if not config.corpora and (config.valid or config.test):
-        raise CorpusError("train: expected training files beside valid or test files; received none. Set train, or leave all three empty.")
-    if config.corpora and not any(corpus.valid or corpus.valid_pairs or corpus.used_dataset for corpus in config.corpora):
+        raise CorpusError(
+            "train: expected training files beside valid or test files; received none. Set train, or leave all three "
+            "empty."
+        )
+    if config.corpora and not any(
+        corpus.valid or corpus.valid_pairs or corpus.used_dataset for corpus in config.corpora
+    ):
         raise _no_validation_pairs()
 
 
 def _no_validation_pairs() -> CorpusError:
     return CorpusError(
-        "valid: expected validation pairs; received neither valid files nor valid_pairs, nor a dataset with a split of that name. "
+        "valid: expected validation pairs; received neither valid files nor valid_pairs, nor a dataset with a split "
+        "of that name. "
         "Set valid to a file, valid_split, or valid_pairs to how many pairs to take out of train."
     )
 
@@ -243,7 +277,8 @@ def pairs_taken_out(corpus: CorpusConfig, there: Iterable[str]) -> dict[str, int
     for role in counts.keys() & set(there):
         has = f"the split {role}" if corpus.used_dataset else f"{role} files"
         raise CorpusError(
-            f"{role}_pairs: expected 0, for the corpus has {has}; received {counts[role]}. Set {role}_pairs to 0, or name no such pairs."
+            f"{role}_pairs: expected 0, for the corpus has {has}; received {counts[role]}. Set {role}_pairs to 0, or "
+            "name no such pairs."
         )
     return counts
 
@@ -253,7 +288,8 @@ def _too_few(corpus: CorpusConfig, total: int, wanted: dict[str, int]) -> Corpus
     counts = " + ".join(map(str, wanted.values()))
     train = corpus.used_dataset or " and ".join(corpus.train)
     return CorpusError(
-        f"{names}: expected fewer than the {total} pairs of train ({train}), out of which they are taken; received {counts}. "
+        f"{names}: expected fewer than the {total} pairs of train ({train}), out of which they are taken; received "
+        f"{counts}. "
         "Take fewer, or name files."
     )
 
@@ -287,8 +323,11 @@ def _draw_phrasebook(config: DataConfig) -> SplitCorpora:
 
     test_pairs = config.test_pairs or PHRASEBOOK_PAIRS
     counts = {
-        "train": config.phrasebook_pairs, "valid": config.valid_pairs or PHRASEBOOK_PAIRS, "test": test_pairs, "combinations": test_pairs
-    }  # fmt: skip
+        "train": config.phrasebook_pairs,
+        "valid": config.valid_pairs or PHRASEBOOK_PAIRS,
+        "test": test_pairs,
+        "combinations": test_pairs,
+    }
     splits = {}
     text_bytes = 0
     for name, count in counts.items():
@@ -300,7 +339,8 @@ def _draw_phrasebook(config: DataConfig) -> SplitCorpora:
 
 
 def _take_out(total: int, wanted: dict[str, int], seed: int) -> dict[str, Flags | None]:
-    """Which of `total` pairs are drawn for each split, as many as `wanted`, and which are left to "train": None if that is all."""
+    """Which of `total` pairs are drawn for each split, as many as `wanted`, and which are left to "train": None if that
+    is all."""
     if not wanted:
         return {"train": None}
     order = np.random.default_rng(seed).permutation(total)
@@ -315,7 +355,10 @@ def _take_out(total: int, wanted: dict[str, int], seed: int) -> dict[str, Flags 
 def _read_parallel(source_path: str, target_path: str) -> Iterator[Pair]:
     for path in (source_path, target_path):
         if table_suffix(path) in READERS and table_suffix(path) != ".tsv":
-            raise CorpusError(f"{path}: expected parallel files to be text, one sentence a line; received a table. Name one table alone.")
+            raise CorpusError(
+                f"{path}: expected parallel files to be text, one sentence a line; received a table. Name one table "
+                "alone."
+            )
     source_lines, target_lines = iterate_lines(source_path), iterate_lines(target_path)
     for number, (source, target) in enumerate(zip_longest(source_lines, target_lines), start=1):
         if source is None or target is None:

@@ -1,6 +1,7 @@
 """Which pairs occurred before, or are in another split: found by 64-bit hashes of their texts, eight bytes a pair.
 
-Two different pairs share a hash with a probability of 5e-20: among ten million pairs one is taken for another once in 400,000 corpora.
+Two different pairs share a hash with a probability of 5e-20: among ten million pairs one is taken for another once in
+400,000 corpora.
 """
 
 from __future__ import annotations

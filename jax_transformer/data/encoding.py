@@ -57,14 +57,21 @@ class SplitEncoder:
             kept_ids = [ids[side][k] for k in keep]
             self._tokens[side] += sum(map(len, kept_ids))
             self._unknown[side] += sum(sentence.count(self._tokenizers[side].unk_id) for sentence in kept_ids)
-        self._writer.append([[side[k] for k in keep] for side in ids], [[side[k] for k in keep] for side in texts], corpus)
+        self._writer.append(
+            [[side[k] for k in keep] for side in ids], [[side[k] for k in keep] for side in texts], corpus
+        )
 
     def report(self) -> SplitReport:
         source_lengths, target_lengths = (tuple(lengths.tolist()) for lengths in self._lengths)
         return SplitReport(
-            **self._counts, source_tokens=self._tokens[0], target_tokens=self._tokens[1], source_unknown=self._unknown[0],
-            target_unknown=self._unknown[1], source_length_counts=source_lengths, target_length_counts=target_lengths,
-        )  # fmt: skip
+            **self._counts,
+            source_tokens=self._tokens[0],
+            target_tokens=self._tokens[1],
+            source_unknown=self._unknown[0],
+            target_unknown=self._unknown[1],
+            source_length_counts=source_lengths,
+            target_length_counts=target_lengths,
+        )
 
     def _is_unequal(self, source_lengths: np.ndarray, target_lengths: np.ndarray) -> Flags:
         if not self._is_train:

@@ -1,7 +1,7 @@
 """The cache of prepared corpora: directories that are whole or not there.
 
-An entry is built under another name and renamed when it is whole. Its manifest, written last, has the size and a digest of each file, so
-that one damaged afterwards is found and built again.
+An entry is built under another name and renamed when it is whole. Its manifest, written last, has the size and a digest
+of each file, so that one damaged afterwards is found and built again.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ MANIFEST = "manifest.json"
 BUILDING = "building-"
 BLOCK = 1 << 16
 BLOCKS = 16
-"""A file of up to this many blocks is checked whole; of a larger one, this many blocks spread from its beginning to its end."""
+"""A file of up to this many blocks is checked whole; of a larger one, this many blocks spread from its beginning to its
+end."""
 PUBLISH_ATTEMPTS = 3
 STALE_SECONDS = 24 * 3600
 
 
 @contextlib.contextmanager
 def building_directory(cache: Path) -> Iterator[Path]:
-    """An empty directory in the cache, which is gone afterwards unless it was published; old ones of killed processes are removed.
+    """An empty directory in the cache, which is gone afterwards unless it was published; old ones of killed processes
+    are removed.
 
     Raises:
       CorpusError: the cache can't be written.
@@ -41,7 +43,9 @@ def building_directory(cache: Path) -> Iterator[Path]:
         _remove_stale(cache)
         building.mkdir()
     except OSError as error:
-        raise CorpusError(f"cache_dir: expected a directory that can be written; received {cache} ({error.strerror}).") from None
+        raise CorpusError(
+            f"cache_dir: expected a directory that can be written; received {cache} ({error.strerror})."
+        ) from None
     try:
         yield building
     finally:
@@ -80,7 +84,8 @@ def publish(building: Path, entry: Path) -> None:
                 os.rename(entry, damaged)
             shutil.rmtree(damaged, ignore_errors=True)
     raise CorpusError(
-        f"{entry}: expected to name a prepared corpus so; it could not be renamed from {building}. Clear the cache directory."
+        f"{entry}: expected to name a prepared corpus so; it could not be renamed from {building}. Clear the cache "
+        "directory."
     )
 
 
@@ -93,7 +98,9 @@ def sampled_digest(path: str | Path) -> str:
     try:
         return f"{Path(path).stat().st_size}-{_digest(Path(path))}"
     except OSError as error:
-        raise CorpusError(f"{path}: expected a file that can be read; received none ({error.strerror}). Check the path.") from None
+        raise CorpusError(
+            f"{path}: expected a file that can be read; received none ({error.strerror}). Check the path."
+        ) from None
 
 
 def _digest(path: Path) -> str:

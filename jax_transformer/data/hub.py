@@ -1,4 +1,5 @@
-"""Datasets of Hugging Face, from the Hub or a directory of files. Nothing else imports their library, and this only where it reads one."""
+"""Datasets of Hugging Face, from the Hub or a directory of files. Nothing else imports their library, and this only
+where it reads one."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class StreamedPairs:
     corpus: CorpusConfig
 
     def pairs_from(self, start: int) -> Iterator[Pair]:
-        """The pairs after the first `start`; a side that is missing (null) is "", since rows of a stream can't be mended.
+        """The pairs after the first `start`; a side that is missing (null) is "", since rows of a stream can't be
+        mended.
 
         Raises:
           Unreachable: the rest can't be read, or not now.
@@ -66,7 +68,8 @@ class StreamedPairs:
         except Exception as error:  # the library and those below it raise dozens of classes
             reason = " ".join(str(error).split())
             raise Unreachable(
-                f"{self.name}: expected the pairs after the first {start:,}; received {type(error).__name__}: {reason}. Check the network, "
+                f"{self.name}: expected the pairs after the first {start:,}; received {type(error).__name__}: "
+                f"{reason}. Check the network, "
                 "or the file."
             ) from error
 
@@ -104,7 +107,9 @@ def open_dataset(corpus: CorpusConfig) -> OpenedDataset:
     name = _name(corpus)
     directory = local_directory(corpus)
     try:
-        builder = _builder(str(directory or corpus.used_dataset), corpus.dataset_config, revision=corpus.dataset_revision or None)
+        builder = _builder(
+            str(directory or corpus.used_dataset), corpus.dataset_config, revision=corpus.dataset_revision or None
+        )
         # the library tells files of a directory by their times alone, and what it kept of them may be old
         builder.download_and_prepare(download_mode=datasets.DownloadMode.FORCE_REDOWNLOAD if directory else None)
     except Exception as error:  # the library and those below it raise dozens of classes
@@ -158,12 +163,16 @@ def local_directory(corpus: CorpusConfig) -> Path | None:
     if path.is_dir():
         if corpus.dataset_revision:
             raise CorpusError(
-                f"dataset_revision: expected none with the directory {corpus.used_dataset}, for only datasets on the Hub have versions; "
+                f"dataset_revision: expected none with the directory {corpus.used_dataset}, for only datasets on the "
+                "Hub have versions; "
                 f"received {corpus.dataset_revision!r}. Leave it out."
             )
         return path
     if corpus.used_dataset.startswith(("/", ".", "~")):
-        raise CorpusError(f"dataset {corpus.used_dataset}: expected a directory; received a path at which there is none. Check the path.")
+        raise CorpusError(
+            f"dataset {corpus.used_dataset}: expected a directory; received a path at which there is none. Check the "
+            "path."
+        )
     return None
 
 
@@ -198,7 +207,10 @@ def _describe_failure(name: str, error: Exception) -> str:
         advice = "Make room on the disk, or let HF_HOME name a folder where there is some."
     elif "BuilderConfig" in reason or "Config name" in reason:
         advice = "Set dataset_config to one of those it has."
-    return f"{name}: expected a dataset of the Hugging Face Hub, or a directory of one; received {type(error).__name__}: {reason}. {advice}"
+    return (
+        f"{name}: expected a dataset of the Hugging Face Hub, or a directory of one; received "
+        f"{type(error).__name__}: {reason}. {advice}"
+    )
 
 
 def _describe_split(name: str, role: str, split: str, there: list[str], error: ValueError | None = None) -> str:

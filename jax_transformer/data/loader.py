@@ -22,8 +22,10 @@ def prefetch(iterable: Iterable[Any], depth: int = 2, transfer: Callable[[Any], 
       transfer: applied to each item in that thread, e.g. `jax.device_put`.
 
     Returns:
-      An iterator that is also a context manager. An exception in `iterable` or `transfer` is raised where the item would have come, with
-      the traceback of where it happened. Leaving early: `close()`, the end of a `with` block, or dropping the iterator stops the thread
+      An iterator that is also a context manager. An exception in `iterable` or `transfer` is raised where the item
+      would have come, with
+      the traceback of where it happened. Leaving early: `close()`, the end of a `with` block, or dropping the iterator
+        stops the thread
       after the item it is making; a generator given as `iterable` is closed.
 
     Raises:
@@ -41,7 +43,9 @@ class Prefetcher(Generic[Item], Iterator[Item]):
         self._work = _Work(depth)
         self._done = False
         # The thread knows the work but not this object, so that dropping this object ends it.
-        self._thread = threading.Thread(target=_run, args=(iterable, transfer, self._work), name="prefetch", daemon=True)
+        self._thread = threading.Thread(
+            target=_run, args=(iterable, transfer, self._work), name="prefetch", daemon=True
+        )
         self._thread.start()
 
     def __iter__(self) -> Prefetcher[Item]:
@@ -70,7 +74,9 @@ class Prefetcher(Generic[Item], Iterator[Item]):
     def __enter__(self) -> Prefetcher[Item]:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -1,7 +1,9 @@
 """The phrasebook: an English-German grammar that makes the embedded parallel corpus, without any file or network.
 
-The grammar is single-valued in both directions: every English sentence it makes has one German sentence, and the reverse. A sentence
-belongs to one split for good, whatever the seed: to "combinations" where it holds one of the held-out combinations (a verb in a kind of
+The grammar is single-valued in both directions: every English sentence it makes has one German sentence, and the
+reverse. A sentence
+belongs to one split for good, whatever the seed: to "combinations" where it holds one of the held-out combinations (a
+  verb in a kind of
 clause, or a noun after a preposition), else to train, valid or test by a hash of its text.
 
 This module draws pairs and knows the splits. What it draws from, each importing only those before it:
@@ -62,7 +64,8 @@ def held_out_combinations() -> tuple[str, ...]:
 
 
 def split_of(sentence: Sentence) -> str:
-    """The split that a sentence of the grammar belongs to; without held-out combinations, a tenth each to valid and test."""
+    """The split that a sentence of the grammar belongs to; without held-out combinations, a tenth each to valid and
+    test."""
     for use in sentence.uses:
         if use in HELD_OUT:
             return "combinations"
@@ -73,8 +76,8 @@ def split_of(sentence: Sentence) -> str:
 def sample_pairs(split: str, count: int, seed: int = 0) -> list[tuple[str, str]]:
     """`count` distinct (English, German) pairs of a split, a pure function of the arguments.
 
-    The pairs are the same on every machine and Python version, and a smaller request gets the first pairs of a larger one. Splits are
-    disjoint for any seeds and counts.
+    The pairs are the same on every machine and Python version, and a smaller request gets the first pairs of a larger
+    one. Splits are disjoint for any seeds and counts.
 
     Raises:
       ValueError: an unknown split, a negative count, or more pairs than the split has.
@@ -95,7 +98,8 @@ def sample_pairs(split: str, count: int, seed: int = 0) -> list[tuple[str, str]]
         fruitless += 1
         if fruitless == FRUITLESS_DRAWS:
             raise ValueError(
-                f"count: expected at most the {len(pairs)} distinct pairs found of {split!r} (then {fruitless} draws brought no new one); "
+                f"count: expected at most the {len(pairs)} distinct pairs found of {split!r} (then {fruitless} draws "
+                "brought no new one); "
                 f"received {count}"
             )
     return list(pairs.items())

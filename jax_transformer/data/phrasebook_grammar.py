@@ -1,12 +1,30 @@
-"""The grammar of the phrasebook: phrases, predicates and clauses are chosen at random, and a clause is rendered in any word order."""
+"""The grammar of the phrasebook: phrases, predicates and clauses are chosen at random, and a clause is rendered in any
+word order."""
 
 import random
 from functools import cache
 from typing import NamedTuple
 
 from jax_transformer.data import phrasebook_lexicon as lex
-from jax_transformer.data.phrasebook_lexicon import ACCUSATIVE, DATIVE, FUTURE, NOMINATIVE, PAST, PRESENT, VERBS, Noun, Verb
-from jax_transformer.data.phrasebook_phrases import OBJECT_PRONOUNS, POSSESSIVES, PRONOUNS, Phrase, german_prepositional, noun_phrase
+from jax_transformer.data.phrasebook_lexicon import (
+    ACCUSATIVE,
+    DATIVE,
+    FUTURE,
+    NOMINATIVE,
+    PAST,
+    PRESENT,
+    VERBS,
+    Noun,
+    Verb,
+)
+from jax_transformer.data.phrasebook_phrases import (
+    OBJECT_PRONOUNS,
+    POSSESSIVES,
+    PRONOUNS,
+    Phrase,
+    german_prepositional,
+    noun_phrase,
+)
 
 Uses = tuple[tuple[str, str], ...]
 """Combinations (English word, where it stands): a verb in a kind of clause, or a noun after a preposition."""
@@ -20,7 +38,8 @@ class Sentence(NamedTuple):
     uses: Uses
 
 
-# How much a clause may hold: adjectives and companions; neither of them; nor a preposition of several words, for two clauses in full.
+# How much a clause may hold: adjectives and companions; neither of them; nor a preposition of several words, for two
+# clauses in full.
 FULL, PLAIN, SHORT = 2, 1, 0
 
 
@@ -31,7 +50,8 @@ FULL, PLAIN, SHORT = 2, 1, 0
 def noun_options(noun: Noun, role: str) -> tuple[tuple[bool, str], ...]:
     """(plural, determiner) of a noun, repeated by weight.
 
-    Roles: "object" (anything), "subject" (no bare plural), "definite" (no `a` either), "place" (no plural of things, nobody's houses).
+    Roles: "object" (anything), "subject" (no bare plural), "definite" (no `a` either), "place" (no plural of things,
+      nobody's houses).
     """
     options = [(False, "the")] * 3
     if noun.indefinite and role != "definite":
@@ -75,7 +95,13 @@ def choose_subject(
 
 
 def choose_object(
-    rng: random.Random, among: tuple[Noun, ...], case: int, subject: Phrase, detail: int, role: str = "object", pronouns: bool = True
+    rng: random.Random,
+    among: tuple[Noun, ...],
+    case: int,
+    subject: Phrase,
+    detail: int,
+    role: str = "object",
+    pronouns: bool = True,
 ) -> Phrase:
     """An object phrase that does not repeat the subject."""
     noun = choose_other(rng, among, subject.noun)
@@ -90,8 +116,8 @@ def choose_object(
 class Predicate(NamedTuple):
     """A verb with its objects and places in both languages, still without a tense.
 
-    The German parts stand in the order `pronoun`, `objects`, `places`. `negated_objects` is `objects` with `kein`, or "" where `nicht`
-    negates.
+    The German parts stand in the order `pronoun`, `objects`, `places`. `negated_objects` is `objects` with `kein`, or
+    "" where `nicht` negates.
     """
 
     verb: Verb
@@ -111,7 +137,9 @@ def join_words(*parts: str) -> str:
     return " ".join([part for part in parts if part])
 
 
-def choose_place(rng: random.Random, prepositions: tuple[lex.Preposition, ...], subject: Phrase, detail: int) -> tuple[str, str, Uses]:
+def choose_place(
+    rng: random.Random, prepositions: tuple[lex.Preposition, ...], subject: Phrase, detail: int
+) -> tuple[str, str, Uses]:
     """(English, German, uses) of a prepositional phrase."""
     preposition = rng.choice(prepositions)
     while detail == SHORT and " " in preposition.english:
@@ -212,7 +240,9 @@ class Clause(NamedTuple):
     def english_question(self) -> str:
         """The question: "does the man see the dog"."""
         base = self.tense.link + self.predicate.verb.english
-        return join_words(self.tense.auxiliary[self.subject.agreement], self.subject.english, base, self.predicate.english)
+        return join_words(
+            self.tense.auxiliary[self.subject.agreement], self.subject.english, base, self.predicate.english
+        )
 
     def german_verbs(self) -> tuple[str, str]:
         """The finite verb, and what ends a main clause."""
@@ -248,12 +278,15 @@ class Clause(NamedTuple):
     def german_final(self, with_subject: bool = True) -> str:
         """Verb last, for subordinate clauses: "der Mann den Arzt anruft"."""
         finite, end = self.german_verbs()
-        return join_words(self.german_middle(with_subject), end + finite if self.tense is PRESENT else f"{end} {finite}")
+        return join_words(
+            self.german_middle(with_subject), end + finite if self.tense is PRESENT else f"{end} {finite}"
+        )
 
 
 @cache
 def _tenses(verb: Verb, negated: bool) -> tuple[lex.Tense, ...]:
-    """The tenses of a clause without an adverb, repeated by weight. "I read" and "I put" could be present or past: they are present."""
+    """The tenses of a clause without an adverb, repeated by weight. "I read" and "I put" could be present or past: they
+    are present."""
     options = [PRESENT] * 5 + [FUTURE] * 2 + [PAST] * 3 * (negated or verb.past != verb.english)
     modals = lex.NEGATABLE_MODALS if negated else lex.MODALS
     return (*options, *modals) if verb.modal else tuple(options)
@@ -264,7 +297,9 @@ def in_any_tense(rng: random.Random, clause: Clause) -> Clause:
     return clause._replace(tense=rng.choice(_tenses(clause.predicate.verb, clause.negated)))
 
 
-def choose_clause(rng: random.Random, verbs: tuple[Verb, ...] = VERBS, detail: int = FULL, taken: Noun | None = None) -> Clause:
+def choose_clause(
+    rng: random.Random, verbs: tuple[Verb, ...] = VERBS, detail: int = FULL, taken: Noun | None = None
+) -> Clause:
     """An affirmative clause in the present, with one of the verbs; its subject is not the noun already taken."""
     verb = rng.choice(verbs)
     subject = choose_subject(rng, verb.subjects, detail, taken)

@@ -13,7 +13,8 @@ from typing import Any
 
 NOMINATIVE, ACCUSATIVE, DATIVE, GENITIVE = range(4)
 
-# Agreement: four verb forms are enough in both languages, because `we` and `they` share theirs and there is no plural `you`.
+# Agreement: four verb forms are enough in both languages, because `we` and `they` share theirs and there is no plural
+# `you`.
 FIRST, SECOND, THIRD, PLURAL = range(4)
 
 Forms = tuple[str, str, str, str]
@@ -49,8 +50,8 @@ def _noun(english: str, gender: str, german: str, kind: str, **rest: bool) -> No
     return Noun(singular, plural, gender, nominative, oblique, genitive, german_plural, kind, **rest)
 
 
-# "mein Mann" and "meine Frau" are a husband and a wife, "mein Junge" is a son: owned=False. There is no girl: "sein" after "das Mädchen" is
-# her own, not his.
+# "mein Mann" and "meine Frau" are a husband and a wife, "mein Junge" is a son: owned=False. There is no girl: "sein"
+# after "das Mädchen" is her own, not his.
 NOUNS = (
     _noun("man, men", "m", "Mann, Mann, Mannes, Männer", "adult", owned=False),
     _noun("woman, women", "f", "Frau, Frau, Frau, Frauen", "adult", owned=False),
@@ -216,8 +217,10 @@ COMPANIONS = (
 class Verb:
     """A verb with its forms and the phrases it takes.
 
-    `german` holds the present by agreement class, without the separable prefix; its last entry is also the infinitive. `frame` names what
-    the verb takes: "accusative", "dative", "give" (a dative person and an accusative thing), "put" (an accusative thing and a place),
+    `german` holds the present by agreement class, without the separable prefix; its last entry is also the infinitive.
+    `frame` names what
+    the verb takes: "accusative", "dative", "give" (a dative person and an accusative thing), "put" (an accusative thing
+      and a place),
     "place" (perhaps a place) or "goal" (a place always).
     """
 
@@ -248,28 +251,83 @@ VERBS = (
     _verb("see, sees, saw", "sehe, siehst, sieht, sehen, gesehen, ", "accusative", BEINGS + SIGHTS, subjects=BEINGS),
     _verb("buy, buys, bought", "kaufe, kaufst, kauft, kaufen, gekauft, kauf", "accusative", GOODS),
     _verb("find, finds, found", "finde, findest, findet, finden, gefunden, ", "accusative", PORTABLE + ANIMALS),
-    _verb("look for, looks for, looked for", "suche, suchst, sucht, suchen, gesucht, such", "accusative", PORTABLE + BEINGS),
+    _verb(
+        "look for, looks for, looked for",
+        "suche, suchst, sucht, suchen, gesucht, such",
+        "accusative",
+        PORTABLE + BEINGS,
+    ),
     _verb("visit, visits, visited", "besuche, besuchst, besucht, besuchen, besucht, besuch", "accusative", PEOPLE),
     _verb("read, reads, read", "lese, liest, liest, lesen, gelesen, lies", "accusative", READABLE),
-    _verb("eat, eats, ate", "esse, isst, isst, essen, gegessen, iss", "accusative", FOOD),  # people only: animals `fressen`
+    _verb(
+        "eat, eats, ate", "esse, isst, isst, essen, gegessen, iss", "accusative", FOOD
+    ),  # people only: animals `fressen`
     _verb("call, calls, called", "rufe, rufst, ruft, rufen, angerufen, ruf", "accusative", PEOPLE, prefix="an"),
     _verb("invite, invites, invited", "lade, lädst, lädt, laden, eingeladen, lade", "accusative", PEOPLE, prefix="ein"),
-    _verb("open, opens, opened", "mache, machst, macht, machen, aufgemacht, mach", "accusative", OPENABLE, prefix="auf"),
-    _verb("take, takes, took", "nehme, nimmst, nimmt, nehmen, mitgenommen, nimm", "accusative", TAKEN, prefix="mit", particle="along"),
+    _verb(
+        "open, opens, opened", "mache, machst, macht, machen, aufgemacht, mach", "accusative", OPENABLE, prefix="auf"
+    ),
+    _verb(
+        "take, takes, took",
+        "nehme, nimmst, nimmt, nehmen, mitgenommen, nimm",
+        "accusative",
+        TAKEN,
+        prefix="mit",
+        particle="along",
+    ),
     _verb("help, helps, helped", "helfe, hilfst, hilft, helfen, geholfen, hilf", "dative", BEINGS),
     _verb("thank, thanks, thanked", "danke, dankst, dankt, danken, gedankt, danke", "dative", PEOPLE),
-    _verb("follow, follows, followed", "folge, folgst, folgt, folgen, gefolgt, folge", "dative", BEINGS, subjects=BEINGS, sein=True),
+    _verb(
+        "follow, follows, followed",
+        "folge, folgst, folgt, folgen, gefolgt, folge",
+        "dative",
+        BEINGS,
+        subjects=BEINGS,
+        sein=True,
+    ),
     _verb("give, gives, gave", "gebe, gibst, gibt, geben, gegeben, gib", "give", PORTABLE),
     _verb("show, shows, showed", "zeige, zeigst, zeigt, zeigen, gezeigt, zeig", "give", SHOWN),
     _verb("bring, brings, brought", "bringe, bringst, bringt, bringen, gebracht, bring", "give", PORTABLE),
     _verb("put, puts, put", "lege, legst, legt, legen, gelegt, leg", "put", LYING, places=THING_GOALS),
-    _verb("lie, lies, lay", "liege, liegst, liegt, liegen, gelegen, ", "goal", subjects=LYING, places=THING_PLACES, modal=False),
-    _verb("sleep, sleeps, slept", "schlafe, schläfst, schläft, schlafen, geschlafen, schlaf", "place", subjects=BEINGS, places=PLACES),
+    _verb(
+        "lie, lies, lay",
+        "liege, liegst, liegt, liegen, gelegen, ",
+        "goal",
+        subjects=LYING,
+        places=THING_PLACES,
+        modal=False,
+    ),
+    _verb(
+        "sleep, sleeps, slept",
+        "schlafe, schläfst, schläft, schlafen, geschlafen, schlaf",
+        "place",
+        subjects=BEINGS,
+        places=PLACES,
+    ),
     _verb("work, works, worked", "arbeite, arbeitest, arbeitet, arbeiten, gearbeitet, arbeite", "place", places=PLACES),
-    _verb("play, plays, played", "spiele, spielst, spielt, spielen, gespielt, spiel", "place", subjects=BEINGS, places=PLACES),
-    _verb("wait, waits, waited", "warte, wartest, wartet, warten, gewartet, warte", "place", subjects=BEINGS, places=WAITING),
+    _verb(
+        "play, plays, played",
+        "spiele, spielst, spielt, spielen, gespielt, spiel",
+        "place",
+        subjects=BEINGS,
+        places=PLACES,
+    ),
+    _verb(
+        "wait, waits, waited",
+        "warte, wartest, wartet, warten, gewartet, warte",
+        "place",
+        subjects=BEINGS,
+        places=WAITING,
+    ),
     _verb("go, goes, went", "gehe, gehst, geht, gehen, gegangen, geh", "goal", places=GOING, sein=True),
-    _verb("run, runs, ran", "laufe, läufst, läuft, laufen, gelaufen, lauf", "goal", subjects=BEINGS, places=RUNNING, sein=True),
+    _verb(
+        "run, runs, ran",
+        "laufe, läufst, läuft, laufen, gelaufen, lauf",
+        "goal",
+        subjects=BEINGS,
+        places=RUNNING,
+        sein=True,
+    ),
 )
 
 BE = (("am", "bin"), ("are", "bist"), ("is", "ist"), ("are", "sind"))  # by agreement
@@ -286,9 +344,9 @@ ASK = (("ask", "frage"), ("ask", "fragst"), ("asks", "fragt"), ("ask", "fragen")
 class Tense:
     """A tense or modal: what stands before the English base form and the German infinitive.
 
-    `auxiliary` is the English word for questions and negation, and `link` what stands between it and the verb; `statement` is how an
-    affirmative statement begins, empty where the verb itself is inflected. `german` is the finite verb, empty for the present and for the
-    past, where it depends on the verb.
+    `auxiliary` is the English word for questions and negation, and `link` what stands between it and the verb;
+    `statement` is how an affirmative statement begins, empty where the verb itself is inflected. `german` is the finite
+    verb, empty for the present and for the past, where it depends on the verb.
     """
 
     name: str
@@ -309,7 +367,9 @@ CAN = Tense("modal", ("can",) * 4, ("can",) * 4, ("kann", "kannst", "kann", "kö
 MUST = Tense("modal", ("must",) * 4, ("must",) * 4, ("muss", "musst", "muss", "müssen"))
 MAY = Tense("modal", ("may",) * 4, ("may",) * 4, ("darf", "darfst", "darf", "dürfen"))
 SHOULD = Tense("modal", ("should",) * 4, ("should",) * 4, ("sollte", "solltest", "sollte", "sollten"))
-WANT = Tense("modal", DO, ("want to", "want to", "wants to", "want to"), ("will", "willst", "will", "wollen"), link="want to ")
+WANT = Tense(
+    "modal", DO, ("want to", "want to", "wants to", "want to"), ("will", "willst", "will", "wollen"), link="want to "
+)
 MODALS = (CAN, MUST, MAY, SHOULD, WANT)
 # "must not" and "may not" would both be `darf nicht`, so `must` is never negated.
 NEGATABLE_MODALS = (CAN, MAY, SHOULD, WANT)

@@ -1,13 +1,25 @@
 """Phrases of the phrasebook: noun phrases and pronouns in every case, and what stands before them.
 
-Determiners and pronouns follow the rule of the lexicon, that no two words share a translation in the same position. So there are `my`,
-`your` and `his`, but no `her` and `their`, which are both `ihr`; and `sie` is only ever a subject, where the verb tells `she` from `they`.
+Determiners and pronouns follow the rule of the lexicon, that no two words share a translation in the same position. So
+there are `my`, `your` and `his`, but no `her` and `their`, which are both `ihr`; and `sie` is only ever a subject,
+where the verb tells `she` from `they`.
 """
 
 from dataclasses import dataclass
 from functools import cache
 
-from jax_transformer.data.phrasebook_lexicon import ACCUSATIVE, DATIVE, FIRST, PLURAL, SECOND, THIRD, Adjective, Forms, Noun, Preposition
+from jax_transformer.data.phrasebook_lexicon import (
+    ACCUSATIVE,
+    DATIVE,
+    FIRST,
+    PLURAL,
+    SECOND,
+    THIRD,
+    Adjective,
+    Forms,
+    Noun,
+    Preposition,
+)
 
 # Determiners, endings, contractions
 
@@ -60,7 +72,8 @@ CONTRACTIONS = {("in", "dem"): "im", ("in", "das"): "ins", ("zu", "dem"): "zum",
 class Phrase:
     """A noun phrase or pronoun, ready in every case.
 
-    `german` is indexed by case. `negated` holds the forms with `kein` of an indefinite phrase; others are negated by `nicht`.
+    `german` is indexed by case. `negated` holds the forms with `kein` of an indefinite phrase; others are negated by
+    `nicht`.
     """
 
     english: str
@@ -86,7 +99,9 @@ NOMINATIVE_PRONOUNS = tuple(one for one in PRONOUNS if one.german[ACCUSATIVE])  
 WHO = Phrase("who", "", ("wer", "", "", ""), THIRD, pronoun=True)
 # Object pronouns by case and person of the subject: never "I see me" or "we see me".
 OBJECT_PRONOUNS = {
-    (case, person): tuple(pronoun for pronoun in PRONOUNS if pronoun.german[case] and (person == 3 or pronoun.person != person))
+    (case, person): tuple(
+        pronoun for pronoun in PRONOUNS if pronoun.german[case] and (person == 3 or pronoun.person != person)
+    )
     for case in (ACCUSATIVE, DATIVE)
     for person in (1, 2, 3)
 }
@@ -115,7 +130,9 @@ def german_noun_phrase(noun: Noun, plural: bool, determiner: str, adjective: Adj
 
 def german_cases(noun: Noun, plural: bool, determiner: str, adjective: Adjective | None) -> Forms:
     """The phrase in the nominative, accusative, dative and genitive."""
-    nominative, accusative, dative, genitive = (german_noun_phrase(noun, plural, determiner, adjective, case) for case in range(4))
+    nominative, accusative, dative, genitive = (
+        german_noun_phrase(noun, plural, determiner, adjective, case) for case in range(4)
+    )
     return nominative, accusative, dative, genitive
 
 

@@ -1,4 +1,5 @@
-"""The sentences of the phrasebook: one function for each construction, whose docstring starts with a pair that it can make."""
+"""The sentences of the phrasebook: one function for each construction, whose docstring starts with a pair that it can
+make."""
 
 import random
 from collections.abc import Callable
@@ -65,13 +66,17 @@ def past(rng: random.Random) -> Sentence:
 
 def future(rng: random.Random) -> Sentence:
     """The bird will see us tomorrow. / Der Vogel wird uns morgen sehen."""
-    return _with_adverb(choose_clause(rng)._replace(tense=FUTURE), rng.choice(lex.FUTURE_TIMES), fronted=rng.random() < 0.5)
+    return _with_adverb(
+        choose_clause(rng)._replace(tense=FUTURE), rng.choice(lex.FUTURE_TIMES), fronted=rng.random() < 0.5
+    )
 
 
 def _with_adverb(clause: Clause, adverb: lex.Adverb, fronted: bool) -> Sentence:
     """A statement that starts with the adverb, or holds it inside."""
     if fronted:
-        return make_sentence(f"{adverb.english} {clause.english()}", f"{adverb.german} {clause.german_inverted()}", clause.uses())
+        return make_sentence(
+            f"{adverb.english} {clause.english()}", f"{adverb.german} {clause.german_inverted()}", clause.uses()
+        )
     clause = clause._replace(adverb=adverb)
     return make_sentence(clause.english(), clause.german(), clause.uses())
 
@@ -93,7 +98,9 @@ def command(rng: random.Random) -> Sentence:
     verb = rng.choice(COMMAND_VERBS)
     clause = Clause(YOU, choose_predicate(rng, verb, YOU), negated=rng.random() < 0.3)
     english = join_words("do not" if clause.negated else "", verb.english, clause.predicate.english)
-    return make_sentence(english, join_words(verb.imperative, clause.german_middle(False), verb.prefix), clause.uses("command"), "!")
+    return make_sentence(
+        english, join_words(verb.imperative, clause.german_middle(False), verb.prefix), clause.uses("command"), "!"
+    )
 
 
 def joint_subject(rng: random.Random) -> Sentence:
@@ -116,13 +123,16 @@ def possession(rng: random.Random) -> Sentence:
         verb = rng.choice(ACCUSATIVE_VERBS)
         thing = _possessed(rng, rng.choice(verb.objects))
         subject = choose_subject(rng, verb.subjects, PLAIN, thing.noun)
-        clause = Clause(subject, Predicate(verb, join_words(thing.english, verb.particle), objects=thing.german[ACCUSATIVE]))
+        clause = Clause(
+            subject, Predicate(verb, join_words(thing.english, verb.particle), objects=thing.german[ACCUSATIVE])
+        )
     clause = in_any_tense(rng, clause)
     return make_sentence(clause.english(), clause.german(), clause.uses())
 
 
 def _possessed(rng: random.Random, noun: Noun) -> Phrase:
-    """A noun with its possessor: "the old man's book", "das Buch des alten Mannes". A noun that nobody owns is replaced."""
+    """A noun with its possessor: "the old man's book", "das Buch des alten Mannes". A noun that nobody owns is
+    replaced."""
     while not noun.owned:
         noun = rng.choice(lex.POSSESSED_PEOPLE)
     owner_noun = choose_other(rng, lex.ADULTS, noun)
@@ -148,7 +158,9 @@ def description(rng: random.Random) -> Sentence:
         english = f"{be} {subject.english} {adjective.english}"
         return make_sentence(english, f"{sein} {subject.german[NOMINATIVE]} {adjective.german}", (), "?")
     english = join_words(subject.english, be, ("", "not")[form], adjective.english)
-    return make_sentence(english, join_words(subject.german[NOMINATIVE], sein, ("", "nicht")[form], adjective.german), ())
+    return make_sentence(
+        english, join_words(subject.german[NOMINATIVE], sein, ("", "nicht")[form], adjective.german), ()
+    )
 
 
 def comparison(rng: random.Random) -> Sentence:
@@ -175,7 +187,8 @@ def yes_no_question(rng: random.Random) -> Sentence:
     verb = rng.choice(VERBS)
     subject = YOU if verb.subjects[0].person and rng.random() < 0.3 else choose_subject(rng, verb.subjects)
     clause = Clause(subject, choose_predicate(rng, verb, subject))
-    # In the present the question starts with the verb. Two forms of each verb there, not four, keep the capitalised words few.
+    # In the present the question starts with the verb. Two forms of each verb there, not four, keep the capitalised
+    # words few.
     if subject.agreement in (lex.SECOND, lex.THIRD) and rng.random() < 0.5:
         return _question(clause)
     return _question(clause._replace(tense=rng.choice((PAST, FUTURE, *lex.MODALS) if verb.modal else (PAST, FUTURE))))
@@ -193,7 +206,9 @@ def object_question(rng: random.Random) -> Sentence:
 
 def subject_question(rng: random.Random) -> Sentence:
     """Who opened the door? / Wer hat die Tür aufgemacht?"""
-    clause = Clause(WHO, choose_predicate(rng, rng.choice(PERSONAL_VERBS), WHO), rng.choice((PRESENT, PRESENT, PAST, FUTURE)))
+    clause = Clause(
+        WHO, choose_predicate(rng, rng.choice(PERSONAL_VERBS), WHO), rng.choice((PRESENT, PRESENT, PAST, FUTURE))
+    )
     return make_sentence(clause.english(), clause.german(), clause.uses(), "?")
 
 
@@ -213,7 +228,9 @@ def _question(clause: Clause, english: str = "", german: str = "") -> Sentence:
     """The clause asked, after a question word if there is one."""
     if clause.tense is lex.MAY and clause.subject.person != 1:
         clause = clause._replace(tense=lex.CAN)  # "May you work?" would be a wish
-    return make_sentence(join_words(english, clause.english_question()), join_words(german, clause.german_inverted()), clause.uses(), "?")
+    return make_sentence(
+        join_words(english, clause.english_question()), join_words(german, clause.german_inverted()), clause.uses(), "?"
+    )
 
 
 # Constructions of several clauses
@@ -228,7 +245,9 @@ def reason(rng: random.Random) -> Sentence:
     if rng.random() < 0.5:
         german = f"{german} {sein} {state.german}, weil {clause.german_final()}"
         return make_sentence(f"{being} because {clause.english()}", german, clause.uses("because clause"))
-    return make_sentence(f"{clause.english()} because {being}", f"{clause.german()}, weil {german} {state.german} {sein}", clause.uses())
+    return make_sentence(
+        f"{clause.english()} because {being}", f"{clause.german()}, weil {german} {state.german} {sein}", clause.uses()
+    )
 
 
 def condition(rng: random.Random) -> Sentence:
@@ -237,8 +256,12 @@ def condition(rng: random.Random) -> Sentence:
     then = choose_clause(rng, SHORT_VERBS, SHORT, given.subject.noun)._replace(tense=rng.choice((PRESENT, FUTURE)))
     uses = given.uses("if clause") + then.uses()
     if rng.random() < 0.5:
-        return make_sentence(f"if {given.english()}, {then.english()}", f"wenn {given.german_final()}, {then.german_inverted()}", uses)
-    return make_sentence(f"{then.english()} if {given.english()}", f"{then.german()}, wenn {given.german_final()}", uses)
+        return make_sentence(
+            f"if {given.english()}, {then.english()}", f"wenn {given.german_final()}, {then.german_inverted()}", uses
+        )
+    return make_sentence(
+        f"{then.english()} if {given.english()}", f"{then.german()}, wenn {given.german_final()}", uses
+    )
 
 
 def report(rng: random.Random) -> Sentence:
@@ -260,7 +283,9 @@ def indirect_question(rng: random.Random) -> Sentence:
     else:
         english, german = f"{lex.DO[person.agreement]} not know", f"{lex.KNOW[person.agreement][1]} nicht"
     german = f"{person.german[NOMINATIVE]} {german}, ob {clause.german_final()}"
-    return make_sentence(f"{person.english} {english} whether {clause.english()}", german, clause.uses("whether clause"))
+    return make_sentence(
+        f"{person.english} {english} whether {clause.english()}", german, clause.uses("whether clause")
+    )
 
 
 def subject_relative(rng: random.Random) -> Sentence:
@@ -292,7 +317,9 @@ def object_relative(rng: random.Random) -> Sentence:
 
 def _head(rng: random.Random, noun: Noun) -> Phrase:
     """The noun with an article, ready for a relative clause."""
-    return noun_phrase(noun, *rng.choice([option for option in noun_options(noun, "subject") if option[1] in ("the", "a")]))
+    return noun_phrase(
+        noun, *rng.choice([option for option in noun_options(noun, "subject") if option[1] in ("the", "a")])
+    )
 
 
 def _around(rng: random.Random, head: Phrase, noun: Noun, english: str, german: str, uses: Uses) -> Sentence:

@@ -1,7 +1,9 @@
 """From text to memory-mapped token ids, once: a prepared corpus is kept under the hash of its text and options.
 
-The text is read several times and never held: to hash the files, to hash the pairs, to train each tokenizer, to encode, and to see that no
-file has changed meanwhile. What is in memory for each pair are its hash, the split it belongs to, and whether it is a duplicate.
+The text is read several times and never held: to hash the files, to hash the pairs, to train each tokenizer, to encode,
+  and to see that no
+file has changed meanwhile. What is in memory for each pair are its hash, the split it belongs to, and whether it is a
+duplicate.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.data.corpus import CorpusError, Split, SplitCorpora, changed, check_unchanged, fingerprint, hash_files, read_splits
+from jax_transformer.data.corpus import (
+    CorpusError,
+    Split,
+    SplitCorpora,
+    changed,
+    check_unchanged,
+    fingerprint,
+    hash_files,
+    read_splits,
+)
 from jax_transformer.data.duplicates import Flags, found_in, hash_tag, repeats
 from jax_transformer.data.encoding import SplitEncoder
 from jax_transformer.data.entries import building_directory, is_whole, publish, seal
@@ -60,7 +71,8 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PreparedCorpus:
-    """Everything that training needs of the text: splits "train", "valid", and where there are such "test" and "combinations"."""
+    """Everything that training needs of the text: splits "train", "valid", and where there are such "test" and
+    "combinations"."""
 
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
@@ -75,24 +87,27 @@ class PreparedCorpus:
 def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
     """The corpus of `config`, from the cache or prepared now.
 
-    Without a corpus all splits are drawn from the phrasebook (500 pairs of valid, test and combinations unless set). Otherwise each is the
-    union over the corpora (see `read_splits`). Tokenizers are trained on what is then train, less the duplicates and overlaps that are to
-    be dropped, each pair once whatever its corpus's weight.
+    Without a corpus all splits are drawn from the phrasebook (500 pairs of valid, test and combinations unless set).
+    Otherwise each is the union over the corpora (see `read_splits`). Tokenizers are trained on what is then train, less
+    the duplicates and overlaps that are to be dropped, each pair once whatever its corpus's weight.
 
-    Of train, pairs with an empty side or one longer than max_length tokens (specials included) are dropped and counted, and so are those
-    that max_length_ratio, drop_duplicates and drop_overlap name. Of the other splits every pair is kept, since a score must cover every
-    sentence; those too long for the loss are counted, and absent from `usable_indices`. Nothing is ever cut off.
+    Of train, pairs with an empty side or one longer than max_length tokens (specials included) are dropped and counted,
+    and so are those that max_length_ratio, drop_duplicates and drop_overlap name. Of the other splits every pair is
+    kept, since a score must cover every sentence; those too long for the loss are counted, and absent from
+    `usable_indices`. Nothing is ever cut off.
 
-    With streaming, train is here the first stream_pairs pairs of the stream: their lengths are kept, and nothing else of them.
+    With streaming, train is here the first stream_pairs pairs of the stream: their lengths are kept, and nothing else
+      of them.
 
-    Several processes may prepare the same corpus at once, and one may be killed: each finds a complete entry or builds one.
+    Several processes may prepare the same corpus at once, and one may be killed: each finds a complete entry or builds
+      one.
 
     Args:
       log: called with a line at each step of the work; on a corpus from the cache, never.
 
     Raises:
-      CorpusError: whatever `read_splits` refuses; a file that changes meanwhile; no training pair left; more unknown tokens in a side of
-        train than max_unknown; a cache_dir that can't be written, or a disk that is full.
+      CorpusError: whatever `read_splits` refuses; a file that changes meanwhile; no training pair left; more unknown
+        tokens in a side of train than max_unknown; a cache_dir that can't be written, or a disk that is full.
       ValueError: see `train_tokenizer`.
     """
     cache = Path(config.cache_dir).expanduser()
@@ -105,7 +120,9 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
             publish(building, entry)
         prepared = _load_entry(entry, config)
     if prepared is None:
-        raise CorpusError(f"{entry}: expected the corpus just prepared; received a directory that was changed meanwhile. Run again.")
+        raise CorpusError(
+            f"{entry}: expected the corpus just prepared; received a directory that was changed meanwhile. Run again."
+        )
     _check_unknown(prepared.report.splits["train"], config)  # max_unknown isn't part of the entry's hash
     return prepared
 
@@ -128,11 +145,17 @@ def _load_entry(entry: Path, config: DataConfig) -> PreparedCorpus | None:
     if not is_whole(entry):
         return None
     report = Report.from_dict(json.loads((entry / REPORT).read_text(encoding="utf-8")))
-    source, target = (Tokenizer.from_json((entry / f"{side}_tokenizer.json").read_text(encoding="utf-8")) for side in SIDES)
+    source, target = (
+        Tokenizer.from_json((entry / f"{side}_tokenizer.json").read_text(encoding="utf-8")) for side in SIDES
+    )
     return PreparedCorpus(
         source_tokenizer=source,
         target_tokenizer=target,
-        splits={name: map_pairs(entry, name, config.max_length) for name in report.splits if name != "train" or not config.streaming},
+        splits={
+            name: map_pairs(entry, name, config.max_length)
+            for name in report.splits
+            if name != "train" or not config.streaming
+        },
         report=report,
         directory=entry,
         beginning=Beginning.load(entry) if config.streaming else None,
@@ -199,7 +222,8 @@ def _find_copies(corpora: SplitCorpora, config: DataConfig) -> tuple[Flags, Flag
 
 
 class _Texts:
-    """Sentences of a split for training tokenizers: one side of the pairs that are left, or both; read anew by each iteration."""
+    """Sentences of a split for training tokenizers: one side of the pairs that are left, or both; read anew by each
+    iteration."""
 
     def __init__(self, split: Split, left: Flags, side: int | None) -> None:
         self._split, self._left, self._side = split, left, side
@@ -223,14 +247,18 @@ def _train_tokenizers(config: DataConfig, train: Split, left: Flags) -> tuple[To
         "tags": config.source_tags,
     }
     of_target: dict[str, Any] = {"kind": config.target_kind or config.tokenizer}
-    languages = (config.source_language, config.target_language) if config.is_given else ("en", "de")  # the phrasebook's
+    languages = (
+        (config.source_language, config.target_language) if config.is_given else ("en", "de")
+    )  # the phrasebook's
     if config.source_tokenizer:
         source = load_tokenizer(config.source_tokenizer, language=languages[0], **of_source, **options)
         target = load_tokenizer(config.target_tokenizer, language=languages[1], **of_target, **options)
         if config.joint_vocabulary and not source.has_vocabulary_of(target):
             raise CorpusError(
-                f"joint_vocabulary: expected source_tokenizer and target_tokenizer with the same tokens under the same ids; received "
-                f"{config.source_tokenizer} ({source.vocab_size:,} tokens) and {config.target_tokenizer} ({target.vocab_size:,}). "
+                "joint_vocabulary: expected source_tokenizer and target_tokenizer with the same tokens under the "
+                "same ids; received "
+                f"{config.source_tokenizer} ({source.vocab_size:,} tokens) and {config.target_tokenizer} "
+                f"({target.vocab_size:,}). "
                 "Give one file for both, or set joint_vocabulary to false."
             )
         if config.subword_sampling:
@@ -268,12 +296,16 @@ def _encode_split(encoder: SplitEncoder, name: str, split: Split, flags: tuple[F
 def _check_kept(train: SplitReport, config: DataConfig) -> None:
     if not train.kept:
         words = {
-            "empty": "with an empty side", "too_long": "too long", "unequal": "of unequal lengths", "overlapping": "in another split",
+            "empty": "with an empty side",
+            "too_long": "too long",
+            "unequal": "of unequal lengths",
+            "overlapping": "in another split",
             "duplicated": "that occurred before",
-        }  # fmt: skip
+        }
         counts = [(name, getattr(train, name)) for name, is_dropping in drops(config).items() if is_dropping]
         raise CorpusError(
-            f"train: expected pairs of non-empty sentences of at most max_length={config.max_length} tokens; received {train.read} pairs, "
+            f"train: expected pairs of non-empty sentences of at most max_length={config.max_length} tokens; received "
+            f"{train.read} pairs, "
             f"{' and '.join(f'{count} {words[name]}' for name, count in counts)}. Raise max_length, or check the files."
         )
 
@@ -283,8 +315,10 @@ def _check_unknown(train: SplitReport, config: DataConfig) -> None:
         tokens, unknown = getattr(train, f"{side}_tokens"), getattr(train, f"{side}_unknown")
         if unknown > config.max_unknown * tokens:
             raise CorpusError(
-                f"train: expected at most max_unknown={config.max_unknown:g} of the {side} tokens to be unknown; received "
-                f"{unknown / tokens:.1%} of {tokens:,}. Raise vocab_size, lower min_frequency, check that {side}_tokenizer, where set, is "
+                f"train: expected at most max_unknown={config.max_unknown:g} of the {side} tokens to be unknown; "
+                "received "
+                f"{unknown / tokens:.1%} of {tokens:,}. Raise vocab_size, lower min_frequency, check that "
+                f"{side}_tokenizer, where set, is "
                 "of this language, or raise max_unknown."
             )
 
@@ -297,7 +331,9 @@ def _room_for(corpora: SplitCorpora, directory: Path) -> Iterator[None]:
     except OSError as error:
         cache = directory.parent
         if error.errno not in NO_ROOM:
-            raise CorpusError(f"cache_dir: expected a directory that can be written; received {cache} ({error.strerror}).") from None
+            raise CorpusError(
+                f"cache_dir: expected a directory that can be written; received {cache} ({error.strerror})."
+            ) from None
         # The text, about as much again for the ids, and the four offsets and the corpus of each pair.
         needed = 2 * corpora.text_bytes + 34 * sum(map(len, corpora.splits.values()))
         raise CorpusError(

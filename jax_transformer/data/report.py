@@ -15,7 +15,8 @@ USUAL_RATIO = 9.0
 class SplitReport:
     """What became of the pairs of one split.
 
-    A pair that is dropped is counted under the first reason for it, in the order of the fields; one that is kept, under all that apply.
+    A pair that is dropped is counted under the first reason for it, in the order of the fields; one that is kept, under
+    all that apply.
     """
 
     read: int
@@ -24,12 +25,13 @@ class SplitReport:
     too_long: int
     """Pairs with a side longer than max_length, specials included."""
     unequal: int
-    """Of train: pairs whose longer side has more than max_length_ratio times the tokens of the shorter, specials aside; without a
-    max_length_ratio more than 9 times. Dropped with one."""
+    """Of train: pairs whose longer side has more than max_length_ratio times the tokens of the shorter, specials aside;
+    without a max_length_ratio more than 9 times. Dropped with one."""
     overlapping: int
     """Of train: pairs whose two texts are also a pair of another split. Dropped with drop_overlap."""
     duplicated: int
-    """Of train: pairs whose two texts occurred as a pair of train before, with the same source tag. Dropped with drop_duplicates."""
+    """Of train: pairs whose two texts occurred as a pair of train before, with the same source tag. Dropped with
+    drop_duplicates."""
     kept: int
     """All, except in train: there those read less those dropped, which the empty and the too long are always."""
     source_tokens: int
@@ -38,7 +40,8 @@ class SplitReport:
     source_unknown: int
     target_unknown: int
     source_length_counts: tuple[int, ...]
-    """Entry n: how many of the pairs read have a source of n tokens, specials included. The last entry counts the longer ones too."""
+    """Entry n: how many of the pairs read have a source of n tokens, specials included. The last entry counts the
+    longer ones too."""
     target_length_counts: tuple[int, ...]
     """The same of targets, with the <eos> that each gets in a batch."""
 
@@ -62,7 +65,10 @@ class Report:
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Report:
         """The report that `to_dict` gave, read back from JSON."""
-        splits = {name: SplitReport(**{key: _frozen(value) for key, value in split.items()}) for name, split in record["splits"].items()}
+        splits = {
+            name: SplitReport(**{key: _frozen(value) for key, value in split.items()})
+            for name, split in record["splits"].items()
+        }
         return cls(**{key: _frozen(value) for key, value in record.items()} | {"splits": splits})
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,17 +81,26 @@ class Report:
         lines.append(f"vocabulary: {self.source_vocab_size:,} source and {self.target_vocab_size:,} target tokens")
         if self.streaming:
             train = self.splits["train"]
-            lines.append(f"train is a stream: what is said of it holds for its first {train.read:,} pairs; its length is unknown")
+            lines.append(
+                f"train is a stream: what is said of it holds for its first {train.read:,} pairs; its length is unknown"
+            )
         for name, split in self.splits.items():
             lines += self.split_lines(name, split)
         return lines
 
     def split_lines(self, name: str, split: SplitReport) -> list[str]:
         """What became of the pairs of one split, a line per fact."""
-        sides = ("source", split.source_tokens, split.source_unknown), ("target", split.target_tokens, split.target_unknown)
-        tokens = ", ".join(f"{count:,} {side} tokens ({unknown / max(1, count):.2%} unknown)" for side, count, unknown in sides)
+        sides = (
+            ("source", split.source_tokens, split.source_unknown),
+            ("target", split.target_tokens, split.target_unknown),
+        )
+        tokens = ", ".join(
+            f"{count:,} {side} tokens ({unknown / max(1, count):.2%} unknown)" for side, count, unknown in sides
+        )
         lines = [f"{name}: {split.read:,} pairs read, {split.kept:,} kept; {tokens}"]
-        return lines + [f"{name}: {count:,} pairs {what} {fate}" for count, what, fate in self._fates(name, split) if count]
+        return lines + [
+            f"{name}: {count:,} pairs {what} {fate}" for count, what, fate in self._fates(name, split) if count
+        ]
 
     def _fates(self, name: str, split: SplitReport) -> list[tuple[int, str, str]]:
         def fate(drops: bool, advice: str = "") -> str:

@@ -1,7 +1,9 @@
 """Training pairs in other subwords each time they come (subword sampling: Kudo 2018; Provilkov et al. 2020).
 
-Batches keep their fixed shapes, and an epoch its number of batches: each pair is given room for a longer segmentation than the best one, by
-how much longer drawn ones are on average; a sentence that gets longer than the shape it stands in takes its best segmentation instead.
+Batches keep their fixed shapes, and an epoch its number of batches: each pair is given room for a longer segmentation
+  than the best one, by
+how much longer drawn ones are on average; a sentence that gets longer than the shape it stands in takes its best
+segmentation instead.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ class Resegmentation:
         self._tags = [corpus.source_tag for corpus in config.corpora] or [""]
         kinds = config.tokenizer, config.target_kind or config.tokenizer
         is_sampled = [kind in SUBWORDS or bool(config.source_tokenizer) for kind in kinds]
-        self._tokenizers = [tokenizer if sampled else None for tokenizer, sampled in zip((source, target), is_sampled, strict=True)]
+        self._tokenizers = [
+            tokenizer if sampled else None for tokenizer, sampled in zip((source, target), is_sampled, strict=True)
+        ]
         measured = np.unique(np.linspace(0, len(pairs) - 1, min(MEASURED_PAIRS, len(pairs))).astype(np.int64))
         drawn = [self._draw(side, measured, seed=(config.split_seed,)) for side in (0, 1)]
         self.growth = tuple(
@@ -44,7 +48,8 @@ class Resegmentation:
     def expected_lengths(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Of each pair's source and target, in tokens, on average."""
         source, target = (
-            np.rint(np.diff(best.offsets) * growth).astype(np.int64) for best, growth in zip(self._sides, self.growth, strict=True)
+            np.rint(np.diff(best.offsets) * growth).astype(np.int64)
+            for best, growth in zip(self._sides, self.growth, strict=True)
         )
         return source, target
 
@@ -54,7 +59,9 @@ class Resegmentation:
         def fitting(side: int, room: int) -> Sentences:
             best = self._sides[side]
             drawn = self._draw(side, indices, (*seed, side))
-            return Sentences.pack([ids if len(ids) <= room else best[i].tolist() for ids, i in zip(drawn, indices, strict=True)])
+            return Sentences.pack(
+                [ids if len(ids) <= room else best[i].tolist() for ids, i in zip(drawn, indices, strict=True)]
+            )
 
         return TokenPairs(fitting(0, shape.source_length), fitting(1, shape.target_length - 1), self._pairs.max_length)
 
@@ -68,11 +75,15 @@ class Resegmentation:
             return [best[i].tolist() for i in indices]
         texts = best.texts(indices)
         if side == 1 or len(self._tags) == 1 or self._pairs.corpus is None:
-            return tokenizer.sample_encode(texts, seed=seed, strength=self._strength, tag=self._tags[0] if side == 0 else "")
+            return tokenizer.sample_encode(
+                texts, seed=seed, strength=self._strength, tag=self._tags[0] if side == 0 else ""
+            )
         drawn: dict[int, Sequence[int]] = {}
         for number, tag in enumerate(self._tags):
             members = np.flatnonzero(self._pairs.corpus[indices] == number).tolist()
-            encoded = tokenizer.sample_encode([texts[k] for k in members], seed=(*seed, number), strength=self._strength, tag=tag)
+            encoded = tokenizer.sample_encode(
+                [texts[k] for k in members], seed=(*seed, number), strength=self._strength, tag=tag
+            )
             drawn |= dict(zip(members, encoded, strict=True))
         return [drawn[k] for k in range(len(indices))]
 

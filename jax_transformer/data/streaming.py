@@ -1,7 +1,8 @@
 """A training corpus that is read as it comes, a shard at a time, and never stored.
 
-The first pairs of the stream are valid and test where the dataset has no splits for them; those after them are what is trained on, counted
-from 0 here, in shards of `stream_pairs`. Every shard but the last of a pass is full, so that its number says where it begins.
+The first pairs of the stream are valid and test where the dataset has no splits for them; those after them are what is
+trained on, counted from 0 here, in shards of `stream_pairs`. Every shard but the last of a pass is full, so that its
+number says where it begins.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from jax_transformer.data_config import DataConfig
 CHUNK = 10_000
 """Pairs whose text is in memory at a time."""
 RETRY_SECONDS = (1.0, 5.0, 25.0)
-"""How long to wait before each further attempt to read on. (The library below makes attempts of its own, of single requests.)"""
+"""How long to wait before each further attempt to read on. (The library below makes attempts of its own, of single
+requests.)"""
 LENGTHS, STREAM = "train.lengths", "stream.json"
 
 
@@ -53,10 +55,12 @@ class PairsInMemory:
         nothing = np.zeros(0, np.uint8), np.zeros(1, np.int64)
         source, target = (
             Sentences(
-                np.concatenate([np.zeros(0, np.int32), *ids]), np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])), *nothing
+                np.concatenate([np.zeros(0, np.int32), *ids]),
+                np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
+                *nothing,
             )
             for ids, lengths in zip(self._ids, self._lengths, strict=True)
-        )  # fmt: skip
+        )
         return TokenPairs(source, target, max_length)
 
 
@@ -84,10 +88,12 @@ class Beginning:
 
 
 def read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]:
-    """The first shard of the stream as "train", and valid and test; the dataset's name with its version, and the revision.
+    """The first shard of the stream as "train", and valid and test; the dataset's name with its version, and the
+    revision.
 
     Raises:
-      CorpusError: no training pair after those taken for valid and test; and as `open_stream` and `StreamedPairs.pairs_from` do.
+      CorpusError: no training pair after those taken for valid and test; and as `open_stream` and
+        `StreamedPairs.pairs_from` do.
     """
     stream = open_stream(config)
     splits = {role: list(pairs.pairs_from(0)) for role, pairs in stream.splits.items() if role != "train"}
@@ -99,11 +105,16 @@ def read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]
     if not train:
         counts = " and ".join(f"{role}_pairs={count}" for role, count in taken.items()) or "none to take out"
         raise CorpusError(
-            f"{stream.splits['train'].name}: expected training pairs, {counts}; received {sum(map(len, splits.values()))} pairs in all. "
+            f"{stream.splits['train'].name}: expected training pairs, {counts}; received "
+            f"{sum(map(len, splits.values()))} pairs in all. "
             "Take fewer, or check the dataset."
         )
     splits["train"] = train
-    return {role: splits[role] for role in ("train", "valid", "test") if role in splits}, stream.version, stream.revision
+    return (
+        {role: splits[role] for role in ("train", "valid", "test") if role in splits},
+        stream.version,
+        stream.revision,
+    )
 
 
 class Shard(NamedTuple):
@@ -120,15 +131,19 @@ class Shard(NamedTuple):
 class TrainingStream:
     """The training pairs of a streamed corpus, shard by shard, from any shard on."""
 
-    def __init__(self, config: DataConfig, tokenizers: tuple[Tokenizer, Tokenizer], revision: str, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: DataConfig, tokenizers: tuple[Tokenizer, Tokenizer], revision: str, log: Callable[[str], None]
+    ) -> None:
         """`log` is called with a line before each further attempt to reach the dataset."""
         self._config, self._tokenizers, self._revision, self._log = config, tokenizers, revision, log
 
     def shards(self, start: int = 0) -> Iterator[Shard]:
-        """The shards of one pass from pair `start` on, the beginning of a shard. One is held at a time, by whoever asked for it.
+        """The shards of one pass from pair `start` on, the beginning of a shard. One is held at a time, by whoever
+        asked for it.
 
         Raises:
-          Unreachable: the dataset couldn't be read on after several attempts; it may be asked again, from where it stopped.
+          Unreachable: the dataset couldn't be read on after several attempts; it may be asked again, from where it
+            stopped.
           CorpusError: it holds something that can't be read, or not as text.
         """
         attempts = 0

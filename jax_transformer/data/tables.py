@@ -3,12 +3,13 @@ r"""Tables of sentence pairs, read a few rows at a time: TSV, CSV, JSON lines an
 | suffix | a row is | columns |
 |---|---|---|
 | .tsv, and any other | a line, cut at its tabs; nothing is quoted | two, or named in a header |
-| .csv | what the `csv` module reads: "quoted" fields may hold commas, quotes ("") and line ends | two, or named in a header |
+| .csv | what the `csv` module reads: "quoted" fields may hold commas, quotes ("") and line ends | two, or named in a
+header |
 | .jsonl, .ndjson | an object a line | its keys; those of objects in it with dots, such as translation.en |
 | .parquet | a row | those of the schema, fields of structs with dots |
 
-The first row of a TSV or CSV file is a header where the config names a column, or where it has known names for both sides (see
-`choose_columns`). All but Parquet may be gzipped.
+The first row of a TSV or CSV file is a header where the config names a column, or where it has known names for both
+sides (see `choose_columns`). All but Parquet may be gzipped.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def read_table(path: str, corpus: CorpusConfig) -> Iterator[Pair]:
     """The (source, target) pairs of one table, read as its suffix says.
 
     Raises:
-      CorpusError: an unknown column; a row without exactly the columns of the others; a value that isn't text; a row that can't be read;
-        and what `iterate_lines` refuses. The message names the line, or the row of a Parquet file.
+      CorpusError: an unknown column; a row without exactly the columns of the others; a value that isn't text; a row
+        that can't be read; and what `iterate_lines` refuses. The message names the line, or the row of a Parquet file.
     """
     return READERS.get(table_suffix(path), _read_tsv)(path, corpus)
 
@@ -45,8 +46,8 @@ def table_suffix(path: str) -> str:
 
 
 def choose_columns(columns: Sequence[str], corpus: CorpusConfig, where: str) -> tuple[str, str]:
-    """The columns of source and target among those a table has: the configured one, else the first there is of translation.LANGUAGE,
-    "source" (or "target") and LANGUAGE.
+    """The columns of source and target among those a table has: the configured one, else the first there is of
+    translation.LANGUAGE, "source" (or "target") and LANGUAGE.
 
     Raises:
       CorpusError: there is no such column; the message lists those there are.
@@ -55,7 +56,13 @@ def choose_columns(columns: Sequence[str], corpus: CorpusConfig, where: str) -> 
 
 
 def arrow_pairs(
-    batches: Iterable[Any], schema: Any, corpus: CorpusConfig, where: str, *, rows_before: int = 0, null_text: str | None = None
+    batches: Iterable[Any],
+    schema: Any,
+    corpus: CorpusConfig,
+    where: str,
+    *,
+    rows_before: int = 0,
+    null_text: str | None = None,
 ) -> Iterator[Pair]:
     """The pairs of Arrow tables or batches with this schema.
 
@@ -71,7 +78,9 @@ def arrow_pairs(
     paths = [next(path for path in leaves if ".".join(path) == name) for name in chosen]
     for name, path in zip(chosen, paths, strict=True):
         if not _is_text(leaves[path]):
-            raise CorpusError(f"{where}: expected text in the column {name!r}; received values of type {leaves[path]}. {OTHER_COLUMN}")
+            raise CorpusError(
+                f"{where}: expected text in the column {name!r}; received values of type {leaves[path]}. {OTHER_COLUMN}"
+            )
     rows = rows_before
     for batch in batches:
         sides = [_texts(batch, path, f"{where}: row", rows + 1, null_text) for path in paths]
@@ -95,7 +104,9 @@ def _choose(side: str, columns: Sequence[str], corpus: CorpusConfig, where: str)
     for name in known:
         if name in columns:
             return name
-    raise CorpusError(f"{where}: expected a column of {side} sentences named {' or '.join(known)}; {received}. Set {side}_column.")
+    raise CorpusError(
+        f"{where}: expected a column of {side} sentences named {' or '.join(known)}; {received}. Set {side}_column."
+    )
 
 
 def _list_columns(columns: Sequence[str]) -> str:
@@ -131,7 +142,9 @@ def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
         advice = 'Put quotes around fields that hold commas, quotes or line ends, and write " in them as "".'
         if "limit" in str(error):
             advice = "Close the quotes that are opened in this row."
-        raise CorpusError(f"{path}:{begins}: expected a row of CSV; received text that can't be read as one ({error}). {advice}") from None
+        raise CorpusError(
+            f"{path}:{begins}: expected a row of CSV; received text that can't be read as one ({error}). {advice}"
+        ) from None
 
 
 def _with_ends(text: str) -> list[str]:
@@ -140,7 +153,9 @@ def _with_ends(text: str) -> list[str]:
     return [f"{line}\n" for line in lines] + ([last] if last else [])
 
 
-def _pairs_of_rows(path: str, rows: Iterator[tuple[int, list[str]]], corpus: CorpusConfig, separator: str) -> Iterator[Pair]:
+def _pairs_of_rows(
+    path: str, rows: Iterator[tuple[int, list[str]]], corpus: CorpusConfig, separator: str
+) -> Iterator[Pair]:
     first = next(rows, None)
     if first is None:
         return
@@ -170,7 +185,10 @@ def _describe_row(where: str, row: list[str], names: str, separator: str) -> str
         received = f"one column (no {separator}) {shorten(row[0])}"
         advice = f"Separate source and target with a {separator}, or give two parallel files."
     else:
-        received, advice = f"{len(row)} columns", "Keep the columns of the sentences only, or name them in a header and in source_column."
+        received, advice = (
+            f"{len(row)} columns",
+            "Keep the columns of the sentences only, or name them in a header and in source_column.",
+        )
     return f"{where}: expected {names}; received {received}. {advice}"
 
 
@@ -195,9 +213,13 @@ def _parse_object(line: str, where: str) -> dict[str, Any]:
         received = f"text that isn't JSON ({error}): {shorten(line)}" if line.strip() else "an empty line"
         raise CorpusError(f"{where}: expected a JSON object; received {received}. Write one object a line.") from None
     except RecursionError:
-        raise CorpusError(f"{where}: expected a JSON object; received one nested too deeply. Write the sentences less deep.") from None
+        raise CorpusError(
+            f"{where}: expected a JSON object; received one nested too deeply. Write the sentences less deep."
+        ) from None
     if not isinstance(row, dict):
-        raise CorpusError(f"{where}: expected a JSON object; received {shorten(line)}. Write one object with named columns a line.")
+        raise CorpusError(
+            f"{where}: expected a JSON object; received {shorten(line)}. Write one object with named columns a line."
+        )
     return row
 
 
@@ -215,18 +237,22 @@ def _json_text(row: dict[str, Any], keys: tuple[str, ...], where: str) -> str:
         if not isinstance(value, dict) or key not in value:
             received = _list_columns([".".join(path) for path in _nested_keys(row, ())])
             raise CorpusError(
-                f"{where}: expected the column {'.'.join(keys)!r}, as on line 1; received {received}. Give each line the same columns."
+                f"{where}: expected the column {'.'.join(keys)!r}, as on line 1; received {received}. Give each line "
+                "the same columns."
             )
         value = value[key]
     if not isinstance(value, str):
         received = shorten(json.dumps(value, ensure_ascii=False))
-        raise CorpusError(f"{where}: expected text in the column {'.'.join(keys)!r}; received {received}. {OTHER_COLUMN}")
+        raise CorpusError(
+            f"{where}: expected text in the column {'.'.join(keys)!r}; received {received}. {OTHER_COLUMN}"
+        )
     if not value.isascii():
         try:
             value.encode()
         except UnicodeEncodeError:  # \ud83d alone is half of a character, which JSON allows
             raise CorpusError(
-                f"{where}: expected text in the column {'.'.join(keys)!r}; received half of a surrogate pair: {shorten(value)}. "
+                f"{where}: expected text in the column {'.'.join(keys)!r}; received half of a surrogate pair: "
+                f"{shorten(value)}. "
                 "Write the characters as UTF-8."
             ) from None
     return value
@@ -240,7 +266,10 @@ def _read_parquet(path: str, corpus: CorpusConfig) -> Iterator[Pair]:
     from pyarrow import parquet
 
     if path.lower().endswith(".gz"):
-        raise CorpusError(f"{path}: expected a Parquet file, which is compressed inside; received one in gzip. Unpack it with `gunzip`.")
+        raise CorpusError(
+            f"{path}: expected a Parquet file, which is compressed inside; received one in gzip. Unpack it with "
+            "`gunzip`."
+        )
     with open_stored(path) as stored:
         try:
             file = parquet.ParquetFile(stored)
@@ -285,12 +314,16 @@ def _texts(batch: Any, keys: tuple[str, ...], where: str, first_row: int, null_t
         column = compute.fill_null(column.cast(pyarrow.large_string()), null_text)
     if column.null_count:
         row = first_row + column.is_null().to_pylist().index(True)
-        raise CorpusError(f"{where} {row}: expected text in the column {'.'.join(keys)!r}; received none (null). Remove the row.")
+        raise CorpusError(
+            f"{where} {row}: expected text in the column {'.'.join(keys)!r}; received none (null). Remove the row."
+        )
     try:
         return column.to_pylist()
     except UnicodeDecodeError as error:
         row = first_row + next(k for k, value in enumerate(column) if not _is_utf8(value))
-        raise CorpusError(f"{where} {row}: expected UTF-8 text in the column {'.'.join(keys)!r}; received {error}. Convert it.") from None
+        raise CorpusError(
+            f"{where} {row}: expected UTF-8 text in the column {'.'.join(keys)!r}; received {error}. Convert it."
+        ) from None
 
 
 def _is_utf8(value: Any) -> bool:
@@ -302,5 +335,9 @@ def _is_utf8(value: Any) -> bool:
 
 
 READERS: dict[str, Callable[[str, CorpusConfig], Iterator[Pair]]] = {
-    ".tsv": _read_tsv, ".csv": _read_csv, ".jsonl": _read_jsonl, ".ndjson": _read_jsonl, ".parquet": _read_parquet
-}  # fmt: skip
+    ".tsv": _read_tsv,
+    ".csv": _read_csv,
+    ".jsonl": _read_jsonl,
+    ".ndjson": _read_jsonl,
+    ".parquet": _read_parquet,
+}

@@ -1,6 +1,7 @@
 """Text files, plain or gzip, always UTF-8, read a few lines at a time.
 
-A file that is damaged is refused, never repaired: a line skipped on one side would pair every later sentence with the wrong one.
+A file that is damaged is refused, never repaired: a line skipped on one side would pair every later sentence with the
+  wrong one.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ def read_lines(path: str) -> list[str]:
 def iterate_lines(path: str) -> Iterator[str]:
     r"""The lines of a UTF-8 text file, without their ends.
 
-    Lines end at "\n" alone: U+2028, U+0085, "\x0b" and their like are characters of the text, as they are to `wc -l` and to every tool that
-    made the parallel file. A "\r" before the end and a byte order mark at the start are dropped. Gzip is recognised by its first bytes,
-    whatever the file's name.
+    Lines end at "\n" alone: U+2028, U+0085, "\x0b" and their like are characters of the text, as they are to `wc -l`
+    and to every tool that made the parallel file. A "\r" before the end and a byte order mark at the start are dropped.
+    Gzip is recognised by its first bytes, whatever the file's name.
 
     Raises:
-      CorpusError: the file is missing, a directory or unreadable; its gzip data are damaged or cut short; a byte is not UTF-8. The last two
-        name the line.
+      CorpusError: the file is missing, a directory or unreadable; its gzip data are damaged or cut short; a byte is not
+        UTF-8. The last two name the line.
     """
     for text in iterate_text(path):
         yield from _lines(text)
@@ -47,7 +48,8 @@ def iterate_text(path: str) -> Iterator[str]:
 
 
 def iterate_raw_lines(path: str) -> Iterator[bytes]:
-    """The lines as `iterate_lines` cuts them, whatever they hold, for `decode_line`. Raises CorpusError as that does, but for no UTF-8."""
+    """The lines as `iterate_lines` cuts them, whatever they hold, for `decode_line`. Raises CorpusError as that does,
+    but for no UTF-8."""
     for data in _whole_lines(_decompressed(path)):
         yield from data.removesuffix(b"\n").split(b"\n")
 
@@ -55,7 +57,9 @@ def iterate_raw_lines(path: str) -> Iterator[bytes]:
 def decode_line(line: bytes, *, is_first: bool = False) -> str:
     """The text of a line, without its end. Raises ValueError where it is no UTF-8, or holds a NUL."""
     if is_first and line.startswith(UTF16_MARKS):
-        raise ValueError("expected UTF-8 text; received the first bytes of UTF-16. Convert the text with `iconv -f UTF-16 -t UTF-8`.")
+        raise ValueError(
+            "expected UTF-8 text; received the first bytes of UTF-16. Convert the text with `iconv -f UTF-16 -t UTF-8`."
+        )
     try:
         text = line.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -76,7 +80,9 @@ def open_stored(path: str) -> BinaryIO:
     try:
         return open(Path(path).expanduser(), "rb")
     except FileNotFoundError:
-        raise CorpusError(f"{path}: expected a text file; received a path at which there is no file. Check the path.") from None
+        raise CorpusError(
+            f"{path}: expected a text file; received a path at which there is no file. Check the path."
+        ) from None
     except IsADirectoryError:
         raise CorpusError(f"{path}: expected a text file; received a directory. Name the file inside it.") from None
     except OSError as error:
@@ -84,7 +90,8 @@ def open_stored(path: str) -> BinaryIO:
 
 
 def hash_file(path: str) -> str:
-    """The SHA-256 of the file as it is stored, in hexadecimal. Raises CorpusError as `read_lines` does for a file that can't be read."""
+    """The SHA-256 of the file as it is stored, in hexadecimal. Raises CorpusError as `read_lines` does for a file that
+    can't be read."""
     digest = hashlib.sha256()
     with open_stored(path) as file:
         for chunk in _chunks(file, path):
@@ -140,7 +147,8 @@ def _gunzipped(file: BinaryIO, path: str) -> Iterator[bytes]:
                 yield chunk
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CorpusError(
-            f"{path}:{line}: expected whole gzip data; received data that are damaged or cut short at this line or soon after it "
+            f"{path}:{line}: expected whole gzip data; received data that are damaged or cut short at this line or "
+            "soon after it "
             f"({error}). Copy or compress the file again."
         ) from None
     except OSError as error:
@@ -176,7 +184,10 @@ def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _describe_unreadable(path: str, error: OSError) -> str:
-    return f"{path}: expected a readable text file; received the error {error.strerror!r}. Check the disk, and who may read the file."
+    return (
+        f"{path}: expected a readable text file; received the error {error.strerror!r}. Check the disk, and who "
+        "may read the file."
+    )
 
 
 def _describe_invalid_byte(name: str, data: bytes, first_line: int, error: UnicodeDecodeError) -> str:
@@ -186,4 +197,7 @@ def _describe_invalid_byte(name: str, data: bytes, first_line: int, error: Unico
     advice = "Convert the file, e.g. with `iconv -f LATIN1 -t UTF-8`."
     if first_line == 1 and data[:2] in UTF16_MARKS:
         advice = "The file starts as UTF-16 does: convert it with `iconv -f UTF-16 -t UTF-8`."
-    return f"{name}:{line}: expected UTF-8 text; received byte 0x{data[error.start]:02x} at byte {column} of the line. {advice}"
+    return (
+        f"{name}:{line}: expected UTF-8 text; received byte 0x{data[error.start]:02x} at byte {column} of the "
+        f"line. {advice}"
+    )

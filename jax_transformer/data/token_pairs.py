@@ -1,8 +1,8 @@
 """Pairs as token ids in flat arrays, in memory or mapped from files, and the writer of those files.
 
-For each split and side there are the ids of all sentences end to end (`train.source.ids`, int32), where each begins (`.offsets`, int64),
-the text, one sentence after the other (`.txt`), and where each begins (`.text_offsets`, int64); for each split the corpus of each pair
-(`train.corpus`, uint16). All are little-endian.
+For each split and side there are the ids of all sentences end to end (`train.source.ids`, int32), where each begins
+(`.offsets`, int64), the text, one sentence after the other (`.txt`), and where each begins (`.text_offsets`, int64);
+for each split the corpus of each pair (`train.corpus`, uint16). All are little-endian.
 """
 
 from __future__ import annotations
@@ -50,17 +50,22 @@ class Sentences:
     def of_lengths(cls, lengths: Int64s) -> Sentences:
         """Lengths alone, without ids and texts."""
         nothing = np.zeros(0, np.int64)
-        return cls(nothing.astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]), nothing.astype(np.uint8), nothing)
+        return cls(
+            nothing.astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]), nothing.astype(np.uint8), nothing
+        )
 
     def texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
         """The text of the sentences `indices`, or of all."""
         wanted = range(len(self)) if indices is None else indices
-        return [self.text[self.text_offsets[i] : self.text_offsets[i + 1] - 1].tobytes().decode("utf-8") for i in wanted]
+        return [
+            self.text[self.text_offsets[i] : self.text_offsets[i + 1] - 1].tobytes().decode("utf-8") for i in wanted
+        ]
 
 
 @dataclass(frozen=True, eq=False)
 class TokenPairs:
-    """The pairs of one split. Source ids are as the source tokenizer encodes; target ids are without <bos> and <eos>."""
+    """The pairs of one split. Source ids are as the source tokenizer encodes; target ids are without <bos> and
+    <eos>."""
 
     source_sentences: Sentences
     target_sentences: Sentences
@@ -108,7 +113,9 @@ class PairsWriter:
 
     def __init__(self, directory: Path, name: str) -> None:
         self._base = directory / name
-        self._written = dict.fromkeys((f"{side}.{suffix}" for side in SIDES for suffix in ("offsets", "text_offsets")), 0)
+        self._written = dict.fromkeys(
+            (f"{side}.{suffix}" for side in SIDES for suffix in ("offsets", "text_offsets")), 0
+        )
         for name in self._written:
             self._append(name, np.zeros(1, "<i8"))
         self.append(([], []), ([], []), 0)  # a split without pairs has all files too

@@ -31,7 +31,8 @@ Pair = tuple[int, int]
 class Attention(NamedTuple):
     """All attention weights of one sentence pair, float32 or wider, as in the trace of `functional.apply`.
 
-    Row t of decoder and cross is the one that predicts target token t: in the decoder it stands at the token before, the first one at the
+    Row t of decoder and cross is the one that predicts target token t: in the decoder it stands at the token before,
+      the first one at the
     start token, and column t of `decoder` is that input.
     """
 
@@ -47,7 +48,9 @@ def attention(model: Model, source_ids: Sequence[int], target_ids: Sequence[int]
       DecodingError, ValueError: as `align`; an empty source or target.
     """
     if not len(source_ids) or not len(target_ids):
-        raise DecodingError(f"expected a source and a target of at least one token; received {len(source_ids)} and {len(target_ids)}")
+        raise DecodingError(
+            f"expected a source and a target of at least one token; received {len(source_ids)} and {len(target_ids)}"
+        )
     _check(model, [source_ids], [target_ids])
     config = model.config
     names = {
@@ -59,7 +62,11 @@ def attention(model: Model, source_ids: Sequence[int], target_ids: Sequence[int]
         )
     }
     weights = _weights(model, [source_ids], [target_ids], tuple(name for kind in names.values() for name in kind))
-    sizes = {"encoder": (len(source_ids),) * 2, "decoder": (len(target_ids),) * 2, "cross": (len(target_ids), len(source_ids))}
+    sizes = {
+        "encoder": (len(source_ids),) * 2,
+        "decoder": (len(target_ids),) * 2,
+        "cross": (len(target_ids), len(source_ids)),
+    }
     found = {
         kind: np.stack([weights[name][0, :, : sizes[kind][0], : sizes[kind][1]] for name in layer_names])
         for kind, layer_names in names.items()
@@ -70,10 +77,12 @@ def attention(model: Model, source_ids: Sequence[int], target_ids: Sequence[int]
 def align(
     model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], *, layer: int | None = None
 ) -> list[np.ndarray]:
-    """How much each target token attends to each source token while the model decodes the target: the mean over a layer's heads.
+    """How much each target token attends to each source token while the model decodes the target: the mean over a
+    layer's heads.
 
-    The row of a token is the one that predicts it. The penultimate layer's mean aligns best (Garg et al. 2019, "Jointly Learning to Align
-    and Translate with Transformer Models", §4.1). Neither the other sentences nor their order nor padding changes a result.
+    The row of a token is the one that predicts it. The penultimate layer's mean aligns best (Garg et al. 2019, "Jointly
+    Learning to Align and Translate with Transformer Models", §4.1). Neither the other sentences nor their order nor
+    padding changes a result.
 
     Args:
       source_ids: of each sentence, its S tokens as the source tokenizer encodes them.
@@ -81,11 +90,12 @@ def align(
       layer: of the decoder, from 0. None: the last but one, or the only one.
 
     Returns:
-      Of each sentence [T, S], float32 or wider. Rows sum to 1, unless the model attends to the padding that it was trained with.
+      Of each sentence [T, S], float32 or wider. Rows sum to 1, unless the model attends to the padding that it was
+      trained with.
 
     Raises:
-      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a source or a target longer than the model allows;
-        no such layer.
+      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a source or a target longer
+        than the model allows; no such layer.
     """
     layers = model.config.num_decoder_layers
     layer = default_layer(model.config) if layer is None else layer
@@ -100,7 +110,9 @@ def align(
         return len(batch) <= ROWS[-1] and may_share(model, len(source_ids[batch[-1]]))
 
     for batch in grouped(by_length, fits):
-        weights = _weights(model, [source_ids[i] for i in batch], [target_ids[i] for i in batch], (name,))[name].mean(axis=1)
+        weights = _weights(model, [source_ids[i] for i in batch], [target_ids[i] for i in batch], (name,))[name].mean(
+            axis=1
+        )
         for i, of_sentence in zip(batch, weights, strict=False):  # padded rows come last
             aligned[i] = of_sentence[: len(target_ids[i]), : len(source_ids[i])]
     return aligned
@@ -114,8 +126,8 @@ def default_layer(config: TransformerConfig) -> int:
 def word_pairs(weights: np.ndarray, source: Words, target: Words) -> list[Pair]:
     """Each target word with the source word that it attends to most, in the order of the target.
 
-    A word's weight is the sum over the source tokens that it is made of, and the mean over the target tokens. Words without tokens are in
-    no pair; of equal weights the first counts.
+    A word's weight is the sum over the source tokens that it is made of, and the mean over the target tokens. Words
+    without tokens are in no pair; of equal weights the first counts.
 
     Args:
       weights: [T, S], as `align` gives them.
@@ -125,12 +137,16 @@ def word_pairs(weights: np.ndarray, source: Words, target: Words) -> list[Pair]:
       ValueError: other numbers of tokens than weights.
     """
     if weights.shape != (len(target.numbers), len(source.numbers)):
-        received = f"weights {list(weights.shape)} of {len(target.numbers)} target and {len(source.numbers)} source tokens"
+        received = (
+            f"weights {list(weights.shape)} of {len(target.numbers)} target and {len(source.numbers)} source tokens"
+        )
         raise ValueError(f"expected weights [T, S] of as many target and source tokens; received {received}")
     candidates = np.unique(source.numbers[source.numbers >= 0])
     if not len(candidates):
         return []
-    summed = np.stack([weights[:, source.numbers == number].sum(axis=1) for number in candidates], axis=1)  # [T, candidates]
+    summed = np.stack(
+        [weights[:, source.numbers == number].sum(axis=1) for number in candidates], axis=1
+    )  # [T, candidates]
     pairs = []
     for number in np.unique(target.numbers[target.numbers >= 0]):
         mean = summed[target.numbers == number].mean(axis=0)
@@ -158,14 +174,18 @@ def _weights(
     start_id, _ = starts_and_ends(model)
     inputs = np.concatenate([np.full((rows, 1), start_id, np.int32), targets[:, :-1]], axis=1)
     decoding = dataclasses.replace(config.while_decoding(), attention_path="reference")
-    return {name: np.asarray(weights) for name, weights in _traced(decoding, params_of(model), source, inputs, names).items()}
+    return {
+        name: np.asarray(weights)
+        for name, weights in _traced(decoding, params_of(model), source, inputs, names).items()
+    }
 
 
 @partial(jax.jit, static_argnames=("config", "names"))
 def _traced(
     config: TransformerConfig, params: Params, source_ids: jax.Array, inputs: jax.Array, names: tuple[str, ...]
 ) -> dict[str, jax.Array]:
-    """Attention weights of these names, all rows at once where none depends on what comes after it, or each of its own prefix."""
+    """Attention weights of these names, all rows at once where none depends on what comes after it, or each of its own
+    prefix."""
     masks = make_masks(config, source_ids, inputs)
 
     def weights(exists: jax.Array) -> dict[str, jax.Array]:
@@ -189,7 +209,10 @@ def _traced(
 def _check(model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> None:
     check_count("target_ids", len(target_ids), len(source_ids))
     sizes = {"source": model.config.source_vocab_size, "target": model.config.target_vocab_size}
-    sides: tuple[tuple[Literal["source", "target"], Sequence[Sequence[int]]], ...] = (("source", source_ids), ("target", target_ids))
+    sides: tuple[tuple[Literal["source", "target"], Sequence[Sequence[int]]], ...] = (
+        ("source", source_ids),
+        ("target", target_ids),
+    )
     for side, sentences in sides:
         check_ids(side, sentences, sizes[side])
         longest, most = max(map(len, sentences), default=0), num_positions(model, side) or WITHOUT_TABLE

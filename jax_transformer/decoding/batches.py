@@ -1,4 +1,5 @@
-"""Any number of sentences, as ids: those of similar lengths together, where the others of a batch don't change what one gives."""
+"""Any number of sentences, as ids: those of similar lengths together, where the others of a batch don't change what one
+gives."""
 
 from __future__ import annotations
 
@@ -64,9 +65,14 @@ def generate_each(
         padded = padded_sources(model, [source_ids[i] for i in batch])
         empty = len(padded) - len(batch)
         prefixes = [*[prefix_ids] * len(batch), *[[]] * empty]
-        generated = generate(model, padded, decoding, prefix_ids=prefixes, sentence_numbers=[*(numbers[i] for i in batch), *[0] * empty])
+        generated = generate(
+            model, padded, decoding, prefix_ids=prefixes, sentence_numbers=[*(numbers[i] for i in batch), *[0] * empty]
+        )
         for i, sequences, scores in zip(batch, generated.sequences.tolist(), generated.scores.tolist(), strict=False):
-            found[i] = [Decoded(_ended(model, ids, len(prefix_ids)), score) for ids, score in zip(sequences, scores, strict=True)]
+            found[i] = [
+                Decoded(_ended(model, ids, len(prefix_ids)), score)
+                for ids, score in zip(sequences, scores, strict=True)
+            ]
         if on_batch:
             on_batch(len(batch))
     return found

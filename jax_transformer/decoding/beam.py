@@ -46,7 +46,14 @@ class Beams(NamedTuple):
         return self.ended_tokens, self.ended_scores
 
 
-def start(config: TransformerConfig, decoding: DecodingConfig, weights: Weights, source_ids: jax.Array, terms: Terms, length: int) -> Beams:
+def start(
+    config: TransformerConfig,
+    decoding: DecodingConfig,
+    weights: Weights,
+    source_ids: jax.Array,
+    terms: Terms,
+    length: int,
+) -> Beams:
     """Before the first token. A sentence of nothing but pads is padding of the batch, and done."""
     batch, beams = len(source_ids), decoding.beam_size
     nothing = jnp.full((batch, beams, length), config.target_pad_id, jnp.int32)
@@ -101,7 +108,9 @@ def _candidates(log_probs: jax.Array, so_far: jax.Array, each: int, count: int) 
     each = min(each, size)
     values, ids = top_k(log_probs, each)
     values, places = jax.lax.top_k((values + so_far[..., None]).reshape(batch, -1), min(count, beams * each))
-    return _Candidates(values, places // each, jnp.take_along_axis(ids.reshape(batch, -1), places, axis=1).astype(jnp.int32))
+    return _Candidates(
+        values, places // each, jnp.take_along_axis(ids.reshape(batch, -1), places, axis=1).astype(jnp.int32)
+    )
 
 
 def _taken(array: jax.Array, rows: jax.Array) -> jax.Array:
@@ -114,8 +123,9 @@ def _written(tokens: jax.Array, ids: jax.Array, column: jax.Array) -> jax.Array:
 
 
 def _choose(decoding: DecodingConfig, terms: Terms, column: jax.Array, log_probs: jax.Array, beams: Beams) -> Beams:
-    """As `_beam_search` of transformers 5 does it: twice as many candidates as beams, of which those that end are compared, by score, with
-    those that have ended before, if they are among the first K; and of the others, the first K go on."""
+    """As `_beam_search` of transformers 5 does it: twice as many candidates as beams, of which those that end are
+    compared, by score, with those that have ended before, if they are among the first K; and of the others, the first K
+    go on."""
     batch, size = beams.log_probs.shape
     forced = terms.forced_at(column, batch)
     count = column + 1 - terms.forced_lengths(batch)  # [B]: tokens so far, this one among them
@@ -168,10 +178,12 @@ def _penalty_to_come(decoding: DecodingConfig, terms: Terms, count: jax.Array) -
     return jnp.maximum(terms.last_penalty, now) if decoding.early_stopping == "never" else now
 
 
-def _choose_floydhub(decoding: DecodingConfig, terms: Terms, column: jax.Array, log_probs: jax.Array, beams: Beams) -> Beams:
-    """As the program floydhub does it: of the K best ways of every beam the K best, whether they have ended or not; what follows an end
-    counts in the sum. When all have ended they are compared by the sum over length^penalty, the length up to the first end; when there is
-    no more room, the first beam comes first."""
+def _choose_floydhub(
+    decoding: DecodingConfig, terms: Terms, column: jax.Array, log_probs: jax.Array, beams: Beams
+) -> Beams:
+    """As the program floydhub does it: of the K best ways of every beam the K best, whether they have ended or not;
+    what follows an end counts in the sum. When all have ended they are compared by the sum over length^penalty, the
+    length up to the first end; when there is no more room, the first beam comes first."""
     batch, size = beams.log_probs.shape
     forced = terms.forced_at(column, batch)
     count = column + 1 - terms.forced_lengths(batch)

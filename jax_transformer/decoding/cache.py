@@ -1,4 +1,5 @@
-"""One more token for every hypothesis: by cached keys and values or, where a cache would change the result, of the whole prefix anew."""
+"""One more token for every hypothesis: by cached keys and values or, where a cache would change the result, of the
+whole prefix anew."""
 
 from __future__ import annotations
 
@@ -53,7 +54,9 @@ def start(config: TransformerConfig, weights: Weights, source_ids: jax.Array, le
     """
     encoder_output = functional.encode(config, weights.params, source_ids)
     if weights.layers is not None:
-        return functional.start_decoding(config, weights.params, encoder_output, source_ids, length, num_rows, layers=weights.layers)
+        return functional.start_decoding(
+            config, weights.params, encoder_output, source_ids, length, num_rows, layers=weights.layers
+        )
     ids = jnp.full((len(source_ids), num_rows, length), config.target_pad_id, jnp.int32)
     return Prefixes(encoder_output, source_ids, ids, jnp.zeros((), jnp.int32))
 
@@ -64,7 +67,9 @@ def step(config: TransformerConfig, weights: Weights, state: State, ids: jax.Arr
         logits, state = functional.decode_step(config, weights.params, state, ids, layers=weights.layers)
     else:
         prefixes = state._replace(ids=state.ids.at[:, :, state.position].set(ids))
-        logits = jax.vmap(lambda one: _decoded_anew(config, weights.params, prefixes, one), in_axes=1, out_axes=1)(prefixes.ids)
+        logits = jax.vmap(lambda one: _decoded_anew(config, weights.params, prefixes, one), in_axes=1, out_axes=1)(
+            prefixes.ids
+        )
         state = prefixes._replace(position=state.position + 1)
     return logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), state
 
@@ -73,4 +78,6 @@ def _decoded_anew(config: TransformerConfig, params: Params, prefixes: Prefixes,
     """Logits [B, V] at the prefixes' position, of one hypothesis of each sentence, ids [B, T]."""
     masks = make_masks(config.while_decoding(), prefixes.source_ids, ids)
     masks = masks._replace(decoder_exists=jnp.arange(ids.shape[1]) <= prefixes.position)
-    return functional.decode(config, params, prefixes.encoder_output, prefixes.source_ids, ids, masks=masks)[:, prefixes.position]
+    return functional.decode(config, params, prefixes.encoder_output, prefixes.source_ids, ids, masks=masks)[
+        :, prefixes.position
+    ]

@@ -1,4 +1,5 @@
-"""Hypotheses that go on by themselves: the one that always takes the most probable token, or several that draw theirs."""
+"""Hypotheses that go on by themselves: the one that always takes the most probable token, or several that draw
+theirs."""
 
 from __future__ import annotations
 
@@ -36,7 +37,9 @@ class Chains(NamedTuple):
     def grown(self, config: TransformerConfig, length: int) -> Chains:
         """With room for `length` tokens."""
         room = ((0, 0), (0, 0), (0, length - self.tokens.shape[2]))
-        return self._replace(state=self.state.grown(length), tokens=jnp.pad(self.tokens, room, constant_values=config.target_pad_id))
+        return self._replace(
+            state=self.state.grown(length), tokens=jnp.pad(self.tokens, room, constant_values=config.target_pad_id)
+        )
 
     def hypotheses(self, terms: Terms) -> tuple[jax.Array, jax.Array]:
         """Tokens [B, K, T] and scores [B, K], the best first."""
@@ -46,7 +49,12 @@ class Chains(NamedTuple):
 
 
 def start(
-    config: TransformerConfig, decoding: DecodingConfig, weights: Weights, source_ids: jax.Array, terms: Terms, length: int
+    config: TransformerConfig,
+    decoding: DecodingConfig,
+    weights: Weights,
+    source_ids: jax.Array,
+    terms: Terms,
+    length: int,
 ) -> Chains:
     """Before the first token. A sentence of nothing but pads is padding of the batch, and has ended."""
     batch, rows = len(source_ids), decoding.num_rows
@@ -61,7 +69,9 @@ def start(
     )
 
 
-def advance(config: TransformerConfig, decoding: DecodingConfig, weights: Weights, terms: Terms, chains: Chains) -> Chains:
+def advance(
+    config: TransformerConfig, decoding: DecodingConfig, weights: Weights, terms: Terms, chains: Chains
+) -> Chains:
     """One more token."""
     column, batch = chains.state.position, len(chains.tokens)
     logits, state = cache.step(config, weights, chains.state, chains.previous)

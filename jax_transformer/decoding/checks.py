@@ -16,11 +16,13 @@ class DecodingError(ValueError):
 
 
 def starts_and_ends(model: Model) -> tuple[int, int]:
-    """The id that the decoder starts with, and that which ends a sentence. Raises DecodingError where the model doesn't know."""
+    """The id that the decoder starts with, and that which ends a sentence. Raises DecodingError where the model doesn't
+    know."""
     start_id, eos_id = model.generation.decoder_start_id, model.generation.eos_id
     if start_id is None or eos_id is None:
         raise DecodingError(
-            f"expected decoder_start_id and eos_id in the model's generation.json; received {start_id} and {eos_id}: port it with its "
+            f"expected decoder_start_id and eos_id in the model's generation.json; received {start_id} and {eos_id}: "
+            "port it with its "
             "vocabularies, or give them by name"
         )
     return start_id, eos_id
@@ -31,12 +33,18 @@ def check_decoding(model: Model, decoding: DecodingConfig, longest_prefix: int =
     starts_and_ends(model)
     size, most = model.config.target_vocab_size, limit(model, "target")
     if decoding.beam_size > size:
-        raise DecodingError(f"beam_size must be at most the target vocabulary's {size} tokens; received {decoding.beam_size}")
+        raise DecodingError(
+            f"beam_size must be at most the target vocabulary's {size} tokens; received {decoding.beam_size}"
+        )
     if longest_prefix >= most:
-        raise DecodingError(f"prefix: expected at most {most - 1} tokens, so that there is room for another; received {longest_prefix}")
+        raise DecodingError(
+            f"prefix: expected at most {most - 1} tokens, so that there is room for another; received {longest_prefix}"
+        )
     room = min(decoding.max_new_tokens or most, most - longest_prefix)
     if decoding.min_new_tokens >= room:
-        raise DecodingError(f"min_new_tokens must be below the {room} that there is room for; received {decoding.min_new_tokens}")
+        raise DecodingError(
+            f"min_new_tokens must be below the {room} that there is room for; received {decoding.min_new_tokens}"
+        )
     forced = [i for i in (decoding.forced_bos_id, decoding.forced_eos_id) if i is not None]
     check_ids("target", [*decoding.bad_words, forced], size)
 
@@ -50,7 +58,8 @@ def check_ids(name: str, sequences: Sequence[Sequence[int]], size: int) -> None:
 
 
 def source_array(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]]) -> np.ndarray:
-    """[B, S]: as it is, or of lists padded. Raises DecodingError for other arrays, and ids outside of the vocabulary."""
+    """[B, S]: as it is, or of lists padded. Raises DecodingError for other arrays, and ids outside of the
+    vocabulary."""
     if isinstance(source_ids, np.ndarray) and source_ids.ndim != 2:
         raise DecodingError(f"source_ids: expected [B, S]; received {list(source_ids.shape)}")
     if isinstance(source_ids, np.ndarray) and source_ids.dtype.kind not in "iu":

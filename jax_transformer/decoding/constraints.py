@@ -9,7 +9,9 @@ from jax_transformer.decoding.decoding_config import DecodingConfig
 from jax_transformer.decoding.terms import Terms
 
 
-def constrained(decoding: DecodingConfig, terms: Terms, tokens: jax.Array, column: jax.Array, scores: jax.Array) -> jax.Array:
+def constrained(
+    decoding: DecodingConfig, terms: Terms, tokens: jax.Array, column: jax.Array, scores: jax.Array
+) -> jax.Array:
     """The scores [B, K, V] of the tokens for a column, -inf where they may not stand.
 
     As the processors of transformers' `generate` have it, and in their order.
@@ -19,7 +21,9 @@ def constrained(decoding: DecodingConfig, terms: Terms, tokens: jax.Array, colum
     """
     batch = len(scores)
     count = column - terms.forced_lengths(batch)  # [B]: tokens decoded before this one
-    history = jnp.concatenate([jnp.broadcast_to(terms.start_id, (*tokens.shape[:2], 1)).astype(tokens.dtype), tokens], axis=2)
+    history = jnp.concatenate(
+        [jnp.broadcast_to(terms.start_id, (*tokens.shape[:2], 1)).astype(tokens.dtype), tokens], axis=2
+    )
     if decoding.no_repeat_ngram:
         scores = _without_repeats(decoding.no_repeat_ngram, history, column + 1, scores)
     for words in decoding.bad_words:
@@ -34,7 +38,8 @@ def constrained(decoding: DecodingConfig, terms: Terms, tokens: jax.Array, colum
 
 
 def must_be(decoding: DecodingConfig, terms: Terms, column: jax.Array, batch: int) -> jax.Array:
-    """[B] bool: whether there is but one token for the column, by forced_bos_id or forced_eos_id: it counts as certain."""
+    """[B] bool: whether there is but one token for the column, by forced_bos_id or forced_eos_id: it counts as
+    certain."""
     now = jnp.zeros(batch, bool)
     for _, this in _forced(decoding, terms, column, batch):
         now |= this
@@ -53,13 +58,17 @@ def _without_repeats(size: int, history: jax.Array, length: jax.Array, scores: j
     rows, room = history.shape[:2], history.shape[2]
     if room < size:
         return scores
-    tail = jax.lax.dynamic_slice_in_dim(history, jnp.maximum(length - size + 1, 0), size - 1, axis=2)  # [B, K, size - 1]
+    tail = jax.lax.dynamic_slice_in_dim(
+        history, jnp.maximum(length - size + 1, 0), size - 1, axis=2
+    )  # [B, K, size - 1]
     starts = room - size + 1
     begins_alike = jnp.ones((*rows, starts), bool)
     for i in range(size - 1):
         begins_alike &= history[:, :, i : i + starts] == tail[:, :, i : i + 1]
     is_whole = jnp.arange(starts) + size <= length
-    ends = jnp.where(begins_alike & is_whole, history[:, :, size - 1 :], scores.shape[-1])  # beyond the vocabulary: dropped
+    ends = jnp.where(
+        begins_alike & is_whole, history[:, :, size - 1 :], scores.shape[-1]
+    )  # beyond the vocabulary: dropped
     batch, beams = jnp.arange(rows[0])[:, None, None], jnp.arange(rows[1])[None, :, None]
     return scores.at[batch, beams, ends].set(-jnp.inf, mode="drop")
 

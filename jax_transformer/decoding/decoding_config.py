@@ -18,30 +18,34 @@ OF_DRAWING = ("sampling", "temperature", "top_k", "top_p", "min_p")
 class DecodingConfig:
     """How sentences are decoded; validated once. One beam and no sampling is greedy decoding.
 
-    The score of a hypothesis is the sum of its tokens' log-probabilities, over what `length_penalty` p makes of its length n, the end token
-    counted and a forced prefix not: n^p (huggingface, floydhub), or ((5 + n) / 6)^p (gnmt; Wu et al. 2016, §7). A token that forced_bos_id
+    The score of a hypothesis is the sum of its tokens' log-probabilities, over what `length_penalty` p makes of its
+    length n, the end token
+    counted and a forced prefix not: n^p (huggingface, floydhub), or ((5 + n) / 6)^p (gnmt; Wu et al. 2016, §7). A token
+      that forced_bos_id
     or forced_eos_id asks for counts as certain, and in the length.
     """
 
     beam_size: int = 1
     """Hypotheses that are followed side by side."""
     num_return: int = 1
-    """Hypotheses of each sentence that are returned, the best first; of sampling, how many are drawn, whose cost grows with the square of
+    """Hypotheses of each sentence that are returned, the best first; of sampling, how many are drawn, whose cost grows
+    with the square of
     this: for hundreds, draw some at a time with other seeds."""
     max_new_tokens: int | None = None
     """Most tokens decoded, the end token included and a forced prefix not. None: as many as the model allows."""
     min_new_tokens: int = 0
     """The end token isn't decoded before so many others."""
     semantics: Semantics = "huggingface"
-    """Whose beam search: huggingface is `generate` of transformers 5; gnmt is the same with another penalty of length; floydhub's goes on
-    with beams that have ended until all have, and then compares them."""
+    """Whose beam search: huggingface is `generate` of transformers 5; gnmt is the same with another penalty of length;
+    floydhub's goes on with beams that have ended until all have, and then compares them."""
     length_penalty: float = 1.0
     """Above 0 favours long hypotheses."""
     early_stopping: bool | Literal["never"] = False
-    """When a sentence is done: true, with beam_size ended hypotheses; false, when what is under way, were it to end now, is worse than all
-    of these; "never", when it could not become better at any length."""
+    """When a sentence is done: true, with beam_size ended hypotheses; false, when what is under way, were it to end
+    now, is worse than all of these; "never", when it could not become better at any length."""
     renormalize: bool = False
-    """Of beams: the probabilities of the tokens that may come next are made to sum to 1, once those that may not are left out."""
+    """Of beams: the probabilities of the tokens that may come next are made to sum to 1, once those that may not are
+    left out."""
     no_repeat_ngram: int = 0
     """No sequence of so many tokens is decoded twice; 0 for no such rule."""
     bad_words: tuple[tuple[int, ...], ...] = ()
@@ -86,11 +90,13 @@ class DecodingConfig:
 
     @classmethod
     def for_model(cls, generation: GenerationConfig, **given: Any) -> DecodingConfig:
-        """How a model is decoded: as is given; where nothing is, as the model says; where it says nothing, by the defaults above.
+        """How a model is decoded: as is given; where nothing is, as the model says; where it says nothing, by the
+        defaults above.
 
-        What the model says is left out where it isn't meant: of drawing, unless tokens are drawn; of beams, where tokens are drawn or there
-        is one beam; of length_penalty and early_stopping, with other semantics than the model's. A beam_size that is given asks for no
-        drawing. Where one of max_new_tokens and min_new_tokens is given, the model's other one makes room.
+        What the model says is left out where it isn't meant: of drawing, unless tokens are drawn; of beams, where
+        tokens are drawn or there is one beam; of length_penalty and early_stopping, with other semantics than the
+        model's. A beam_size that is given asks for no drawing. Where one of max_new_tokens and min_new_tokens is given,
+        the model's other one makes room.
 
         Args:
           generation: what the model says.

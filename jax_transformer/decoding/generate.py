@@ -37,18 +37,22 @@ def generate(
 ) -> Generated:
     """Decodes a batch.
 
-    Targets are decoded with room for some tokens at first, and where some have not ended then, all go on with room for twice as many, so
-    that what is compiled depends on few lengths; the room changes no result.
+    Targets are decoded with room for some tokens at first, and where some have not ended then, all go on with room for
+    twice as many, so that what is compiled depends on few lengths; the room changes no result.
 
     Args:
-      source_ids: [B, S], padded, or a list of each sentence's ids, which is padded here. A sentence of pads alone gives nothing.
-      decoding: all of how to decode; by default, as the model says in its generation.json, which is greedily where that says nothing.
+      source_ids: [B, S], padded, or a list of each sentence's ids, which is padded here. A sentence of pads alone gives
+        nothing.
+      decoding: all of how to decode; by default, as the model says in its generation.json, which is greedily where that
+        says nothing.
       prefix_ids: of each sentence, ids that its hypotheses begin with.
-      sentence_numbers: what each sentence draws by, beside the seed; by default its row. So drawn, hypotheses don't depend on the batch.
+      sentence_numbers: what each sentence draws by, beside the seed; by default its row. So drawn, hypotheses don't
+        depend on the batch.
 
     Raises:
-      DecodingError: the model doesn't know how sentences begin and end; more beams than the vocabulary has tokens; ids outside of it; no
-        room for a token after a prefix, or for the least number of tokens; other numbers of prefixes than of sentences.
+      DecodingError: the model doesn't know how sentences begin and end; more beams than the vocabulary has tokens; ids
+        outside of it; no room for a token after a prefix, or for the least number of tokens; other numbers of prefixes
+        than of sentences.
       ValueError: a source longer than the position table allows.
     """
     decoding = decoding or DecodingConfig.for_model(model.generation)
@@ -62,15 +66,25 @@ def generate(
     check_count("prefix_ids", len(prefixes), count)
     check_count("sentence_numbers", len(numbers), count)
     if not count:
-        return Generated(np.zeros((0, decoding.num_return, 0), np.int32), np.zeros((0, decoding.num_return), np.float32))
+        return Generated(
+            np.zeros((0, decoding.num_return, 0), np.int32), np.zeros((0, decoding.num_return), np.float32)
+        )
     if count * decoding.num_rows == 1 and config.batch_rows_are_independent:
         # on a CPU, XLA multiplies by two rows thrice as fast as by one
-        source, prefixes, numbers = np.concatenate([source, np.full_like(source, config.source_pad_id)]), [*prefixes, []], [*numbers, 0]
+        source, prefixes, numbers = (
+            np.concatenate([source, np.full_like(source, config.source_pad_id)]),
+            [*prefixes, []],
+            [*numbers, 0],
+        )
     most = limit(model, "target")
-    max_new = np.minimum(min(decoding.max_new_tokens or most, most), most - np.array([len(ids) for ids in prefixes], int))
+    max_new = np.minimum(
+        min(decoding.max_new_tokens or most, most), most - np.array([len(ids) for ids in prefixes], int)
+    )
     terms = _terms(model, decoding, max_new, prefixes, numbers)
     program, weights = decoding.program(), weights_of(model)
-    search: Any = chains if decoding.sampling or (decoding.beam_size == 1 and decoding.semantics != "floydhub") else beam
+    search: Any = (
+        chains if decoding.sampling or (decoding.beam_size == 1 and decoding.semantics != "floydhub") else beam
+    )
     last = max(len(ids) + int(more) for ids, more in zip(prefixes, max_new, strict=True))
     room = round_length(min(2 * source.shape[1], last), last)
     under_way = _STARTS[search](config, program, weights, source, terms, room)
@@ -81,13 +95,17 @@ def generate(
         room = round_length(2 * room, last)
         under_way = under_way.grown(config, room)
     sequences, scores = under_way.hypotheses(terms)
-    return Generated(np.asarray(sequences[:count, : decoding.num_return]), np.asarray(scores[:count, : decoding.num_return]))
+    return Generated(
+        np.asarray(sequences[:count, : decoding.num_return]), np.asarray(scores[:count, : decoding.num_return])
+    )
 
 
 _STARTS = {search: jax.jit(search.start, static_argnames=("config", "decoding", "length")) for search in (chains, beam)}
 
 
-def _terms(model: Model, decoding: DecodingConfig, max_new: np.ndarray, prefixes: list[list[int]], numbers: list[int]) -> Terms:
+def _terms(
+    model: Model, decoding: DecodingConfig, max_new: np.ndarray, prefixes: list[list[int]], numbers: list[int]
+) -> Terms:
     start_id, eos_id = starts_and_ends(model)
     counts = np.arange(limit(model, "target") + 1, dtype=np.float64)  # so that the shape depends on the model alone
     base = (5 + counts) / 6 if decoding.semantics == "gnmt" else np.maximum(counts, 1)

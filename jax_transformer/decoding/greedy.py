@@ -32,13 +32,16 @@ def greedy(
       max_decode_length: most tokens decoded, the end token included.
 
     Returns:
-      Token ids [B, max_decode_length]: each row's tokens up to and with eos_id, pads after it. A row without eos_id was cut off.
+      Token ids [B, max_decode_length]: each row's tokens up to and with eos_id, pads after it. A row without eos_id was
+        cut off.
 
     Raises:
       ValueError: more tokens than the position table allows.
     """
     decoding = DecodingConfig()
-    terms = Terms.of_numbers(decoder_start_id, eos_id, config.target_pad_id, max_decode_length, jnp.ones(max_decode_length + 1))
+    terms = Terms.of_numbers(
+        decoder_start_id, eos_id, config.target_pad_id, max_decode_length, jnp.ones(max_decode_length + 1)
+    )
     weights = Weights.of(config, params)
     start = chains.start(config, decoding, weights, jnp.asarray(source_ids), terms, max_decode_length)
     return chains.run(config, decoding, weights, terms, start).tokens[:, 0]

@@ -1,4 +1,5 @@
-"""From pairs of sentences to how probable they are: batching by length, scoring, and putting the results back in order."""
+"""From pairs of sentences to how probable they are: batching by length, scoring, and putting the results back in
+order."""
 
 from __future__ import annotations
 
@@ -54,11 +55,14 @@ class PairScore:
         return perplexity(self.log_prob, len(self.token_log_probs))
 
 
-def score_pairs(model: Model, pairs: Iterable[tuple[str, str]], *, rows: int = 64, source_tag: str = "") -> Iterator[PairScore]:
-    """How probable each target is, its end counted, in order; a blank source, or too long a side, is a problem of that pair alone.
+def score_pairs(
+    model: Model, pairs: Iterable[tuple[str, str]], *, rows: int = 64, source_tag: str = ""
+) -> Iterator[PairScore]:
+    """How probable each target is, its end counted, in order; a blank source, or too long a side, is a problem of that
+    pair alone.
 
-    Pairs are read a few thousand at a time. Batches are padded to one of few shapes where padding changes nothing; otherwise pairs are
-    scored one by one.
+    Pairs are read a few thousand at a time. Batches are padded to one of few shapes where padding changes nothing;
+    otherwise pairs are scored one by one.
 
     Args:
       pairs: sources and targets; a blank target is an end alone.
@@ -99,7 +103,9 @@ def score_ids(
     check_at_least_1(rows=rows)
     check_count("target_ids", len(target_ids), len(source_ids))
     scores = [np.zeros(0)] * len(source_ids)
-    by_length = sorted(range(len(source_ids)), key=lambda i: (padded_length(model, len(source_ids[i])), len(target_ids[i])))
+    by_length = sorted(
+        range(len(source_ids)), key=lambda i: (padded_length(model, len(source_ids[i])), len(target_ids[i]))
+    )
 
     def fits(batch: list[int]) -> bool:
         longest = round_length(max(len(target_ids[i]) for i in batch), WITHOUT_TABLE)

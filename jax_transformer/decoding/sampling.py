@@ -10,7 +10,8 @@ from jax_transformer.decoding.terms import Drawing
 
 
 def draw(decoding: DecodingConfig, drawing: Drawing, column: jax.Array, logits: jax.Array) -> jax.Array:
-    """A token for each hypothesis, [B, K], of logits [B, K, V]: a function of these, the sentence's key, the column and the row among K."""
+    """A token for each hypothesis, [B, K], of logits [B, K, V]: a function of these, the sentence's key, the column and
+    the row among K."""
     logits = filtered(decoding, drawing, logits)
 
     def of_sentence(key: jax.Array, logits: jax.Array) -> jax.Array:
@@ -21,7 +22,8 @@ def draw(decoding: DecodingConfig, drawing: Drawing, column: jax.Array, logits: 
 
 
 def filtered(decoding: DecodingConfig, drawing: Drawing, logits: jax.Array) -> jax.Array:
-    """Logits over the temperature, -inf where top_k, top_p or min_p leaves a token out; in this order, each of what the others left."""
+    """Logits over the temperature, -inf where top_k, top_p or min_p leaves a token out; in this order, each of what the
+    others left."""
     logits = logits / drawing.temperature
     if decoding.top_k:
         least = jax.lax.top_k(logits, min(decoding.top_k, logits.shape[-1]))[0][..., -1:]

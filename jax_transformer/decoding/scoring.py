@@ -47,15 +47,19 @@ def perplexity(log_prob: float, tokens: int) -> float:
         return float(np.exp(-np.float64(log_prob) / tokens)) if tokens else math.nan
 
 
-def score(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]) -> Scores:
+def score(
+    model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
+) -> Scores:
     """The log-probabilities of targets, as decoding counts them.
 
     Args:
       source_ids: [B, S], padded, or a list of each sentence's ids.
-      target_ids: of each sentence, what its target is, without the start token and, if its end is to be counted, with the end token.
+      target_ids: of each sentence, what its target is, without the start token and, if its end is to be counted, with
+        the end token.
 
     Raises:
-      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a target longer than the position table.
+      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a target longer than the
+        position table.
     """
     config = model.config
     source = source_array(model, source_ids)
@@ -67,26 +71,37 @@ def score(model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target
         raise DecodingError(f"target_ids: expected at most {most} ids; received {max(lengths)}")
     targets = pad(target_ids, pad_id=config.target_pad_id, length=round_length(max(lengths, default=1), most))
     start_id, _ = starts_and_ends(model)
-    log_probs = np.asarray(_log_probs(config, params_of(model), source, targets, start_id, at_once=_sees_no_more(config, start_id)))
+    log_probs = np.asarray(
+        _log_probs(config, params_of(model), source, targets, start_id, at_once=_sees_no_more(config, start_id))
+    )
     return Scores(np.where(np.arange(targets.shape[1]) < lengths[:, None], log_probs, 0.0), lengths)
 
 
 def _sees_no_more(config: TransformerConfig, start_id: int) -> bool:
-    """Whether no token's logits depend on what follows it: a start that is hidden as padding attends to everything alike."""
+    """Whether no token's logits depend on what follows it: a start that is hidden as padding attends to everything
+    alike."""
     hides_start = config.while_decoding().decoder_padding == "keys" and start_id == decoder_padding_id(config)
     return config.cache_is_exact and not hides_start
 
 
 @partial(jax.jit, static_argnames=("config", "at_once"))
 def _log_probs(
-    config: TransformerConfig, params: Params, source_ids: jax.Array, target_ids: jax.Array, start_id: int, *, at_once: bool
+    config: TransformerConfig,
+    params: Params,
+    source_ids: jax.Array,
+    target_ids: jax.Array,
+    start_id: int,
+    *,
+    at_once: bool,
 ) -> jax.Array:
     """[B, T]: at once, or one after the other, as decoding has them."""
     starts = jnp.full((len(target_ids), 1), start_id, target_ids.dtype)
     inputs = jnp.concatenate([starts, target_ids[:, :-1]], axis=1)
     if at_once:
         encoder_output = functional.encode(config, params, source_ids)
-        return _chosen(functional.decode(config.while_decoding(), params, encoder_output, source_ids, inputs), target_ids)
+        return _chosen(
+            functional.decode(config.while_decoding(), params, encoder_output, source_ids, inputs), target_ids
+        )
 
     weights = cache.Weights.of(config, params)
 

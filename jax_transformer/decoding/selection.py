@@ -9,9 +9,11 @@ BLOCK = 128
 
 
 def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """The k largest along the last axis, in order, and their indices: scores [..., V] → [..., k] twice. Of equals the first comes first.
+    """The k largest along the last axis, in order, and their indices: scores [..., V] → [..., k] twice. Of equals the
+    first comes first.
 
-    `jax.lax.top_k` and `argmax` look at every score with its index, one after the other on a CPU. Maxima alone are fast: here those of
+    `jax.lax.top_k` and `argmax` look at every score with its index, one after the other on a CPU. Maxima alone are
+      fast: here those of
     blocks, of which the k with the largest hold the k largest scores.
     """
     size = scores.shape[-1]

@@ -60,7 +60,9 @@ class Terms(NamedTuple):
 
     def forced_lengths(self, batch: int) -> jax.Array:
         """[B]: how many ids each target is made to begin with."""
-        return jnp.zeros(batch, jnp.int32) if self.forced is None else jnp.sum(self.forced >= 0, axis=1, dtype=jnp.int32)
+        return (
+            jnp.zeros(batch, jnp.int32) if self.forced is None else jnp.sum(self.forced >= 0, axis=1, dtype=jnp.int32)
+        )
 
     def forced_at(self, column: jax.Array, batch: int) -> jax.Array:
         """[B]: the id that must stand in this column, or -1."""

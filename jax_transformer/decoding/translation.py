@@ -73,7 +73,8 @@ def translate(
       decoding, rows, source_tag, on_batch: as of `translate_each`.
 
     Raises:
-      TranslationError: a sentence is longer than the model takes, named by its number (from 1); and as `translate_each`.
+      TranslationError: a sentence is longer than the model takes, named by its number (from 1); and as
+        `translate_each`.
     """
     parts, problems = _parts(model, sentences, source_tag, split_long=False)
     if problems:
@@ -96,13 +97,15 @@ def translate_each(
     first_number: int = 0,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[Translation]:
-    """What becomes of each sentence, in order. Sentences of similar lengths are decoded together; that changes none of them.
+    """What becomes of each sentence, in order. Sentences of similar lengths are decoded together; that changes none of
+    them.
 
     Args:
       decoding, rows, batch_tokens: as of `generate_each`.
       source_tag: put before every sentence: tells a multilingual model the target language. "" for none.
       prefix: what every translation begins with.
-      split_long: translate a line that is longer than the model takes sentence by sentence, cut where sentences end in it.
+      split_long: translate a line that is longer than the model takes sentence by sentence, cut where sentences end in
+        it.
       first_number: of the first sentence, by which drawing differs from that of the others.
       on_batch: called after each batch with the number of sentences, or parts of such, that it held.
 
@@ -113,9 +116,15 @@ def translate_each(
     """
     parts, problems = _parts(model, sentences, source_tag, split_long)
     _fill(
-        model, parts, decoding, rows=rows, batch_tokens=batch_tokens, prefix_ids=_prefix_ids(model, prefix), first_number=first_number,
+        model,
+        parts,
+        decoding,
+        rows=rows,
+        batch_tokens=batch_tokens,
+        prefix_ids=_prefix_ids(model, prefix),
+        first_number=first_number,
         on_batch=on_batch,
-    )  # fmt: skip
+    )
     return [Translation(of_sentence, problems.get(i, "")) for i, of_sentence in enumerate(parts)]
 
 
@@ -123,13 +132,17 @@ def tokenizers_of(model: Model) -> tuple[Tokenizer, Tokenizer]:
     """Of source and target. Raises TranslationError for a model without them."""
     if model.source_tokenizer is None or model.target_tokenizer is None:
         raise TranslationError(
-            "expected a model with tokenizers; this one has none: train it here, or port it together with its vocabularies"
+            "expected a model with tokenizers; this one has none: train it here, or port it together with its "
+            "vocabularies"
         )
     return model.source_tokenizer, model.target_tokenizer
 
 
-def _parts(model: Model, sentences: Sequence[str], source_tag: str, split_long: bool) -> tuple[list[list[Part]], dict[int, str]]:
-    """The parts of each sentence, without hypotheses yet; and by the sentence's index what keeps it from being translated."""
+def _parts(
+    model: Model, sentences: Sequence[str], source_tag: str, split_long: bool
+) -> tuple[list[list[Part]], dict[int, str]]:
+    """The parts of each sentence, without hypotheses yet; and by the sentence's index what keeps it from being
+    translated."""
     tokenizer, most = tokenizers_of(model)[0], limit(model, "source")
     parts: list[list[Part]] = [[] for _ in sentences]
     problems = {}
@@ -139,18 +152,28 @@ def _parts(model: Model, sentences: Sequence[str], source_tag: str, split_long: 
         if len(ids) > most and split_long:
             texts = split_sentences(sentences[i])
             encoded = tokenizer.encode([text.rstrip() for text in texts], source_tag)
-            parts[i] = [Part(ids, text.rstrip(), text[len(text.rstrip()) :], []) for ids, text in zip(encoded, texts, strict=True)]
+            parts[i] = [
+                Part(ids, text.rstrip(), text[len(text.rstrip()) :], [])
+                for ids, text in zip(encoded, texts, strict=True)
+            ]
         longest = max(len(part.source_ids) for part in parts[i])
         if longest > most:
             parts[i] = []
-            problems[i] = f"expected at most {most} tokens, the model's longest; received {longest}" + " without an end" * split_long
+            problems[i] = (
+                f"expected at most {most} tokens, the model's longest; received {longest}"
+                + " without an end" * split_long
+            )
     return parts, problems
 
 
-def _fill(model: Model, parts: list[list[Part]], decoding: DecodingConfig | None, first_number: int = 0, **batching: Any) -> None:
+def _fill(
+    model: Model, parts: list[list[Part]], decoding: DecodingConfig | None, first_number: int = 0, **batching: Any
+) -> None:
     """Adds the hypotheses to the parts of each sentence; batching: as of `generate_each`."""
     flat = [(number, part) for number, of_sentence in enumerate(parts, first_number) for part in of_sentence]
-    found = generate_each(model, [part.source_ids for _, part in flat], decoding, numbers=[number for number, _ in flat], **batching)
+    found = generate_each(
+        model, [part.source_ids for _, part in flat], decoding, numbers=[number for number, _ in flat], **batching
+    )
     for (_, part), hypotheses in zip(flat, found, strict=True):
         texts = tokenizers_of(model)[1].decode([ids for ids, _ in hypotheses])
         part.hypotheses.extend(Hypothesis(text, *each) for text, each in zip(texts, hypotheses, strict=True))
@@ -161,5 +184,7 @@ def _prefix_ids(model: Model, prefix: str) -> list[int]:
     (ids,) = tokenizer.encode([prefix])
     if tokenizer.unk_id in ids:
         unknown = next(word for word in prefix.split() or [prefix] if tokenizer.unk_id in tokenizer.encode([word])[0])
-        raise TranslationError(f"prefix: expected tokens of the target vocabulary; received {unknown!r}, which it doesn't have")
+        raise TranslationError(
+            f"prefix: expected tokens of the target vocabulary; received {unknown!r}, which it doesn't have"
+        )
     return ids

@@ -1,7 +1,7 @@
 """A model's weights on the device, put there once for as long as the model is in use.
 
-The decoder's layers are there a second time, as single steps read them fastest. Changing `model.params` in place changes nothing here: take
-`dataclasses.replace(model, params=…)`.
+The decoder's layers are there a second time, as single steps read them fastest. Changing `model.params` in place
+changes nothing here: take `dataclasses.replace(model, params=…)`.
 """
 
 from __future__ import annotations

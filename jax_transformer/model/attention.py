@@ -92,13 +92,17 @@ def reference_attention(
     dropout_key: DropoutKey,
     exists: Mask = None,
 ) -> jax.Array:
-    """Softmax(query · key · scale + bias) · value, written out; logits and softmax in at least float32. Returns [B, Q, N, H].
+    """Softmax(query · key · scale + bias) · value, written out; logits and softmax in at least float32. Returns [B, Q,
+    N, H].
 
-    Masked logits are replaced by one finite value, so that a fully masked row attends to all keys alike: to all that exist, where `exists`
+    Masked logits are replaced by one finite value, so that a fully masked row attends to all keys alike: to all that
+      exist, where `exists`
     (as a mask) says that the others are room for keys to come.
     """
     wide = at_least_float32(query.dtype)
-    logits = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide) * attention_scale(config, query.shape[-1])
+    logits = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide) * attention_scale(
+        config, query.shape[-1]
+    )
     weights = attention_weights(config, logits, mask, bias, exists, tap)
     weights = dropout(weights, attention_dropout_rate(config), fold(dropout_key, Site.WEIGHTS))
     return jnp.einsum("BNQK,BKNH->BQNH", weights.astype(value.dtype), value)
@@ -118,14 +122,18 @@ def attention_weights(
     return tap("weights", jax.nn.softmax(tap("logits", logits), axis=-1))
 
 
-def fused_attention(config: TransformerConfig, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, bias: Bias) -> jax.Array:
+def fused_attention(
+    config: TransformerConfig, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, bias: Bias
+) -> jax.Array:
     """The same by `jax.nn.dot_product_attention`: no weights to look at, none dropped.
 
     Raises:
       ValueError: float64, which it would compute in float32.
     """
     if query.dtype == jnp.float64:
-        raise ValueError(f"attention_path={config.attention_path!r} computes in float32; float64 needs attention_path='reference'")
+        raise ValueError(
+            f"attention_path={config.attention_path!r} computes in float32; float64 needs attention_path='reference'"
+        )
     return jax.nn.dot_product_attention(
         query,
         key,

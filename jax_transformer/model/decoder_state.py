@@ -11,7 +11,8 @@ from jax_transformer.model.masks import Mask
 
 
 class LayerCache(NamedTuple):
-    """A decoder layer's keys and values. Heads come before tokens, so that attending to them needs no copy in another order."""
+    """A decoder layer's keys and values. Heads come before tokens, so that attending to them needs no copy in another
+    order."""
 
     self_keys: jax.Array  # [B, N, T K, H]: the K beams' of the first token, of the second, …
     self_values: jax.Array  # [B, N, T K, H]
@@ -42,7 +43,8 @@ class DecoderState(NamedTuple):
         return self.slots.shape[2]
 
     def exists(self) -> jax.Array:
-        """Which of the cached tokens are each beam's own, up to `position`: a mask [B, 1, K, T K], or one that can be broadcast to it."""
+        """Which of the cached tokens are each beam's own, up to `position`: a mask [B, 1, K, T K], or one that can be
+        broadcast to it."""
         is_past = jnp.arange(self.length) <= self.position
         if self.num_beams == 1:
             return is_past
@@ -53,7 +55,9 @@ class DecoderState(NamedTuple):
         """With the tokens at `position` counted in, before their keys and values are: is_real, attendable [B, K]."""
         own = jnp.broadcast_to(jnp.arange(self.num_beams, dtype=jnp.int32)[:, None], (*self.real_count.shape, 1))
         return self._replace(
-            key_is_real=jax.lax.dynamic_update_slice_in_dim(self.key_is_real, attendable[:, None], self.position, axis=1),
+            key_is_real=jax.lax.dynamic_update_slice_in_dim(
+                self.key_is_real, attendable[:, None], self.position, axis=1
+            ),
             slots=jax.lax.dynamic_update_slice_in_dim(self.slots, own, self.position, axis=2),
             real_count=self.real_count + is_real,
         )
@@ -79,7 +83,9 @@ class DecoderState(NamedTuple):
         )
 
 
-def empty_state(layers: list[tuple[jax.Array, jax.Array]], cross_mask: Mask, num_beams: int, length: int) -> DecoderState:
+def empty_state(
+    layers: list[tuple[jax.Array, jax.Array]], cross_mask: Mask, num_beams: int, length: int
+) -> DecoderState:
     """The state before the first token, of every layer's cross-attention keys and values [B, N, S, H]."""
     batch = len(layers[0][0])
     caches = []

@@ -45,7 +45,8 @@ def dropout(x: jax.Array, rate: float, key: DropoutKey) -> jax.Array:
 def _random_words(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Uniform 32-bit words: each element's index, mixed with one word of the key, twice.
 
-    Written out, because XLA fuses this into the product that follows: on a CPU that takes a fraction of the time of `jax.random.bits`.
+    Written out, because XLA fuses this into the product that follows: on a CPU that takes a fraction of the time of
+      `jax.random.bits`.
     """
     first, second = jax.random.bits(key, (2,), jnp.uint32)
     index = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)

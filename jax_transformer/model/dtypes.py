@@ -1,4 +1,5 @@
-"""The precision policy: parameters are kept wide, products use the compute dtype, norms and softmax at least float32."""
+"""The precision policy: parameters are kept wide, products use the compute dtype, norms and softmax at least
+float32."""
 
 from __future__ import annotations
 

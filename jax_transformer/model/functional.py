@@ -1,8 +1,9 @@
 """The only door to Flax: pure functions over a plain nested dict of arrays.
 
-`params` is a dict of dicts with string keys; leaves are arrays, those of `encoder/layers` and `decoder/layers` with a leading layer axis.
-The subtree `constants` (position tables, a bias that is a buffer) is carried along and not trained. Everything here may be called inside
-`jax.jit`, `jax.grad` and `jax.vmap`; called outside, each function compiles itself once per config and shape.
+`params` is a dict of dicts with string keys; leaves are arrays, those of `encoder/layers` and `decoder/layers` with a
+leading layer axis. The subtree `constants` (position tables, a bias that is a buffer) is carried along and not trained.
+Everything here may be called inside `jax.jit`, `jax.grad` and `jax.vmap`; called outside, each function compiles itself
+once per config and shape.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ def init_params(config: TransformerConfig, key: jax.Array) -> Params:
 @cache
 def _compiled_init(backend: str) -> Callable[[TransformerConfig, jax.Array], Params]:
     # runs once, so on a CPU the time goes into compiling it: without optimisation, less than half
-    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True} if backend == "cpu" else None
+    options = (
+        {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True} if backend == "cpu" else None
+    )
     return jax.jit(_init, static_argnums=0, compiler_options=options)
 
 
@@ -80,15 +83,19 @@ def apply(
     Args:
       dropout_key: a PRNG key; None computes without dropout.
       return_trace: also return every activation by name, in execution order.
-      masks: boolean masks (True = may attend, [B, 1, Q, K] or broadcastable, None = everything) in place of those that follow from the ids.
+      masks: boolean masks (True = may attend, [B, 1, Q, K] or broadcastable, None = everything) in place of those that
+        follow from the ids.
       add, replace: arrays added to, or put in place of, the activations of these names.
 
     Raises:
-      ValueError: more tokens than the position table allows; an intervention that names no activation or has the wrong shape; a trace
-        of weights asked of a fused attention path, which has none.
+      ValueError: more tokens than the position table allows; an intervention that names no activation or has the wrong
+        shape; a trace of weights asked of a fused attention path, which has none.
     """
     if return_trace and config.attention_path != "reference":
-        raise ValueError(f"return_trace needs attention_path='reference'; received {config.attention_path!r}, which computes no weights")
+        raise ValueError(
+            f"return_trace needs attention_path='reference'; received {config.attention_path!r}, which computes no "
+            "weights"
+        )
     tap = Tap(return_trace, add, replace)
     masks = make_masks(config, source_ids, decoder_input_ids) if masks is None else masks
     for name, mask in zip(("encoder_self", "decoder_self", "cross"), masks[:3], strict=True):
@@ -104,9 +111,15 @@ def apply(
 
 @partial(jax.jit, static_argnames="config")
 def encode(
-    config: TransformerConfig, params: Params, source_ids: jax.Array, *, dropout_key: jax.Array | None = None, mask: Mask = None
+    config: TransformerConfig,
+    params: Params,
+    source_ids: jax.Array,
+    *,
+    dropout_key: jax.Array | None = None,
+    mask: Mask = None,
 ) -> jax.Array:
-    """source_ids [B, S] → encoder_output [B, S, D]; `mask` as in `apply`, by default the one that follows from the ids."""
+    """source_ids [B, S] → encoder_output [B, S, D]; `mask` as in `apply`, by default the one that follows from the
+    ids."""
     mask = make_masks(config, source_ids, source_ids).encoder_self if mask is None else mask
     return _model(config, params).encode(source_ids, mask, Tap(), dropout_key)
 
@@ -122,7 +135,8 @@ def decode(
     dropout_key: jax.Array | None = None,
     masks: Masks | None = None,
 ) -> jax.Array:
-    """encoder_output [B, S, D], with the source_ids [B, S] it came from, and decoder_input_ids [B, T] → logits [B, T, V]."""
+    """encoder_output [B, S, D], with the source_ids [B, S] it came from, and decoder_input_ids [B, T] → logits [B, T,
+    V]."""
     masks = make_masks(config, source_ids, decoder_input_ids) if masks is None else masks
     model = _model(config, params)
     return model.unembed(model.decode(encoder_output, decoder_input_ids, masks, Tap(), dropout_key))
@@ -130,7 +144,12 @@ def decode(
 
 @partial(jax.jit, static_argnames="config")
 def hidden_states(
-    config: TransformerConfig, params: Params, source_ids: jax.Array, decoder_input_ids: jax.Array, *, dropout_key: jax.Array | None = None
+    config: TransformerConfig,
+    params: Params,
+    source_ids: jax.Array,
+    decoder_input_ids: jax.Array,
+    *,
+    dropout_key: jax.Array | None = None,
 ) -> jax.Array:
     """`apply` up to the head: source_ids [B, S] and decoder_input_ids [B, T] → the decoder's output [B, T, D]."""
     masks = make_masks(config, source_ids, decoder_input_ids)
@@ -156,14 +175,16 @@ def start_decoding(
     *,
     layers: list[Any] | None = None,
 ) -> DecoderState:
-    """The state from which at most `length` tokens are decoded one by one: every layer's cross-attention keys and values, and empty caches.
+    """The state from which at most `length` tokens are decoded one by one: every layer's cross-attention keys and
+    values, and empty caches.
 
     Args:
       num_beams: targets that are decoded of each source side by side, sharing its keys and values.
       layers: as of `decode_step`.
 
     Raises:
-      ValueError: the config's masks make decoding with a cache another function than decoding without; more than the position table allows.
+      ValueError: the config's masks make decoding with a cache another function than decoding without; more than the
+        position table allows.
     """
     if not config.cache_is_exact:
         raise ValueError(
@@ -172,7 +193,9 @@ def start_decoding(
             f"cross_padding={config.while_decoding().cross_padding!r}"
         )
     check_fits(config, config.decoder, "the decoder's input", (len(source_ids), length))
-    return _model(config, params).start_decoding(encoder_output, source_ids != config.source_pad_id, length, num_beams, layers)
+    return _model(config, params).start_decoding(
+        encoder_output, source_ids != config.source_pad_id, length, num_beams, layers
+    )
 
 
 @partial(jax.jit, static_argnames="config")

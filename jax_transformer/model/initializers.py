@@ -3,7 +3,8 @@
 xavier_uniform, kaiming_uniform: every matrix, embeddings included, and PyTorch's default for the rest, which is what
   `for p in model.parameters(): if p.dim() > 1: init(p)` gives (Glorot & Bengio 2010; He et al. 2015).
 torch: the defaults of nn.Linear and nn.Embedding.
-fairseq: embeddings and head N(0, 1/D) with a zero pad row, Xavier uniform elsewhere (gain 1/sqrt(2) for query, key and value), zero biases.
+fairseq: embeddings and head N(0, 1/D) with a zero pad row, Xavier uniform elsewhere (gain 1/sqrt(2) for query, key and
+  value), zero biases.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from jax_transformer.config import TransformerConfig
 
 
 class KeyStream:
-    """One key after the other, each a function of the first and of how many came before it. (nnx.Rngs counts in traced arrays, which took
-    half the time of tracing a model.)
+    """One key after the other, each a function of the first and of how many came before it. (nnx.Rngs counts in traced
+    arrays, which took half the time of tracing a model.)
     """
 
     def __init__(self, key: jax.Array) -> None:
@@ -29,7 +30,9 @@ class KeyStream:
         return jax.random.fold_in(self._key, self._count)
 
 
-def kernel(config: TransformerConfig, key: jax.Array, shape: tuple[int, ...], fan_in: int, fan_out: int, role: str = "") -> jax.Array:
+def kernel(
+    config: TransformerConfig, key: jax.Array, shape: tuple[int, ...], fan_in: int, fan_out: int, role: str = ""
+) -> jax.Array:
     """A projection's weights; role is "query_key_value", "head" or nothing."""
     if config.initializer == "fairseq" and role == "head":
         return jax.random.normal(key, shape, jnp.float32) / math.sqrt(fan_in)

@@ -1,4 +1,5 @@
-"""The layers of the two stacks (Vaswani et al. 2017, §3.1 and §3.3): each sublayer with its norm, dropout and residual."""
+"""The layers of the two stacks (Vaswani et al. 2017, §3.1 and §3.3): each sublayer with its norm, dropout and
+residual."""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ class FeedForward(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """What the sublayers of both stacks share: x + sublayer(norm(x)), or norm(x + sublayer(x)) with the norm placed after."""
+    """What the sublayers of both stacks share: x + sublayer(norm(x)), or norm(x + sublayer(x)) with the norm placed
+    after."""
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, sites: list[Site], keys: KeyStream) -> None:
         self.config = config
@@ -60,7 +62,11 @@ class Layer(nnx.Module):
             if site is Site.FEED_FORWARD:
                 self.feed_forward = FeedForward(config, stack, keys)
             else:
-                has_bias = config.position_kind == "relative_bias" and config.relative_bias_per_layer and site is Site.SELF_ATTENTION
+                has_bias = (
+                    config.position_kind == "relative_bias"
+                    and config.relative_bias_per_layer
+                    and site is Site.SELF_ATTENTION
+                )
                 setattr(self, name, Attention(config, stack, keys, has_bias))
             if config.norm_kind != "none":
                 setattr(self, f"{name}_norm", Norm(config))
@@ -115,15 +121,21 @@ class DecoderLayer(Layer):
     def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
         super().__init__(config, config.decoder, _sites(config, Site.SELF_ATTENTION, Site.CROSS_ATTENTION), keys)
 
-    def __call__(self, x: jax.Array, encoder_output: jax.Array, masks: Masks, bias: Bias, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+    def __call__(
+        self, x: jax.Array, encoder_output: jax.Array, masks: Masks, bias: Bias, tap: Tap, dropout_key: DropoutKey
+    ) -> jax.Array:
         """x [B, T, D], encoder_output [B, S, D] → [B, T, D]; `bias` as of the stack."""
         site = Site.SELF_ATTENTION
         h = self.before(site, x, tap)
-        y = self.self_attention(h, h, masks.decoder_self, bias, tap.scope("self_attention"), fold(dropout_key, site), masks.decoder_exists)
+        y = self.self_attention(
+            h, h, masks.decoder_self, bias, tap.scope("self_attention"), fold(dropout_key, site), masks.decoder_exists
+        )
         x = self.after(site, x, y, tap, dropout_key)
 
         site = Site.CROSS_ATTENTION
         h = self.before(site, x, tap)
-        y = self.cross_attention(h, encoder_output, masks.cross, None, tap.scope("cross_attention"), fold(dropout_key, site))
+        y = self.cross_attention(
+            h, encoder_output, masks.cross, None, tap.scope("cross_attention"), fold(dropout_key, site)
+        )
         x = self.after(site, x, y, tap, dropout_key)
         return self.transform(x, tap, dropout_key)

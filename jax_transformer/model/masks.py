@@ -1,4 +1,5 @@
-"""Boolean attention masks, True = may attend, derived from the ids by the config's rules (Vaswani et al. 2017, §3.2.3)."""
+"""Boolean attention masks, True = may attend, derived from the ids by the config's rules (Vaswani et al. 2017,
+§3.2.3)."""
 
 from __future__ import annotations
 
@@ -20,8 +21,8 @@ class Masks(NamedTuple):
     decoder_self: Mask
     cross: Mask
     decoder_exists: Mask = None
-    """Which of the decoder's tokens there are, True everywhere but for room that is left for tokens to come. What doesn't exist isn't
-    attended to by anything, not even where a row is fully masked."""
+    """Which of the decoder's tokens there are, True everywhere but for room that is left for tokens to come. What
+    doesn't exist isn't attended to by anything, not even where a row is fully masked."""
 
 
 def causal_mask(length: int) -> jax.Array:
@@ -30,7 +31,8 @@ def causal_mask(length: int) -> jax.Array:
 
 
 def padding_mask(query_is_real: jax.Array, key_is_real: jax.Array, cover: PaddingCover) -> Mask:
-    """The mask [B, 1, Q, K] (or broadcastable) that hides pads on the covered axes, from two boolean arrays [B, Q] and [B, K]."""
+    """The mask [B, 1, Q, K] (or broadcastable) that hides pads on the covered axes, from two boolean arrays [B, Q] and
+    [B, K]."""
     on_keys = key_is_real[:, None, None, :]
     on_queries = query_is_real[:, None, :, None]
     covers = {"keys": on_keys, "queries": on_queries, "both": on_keys & on_queries, "none": None}

@@ -1,5 +1,5 @@
-"""What tells positions apart: tables and the numbers that index them (Vaswani et al. 2017, §3.5, and the variants of other programs), and
-biases of the attention by distance (Raffel et al. 2020, §2.1).
+"""What tells positions apart: tables and the numbers that index them (Vaswani et al. 2017, §3.5, and the variants of
+other programs), and biases of the attention by distance (Raffel et al. 2020, §2.1).
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class RelativeBias(nnx.Module):
         self.embedding = nnx.Param(initializers.relative_bias(config, next(keys), stack.num_heads))
 
     def __call__(self, length: int, position: jax.Array | None = None) -> jax.Array:
-        """What the logits of `length` keys get, those of every query, [1, N, T, T], or of the one at `position`, [1, N, 1, T]."""
+        """What the logits of `length` keys get, those of every query, [1, N, T, T], or of the one at `position`, [1, N,
+        1, T]."""
         queries = jnp.arange(length)[:, None] if position is None else position[None, None]
         of_distances = self.embedding[...][relative_buckets(self.config, self.is_causal, length)]  # [2 T - 1, N]
         return jnp.moveaxis(of_distances[jnp.arange(length) - queries + length - 1], 2, 0)[None]
@@ -87,8 +88,8 @@ class RelativeBias(nnx.Module):
 def relative_buckets(config: TransformerConfig, is_causal: bool, length: int) -> np.ndarray:
     """The bucket of every distance from 1 - length to length - 1, of a key from its query: integers [2 length - 1].
 
-    Half of a direction's buckets have a distance each; the others divide those up to relative_max_distance evenly by their logarithm. Where
-    a distance falls between two is decided in float32, as T5's programs do.
+    Half of a direction's buckets have a distance each; the others divide those up to relative_max_distance evenly by
+    their logarithm. Where a distance falls between two is decided in float32, as T5's programs do.
     """
     offsets = np.arange(1 - length, length)
     buckets = config.relative_buckets if is_causal else config.relative_buckets // 2
@@ -96,6 +97,8 @@ def relative_buckets(config: TransformerConfig, is_causal: bool, length: int) ->
     first = np.where(offsets > 0, 0 if is_causal else buckets, 0)
     exact = buckets // 2
     ratio = np.maximum(distances, exact).astype(np.float32) / np.float32(exact)
-    share = np.log(ratio.astype(np.float64)).astype(np.float32) / np.float32(math.log(config.relative_max_distance / exact))
+    share = np.log(ratio.astype(np.float64)).astype(np.float32) / np.float32(
+        math.log(config.relative_max_distance / exact)
+    )
     far = exact + (share * np.float32(buckets - exact)).astype(np.int64)
     return first + np.where(distances < exact, distances, np.minimum(far, buckets - 1))

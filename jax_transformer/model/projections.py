@@ -24,7 +24,13 @@ class Projection(nnx.Module):
     """
 
     def __init__(
-        self, config: TransformerConfig, inputs: tuple[int, ...], outputs: tuple[int, ...], use_bias: bool, keys: KeyStream, role: str = ""
+        self,
+        config: TransformerConfig,
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        use_bias: bool,
+        keys: KeyStream,
+        role: str = "",
     ) -> None:
         self.config, self.inputs, self.use_bias = config, inputs, use_bias
         fan_in, fan_out = math.prod(inputs), math.prod(outputs)
@@ -38,9 +44,11 @@ class Projection(nnx.Module):
 
 
 def project_together(projections: Sequence[Projection], x: jax.Array) -> list[jax.Array]:
-    """x [..., *inputs] → [..., *outputs] of each projection, computed as one product; all take the same inputs and agree about bias.
+    """x [..., *inputs] → [..., *outputs] of each projection, computed as one product; all take the same inputs and
+    agree about bias.
 
-    The product is of two matrices, tokens by features, whatever the shapes: on a CPU, XLA computes the gradients of an einsum over three
+    The product is of two matrices, tokens by features, whatever the shapes: on a CPU, XLA computes the gradients of an
+      einsum over three
     and more axes through transposed copies of the activations, which takes a fifth of a training step.
     """
     first = projections[0]
@@ -50,11 +58,14 @@ def project_together(projections: Sequence[Projection], x: jax.Array) -> list[ja
     if first.use_bias:
         y = y + _concatenate([projection.bias[...].reshape(-1).astype(dtype) for projection in projections])
 
-    return _apart(y, x.shape[: x.ndim - len(inputs)], [projection.kernel.shape[len(inputs) :] for projection in projections])
+    return _apart(
+        y, x.shape[: x.ndim - len(inputs)], [projection.kernel.shape[len(inputs) :] for projection in projections]
+    )
 
 
 class StepProjections(nnx.Module):
-    """Projections of the same x as decoding computes them for a few tokens at a time: one product, with one kernel [outputs, inputs].
+    """Projections of the same x as decoding computes them for a few tokens at a time: one product, with one kernel
+    [outputs, inputs].
 
     A CPU's time then goes into reading the kernel. XLA reads it best as the left matrix of a product, by rows.
     """
@@ -85,7 +96,9 @@ class StepProjections(nnx.Module):
 def _apart(y: jax.Array, leading: tuple[int, ...], shapes: Sequence[tuple[int, ...]]) -> list[jax.Array]:
     """y [tokens, features], the features being those of several arrays → these, [*leading, *shape] each."""
     ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
-    return [part.reshape(*leading, *shape) for part, shape in zip(jnp.split(y, ends[:-1], axis=-1), shapes, strict=True)]
+    return [
+        part.reshape(*leading, *shape) for part, shape in zip(jnp.split(y, ends[:-1], axis=-1), shapes, strict=True)
+    ]
 
 
 def _concatenate(arrays: list[jax.Array]) -> jax.Array:

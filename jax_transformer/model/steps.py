@@ -26,17 +26,25 @@ class StepAttention(nnx.Module):
         if attention.config.attention_output:
             self.output = StepProjections([attention.output])
 
-    def attend(self, query: jax.Array, keys: jax.Array, values: jax.Array, mask: Mask, bias: Bias = None, exists: Mask = None) -> jax.Array:
+    def attend(
+        self, query: jax.Array, keys: jax.Array, values: jax.Array, mask: Mask, bias: Bias = None, exists: Mask = None
+    ) -> jax.Array:
         """`Attention.attend` to a cache: query [B, K, N, H], keys and values [B, N, T, H] → [B, K, D].
 
-        On a CPU few queries are multiplied and added up elementwise, which XLA fuses and spreads over the cores; its batched products of
-        small matrices take twice as long, but for one query.
+        On a CPU few queries are multiplied and added up elementwise, which XLA fuses and spreads over the cores; its
+        batched products of small matrices take twice as long, but for one query.
         """
         query = jnp.swapaxes(query, 1, 2)
         wide = at_least_float32(query.dtype)
-        logits = jax.lax.platform_dependent(query, keys, cpu=partial(_logits_of_few, wide=wide), default=partial(_logits, wide=wide))
-        weights = attention_weights(self.config, logits * attention_scale(self.config, query.shape[-1]), mask, bias, exists)
-        context = jax.lax.platform_dependent(weights.astype(values.dtype), values, cpu=_contexts_of_few, default=_contexts)
+        logits = jax.lax.platform_dependent(
+            query, keys, cpu=partial(_logits_of_few, wide=wide), default=partial(_logits, wide=wide)
+        )
+        weights = attention_weights(
+            self.config, logits * attention_scale(self.config, query.shape[-1]), mask, bias, exists
+        )
+        context = jax.lax.platform_dependent(
+            weights.astype(values.dtype), values, cpu=_contexts_of_few, default=_contexts
+        )
         context = jnp.swapaxes(context, 1, 2)
         return self.output(context) if self.config.attention_output else context.reshape(*context.shape[:2], -1)
 
@@ -103,8 +111,11 @@ class StepLayer(Layer):
                 if isinstance(part, Projection):
                     setattr(self.feed_forward, name, StepProjections([part]))
 
-    def __call__(self, x: jax.Array, cache: LayerCache, state: DecoderState, bias: Bias) -> tuple[jax.Array, LayerCache]:
-        """`DecoderLayer` of the K beams' tokens x [B, K, D] at state.position, the tokens before them being in the cache.
+    def __call__(
+        self, x: jax.Array, cache: LayerCache, state: DecoderState, bias: Bias
+    ) -> tuple[jax.Array, LayerCache]:
+        """`DecoderLayer` of the K beams' tokens x [B, K, D] at state.position, the tokens before them being in the
+        cache.
 
         Args:
           state: with these tokens counted in.

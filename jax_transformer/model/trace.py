@@ -1,6 +1,7 @@
 """Naming activations as they are computed, so that a forward pass can return them, or run with some of them changed.
 
-A `Tap` is an argument of the modules, made anew in every forward pass: nothing is stored in a module, and with an idle tap the compiled
+A `Tap` is an argument of the modules, made anew in every forward pass: nothing is stored in a module, and with an idle
+  tap the compiled
 program is the one without taps.
 """
 
@@ -12,7 +13,8 @@ from collections.abc import Mapping
 import jax
 
 Trace = OrderedDict[str, jax.Array]
-"""Activations by name, in execution order. (A jitted function returns a plain dict sorted by key, but keeps an OrderedDict's order.)"""
+"""Activations by name, in execution order. (A jitted function returns a plain dict sorted by key, but keeps an
+OrderedDict's order.)"""
 
 
 class Tap:
@@ -61,7 +63,8 @@ class Tap:
         return value
 
     def layers(self, stacked: Mapping[str, jax.Array], count: int) -> None:
-        """Files the activations of `count` layers that ran under one scan: `name` [L, ...] becomes `layers.{i}.name`."""
+        """Files the activations of `count` layers that ran under one scan: `name` [L, ...] becomes
+        `layers.{i}.name`."""
         for i in range(count):
             for name, values in stacked.items():
                 self.trace[f"{self._prefix}layers.{i}.{name}"] = values[i]

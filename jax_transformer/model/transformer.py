@@ -1,7 +1,7 @@
 """The two stacks and the whole model (Vaswani et al. 2017, figure 1).
 
-The parameters of a stack's layers are stacked: every leaf of `layers` has a leading layer axis, and the layers run under `lax.scan`, or one
-by one over slices of the same leaves.
+The parameters of a stack's layers are stacked: every leaf of `layers` has a leading layer axis, and the layers run
+under `lax.scan`, or one by one over slices of the same leaves.
 """
 
 from __future__ import annotations
@@ -57,8 +57,12 @@ class Constants(nnx.Module):
 
     def __init__(self, config: TransformerConfig) -> None:
         if config.position_kind == "sinusoidal":
-            self.encoder_positions = Constant(jnp.asarray(positions.sinusoid_table(config, config.encoder), jnp.float32))
-            self.decoder_positions = Constant(jnp.asarray(positions.sinusoid_table(config, config.decoder), jnp.float32))
+            self.encoder_positions = Constant(
+                jnp.asarray(positions.sinusoid_table(config, config.encoder), jnp.float32)
+            )
+            self.decoder_positions = Constant(
+                jnp.asarray(positions.sinusoid_table(config, config.decoder), jnp.float32)
+            )
         if config.head_bias == "buffer":
             self.head_bias = Constant(jnp.zeros(config.target_vocab_size, jnp.float32))
 
@@ -67,7 +71,11 @@ class Stack(nnx.Module):
     """What encoder and decoder share: embedding the tokens, running the layers, and the final norm."""
 
     def __init__(
-        self, config: TransformerConfig, stack: StackConfig, make_layer: Callable[[TransformerConfig, KeyStream], Layer], keys: KeyStream
+        self,
+        config: TransformerConfig,
+        stack: StackConfig,
+        make_layer: Callable[[TransformerConfig, KeyStream], Layer],
+        keys: KeyStream,
     ) -> None:
         self.config, self.stack = config, stack
         self.layers = stack_layers(lambda keys: make_layer(config, keys), stack.num_layers, keys)
@@ -80,7 +88,9 @@ class Stack(nnx.Module):
         if config.final_norm:
             self.final_norm = Norm(config)
 
-    def embed(self, vectors: jax.Array, table: jax.Array | None, numbers: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+    def embed(
+        self, vectors: jax.Array, table: jax.Array | None, numbers: jax.Array, tap: Tap, dropout_key: DropoutKey
+    ) -> jax.Array:
         """Token vectors [B, T, D] plus the rows `numbers` of the position table, normed and dropped out."""
         x = tap("token_embedding", vectors)
         if self.stack.embedding_norm == "before_positions":
@@ -95,11 +105,16 @@ class Stack(nnx.Module):
         return dropout(tap("embedding", x), rate, fold(dropout_key, Site.EMBEDDING))
 
     def bias(self, length: int, tap: Tap, position: jax.Array | None = None) -> Bias:
-        """What the self-attention logits of every layer get, as `RelativeBias` gives it; None if nothing, or what each layer has itself."""
+        """What the self-attention logits of every layer get, as `RelativeBias` gives it; None if nothing, or what each
+        layer has itself."""
         return tap("position_bias", self.relative_bias(length, position)) if hasattr(self, "relative_bias") else None
 
     def run(
-        self, x: jax.Array, call: Callable[[Any, jax.Array, Tap, DropoutKey], jax.Array], tap: Tap, dropout_key: DropoutKey
+        self,
+        x: jax.Array,
+        call: Callable[[Any, jax.Array, Tap, DropoutKey], jax.Array],
+        tap: Tap,
+        dropout_key: DropoutKey,
     ) -> jax.Array:
         """Runs `call(layer, x, tap, key)` for every layer, then the final norm."""
         graph, parameters = nnx.split(self.layers)
@@ -126,7 +141,9 @@ class Stack(nnx.Module):
                 if tap.record or tap.intervenes:
                     x = run_layer(x, layer_parameters, i, layer_tap)
                 else:
-                    x = rematerialise(self.config, partial(run_layer, index=i, layer_tap=layer_tap))(x, layer_parameters)
+                    x = rematerialise(self.config, partial(run_layer, index=i, layer_tap=layer_tap))(
+                        x, layer_parameters
+                    )
         return self.finish(x, tap, dropout_key)
 
     def finish(self, x: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
@@ -134,7 +151,9 @@ class Stack(nnx.Module):
         return dropout(tap("output", x), self.config.output_dropout_rate, fold(dropout_key, Site.OUTPUT))
 
 
-def rematerialise(config: TransformerConfig, run_layer: Callable[..., Any], prevent_cse: bool = True) -> Callable[..., Any]:
+def rematerialise(
+    config: TransformerConfig, run_layer: Callable[..., Any], prevent_cse: bool = True
+) -> Callable[..., Any]:
     """`run_layer`, of which the backward pass computes again what the config says (Chen et al. 2016)."""
     if config.remat == "none":
         return run_layer
@@ -177,7 +196,9 @@ class Transformer(nnx.Module):
             features, vocabulary = (config.d_model,), (config.target_vocab_size,)
             self.head = Projection(config, features, vocabulary, config.head_bias == "parameter", keys, "head")
         elif config.head_bias == "parameter":
-            self.head_bias = nnx.Param(initializers.bias(config, next(keys), (config.target_vocab_size,), config.d_model))
+            self.head_bias = nnx.Param(
+                initializers.bias(config, next(keys), (config.target_vocab_size,), config.d_model)
+            )
 
     def encode(self, source_ids: jax.Array, mask: Mask, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
         """source_ids [B, S] → [B, S, D]."""
@@ -189,14 +210,20 @@ class Transformer(nnx.Module):
         x = self.encoder.embed(vectors, self._table("encoder"), numbers, tap, key)
         return self.encoder.run(x, lambda layer, x, tap, key: layer(x, mask, bias, tap, key), tap, key)
 
-    def decode(self, encoder_output: jax.Array, decoder_input_ids: jax.Array, masks: Masks, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
+    def decode(
+        self, encoder_output: jax.Array, decoder_input_ids: jax.Array, masks: Masks, tap: Tap, dropout_key: DropoutKey
+    ) -> jax.Array:
         """encoder_output [B, S, D], decoder_input_ids [B, T] → decoder output [B, T, D]."""
         positions.check_fits(self.config, self.config.decoder, "decoder_input_ids", decoder_input_ids.shape)
         stack_tap, key = tap.scope("decoder"), fold(dropout_key, Site.DECODER)
         numbers = positions.position_numbers(self.config, decoder_input_ids, self.config.target_pad_id)
         bias = self.decoder.bias(decoder_input_ids.shape[1], stack_tap)
-        x = self.decoder.embed(self._target_embedding(decoder_input_ids), self._table("decoder"), numbers, stack_tap, key)
-        return self.decoder.run(x, lambda layer, x, tap, key: layer(x, encoder_output, masks, bias, tap, key), stack_tap, key)
+        x = self.decoder.embed(
+            self._target_embedding(decoder_input_ids), self._table("decoder"), numbers, stack_tap, key
+        )
+        return self.decoder.run(
+            x, lambda layer, x, tap, key: layer(x, encoder_output, masks, bias, tap, key), stack_tap, key
+        )
 
     def unembed(self, x: jax.Array) -> jax.Array:
         """x [B, T, D] → logits [B, T, V]."""
@@ -205,7 +232,8 @@ class Transformer(nnx.Module):
         return logits if bias is None else logits + bias.astype(x.dtype)
 
     def head_arrays(self) -> tuple[jax.Array, jax.Array | None]:
-        """Kernel [D, V] and bias [V] of the head, in the parameters' dtype; the kernel is scaled where the config asks for it."""
+        """Kernel [D, V] and bias [V] of the head, in the parameters' dtype; the kernel is scaled where the config asks
+        for it."""
         kernel = self._target_embedding.embedding[...].T if self.config.tie_head else self.head.kernel[...]
         kernel = kernel / math.sqrt(self.config.d_model) if self.config.scale_head else kernel
         if self.config.head_bias == "none":
@@ -221,7 +249,12 @@ class Transformer(nnx.Module):
         return [nnx.state(StepLayer(nnx.merge(graph, layer))) for layer in slices]
 
     def start_decoding(
-        self, encoder_output: jax.Array, source_is_real: jax.Array, length: int, num_beams: int, layers: list[Any] | None
+        self,
+        encoder_output: jax.Array,
+        source_is_real: jax.Array,
+        length: int,
+        num_beams: int,
+        layers: list[Any] | None,
     ) -> DecoderState:
         """The state before the first of at most `length` tokens: encoder_output [B, S, D], source_is_real [B, S]."""
         steps = [nnx.merge(_step_graph(self.config), parameters) for parameters in layers or self.decoder_layers()]

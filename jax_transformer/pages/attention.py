@@ -50,7 +50,9 @@ class Alignment(NamedTuple):
     """The decoder layer that tells."""
 
 
-def render(model: str, source: Sentence, target: Sentence, maps: dict[str, Maps], alignment: Alignment, shown: dict[str, Any]) -> str:
+def render(
+    model: str, source: Sentence, target: Sentence, maps: dict[str, Maps], alignment: Alignment, shown: dict[str, Any]
+) -> str:
     """The page as text.
 
     Args:
@@ -69,7 +71,9 @@ def render(model: str, source: Sentence, target: Sentence, maps: dict[str, Maps]
         "alignment": alignment._asdict(),
         "shown": shown,
     }
-    return assemble(f"Attention · {source.text}", data, style=TEMPLATE / STYLE, scripts=[TEMPLATE / name for name in SCRIPTS])
+    return assemble(
+        f"Attention · {source.text}", data, style=TEMPLATE / STYLE, scripts=[TEMPLATE / name for name in SCRIPTS]
+    )
 
 
 def packed(weights: np.ndarray) -> str:

@@ -1,7 +1,7 @@
 """Assembling a page: its data stands in it as JSON, which its script draws.
 
-Every page has page.html around it, page.css and the scripts SHARED before its own, light and dark colours, and a policy that lets nothing
-run or load but this script.
+Every page has page.html around it, page.css and the scripts SHARED before its own, light and dark colours, and a policy
+that lets nothing run or load but this script.
 """
 
 from __future__ import annotations
@@ -41,12 +41,16 @@ def assemble(title: str, data: Any, *, style: Path, scripts: Sequence[Path]) -> 
         "script": script,
     }
     template = (HERE / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)  # in one pass: what the data holds is never a placeholder
+    return re.sub(
+        r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template
+    )  # in one pass: what the data holds is never a placeholder
 
 
 def write_page(path: Path, page: str) -> None:
     """Writes the page under a temporary name first: a reader sees the old file or the new one, whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # of this process: a run and a command may write at once
+    temporary = path.with_name(
+        f".{path.name}.{os.getpid()}.tmp"
+    )  # of this process: a run and a command may write at once
     try:
         temporary.write_text(page, encoding="utf-8")
         os.replace(temporary, path)
@@ -55,7 +59,8 @@ def write_page(path: Path, page: str) -> None:
 
 
 def embedded_json(value: Any) -> str:
-    """JSON that can stand in a <script> element: no character of it can end the element or begin a comment. NaN becomes null."""
+    """JSON that can stand in a <script> element: no character of it can end the element or begin a comment. NaN becomes
+    null."""
     text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")

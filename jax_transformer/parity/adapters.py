@@ -42,29 +42,35 @@ def capture(
     first, second = observe(module, inputs), observe(module, inputs)
     for name, tensor in first.items():
         if name not in second or not torch.equal(torch.nan_to_num(tensor), torch.nan_to_num(second[name])):
-            raise ParityError(f"expected the same values when the module is run again; {name} differs: does it draw random numbers?")
-    arrays = {name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy() for name, tensor in first.items()}
+            raise ParityError(
+                f"expected the same values when the module is run again; {name} differs: does it draw random numbers?"
+            )
+    arrays = {
+        name: (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy() for name, tensor in first.items()
+    }
     if path is not None:
         widened = {name: "bfloat16" for name, tensor in first.items() if tensor.dtype == torch.bfloat16}
         save_arrays(path, arrays, {"framework": f"torch {torch.__version__}", "widened": widened})
     return arrays
 
 
-def observe(module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any], *, keep_gradients: bool = False) -> dict[str, torch.Tensor]:
+def observe(
+    module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any], *, keep_gradients: bool = False
+) -> dict[str, torch.Tensor]:
     """What one forward pass computes inside a module, in the order in which it is done.
 
-    - `PATH`: what the submodule at that path returned. Of several tensors each gets a number (`attention.0`), of a mapping its key. The
-      module's own is `output` (or, if a submodule has that path, `output#own`).
+    - `PATH`: what the submodule at that path returned. Of several tensors each gets a number (`attention.0`), of a
+      mapping its key. The module's own is `output` (or, if a submodule has that path, `output#own`).
     - `PATH@input`: the first tensor that it was called with.
-    - `PATH@logits`, `PATH@weights`: what a softmax read and gave, of those that are done while this submodule runs and none inside it; of
-      the second one, `PATH@logits#2`. PyTorch's fused attentions are taken apart for this.
+    - `PATH@logits`, `PATH@weights`: what a softmax read and gave, of those that are done while this submodule runs and
+      none inside it; of the second one, `PATH@logits#2`. PyTorch's fused attentions are taken apart for this.
 
-    Of a submodule that is called again, the calls are numbered from 2 on (`norm#2`, `norm#2@input`). A submodule that has several paths
-    goes by its first.
+    Of a submodule that is called again, the calls are numbered from 2 on (`norm#2`, `norm#2@input`). A submodule that
+    has several paths goes by its first.
 
     Args:
-      keep_gradients: runs with gradients, and returns the tensors that the pass itself made, not copies of them: after `backward()` from
-        what the module returned, each that a parameter leads to has its `.grad`.
+      keep_gradients: runs with gradients, and returns the tensors that the pass itself made, not copies of them: after
+        `backward()` from what the module returned, each that a parameter leads to has its `.grad`.
 
     Raises:
       ParityError: with keep_gradients, a tensor that was changed in place after it was seen.
@@ -124,7 +130,8 @@ class _Notes:
             for name, tensor in self.found.items():
                 if _version(tensor) != self._versions[name]:
                     raise ParityError(
-                        f"{name} is changed in place after it is computed, so that its gradient can't be told: capture() shows it"
+                        f"{name} is changed in place after it is computed, so that its gradient can't be told: "
+                        "capture() shows it"
                     )
                 if tensor.requires_grad:
                     tensor.retain_grad()

@@ -28,7 +28,8 @@ class Kept(NamedTuple):
 
     arrays: dict[str, np.ndarray]
     notes: dict[str, Any]
-    """What was said of them when they were saved: the framework; under `widened`, the dtypes of those that are kept in a wider one."""
+    """What was said of them when they were saved: the framework; under `widened`, the dtypes of those that are kept in
+    a wider one."""
 
 
 def save_arrays(path: str | os.PathLike[str], arrays: Arrays, notes: Mapping[str, Any] | None = None) -> None:
@@ -56,13 +57,16 @@ def read_arrays(path: str | os.PathLike[str]) -> Kept:
     """The arrays of an .npz by name, in their order.
 
     Raises:
-      ParityError: no such file; no .npz, or a damaged one; an array of objects, which would run code to be read; none at all.
+      ParityError: no such file; no .npz, or a damaged one; an array of objects, which would run code to be read; none
+        at all.
     """
     try:
         with open(path, "rb") as stream:
             file = np.load(stream, allow_pickle=False)
             if isinstance(file, np.ndarray):
-                raise ParityError(f"{path}: expected an .npz of named arrays; received a single array. Save it with numpy.savez.")
+                raise ParityError(
+                    f"{path}: expected an .npz of named arrays; received a single array. Save it with numpy.savez."
+                )
             arrays = {name: _read(path, file, name) for name in file.files}
     except FileNotFoundError:
         raise ParityError(f"{path}: expected an .npz of named arrays; there is no such file") from None
@@ -82,7 +86,9 @@ def _read(path: str | os.PathLike[str], file: Any, name: str) -> np.ndarray:
     try:
         return file[name]
     except ValueError:
-        raise ParityError(f"{path}: {name}: expected numbers; received an array of objects, which isn't read, as it may run code") from None
+        raise ParityError(
+            f"{path}: {name}: expected numbers; received an array of objects, which isn't read, as it may run code"
+        ) from None
 
 
 def _storable(name: str, array: np.ndarray) -> np.ndarray:

@@ -12,7 +12,9 @@ from jax_transformer.parity.report import PASSED, Report
 from jax_transformer.parity.stages import compare_stage
 
 
-def assert_parity(candidate: Arrays, reference: Arrays, *, truth: Arrays | None = None, tolerance: float | None = None) -> None:
+def assert_parity(
+    candidate: Arrays, reference: Arrays, *, truth: Arrays | None = None, tolerance: float | None = None
+) -> None:
     """Passes if every array of both sides is within its gate.
 
     Args:
@@ -20,10 +22,12 @@ def assert_parity(candidate: Arrays, reference: Arrays, *, truth: Arrays | None 
       truth, tolerance: as of `compare_stage`.
 
     Raises:
-      AssertionError: something differs, or nothing follows: names without a partner, no criterion, values that are not finite. Its text is
-        the report.
+      AssertionError: something differs, or nothing follows: names without a partner, no criterion, values that are not
+        finite. Its text is the report.
     """
-    report = Report("candidate", "reference", (compare_stage("arrays", candidate, reference, truth=truth, tolerance=tolerance),))
+    report = Report(
+        "candidate", "reference", (compare_stage("arrays", candidate, reference, truth=truth, tolerance=tolerance),)
+    )
     if report.exit_code != PASSED:
         text = io.StringIO()
         show(report, Console(file=text, width=120, highlight=False))

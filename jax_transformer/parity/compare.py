@@ -47,7 +47,8 @@ def compare(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | No
     """Compares two arrays of equal shape, in float64.
 
     Args:
-      where: boolean, broadcastable to them; only where it is True are they compared, in errors and in the RMS of the reference.
+      where: boolean, broadcastable to them; only where it is True are they compared, in errors and in the RMS of the
+        reference.
 
     Raises:
       ValueError: the shapes differ, or nothing is left to compare.
@@ -68,7 +69,9 @@ def _of_all(b: np.ndarray, difference: np.ndarray) -> Comparison:
     """All positions of finite arrays; large ones are many, so that little is made of them on the way."""
     size, worst = _rms(b), int(difference.argmax())
     largest = float(difference.flat[worst])
-    return Comparison(_ratio(_rms(difference), size), _ratio(largest, size), _index(worst, b.shape), largest == 0.0, 0, 0, b.size)
+    return Comparison(
+        _ratio(_rms(difference), size), _ratio(largest, size), _index(worst, b.shape), largest == 0.0, 0, 0, b.size
+    )
 
 
 def _of_some(a: np.ndarray, b: np.ndarray, difference: np.ndarray, where: np.ndarray | None) -> Comparison:
@@ -99,7 +102,8 @@ def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def relative_rms(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | None = None) -> float:
-    """‖candidate − reference‖ / ‖reference‖; 0 for equal arrays of zeros, infinite for others against zeros, nan for non-finite values."""
+    """‖candidate − reference‖ / ‖reference‖; 0 for equal arrays of zeros, infinite for others against zeros, nan for
+    non-finite values."""
     return compare(candidate, reference, where).relative_rms
 
 
@@ -111,7 +115,8 @@ def max_error(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | 
 def float32_rule(
     candidate32: np.ndarray, reference32: np.ndarray, truth64: np.ndarray, where: np.ndarray | None = None
 ) -> PrecisionVerdict:
-    """Whether a float32 candidate is as near to the truth as a float32 reference is, within the factors of `tolerances`.
+    """Whether a float32 candidate is as near to the truth as a float32 reference is, within the factors of
+    `tolerances`.
 
     The truth is the reference run in float64 on the same float32 weights and inputs.
 
@@ -124,14 +129,21 @@ def float32_rule(
 def precision_rule(
     candidate: np.ndarray, reference: np.ndarray, truth64: np.ndarray, dtype: str, where: np.ndarray | None = None
 ) -> PrecisionVerdict:
-    """float32_rule for any dtype of `tolerances.UNIT_ROUNDOFF`; the truth is run on weights and inputs rounded to that dtype.
+    """float32_rule for any dtype of `tolerances.UNIT_ROUNDOFF`; the truth is run on weights and inputs rounded to that
+    dtype.
 
     Arrays that were computed in bfloat16 may be kept in float32, which NumPy has.
     """
     kept = {"bfloat16": ("bfloat16", "float32")}.get(dtype, (dtype,))
-    for what, array, expected in (("candidate", candidate, kept), ("reference", reference, kept), ("truth", truth64, ("float64",))):
+    for what, array, expected in (
+        ("candidate", candidate, kept),
+        ("reference", reference, kept),
+        ("truth", truth64, ("float64",)),
+    ):
         if np.asarray(array).dtype.name not in expected:
-            raise ValueError(f"precision_rule: expected a {expected[0]} {what}; received {np.asarray(array).dtype.name}")
+            raise ValueError(
+                f"precision_rule: expected a {expected[0]} {what}; received {np.asarray(array).dtype.name}"
+            )
     of_candidate, of_reference = compare(candidate, truth64, where), compare(reference, truth64, where)
     floor = tolerances.FLOOR_ROUNDOFFS * tolerances.UNIT_ROUNDOFF[dtype]
     allowed_rms = tolerances.FACTOR_RMS * max(of_reference.relative_rms, floor)
@@ -147,14 +159,17 @@ def precision_rule(
 
 
 def _rms(values: np.ndarray) -> float:
-    """Root of the mean square, which may be larger than the root of the largest float64: masked logits are the lowest number there is."""
+    """Root of the mean square, which may be larger than the root of the largest float64: masked logits are the lowest
+    number there is."""
     flat = values.reshape(-1)
     with np.errstate(over="ignore"):
         squares = float(np.dot(flat, flat))
     if 1e-200 < squares < np.inf:  # what was too small to be squared is nothing beside it
         return math.sqrt(squares / flat.size)
     scale = np.abs(flat).max()
-    return float(scale * np.sqrt(np.mean(np.square(flat / scale)))) if scale > 0 and np.isfinite(scale) else float(scale)
+    return (
+        float(scale * np.sqrt(np.mean(np.square(flat / scale)))) if scale > 0 and np.isfinite(scale) else float(scale)
+    )
 
 
 def _ratio(error: float, size: float) -> float:

@@ -27,7 +27,8 @@ WIDE = 110
 
 
 def show(report: Report, console: Console) -> None:
-    """Prints the verdict, what diverged and why, the stages, what was compared in execution order, and the environment."""
+    """Prints the verdict, what diverged and why, the stages, what was compared in execution order, and the
+    environment."""
     _print(_headline(report), console, STYLES[report.verdict])
     _print_facts([("doubt", doubt) for doubt in report.doubts], console)
     for facts in filter(None, [_local(report), *told(report)]):
@@ -46,9 +47,12 @@ def show(report: Report, console: Console) -> None:
 
 
 def _tabled(report: Report) -> list[Stage]:
-    """The stages whose arrays are listed: those that don't pass; of a report without any, those with something to see."""
+    """The stages whose arrays are listed: those that don't pass; of a report without any, those with something to
+    see."""
     failing = [stage for stage in report.stages if stage.rows and stage.verdict != "passed"]
-    return failing or [stage for stage in report.stages if any(row.error is not None and not row.error.exact for row in stage.rows)]
+    return failing or [
+        stage for stage in report.stages if any(row.error is not None and not row.error.exact for row in stage.rows)
+    ]
 
 
 def _print(text: str, console: Console, style: str = "") -> None:
@@ -89,8 +93,10 @@ def _local(report: Report) -> list[Fact]:
     if report.faults or depth is None:
         return []
     measured = {
-        "propagated": depth.propagated, "local of the candidate": depth.local_candidate, "local of the reference": depth.local_reference,
-    }  # fmt: skip
+        "propagated": depth.propagated,
+        "local of the candidate": depth.local_candidate,
+        "local of the reference": depth.local_reference,
+    }
     return [("error", ", ".join(f"{name} {value:.2e}" for name, value in measured.items() if not math.isnan(value)))]
 
 
@@ -165,7 +171,11 @@ def _cells(row: Row) -> dict[str, str]:
     if error is None:
         return cells
     place = "" if error.exact else str(list(error.worst_index))
-    numbers = {"rel. RMS": _number(error.relative_rms), "max": _number(error.max_error), "× gate": _times(row.times_allowed)}
+    numbers = {
+        "rel. RMS": _number(error.relative_rms),
+        "max": _number(error.max_error),
+        "× gate": _times(row.times_allowed),
+    }
     return cells | numbers | {"at": place}
 
 

@@ -1,4 +1,5 @@
-"""The faults of a report for a terminal: each cause once, with the nodes at which it stands, and what it does to the logits."""
+"""The faults of a report for a terminal: each cause once, with the nodes at which it stands, and what it does to the
+logits."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ def facts(faults: Sequence[Fault]) -> list[Fact]:
     found = [
         ("cause", f"{first.finding.cause}, at {len(names)} node{'s' if many else ''} of the {first.side}"),
         ("nodes" if many else "node", f"{', '.join(names[:MOST_NODES])}{more} ({seen})"),
-        ("error", f"local {first.finding.local_error:.2e}, propagated {first.propagated_error:.2e}{', at the first' if many else ''}"),
+        (
+            "error",
+            f"local {first.finding.local_error:.2e}, propagated "
+            f"{first.propagated_error:.2e}{', at the first' if many else ''}",
+        ),
         *_certainty(faults),
     ]
     if first.finding.told_apart_by:
@@ -65,7 +70,10 @@ def _certainty(faults: Sequence[Fault]) -> list[Fact]:
 def _margin(fault: Fault) -> float:
     """How many times the residual the runner-up's is; of what has no cause, how much the nearest variant leaves."""
     assert fault.finding.runner_up is not None
-    residual, other = max((match.residual for match in fault.finding.matches), default=1.0), fault.finding.runner_up.residual
+    residual, other = (
+        max((match.residual for match in fault.finding.matches), default=1.0),
+        fault.finding.runner_up.residual,
+    )
     return other / residual if residual > 0 else math.inf
 
 

@@ -1,4 +1,5 @@
-"""Why a candidate decodes other tokens, or scores them otherwise: by decoding the same sentences in float64 with every known fault."""
+"""Why a candidate decodes other tokens, or scores them otherwise: by decoding the same sentences in float64 with every
+known fault."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class Forgiven(NamedTuple):
     place: int
     """Its first token that differs."""
     margin: float
-    """How near the truth's two best were to each other: in that place or, with several beams, at the nearest of the sentence's choices."""
+    """How near the truth's two best were to each other: in that place or, with several beams, at the nearest of the
+    sentence's choices."""
     allowed: float
 
 
@@ -33,7 +35,8 @@ class Explanation(NamedTuple):
     forgiven: tuple[Forgiven, ...] = ()
     """Of these nothing more is judged: neither what follows that choice nor the scores."""
     forgiven_as: tuple[str, ...] = ()
-    """Variants by which the forgiven sentences, too, are exactly as they were received: such as another choice among equals."""
+    """Variants by which the forgiven sentences, too, are exactly as they were received: such as another choice among
+    equals."""
 
 
 def explain_decoding(
@@ -71,7 +74,10 @@ def explain_decoding(
     return Explanation(finding, truth.forgiven)
 
 
-MORE = "the scores of the hypotheses, which were not given, or more sentences that are decoded otherwise: by so few nothing is named"
+MORE = (
+    "the scores of the hypotheses, which were not given, or more sentences that are decoded otherwise: by so few "
+    "nothing is named"
+)
 
 
 class _Judgement(NamedTuple):
@@ -83,7 +89,8 @@ class _Judgement(NamedTuple):
     """[B]: neither right nor forgiven."""
     forgiven: tuple[Forgiven, ...]
     distance: tuple[float, float]
-    """The share of all tokens that stand at or behind the first difference of their sentence; and the largest error of a score."""
+    """The share of all tokens that stand at or behind the first difference of their sentence; and the largest error of
+    a score."""
 
     @property
     def residual(self) -> float:
@@ -91,16 +98,26 @@ class _Judgement(NamedTuple):
         return self.distance[0] or self.distance[1]
 
 
-def _judged(problem: DecodingProblem, decoded: Decoded, received: np.ndarray, scores: np.ndarray | None, allowed: float) -> _Judgement:
+def _judged(
+    problem: DecodingProblem, decoded: Decoded, received: np.ndarray, scores: np.ndarray | None, allowed: float
+) -> _Judgement:
     expected, received = _aligned(decoded.sequences, received, problem.rule.pad_id)
     differs = expected != received
     same = ~differs.any(axis=1)
-    first = np.where(same, expected.shape[1], differs.argmax(axis=1)) if expected.shape[1] else np.zeros(len(expected), int)
+    first = (
+        np.where(same, expected.shape[1], differs.argmax(axis=1)) if expected.shape[1] else np.zeros(len(expected), int)
+    )
     margins = np.where(same, np.inf, _margins(problem, decoded, first))
     is_near = margins <= allowed
-    errors = np.zeros(len(received)) if scores is None else np.abs(scores - decoded.scores) / np.maximum(1.0, np.abs(decoded.scores))
+    errors = (
+        np.zeros(len(received))
+        if scores is None
+        else np.abs(scores - decoded.scores) / np.maximum(1.0, np.abs(decoded.scores))
+    )
     is_right = same & (errors <= tolerances.HYPOTHESIS_SCORE)
-    forgiven = tuple(Forgiven(int(row), int(first[row]), float(margins[row]), allowed) for row in np.flatnonzero(is_near))
+    forgiven = tuple(
+        Forgiven(int(row), int(first[row]), float(margins[row]), allowed) for row in np.flatnonzero(is_near)
+    )
     lengths = np.maximum(_lengths(expected, problem.rule.pad_id), _lengths(received, problem.rule.pad_id))
     share = 1.0 - np.minimum(first, lengths).sum() / max(lengths.sum(), 1)
     error = float(np.where(np.isnan(errors), np.inf, errors)[same].max(initial=0.0))
@@ -108,7 +125,8 @@ def _judged(problem: DecodingProblem, decoded: Decoded, received: np.ndarray, sc
 
 
 def _margins(problem: DecodingProblem, decoded: Decoded, places: np.ndarray) -> np.ndarray:
-    """Of each sentence, what decided on the token in this place: with several beams, any choice before the end may have."""
+    """Of each sentence, what decided on the token in this place: with several beams, any choice before the end may
+    have."""
     if problem.rule.beam_size > 1:
         return decoded.margins.min(axis=1, initial=np.inf)
     margins = np.concatenate([decoded.margins, np.full((len(places), 1), np.inf)], axis=1)
@@ -166,7 +184,8 @@ def _told_apart_by(fitting: list[Outcome], has_scores: bool) -> str:
 
 def _scored_apart(fitting: list[Outcome]) -> bool:
     return any(
-        (np.abs(one.decoded.scores - other.decoded.scores) > tolerances.HYPOTHESIS_SCORE).any() for one, other in combinations(fitting, 2)
+        (np.abs(one.decoded.scores - other.decoded.scores) > tolerances.HYPOTHESIS_SCORE).any()
+        for one, other in combinations(fitting, 2)
     )
 
 
@@ -176,14 +195,16 @@ def _checked(
     received = np.asarray(received)
     if received.ndim != 2 or len(received) != problem.count or received.dtype.kind not in "iu":
         raise ParityError(
-            f"decoded tokens: expected integers of shape [{problem.count}, T], the best hypothesis of each sentence; received "
+            f"decoded tokens: expected integers of shape [{problem.count}, T], the best hypothesis of each sentence; "
+            "received "
             f"{received.dtype} of shape {list(received.shape)}"
         )
     if scores is not None:
         scores = np.asarray(scores)
         if scores.shape != (problem.count,) or scores.dtype.kind != "f":
             raise ParityError(
-                f"scores of decoded sentences: expected floating-point numbers of shape [{problem.count}]; received {scores.dtype} of "
+                f"scores of decoded sentences: expected floating-point numbers of shape [{problem.count}]; received "
+                f"{scores.dtype} of "
                 f"shape {list(scores.shape)}"
             )
     if not 0.0 <= logit_floor < np.inf:

@@ -1,4 +1,5 @@
-"""The catalogue of faults of decoding: other searches, and other tokens, positions and masks for the model to go by, as programs have."""
+"""The catalogue of faults of decoding: other searches, and other tokens, positions and masks for the model to go by, as
+programs have."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ class DecodingProblem:
     """None: only the logits are known, and nothing of positions, masks and padding can be tried."""
 
     @classmethod
-    def of_model(cls, rule: DecodeRule, config: TransformerConfig, params: Mapping[str, Any], source_ids: np.ndarray) -> DecodingProblem:
+    def of_model(
+        cls, rule: DecodeRule, config: TransformerConfig, params: Mapping[str, Any], source_ids: np.ndarray
+    ) -> DecodingProblem:
         """Raises ValueError as `logits_of_model` does."""
         logits_of = remembered(logits_of_model(config, params, source_ids))
         return cls(rule, logits_of, len(source_ids), DecodedModel(config, params, source_ids))
@@ -64,7 +67,9 @@ class DecodingProblem:
     def under(self, **changes: Any) -> Decoded:
         """With a model of which some fields of the config read otherwise."""
         config, params, source_ids = self.known_model
-        return decode(self.rule, logits_of_model(dataclasses.replace(config, **changes), params, source_ids), self.count)
+        return decode(
+            self.rule, logits_of_model(dataclasses.replace(config, **changes), params, source_ids), self.count
+        )
 
     def replacing(self, replace: Mapping[str, Callable[[Captured], np.ndarray]]) -> Decoded:
         """With other activations or masks. Raises ValueError where the model doesn't have them."""
@@ -152,13 +157,19 @@ def _scores(rule: DecodeRule) -> Iterator[Variant]:
     if rule.length_penalty:
         yield _ruled("end token not counted in the length", LENGTHS, counts_end=False)
         yield _ruled("start token counted in the length", LENGTHS, counts_start=True)
-        yield _ruled("start token counted in the length, the end token not", cut_off, counts_start=True, counts_end=False)
+        yield _ruled(
+            "start token counted in the length, the end token not", cut_off, counts_start=True, counts_end=False
+        )
         yield _ruled("length penalty multiplied by", LENGTHS, length_penalty=-rule.length_penalty)
         (other,) = PENALTIES.keys() - {rule.semantics}
         yield _ruled(f"length penalty {PENALTIES[other]}", LENGTHS, semantics=other)
     for power in POWERS:
         if power != rule.length_penalty:
-            yield _ruled(f"length penalty p = {power:g}" if power else "length penalty not applied", LENGTHS, length_penalty=power)
+            yield _ruled(
+                f"length penalty p = {power:g}" if power else "length penalty not applied",
+                LENGTHS,
+                length_penalty=power,
+            )
     yield _ruled("scores without log-softmax", "several beams, and the scores", normalizes=False)
 
 
@@ -177,11 +188,17 @@ def _searches(rule: DecodeRule) -> Iterator[Variant]:
         return
     for early_stopping, name in STOPS.items():
         if early_stopping != rule.early_stopping:
-            yield _ruled(name, "hypotheses that end early, next to others under way that become better", early_stopping=early_stopping)
+            yield _ruled(
+                name,
+                "hypotheses that end early, next to others under way that become better",
+                early_stopping=early_stopping,
+            )
     ends = "hypotheses that end next to more probable ones that go on"
     yield _ruled("looks at as many ways to go on as beams, not at twice as many", ends, candidates=1)
     yield _ruled("hypotheses end that are not among the best ways to go on", ends, any_rank_ends=True)
-    yield _ruled("hypotheses that have ended go on", "hypotheses that end before others that are better", keeps_ended=True)
+    yield _ruled(
+        "hypotheses that have ended go on", "hypotheses that end before others that are better", keeps_ended=True
+    )
     yield _ruled("cache not reordered with the beams", "beams that change places", reorders_cache=False)
     yield _ruled("sources tiled, not repeated, for the beams", "several sentences", tiles_sources=True)
 
@@ -194,7 +211,11 @@ def _ends(rule: DecodeRule) -> Iterator[Variant]:
     yield _ruled("end token ends nothing", "a batch in which every sentence ends early", eos_ends=False)
     if rule.beam_size == 1:
         yield Variant("sentences that have ended go on until all have", early, _until_all_have_ended)
-        yield Variant("sentences that have ended go on until all have, not in the scores", early, _until_all_have_ended_but_for_scores)
+        yield Variant(
+            "sentences that have ended go on until all have, not in the scores",
+            early,
+            _until_all_have_ended_but_for_scores,
+        )
     yield _ruled("one token more at most", "sentences that are cut off", max_new_tokens=rule.max_new_tokens + 1)
     yield _ruled("one token fewer at most", "sentences that are cut off", max_new_tokens=rule.max_new_tokens - 1)
 
@@ -214,7 +235,9 @@ def _prefixes(rule: DecodeRule) -> Iterator[Variant]:
             yield _ruled(f"starts with {starts.get(index, f'id {index}')}", "any sentences", decoder_start_id=index)
     longer = "targets of several tokens"
     seen = f"{longer} after a start token that is not hidden as padding"
-    yield Variant("start token missing once there are others", seen, partial(DecodingProblem.fed, change=_without_start))
+    yield Variant(
+        "start token missing once there are others", seen, partial(DecodingProblem.fed, change=_without_start)
+    )
     yield Variant("start token fed twice", "any sentences", partial(DecodingProblem.fed, change=_with_start_twice))
     yield Variant("newest token not fed", longer, partial(DecodingProblem.fed, change=_without_newest))
 
@@ -263,7 +286,8 @@ def _seeing(problem: DecodingProblem, sees: Callable[[np.ndarray, np.ndarray], n
 
 
 def _at_other_positions(problem: DecodingProblem, by: int) -> Decoded:
-    """The first token where it is and the others one off: an index of the cache that is counted up too early, or too late."""
+    """The first token where it is and the others one off: an index of the cache that is counted up too early, or too
+    late."""
     config, params, _ = problem.known_model
     changes = {
         node.name: partial(SHIFTED[node.kind], config=config, params=params, node=node, by=by)
@@ -273,16 +297,22 @@ def _at_other_positions(problem: DecodingProblem, by: int) -> Decoded:
     return problem.replacing(changes)
 
 
-def _shifted_positions(captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int) -> np.ndarray:
+def _shifted_positions(
+    captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int
+) -> np.ndarray:
     numbers = formulas.position_numbers(config, captured["decoder_input_ids"], "decoder").copy()
     numbers[:, 1:] += by
     return formulas.rows(parameter(params, node.parameters["table"]), numbers)
 
 
-def _shifted_bias(captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int) -> np.ndarray:
+def _shifted_bias(
+    captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int
+) -> np.ndarray:
     """Of queries that are one off, and keys that aren't."""
     length = captured["decoder_input_ids"].shape[1]
-    bias = node.compute(config, {"ids": np.zeros((1, length + 1), int)}, {"embedding": parameter(params, node.parameters["embedding"])})
+    bias = node.compute(
+        config, {"ids": np.zeros((1, length + 1), int)}, {"embedding": parameter(params, node.parameters["embedding"])}
+    )
     queries = np.arange(length)
     return bias[:, :, np.where(queries > 0, queries + by, 0), :length]
 
@@ -297,13 +327,24 @@ def _padding(config: TransformerConfig) -> Iterator[Variant]:
     decoding = config.while_decoding()
     padded, hidden = "sources with padding", "a start token that is padding, or targets with padding inside"
     if decoding.cross_padding != "none":
-        yield _masked("source's padding visible while decoding", padded, cross_padding="none", decoding_cross_padding=None)
+        yield _masked(
+            "source's padding visible while decoding", padded, cross_padding="none", decoding_cross_padding=None
+        )
     if decoding.decoder_padding == "none":
-        yield _masked("target's padding hidden while decoding", hidden, decoder_padding="keys", decoding_decoder_padding=None)
+        yield _masked(
+            "target's padding hidden while decoding", hidden, decoder_padding="keys", decoding_decoder_padding=None
+        )
     else:
-        yield _masked("target's padding visible while decoding", hidden, decoder_padding="none", decoding_decoder_padding=None)
+        yield _masked(
+            "target's padding visible while decoding", hidden, decoder_padding="none", decoding_decoder_padding=None
+        )
     if decoding != config:
-        yield _masked("masks of training while decoding", f"{padded}; {hidden}", decoding_decoder_padding=None, decoding_cross_padding=None)
+        yield _masked(
+            "masks of training while decoding",
+            f"{padded}; {hidden}",
+            decoding_decoder_padding=None,
+            decoding_cross_padding=None,
+        )
 
 
 def _masked(name: str, shows_on: str, **changes: Any) -> Variant:

@@ -1,8 +1,12 @@
-"""Which nodes of a model compute something else than they should, and what: by replaying each on the model's own inputs.
+"""Which nodes of a model compute something else than they should, and what: by replaying each on the model's own
+inputs.
 
-The graph of the truth is walked in execution order. A node that was captured is compared with what should have been made of those before
-it, and then stands for itself, so that what follows is judged by what it was fed: every fault is found, whatever the others do. Nodes that
-weren't captured are computed; a fault among them shows at the next one that was, and each variant of each of them is tried.
+The graph of the truth is walked in execution order. A node that was captured is compared with what should have been
+made of those before
+it, and then stands for itself, so that what follows is judged by what it was fed: every fault is found, whatever the
+  others do. Nodes that
+weren't captured are computed; a fault among them shows at the next one that was, and each variant of each of them is
+tried.
 """
 
 from __future__ import annotations
@@ -37,7 +41,8 @@ class Step:
     known: Arrays
     """Everything before it, captured or else computed, by name."""
     fits: bool = True
-    """Whether what was captured can stand for what should be there; what can't, as its shape is another, is replaced by that."""
+    """Whether what was captured can stand for what should be there; what can't, as its shape is another, is replaced by
+    that."""
 
 
 def diagnose(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> list[Finding]:
@@ -79,7 +84,8 @@ def walk(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays)
 
 
 def _fits(received: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether others can be computed of it: as a mask of one that broadcasts with it, as numbers of those that broadcast to it."""
+    """Whether others can be computed of it: as a mask of one that broadcasts with it, as numbers of those that
+    broadcast to it."""
     try:
         shape = np.broadcast_shapes(received.shape, expected.shape)
     except ValueError:
@@ -107,14 +113,19 @@ def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any], ca
     found.sort(key=lambda pair: pair[1].residual)
     within = [pair for pair in found if pair[1].residual <= tolerances.FLOAT64_RELATIVE_RMS]
     within.sort(key=lambda pair: pair[1].variant.count(", "))  # variants of one change first
-    others = [match for _, match in found if match.residual > tolerances.FLOAT64_RELATIVE_RMS and np.isfinite(match.residual)]
+    others = [
+        match for _, match in found if match.residual > tolerances.FLOAT64_RELATIVE_RMS and np.isfinite(match.residual)
+    ]
     place = within[0][0] if within else step.node
     return Finding(place.name, place.kind, step.error, _told(within, place), others[0] if others else None)
 
 
 def _told(within: Sequence[tuple[Node, Match]], place: Node) -> tuple[Match, ...]:
     """The matches; those at another node than the first say where."""
-    return tuple(match if node is place else match._replace(variant=f"{match.variant} (at {node.name})") for node, match in within)
+    return tuple(
+        match if node is place else match._replace(variant=f"{match.variant} (at {node.name})")
+        for node, match in within
+    )
 
 
 def _replay(node: Node, config: TransformerConfig, params: Mapping[str, Any], known: Arrays) -> Replay:
@@ -124,9 +135,15 @@ def _replay(node: Node, config: TransformerConfig, params: Mapping[str, Any], kn
 
 
 def _carried(
-    value: np.ndarray, node: Node, chain: Sequence[Node], config: TransformerConfig, params: Mapping[str, Any], known: Arrays
+    value: np.ndarray,
+    node: Node,
+    chain: Sequence[Node],
+    config: TransformerConfig,
+    params: Mapping[str, Any],
+    known: Arrays,
 ) -> np.ndarray | None:
-    """What the last node of the chain becomes, if this one has that value; None where it doesn't depend on it, or can't be computed."""
+    """What the last node of the chain becomes, if this one has that value; None where it doesn't depend on it, or can't
+    be computed."""
     changed: dict[str, np.ndarray] = {node.name: value}
     for follower in chain:
         if not changed.keys().isdisjoint(follower.inputs.values()):
@@ -139,12 +156,12 @@ def _carried(
 
 
 def distance(received: np.ndarray, expected: np.ndarray, where: np.ndarray | None = None) -> float:
-    """The relative RMS; of masks the share that differs. Infinite where shapes differ, or what is not finite does; NaN for NaN is
-    no difference, as a node that is fed NaN gives it.
+    """The relative RMS; of masks the share that differs. Infinite where shapes differ, or what is not finite does; NaN
+    for NaN is no difference, as a node that is fed NaN gives it.
 
     Args:
-      where: boolean, broadcastable; inside and outside of it are compared apart, and the larger counts: next to the fill values of masked
-        logits nothing else would.
+      where: boolean, broadcastable; inside and outside of it are compared apart, and the larger counts: next to the
+        fill values of masked logits nothing else would.
     """
     try:
         shape = np.broadcast_shapes(received.shape, expected.shape)

@@ -1,4 +1,5 @@
-"""What a diagnosis says: which node of which side computes something else than it should, and what it computes instead."""
+"""What a diagnosis says: which node of which side computes something else than it should, and what it computes
+instead."""
 
 from __future__ import annotations
 

@@ -11,13 +11,16 @@ if TYPE_CHECKING:
     from jax_transformer.parity.arrays import Arrays
 
 MASKED_BELOW = -5000.0
-"""Every value that is known to stand for a masked logit is -1e4 or less, -inf included; computed ones are nowhere near."""
+"""Every value that is known to stand for a masked logit is -1e4 or less, -inf included; computed ones are nowhere
+near."""
 
 
 def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarray]:
-    """Those masks that a model of this config has and `named` hasn't, from the logits of the first layer's attentions; True = may attend.
+    """Those masks that a model of this config has and `named` hasn't, from the logits of the first layer's attentions;
+    True = may attend.
 
-    In the shape that our trace has: [B, 1, Q, K], with 1 for an axis that the config's padding doesn't go by and that makes no difference;
+    In the shape that our trace has: [B, 1, Q, K], with 1 for an axis that the config's padding doesn't go by and that
+      makes no difference;
     of heads that have masks of their own [B, N, Q, K].
 
     Args:
@@ -25,7 +28,10 @@ def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarra
     """
     covers: dict[str, tuple[str, PaddingCover]] = {
         "encoder_self": ("encoder.layers.0.self_attention.logits", config.encoder_padding),
-        "decoder_self": ("decoder.layers.0.self_attention.logits", "both" if config.decoder_causal else config.decoder_padding),
+        "decoder_self": (
+            "decoder.layers.0.self_attention.logits",
+            "both" if config.decoder_causal else config.decoder_padding,
+        ),
         "cross": ("decoder.layers.0.cross_attention.logits", config.cross_padding),
     }
     found = {

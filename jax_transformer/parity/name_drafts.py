@@ -1,4 +1,5 @@
-"""A first draft of a map of names, from shapes, words and order: to be read and corrected by whoever knows the model."""
+"""A first draft of a map of names, from shapes, words and order: to be read and corrected by whoever knows the
+model."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ Key = TypeVar("Key")
 
 HEADER = """\
 # A DRAFT, made from shapes and from the words in names. It is a guess and proves nothing: read every line.
-# Lines that are commented out are unsure. Of each, take the name that is right (others that fit stand beside it) and remove the "#".
-# {i} stands for a layer's number. Axes: the reference's -> ours.
+# Lines that are commented out are unsure. Of each, take the name that is right (others that fit stand beside it) and
+# remove the "#". {i} stands for a layer's number. Axes: the reference's -> ours.
 """
 
 
@@ -34,7 +35,8 @@ def draft(reference: Names, ours: Names) -> str:
 
     Args:
       reference: activations as `capture` names them; parameters by their names in the state_dict.
-      ours: activations by the names of our trace; parameters by path, those of a layer with its number, as in `encoder/layers/…/kernel[0]`.
+      ours: activations by the names of our trace; parameters by path, those of a layer with its number, as in
+        `encoder/layers/…/kernel[0]`.
     """
     activations = _propose(reference.activations, ours.activations, _fit_activation)
     parameters = _propose(reference.parameters, _in_usual_order(ours.parameters), _fit_parameter)
@@ -103,8 +105,8 @@ def _propose(theirs: Shapes, ours: Shapes, judge: Judge) -> tuple[list[_Proposal
 
 
 def _items(shapes: Shapes, number: re.Pattern[str], counts: Iterable[int] | None) -> list[_Item]:
-    """Names that differ in a layer's number alone as one: the first number in them of which there are all, from 0 on, and (where `counts`
-    are given) as many as these."""
+    """Names that differ in a layer's number alone as one: the first number in them of which there are all, from 0 on,
+    and (where `counts` are given) as many as these."""
     groups: dict[str, dict[int, str]] = {}
     templates: dict[str, list[str]] = {}
     for name in shapes:
@@ -116,7 +118,12 @@ def _items(shapes: Shapes, number: re.Pattern[str], counts: Iterable[int] | None
     def is_whole(template: str) -> bool:
         group = groups[template]
         alike = len({tuple(shapes[name]) for name in group.values()}) == 1
-        return len(group) > 1 and set(group) == set(range(len(group))) and alike and (counts is None or len(group) in counts)
+        return (
+            len(group) > 1
+            and set(group) == set(range(len(group)))
+            and alike
+            and (counts is None or len(group) in counts)
+        )
 
     items: dict[_Item, None] = {}
     for name, shape in shapes.items():
@@ -184,7 +191,8 @@ def _of_parameter(name: str) -> Concepts:
 
 
 def _axes(name: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> str | None:
-    """The equation that makes a leaf of this shape of their tensor, empty if they are the same; None: no usual one does."""
+    """The equation that makes a leaf of this shape of their tensor, empty if they are the same; None: no usual one
+    does."""
     *_, module, leaf = ("", *re.sub(r"\[[^\]]*\]$", "", name).split("/"))
     equations = {
         ("kernel", 2): "O I -> I O",
@@ -202,7 +210,9 @@ def _axes(name: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> str | No
         return ""
     if [size for size in theirs if size != 1] == list(ours):
         letters = iter("PQRST"[: len(ours)])
-        return " ".join("1" if size == 1 else next(letters) for size in theirs) + " -> " + " ".join("PQRST"[: len(ours)])
+        return (
+            " ".join("1" if size == 1 else next(letters) for size in theirs) + " -> " + " ".join("PQRST"[: len(ours)])
+        )
     return None
 
 
@@ -211,16 +221,24 @@ def _fit_activation(theirs: _Item, ours: _Item) -> _Fit | None:
     last = ours.name.rpartition(".")[2]
     is_of_softmax = last in ("logits", "weights") and "." in ours.name
     reads = {"context": "output", "hidden": "output", "embedding": ""}
-    suits = what.startswith(last) if is_of_softmax else (what == "" and last != "context") or (what == "input" and last in reads)
+    suits = (
+        what.startswith(last)
+        if is_of_softmax
+        else (what == "" and last != "context") or (what == "input" and last in reads)
+    )
     if ours.name.startswith("mask.") or not suits or not differ_in_grouping(theirs.shape, ours.shape):
         return None
     name = ours.name.removesuffix(last) + reads[last] if what == "input" else ours.name
     their_words, our_words = _of_activation(path, _place_theirs(path)), _of_activation(name, _place_ours(name))
     score = likeness(their_words, our_words)
     say_as_much = all((group in their_words) == (group in our_words) for group in ("role", "part"))
-    may_be_of_another_step = last in ("token_embedding", "embedding") or ours.name == "logits"  # before a scale, positions or a bias
+    may_be_of_another_step = (
+        last in ("token_embedding", "embedding") or ours.name == "logits"
+    )  # before a scale, positions or a bias
     is_dropout = "drop" in path.lower()  # what it returns was named before, where it was computed
-    return None if score is None else _Fit(score - 2 * is_dropout, can_be_sure=say_as_much and not may_be_of_another_step)
+    return (
+        None if score is None else _Fit(score - 2 * is_dropout, can_be_sure=say_as_much and not may_be_of_another_step)
+    )
 
 
 def _of_activation(name: str, place: str | None) -> Concepts:
@@ -261,8 +279,12 @@ def _lines(found: tuple[list[_Proposal], list[_Item]], line: Callable[[str, str,
             text = line(one.taken.name, one.ours.name, one.fits[one.taken].axes)
             lines.append(text if one.is_sure else f"  # {text.strip()}" + f"  # or {others}" * bool(others))
         elif not one.ours.name.startswith("mask."):
-            lines.append(f"  # {one.ours.name} {list(one.ours.shape)}: " + (f"perhaps {others}" if others else "nothing fits"))
-    return lines + [f"  # not used: {item.name} {list(item.shape)}" for item in unused if not item.name.endswith("@input")]
+            lines.append(
+                f"  # {one.ours.name} {list(one.ours.shape)}: " + (f"perhaps {others}" if others else "nothing fits")
+            )
+    return lines + [
+        f"  # not used: {item.name} {list(item.shape)}" for item in unused if not item.name.endswith("@input")
+    ]
 
 
 _ORDER = (

@@ -33,7 +33,9 @@ class ParameterName:
     def __post_init__(self) -> None:
         fused = int((self.axes.fused if self.axes else None) or 1)
         if fused != len(self.names):
-            raise ParityError(f"expected as many names as the axes fuse, {fused}; received {len(self.names)}: {self.name}")
+            raise ParityError(
+                f"expected as many names as the axes fuse, {fused}; received {len(self.names)}: {self.name}"
+            )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -41,7 +43,9 @@ class ParameterName:
         match = re.search(r"\{([^{}]*,[^{}]*)\}", self.name)
         if match is None:
             return (self.name,)
-        return tuple(self.name[: match.start()] + part.strip() + self.name[match.end() :] for part in match[1].split(","))
+        return tuple(
+            self.name[: match.start()] + part.strip() + self.name[match.end() :] for part in match[1].split(",")
+        )
 
 
 Activations = dict[str, tuple[str, ...]]
@@ -52,13 +56,15 @@ def parse(text: str, what: str) -> tuple[Activations, Parameters]:
     """Both parts of a map.
 
     Raises:
-      ParityError: no YAML, another structure, malformed axes, {i} on one side only, or two entries for one name; `what` and the line are
-        named.
+      ParityError: no YAML, another structure, malformed axes, {i} on one side only, or two entries for one name; `what`
+        and the line are named.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        raise ParityError(f"{what}: expected YAML (between brackets, names in quotes); {' '.join(str(error).split())}") from None
+        raise ParityError(
+            f"{what}: expected YAML (between brackets, names in quotes); {' '.join(str(error).split())}"
+        ) from None
     reader = _Reader(what)
     parts = reader.entries(node, "the keys 'activations' and 'parameters'")
     for name, key, _ in parts:
@@ -98,7 +104,9 @@ class _Reader:
             raise self.error(node, f"expected a name; received {_short(node)}")
         return str(node.value)
 
-    def part(self, node: yaml.Node | None, read: Callable[[yaml.Node], Any], names: Callable[[Any], tuple[str, ...]]) -> dict[str, Any]:
+    def part(
+        self, node: yaml.Node | None, read: Callable[[yaml.Node], Any], names: Callable[[Any], tuple[str, ...]]
+    ) -> dict[str, Any]:
         """One of the two maps, each name of ours in it once."""
         found: dict[str, Any] = {}
         lines: dict[str, int] = {}
@@ -121,9 +129,15 @@ class _Reader:
     def parameter(self, node: yaml.Node) -> ParameterName:
         """A name, or a name with axes."""
         is_whole = isinstance(node, yaml.MappingNode)
-        fields = {name: self.scalar(value) for name, _, value in self.entries(node, "")} if is_whole else {"name": self.scalar(node)}
+        fields = (
+            {name: self.scalar(value) for name, _, value in self.entries(node, "")}
+            if is_whole
+            else {"name": self.scalar(node)}
+        )
         if set(fields) - {"name", "axes"} or "name" not in fields:
-            raise self.error(node, f"expected 'name' and, if they differ, 'axes'; received {', '.join(fields) or 'neither'}")
+            raise self.error(
+                node, f"expected 'name' and, if they differ, 'axes'; received {', '.join(fields) or 'neither'}"
+            )
         try:
             return ParameterName(fields["name"], Axes.parse(fields["axes"]) if "axes" in fields else None)
         except ValueError as error:
@@ -146,17 +160,23 @@ def text(activations: Mapping[str, tuple[str, ...]], parameters: Mapping[str, Pa
     lines = ["activations:" if activations else "activations: {}"]
     lines += [activation_line(key, names) for key, names in fold(activations.items())]
     lines += ["parameters:" if parameters else "parameters: {}"]
-    lines += [parameter_line(key, *value) for key, value in fold((key, _written(value)) for key, value in parameters.items())]
+    lines += [
+        parameter_line(key, *value) for key, value in fold((key, _written(value)) for key, value in parameters.items())
+    ]
     return "\n".join(lines) + "\n"
 
 
 def activation_line(key: str, names: tuple[str, ...]) -> str:
-    return f"  {_quoted(key)}: {_quoted(names[0]) if len(names) == 1 else '[' + ', '.join(map(json.dumps, names)) + ']'}"
+    return (
+        f"  {_quoted(key)}: {_quoted(names[0]) if len(names) == 1 else '[' + ', '.join(map(json.dumps, names)) + ']'}"
+    )
 
 
 def parameter_line(key: str, name: str, axes: str = "") -> str:
     """`axes`: the equation, empty where they are the same."""
-    return f"  {_quoted(key)}: " + (f"{{name: {json.dumps(name)}, axes: {json.dumps(axes)}}}" if axes else _quoted(name))
+    return f"  {_quoted(key)}: " + (
+        f"{{name: {json.dumps(name)}, axes: {json.dumps(axes)}}}" if axes else _quoted(name)
+    )
 
 
 def fold(entries: Iterable[Entry]) -> list[Entry]:
@@ -190,7 +210,8 @@ def _with_number(value: str, number: str) -> str:
 
 
 def _folded(key: str, values: tuple[str, ...]) -> tuple[Entry, str] | None:
-    """The entry with {i} for its layer's number, and the number; None where it isn't of one layer, or the other's name lacks the number."""
+    """The entry with {i} for its layer's number, and the number; None where it isn't of one layer, or the other's name
+    lacks the number."""
     found = {number for value in values for number in _LAYER.findall(value)}
     if len(found) != 1 or not _LAYER.search(values[0]):
         return None

@@ -1,4 +1,5 @@
-"""What the words of a name say of what it names, in anyone's model: which stack, sublayer, role, part and kind of parameter."""
+"""What the words of a name say of what it names, in anyone's model: which stack, sublayer, role, part and kind of
+parameter."""
 
 from __future__ import annotations
 

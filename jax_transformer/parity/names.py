@@ -9,8 +9,10 @@ parameters:            # gradients have the same names
   enc.{i}.norm1.gamma: encoder/layers/self_attention_norm/scale[{i}]
 ```
 
-{i} stands for a number. Axes are those of `porting.rules.Axes`: the other's left of the arrow, ours right of it, without the layers'. A
-tensor in which several of ours are fused has them in braces: `…/{query,key,value}/kernel[{i}]` with `(3 N H) D -> D N H`.
+{i} stands for a number. Axes are those of `porting.rules.Axes`: the other's left of the arrow, ours right of it,
+without the layers'. A
+tensor in which several of ours are fused has them in braces: `…/{query,key,value}/kernel[{i}]` with `(3 N H) D -> D N
+  H`.
 """
 
 from __future__ import annotations
@@ -42,10 +44,12 @@ class Renamed(NamedTuple):
 
 @dataclass(frozen=True)
 class NameMap:
-    """From a reference's names to ours; on both sides {i} may stand for a number. Of what isn't in it nothing is said."""
+    """From a reference's names to ours; on both sides {i} may stand for a number. Of what isn't in it nothing is
+    said."""
 
     activations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """`PATH`, `PATH@input`, `PATH@logits`, `PATH@weights`, as `capture` has them → the names of our trace that this is."""
+    """`PATH`, `PATH@input`, `PATH@logits`, `PATH@weights`, as `capture` has them → the names of our trace that this
+    is."""
     parameters: Mapping[str, ParameterName] = field(default_factory=dict)
 
     @classmethod
@@ -72,7 +76,8 @@ class NameMap:
     def rename(self, captured: Arrays, like: Shapes) -> Renamed:
         """Activations of the reference (or their gradients) under our names and in our shapes.
 
-        Shapes may differ in how axes are grouped: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] [B, N, Q, K]. Of an attention's logits
+        Shapes may differ in how axes are grouped: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] [B, N, Q, K]. Of an
+          attention's logits
         and weights that aren't found in a module itself, the only ones in a module within it are taken.
 
         Args:
@@ -92,7 +97,8 @@ class NameMap:
                     missing[name] = theirs
                 elif array is None:
                     problems.append(
-                        f"{found} {captured[found].shape} is no {name} {tuple(like[name])}: more than the grouping of axes differs"
+                        f"{found} {captured[found].shape} is no {name} {tuple(like[name])}: more than the grouping of "
+                        "axes differs"
                     )
                 else:
                     arrays[name] = array
@@ -102,7 +108,8 @@ class NameMap:
         """Parameters of the reference (or their gradients) under our names and in our axes.
 
         Args:
-          like: the shapes of our parameters, by path, of those of a layer with its number: `encoder/layers/…/kernel[0]`.
+          like: the shapes of our parameters, by path, of those of a layer with its number:
+            `encoder/layers/…/kernel[0]`.
 
         Raises:
           ParityError: as rename.
@@ -118,7 +125,9 @@ class NameMap:
             elif axes is not None and len(axes.jax) != len(shape):
                 problems.append(f"{key}: {' '.join(axes.jax)} are not the axes of {ours[0]} {shape}")
             elif tensors[theirs].shape != (expected := axes.torch_shape(shape) if axes else shape):
-                problems.append(f"{theirs}: for {ours[0]} {shape} expected {expected}; received {tensors[theirs].shape}")
+                problems.append(
+                    f"{theirs}: for {ours[0]} {shape} expected {expected}; received {tensors[theirs].shape}"
+                )
             else:
                 tensor = np.asarray(tensors[theirs])
                 arrays |= zip(ours, axes.split(tensor, shape) if axes else tensor[None], strict=True)
@@ -142,11 +151,15 @@ def _pairs(entries: Mapping[str, tuple[str, ...]], theirs: Collection[str], ours
     pairs, problems = [], []
     first: dict[str, str] = {}
     for key, patterns in entries.items():
-        numbers = _numbers(key, theirs).union(*(_numbers(pattern, ours) for pattern in patterns)) if NUMBER in key else {0}
+        numbers = (
+            _numbers(key, theirs).union(*(_numbers(pattern, ours) for pattern in patterns)) if NUMBER in key else {0}
+        )
         if not numbers:
             problems.append(f"{key}: {', '.join(patterns)}: neither side has such names{_nearest(patterns[0], ours)}")
         for i in sorted(numbers):
-            pair = _Pair(key, key.replace(NUMBER, str(i)), tuple(pattern.replace(NUMBER, str(i)) for pattern in patterns))
+            pair = _Pair(
+                key, key.replace(NUMBER, str(i)), tuple(pattern.replace(NUMBER, str(i)) for pattern in patterns)
+            )
             for name in pair.ours:
                 if name not in ours:
                     problems.append(f"{pair.theirs}: {name}: ours has no such name{_nearest(name, ours)}")
@@ -161,7 +174,9 @@ def _pairs(entries: Mapping[str, tuple[str, ...]], theirs: Collection[str], ours
 def _numbers(pattern: str, names: Collection[str]) -> set[int]:
     """What {i} stands for in those of the names that are like the pattern."""
     before, *after = (re.escape(part) for part in pattern.split(NUMBER))
-    expression = re.compile(before + "".join(("(?P<i>0|[1-9][0-9]*)" if n == 0 else "(?P=i)") + part for n, part in enumerate(after)))
+    expression = re.compile(
+        before + "".join(("(?P<i>0|[1-9][0-9]*)" if n == 0 else "(?P=i)") + part for n, part in enumerate(after))
+    )
     return {int(match["i"]) for match in map(expression.fullmatch, names) if match and after}
 
 
@@ -179,7 +194,8 @@ def _regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def differ_in_grouping(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    """Whether one of the two shapes is the other with neighbouring axes merged (or is the same, but for axes of length 1)."""
+    """Whether one of the two shapes is the other with neighbouring axes merged (or is the same, but for axes of length
+    1)."""
     ends = [{int(np.prod(shape[:n])) for n in range(len(shape) + 1)} for shape in (first, second)]
     return int(np.prod(first)) == int(np.prod(second)) and (ends[0] <= ends[1] or ends[1] <= ends[0])
 
@@ -187,7 +203,10 @@ def differ_in_grouping(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
 def _renamed(arrays: dict[str, np.ndarray], missing: dict[str, str], like: Shapes, problems: list[str]) -> Renamed:
     """All in our order. Raises ParityError if there are problems."""
     _raise(problems)
-    return Renamed({name: arrays[name] for name in like if name in arrays}, {name: missing[name] for name in like if name in missing})
+    return Renamed(
+        {name: arrays[name] for name in like if name in arrays},
+        {name: missing[name] for name in like if name in missing},
+    )
 
 
 def _raise(problems: list[str]) -> None:

@@ -80,14 +80,16 @@ class Report:
     faults: tuple[Fault, ...] = ()
     """Where a side computes something else than it should; in execution order."""
     doubts: tuple[str, ...] = ()
-    """Why nothing follows, whatever the stages say: a side that differs from itself, a precision that wasn't in force."""
+    """Why nothing follows, whatever the stages say: a side that differs from itself, a precision that wasn't in
+    force."""
     effect: Effect | None = None
     depth: tuple[Depth, ...] = ()
     heat_map: HeatMap | None = None
 
     @property
     def verdict(self) -> Verdict:
-        """Where there are doubts nothing follows; else a divergence anywhere counts most; without one, every stage must have passed."""
+        """Where there are doubts nothing follows; else a divergence anywhere counts most; without one, every stage must
+        have passed."""
         verdicts = {stage.verdict for stage in self.stages}
         if self.doubts:
             return "inconclusive"

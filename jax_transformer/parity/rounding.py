@@ -1,7 +1,8 @@
 """Arrays that amplify rounding, judged by how far each side is from itself once its weights move in the last bit.
 
-Softmax's gradients to its logits sum to zero, so that where the keys of a deep layer are nearly the same the gradients to its queries are
-what is left of large numbers that cancel. Two right programs then differ by more than the gate allows, and so does each from itself.
+Softmax's gradients to its logits sum to zero, so that where the keys of a deep layer are nearly the same the gradients
+to its queries are what is left of large numbers that cancel. Two right programs then differ by more than the gate
+allows, and so does each from itself.
 """
 
 from __future__ import annotations
@@ -19,9 +20,13 @@ TOO_MUCH = "rounding alone moves it too far for anything to be told"
 
 
 def nudged(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Floating-point arrays in float64, their values moved to the next number above or below; zeros, and other arrays, as they are."""
+    """Floating-point arrays in float64, their values moved to the next number above or below; zeros, and other arrays,
+    as they are."""
     rng = np.random.default_rng(0)
-    return {name: _nudged(array, rng) if np.issubdtype(array.dtype, np.floating) else array for name, array in weights.items()}
+    return {
+        name: _nudged(array, rng) if np.issubdtype(array.dtype, np.floating) else array
+        for name, array in weights.items()
+    }
 
 
 def _nudged(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -38,13 +43,17 @@ def allow_for_rounding(stage: Stage, sides: Iterable[Callable[[], Stage]]) -> St
       sides: of each side, what compares its arrays with what they are once its weights are `nudged`.
     """
     rows = {row.name: row for row in stage.rows}
-    floors = {row.name: np.inf for row in stage.rows if row.verdict == "diverged" and row.allowed and row.error is not None}
+    floors = {
+        row.name: np.inf for row in stage.rows if row.verdict == "diverged" and row.allowed and row.error is not None
+    }
     for from_itself in sides:
         if floors:
             distances = {row.name: _distance(row) for row in from_itself().rows}
             floors = {name: min(floor, distances.get(name, 0.0)) for name, floor in floors.items()}
             floors = {name: floor for name, floor in floors.items() if _judged(rows[name], floor).verdict != "diverged"}
-    return replace(stage, rows=tuple(_judged(row, floors[row.name]) if row.name in floors else row for row in stage.rows))
+    return replace(
+        stage, rows=tuple(_judged(row, floors[row.name]) if row.name in floors else row for row in stage.rows)
+    )
 
 
 def _distance(row: Row) -> float:

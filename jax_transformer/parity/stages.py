@@ -94,8 +94,8 @@ def compare_stage(
 ) -> Stage:
     """Every array of both sides, each under the gate of its dtype.
 
-    Integers and booleans must be equal; float64 within FLOAT64_RELATIVE_RMS. In lower precision a candidate must be about as near to the
-    truth as the reference is (`precision_rule`); without a truth there is no criterion.
+    Integers and booleans must be equal; float64 within FLOAT64_RELATIVE_RMS. In lower precision a candidate must be
+    about as near to the truth as the reference is (`precision_rule`); without a truth there is no criterion.
 
     Args:
       truth: the reference's arrays in float64, on weights and inputs rounded to the lower precision.
@@ -107,13 +107,21 @@ def compare_stage(
     shared = [key for key in reference if key in candidate]
     rows = tuple(
         compare_arrays(
-            key, candidate[key], reference[key], truth=None if truth is None else truth.get(key), tolerance=tolerance, where=where.get(key),
+            key,
+            candidate[key],
+            reference[key],
+            truth=None if truth is None else truth.get(key),
+            tolerance=tolerance,
+            where=where.get(key),
             dtype=dtypes.get(key),
         )
         for key in shared
-    )  # fmt: skip
+    )
     return Stage(
-        name, rows, tuple(key for key in candidate if key not in reference), tuple(key for key in reference if key not in candidate)
+        name,
+        rows,
+        tuple(key for key in candidate if key not in reference),
+        tuple(key for key in reference if key not in candidate),
     )
 
 
@@ -153,7 +161,9 @@ def compare_arrays(
 ) -> Row:
     """One pair; the arguments as of `compare_stage`."""
     if candidate.shape != reference.shape:
-        return Row(name, "diverged", "equal shapes", reason=f"shapes {list(candidate.shape)} and {list(reference.shape)}")
+        return Row(
+            name, "diverged", "equal shapes", reason=f"shapes {list(candidate.shape)} and {list(reference.shape)}"
+        )
     if candidate.dtype != reference.dtype:
         return Row(name, "diverged", "equal dtypes", reason=f"dtypes {candidate.dtype} and {reference.dtype}")
     if (where is not None and not np.broadcast_to(where, reference.shape).any()) or not reference.size:
@@ -169,11 +179,19 @@ def compare_arrays(
     dtype = dtype or reference.dtype.name
     if tolerance is not None or dtype == "float64":
         allowed = tolerances.FLOAT64_RELATIVE_RMS if tolerance is None else tolerance
-        return Row(name, "passed" if error.within(allowed) else "diverged", f"relative RMS ≤ {allowed:g}", error, allowed)
+        return Row(
+            name, "passed" if error.within(allowed) else "diverged", f"relative RMS ≤ {allowed:g}", error, allowed
+        )
     if dtype not in tolerances.UNIT_ROUNDOFF:
         return Row(name, "inconclusive", "", error, reason=f"there is no criterion for {dtype}: give a tolerance")
     if truth is None:
-        return Row(name, "inconclusive", "", error, reason=f"{dtype} has no criterion without a float64 truth: give one, or a tolerance")
+        return Row(
+            name,
+            "inconclusive",
+            "",
+            error,
+            reason=f"{dtype} has no criterion without a float64 truth: give one, or a tolerance",
+        )
     verdict = precision_rule(candidate, reference, truth, dtype, where)
     farther = "" if verdict.passed else f"{_times(verdict)} as far from the float64 truth as the reference"
     gate = f"{dtype}: ≤ {tolerances.FACTOR_RMS:g} × the reference's distance from the truth"

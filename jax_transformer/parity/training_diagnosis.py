@@ -1,4 +1,5 @@
-"""What a side computes instead of the loss and of the optimizer's steps: by replaying these on its own logits and gradients.
+"""What a side computes instead of the loss and of the optimizer's steps: by replaying these on its own logits and
+gradients.
 
 Neither blames a side for what it was fed: a fault of the model changes logits and gradients, and nothing here.
 """
@@ -52,7 +53,8 @@ class Miss(NamedTuple):
 
 
 def explain_loss(rule: LossRule, logits: np.ndarray, labels: np.ndarray, received: float) -> Finding | None:
-    """What a side made of its own logits [B, T, V] and labels [B, T], if that isn't the rule's loss. Computed in float64 throughout.
+    """What a side made of its own logits [B, T, V] and labels [B, T], if that isn't the rule's loss. Computed in
+    float64 throughout.
 
     Where no single fault explains it, two at once are tried.
 
@@ -72,7 +74,8 @@ def explain_loss(rule: LossRule, logits: np.ndarray, labels: np.ndarray, receive
 
 
 def unseen_losses(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> dict[str, str]:
-    """The faults that can't be seen on these logits and labels, as the loss is the rule's with them too, and what would show them."""
+    """The faults that can't be seen on these logits and labels, as the loss is the rule's with them too, and what would
+    show them."""
     right = loss(rule, logits, labels)
     return {
         variant.name: variant.shown_by
@@ -101,18 +104,21 @@ def explain_step(rule: UpdateRule, before: State, gradients: Arrays, after: Arra
 def explain_steps(rule: UpdateRule, before: State, steps: Sequence[Step]) -> list[Finding]:
     """Which parameters of a side didn't move as the rule says, and what it did instead; from all steps together.
 
-    Every step starts from the side's own parameters, and its moments follow from the side's own gradients. What is compared are the
-    updates, each parameter minus itself before, which show what the parameters hide: a step changes them by a thousandth or less. One cause
-    for everything is a finding of the node "step"; what differs by parameter is one of its path. Parameters whose gradient is analytically
-    zero (`tolerances.has_zero_gradient`) are left out.
+    Every step starts from the side's own parameters, and its moments follow from the side's own gradients. What is
+    compared are the
+    updates, each parameter minus itself before, which show what the parameters hide: a step changes them by a
+      thousandth or less. One cause
+    for everything is a finding of the node "step"; what differs by parameter is one of its path. Parameters whose
+    gradient is analytically zero (`tolerances.has_zero_gradient`) are left out.
 
     Args:
       before: `initial_state` of the parameters, or the rule's own state where earlier steps were made.
-      steps: in float64, one after another. Three tell apart most of what one can't. Schedules that are tuples should go on for one step
-        more, or a schedule that is early can't be recognised.
+      steps: in float64, one after another. Three tell apart most of what one can't. Schedules that are tuples should go
+        on for one step more, or a schedule that is early can't be recognised.
 
     Raises:
-      ParityError: no steps; more than the schedule has rates; parameters or gradients that are missing, of another shape, or not float64.
+      ParityError: no steps; more than the schedule has rates; parameters or gradients that are missing, of another
+        shape, or not float64.
     """
     replay = _replay(before, steps)
     right = replay.misses(_of_the_rule(replay, rule))
@@ -126,7 +132,9 @@ def explain_steps(rule: UpdateRule, before: State, steps: Sequence[Step]) -> lis
         likely = [variant for variant, misses in _tried(probe, rule, pairs(singles)) if not _outside(misses)]
         tried = alone + _outcomes(replay, rule, likely)
     # one that would make right parameters wrong isn't what the side does
-    leader = min((outcome for outcome in tried if outcome.left <= wrong), key=lambda outcome: len(outcome.left), default=None)
+    leader = min(
+        (outcome for outcome in tried if outcome.left <= wrong), key=lambda outcome: len(outcome.left), default=None
+    )
     if leader is None or 2 * len(leader.left) >= len(wrong):
         return _by_parameter(replay, rule, wrong)
     within = [outcome for outcome in (alone if leader in alone else tried) if outcome.left == leader.left]
@@ -136,7 +144,8 @@ def explain_steps(rule: UpdateRule, before: State, steps: Sequence[Step]) -> lis
 
 
 def unseen_updates(rule: UpdateRule, before: State, steps: Sequence[Step]) -> dict[str, str]:
-    """The faults that can't be seen on these gradients, as the updates are the rule's with them too, and what would show them.
+    """The faults that can't be seen on these gradients, as the updates are the rule's with them too, and what would
+    show them.
 
     Raises:
       ParityError: as `explain_steps`.
@@ -173,19 +182,24 @@ def _of_the_rule(replay: _Replay, rule: UpdateRule) -> list[dict[str, np.ndarray
         return replay.updates(rule)
     except LookupError:
         last = replay.before.count + len(replay.steps)
-        raise ParityError(f"expected a learning rate for each step up to step {last}; the schedule has fewer: give it more") from None
+        raise ParityError(
+            f"expected a learning rate for each step up to step {last}; the schedule has fewer: give it more"
+        ) from None
 
 
 def _outcomes(replay: _Replay, rule: UpdateRule, variants: Iterable[TrainingVariant]) -> list[Outcome]:
     """Of each variant what it leaves unexplained."""
     tried = _tried(replay, rule, variants)
-    return [Outcome(variant, max(miss.residual for miss in misses.values()), _outside(misses)) for variant, misses in tried]
+    return [
+        Outcome(variant, max(miss.residual for miss in misses.values()), _outside(misses)) for variant, misses in tried
+    ]
 
 
 def _tried(
     replay: _Replay, rule: UpdateRule, variants: Iterable[TrainingVariant], received: Sequence[Arrays] | None = None
 ) -> Iterator[tuple[TrainingVariant, dict[str, Miss]]]:
-    """Each variant that can be computed, and how far it is from what was received, or from what is given in its place."""
+    """Each variant that can be computed, and how far it is from what was received, or from what is given in its
+    place."""
     for variant in variants:
         try:
             updates = replay.updates(variant.of(rule))
@@ -223,11 +237,13 @@ class _Replay:
     def received(self) -> list[dict[str, np.ndarray]]:
         """The side's updates."""
         return [
-            {path: made.after[path] - start[path] for path in self.paths} for start, made in zip(self.starts, self.steps, strict=True)
-        ]  # fmt: skip
+            {path: made.after[path] - start[path] for path in self.paths}
+            for start, made in zip(self.starts, self.steps, strict=True)
+        ]
 
     def updates(self, rule: UpdateRule) -> list[dict[str, np.ndarray]]:
-        """What a rule makes of the side's gradients, each step from where the side was. Raises LookupError where a schedule ends."""
+        """What a rule makes of the side's gradients, each step from where the side was. Raises LookupError where a
+        schedule ends."""
         state, updates = self.before, []
         for made in self.steps:
             with np.errstate(all="ignore"):
@@ -239,7 +255,10 @@ class _Replay:
     def misses(self, expected: Sequence[Arrays], received: Sequence[Arrays] | None = None) -> dict[str, Miss]:
         """How far these updates are from the side's, or from those given in their place."""
         every = list(zip(self.starts, received or self.received, expected, strict=True))
-        return {path: _worst(_miss(start[path], own[path], update[path]) for start, own, update in every) for path in self.paths}
+        return {
+            path: _worst(_miss(start[path], own[path], update[path]) for start, own, update in every)
+            for path in self.paths
+        }
 
 
 def _replay(before: State, steps: Sequence[Step]) -> _Replay:
@@ -251,14 +270,20 @@ def _replay(before: State, steps: Sequence[Step]) -> _Replay:
         for what, arrays in (("gradients", made.gradients), ("parameters after it", made.after)):
             differing = sorted(shapes.keys() ^ arrays.keys())
             if differing:
-                raise ParityError(f"step {number}: expected {what} of the parameters before; not on both sides: {', '.join(differing[:3])}")
+                raise ParityError(
+                    f"step {number}: expected {what} of the parameters before; not on both sides: "
+                    f"{', '.join(differing[:3])}"
+                )
             for path, array in arrays.items():
                 if array.shape != shapes[path] or array.dtype != np.float64:
                     raise ParityError(
-                        f"step {number}: {what}: {path}: expected float64 of shape {list(shapes[path])}, as a step is smaller than the "
+                        f"step {number}: {what}: {path}: expected float64 of shape {list(shapes[path])}, as a step is "
+                        "smaller than the "
                         f"rounding of other dtypes; received {array.dtype} of shape {list(array.shape)}"
                     )
-    return _Replay(before, steps, tuple(path for path in shapes if not tolerances.has_zero_gradient(path.split("[")[0])))
+    return _Replay(
+        before, steps, tuple(path for path in shapes if not tolerances.has_zero_gradient(path.split("[")[0]))
+    )
 
 
 def _miss(start: np.ndarray, received: np.ndarray, expected: np.ndarray) -> Miss:
@@ -267,7 +292,9 @@ def _miss(start: np.ndarray, received: np.ndarray, expected: np.ndarray) -> Miss
     if (np.isfinite(received) != np.isfinite(expected)).any():
         return Miss(np.inf, False)
     error, size = _rms((received - expected)[finite]), _rms(expected[finite])
-    rounding = tolerances.UPDATE_ROUNDOFFS * tolerances.FLOAT64_ROUNDOFF * max(_rms(start), _rms((start + expected)[finite]))
+    rounding = (
+        tolerances.UPDATE_ROUNDOFFS * tolerances.FLOAT64_ROUNDOFF * max(_rms(start), _rms((start + expected)[finite]))
+    )
     within = error <= GATE * size + rounding and error <= GATE * _rms((start + expected)[finite])
     return Miss(error / size if size else (0.0 if within else np.inf), within)
 
@@ -284,6 +311,8 @@ def _finding(node: str, kind: str, error: float, within: Sequence[Outcome], trie
     """The variants that explain it, in the catalogue's order, and the nearest one of the others."""
     matches = tuple(Match(outcome.variant.name, outcome.residual) for outcome in within)
     others = [Match(outcome.variant.name, outcome.residual) for outcome in tried if outcome not in within]
-    nearest = min((match for match in others if np.isfinite(match.residual)), key=lambda match: match.residual, default=None)
+    nearest = min(
+        (match for match in others if np.isfinite(match.residual)), key=lambda match: match.residual, default=None
+    )
     told_apart_by = "; ".join(dict.fromkeys(outcome.variant.shown_by for outcome in within[1:]))
     return Finding(node, kind, error, matches, nearest, told_apart_by)

@@ -1,7 +1,8 @@
-"""The catalogue of faults of training: other losses and other optimizer steps that programs are known to make, each as another rule.
+"""The catalogue of faults of training: other losses and other optimizer steps that programs are known to make, each as
+another rule.
 
-What no input can show is no fault, and isn't here: a log-softmax of a log-softmax is itself, and SGD without momentum decays the same
-either way.
+What no input can show is no fault, and isn't here: a log-softmax of a log-softmax is itself, and SGD without momentum
+decays the same either way.
 """
 
 from __future__ import annotations
@@ -42,7 +43,11 @@ def pairs(variants: Iterable[TrainingVariant]) -> Iterator[TrainingVariant]:
 
 def _differing(rule: LossRule | UpdateRule, variants: Iterable[TrainingVariant]) -> list[TrainingVariant]:
     """Those that don't say what the rule says."""
-    return [variant for variant in variants if any(getattr(rule, field) != value for field, value in variant.changes.items())]
+    return [
+        variant
+        for variant in variants
+        if any(getattr(rule, field) != value for field, value in variant.changes.items())
+    ]
 
 
 # --- losses
@@ -77,17 +82,27 @@ def loss_variants(rule: LossRule) -> list[TrainingVariant]:
 
 
 def _loss_variants(rule: LossRule) -> Iterator[TrainingVariant]:
-    yield TrainingVariant("pads not counted" if rule.counts_pads else "pads counted", {"counts_pads": not rule.counts_pads}, PADS)
+    yield TrainingVariant(
+        "pads not counted" if rule.counts_pads else "pads counted", {"counts_pads": not rule.counts_pads}, PADS
+    )
     for mean_over, (name, shown_by) in MEANS.items():
         yield TrainingVariant(name, {"mean_over": mean_over}, shown_by)
     yield from _smoothings(rule)
-    yield TrainingVariant("softmax before the log-softmax", {"normalizer": "log_softmax_of_softmax"}, "logits that differ")
+    yield TrainingVariant(
+        "softmax before the log-softmax", {"normalizer": "log_softmax_of_softmax"}, "logits that differ"
+    )
     yield TrainingVariant("log-softmax missing", {"normalizer": "none"}, "logits that differ")
-    yield TrainingVariant("labels late by one: compared with the logits before", {"label_shift": 1}, "labels that differ")
-    yield TrainingVariant("labels early by one: compared with the logits after", {"label_shift": -1}, "labels that differ")
+    yield TrainingVariant(
+        "labels late by one: compared with the logits before", {"label_shift": 1}, "labels that differ"
+    )
+    yield TrainingVariant(
+        "labels early by one: compared with the logits after", {"label_shift": -1}, "labels that differ"
+    )
     for number in SPECIAL_IDS:
         if number != rule.pad_id:
-            name = f"labels of {number} not counted" + ("" if rule.counts_pads else f", and those of {rule.pad_id}, the pad, counted")
+            name = f"labels of {number} not counted" + (
+                "" if rule.counts_pads else f", and those of {rule.pad_id}, the pad, counted"
+            )
             told = f"labels with {number} and with {rule.pad_id}"
             yield TrainingVariant(name, {"pad_id": number, "counts_pads": False}, told)
     yield TrainingVariant("sign reversed", {"negated": not rule.negated}, "any loss")
@@ -111,7 +126,11 @@ def _smoothings(rule: LossRule) -> Iterator[TrainingVariant]:
             told = "cross-entropy" if is_divergence else "divergence"
             other = {"smoothing": smoothing, "subtracts_entropy": not is_divergence}
             yield TrainingVariant(f"smoothing: {name}, by {told}", other, "logits that differ")
-    name = "entropy of the smoothed labels not subtracted" if is_divergence else "entropy of the smoothed labels subtracted"
+    name = (
+        "entropy of the smoothed labels not subtracted"
+        if is_divergence
+        else "entropy of the smoothed labels subtracted"
+    )
     yield TrainingVariant(name, {"subtracts_entropy": not is_divergence}, "logits that differ")
 
 
@@ -138,26 +157,34 @@ def _update_variants(rule: UpdateRule) -> Iterator[TrainingVariant]:
     yield from _decays(rule)
     yield from _schedules()
     yield from _pads(rule)
-    yield TrainingVariant("maximises: the step has the other sign", {"ascends": not rule.ascends}, "gradients other than zero")
+    yield TrainingVariant(
+        "maximises: the step has the other sign", {"ascends": not rule.ascends}, "gradients other than zero"
+    )
 
 
 def _clips(rule: UpdateRule) -> Iterator[TrainingVariant]:
     exceeds = "gradients whose norm exceeds the clip"
     if not rule.clip_norm:
-        yield TrainingVariant(f"clipped to norm {USUAL_CLIP:g}", {"clip_norm": USUAL_CLIP}, f"gradients whose norm exceeds {USUAL_CLIP:g}")
+        yield TrainingVariant(
+            f"clipped to norm {USUAL_CLIP:g}", {"clip_norm": USUAL_CLIP}, f"gradients whose norm exceeds {USUAL_CLIP:g}"
+        )
         return
     yield TrainingVariant("clipping missing", {"clip_norm": 0.0}, exceeds)
     told = f"{exceeds}, by another factor in each step"
     yield TrainingVariant("clipped by norm + 1e-6", {"clip_epsilon": 1e-6}, told)
     yield TrainingVariant("clipped by the norm, without + 1e-6", {"clip_epsilon": 0.0}, told)
-    yield TrainingVariant("clipped parameter by parameter", {"clip_kind": "each"}, "parameters whose own gradients' norms exceed the clip")
+    yield TrainingVariant(
+        "clipped parameter by parameter", {"clip_kind": "each"}, "parameters whose own gradients' norms exceed the clip"
+    )
     yield TrainingVariant("clipped value by value", {"clip_kind": "values"}, "gradients with values above the clip")
 
 
 def _adams(rule: UpdateRule) -> Iterator[TrainingVariant]:
     yield TrainingVariant("ε inside the root", {"eps_inside_root": True}, SMALL)
     yield TrainingVariant("ε outside the root", {"eps_inside_root": False}, SMALL)
-    yield TrainingVariant("ε added before the bias is corrected", {"eps_uncorrected": True}, f"the first steps, {SMALL}")
+    yield TrainingVariant(
+        "ε added before the bias is corrected", {"eps_uncorrected": True}, f"the first steps, {SMALL}"
+    )
     for eps in EPSILONS:
         yield TrainingVariant(f"ε = {eps:g}", {"eps": eps}, SMALL)
     yield TrainingVariant("no bias correction", {"bias_correction": False}, "the first steps")
@@ -171,7 +198,9 @@ def _adams(rule: UpdateRule) -> Iterator[TrainingVariant]:
 def _momenta(rule: UpdateRule) -> Iterator[TrainingVariant]:
     if rule.momentum:
         yield TrainingVariant("momentum missing", {"momentum": 0.0}, SECOND)
-        yield TrainingVariant("momentum takes 1 − momentum of each gradient", {"momentum_averages": True}, "gradients other than zero")
+        yield TrainingVariant(
+            "momentum takes 1 − momentum of each gradient", {"momentum_averages": True}, "gradients other than zero"
+        )
         yield TrainingVariant("Nesterov's momentum", {"nesterov": True}, "gradients other than zero")
     else:
         yield TrainingVariant("momentum 0.9", {"momentum": 0.9}, SECOND)
@@ -183,7 +212,9 @@ def _decays(rule: UpdateRule) -> Iterator[TrainingVariant]:
         for kind, name in (("decoupled", "decoupled"), ("l2", "L2")):
             if kind == "decoupled" or _kinds_differ(rule):
                 changes = {"weight_decay": USUAL_DECAY, "weight_decay_kind": kind}
-                yield TrainingVariant(f"{name} decay of {USUAL_DECAY:g}", changes, SECOND if rule.optimizer == "sgd" else LARGE)
+                yield TrainingVariant(
+                    f"{name} decay of {USUAL_DECAY:g}", changes, SECOND if rule.optimizer == "sgd" else LARGE
+                )
         return
     yield TrainingVariant("decay missing", {"weight_decay": 0.0}, LARGE)
     if _kinds_differ(rule):
@@ -195,8 +226,12 @@ def _decays(rule: UpdateRule) -> Iterator[TrainingVariant]:
     if rule.clip_norm:
         clipped = {"weight_decay_kind": "l2", "decay_is_clipped": True}
         yield TrainingVariant("L2 decay added before clipping", clipped, "gradients whose norm exceeds the clip")
-    yield TrainingVariant("biases and scales not decayed", {"decays_vectors": False}, "biases and scales other than zero")
-    yield TrainingVariant("biases and scales decayed as well", {"decays_vectors": True}, "biases and scales other than zero")
+    yield TrainingVariant(
+        "biases and scales not decayed", {"decays_vectors": False}, "biases and scales other than zero"
+    )
+    yield TrainingVariant(
+        "biases and scales decayed as well", {"decays_vectors": True}, "biases and scales other than zero"
+    )
 
 
 def _kinds_differ(rule: UpdateRule) -> bool:

@@ -1,5 +1,5 @@
-"""Checkpoints between frameworks: `convert` is the door, `rules` the machine, `dialects` the tables, `checkpoint` what comes around a
-state_dict, and `files` what touches the disk.
+"""Checkpoints between frameworks: `convert` is the door, `rules` the machine, `dialects` the tables, `checkpoint` what
+comes around a state_dict, and `files` what touches the disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""Which of a PyTorch model's activations are which of ours: what the rules say of parameters, said of the modules that hold them.
+"""Which of a PyTorch model's activations are which of ours: what the rules say of parameters, said of the modules that
+hold them.
 
-A rule `decoder.layers.{i}.src_attn.linears.0.weight ↔ decoder/layers/cross_attention/query/kernel` says that what the module
-`decoder.layers.0.src_attn.linears.0` returns is our `decoder.layers.0.cross_attention.query`. The rest follows from the order in which a
+A rule `decoder.layers.{i}.src_attn.linears.0.weight ↔ decoder/layers/cross_attention/query/kernel` says that what the
+module `decoder.layers.0.src_attn.linears.0` returns is our `decoder.layers.0.cross_attention.query`. The rest follows
+from the order in which a
 Transformer computes: what a sublayer reads is the residual stream before it.
 """
 
@@ -14,16 +16,17 @@ from jax_transformer.config import TransformerConfig
 from jax_transformer.porting.rules import Rule
 
 OWN = "output"
-"""What the model itself returns, as its observer calls it; PATH and PATH@input are what a module returns and reads, PATH@logits and
-PATH@weights what a softmax in it does."""
+"""What the model itself returns, as its observer calls it; PATH and PATH@input are what a module returns and reads,
+PATH@logits and PATH@weights what a softmax in it does."""
 
 
 def activation_names(config: TransformerConfig, rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
     """The names under which hooks on the model's modules find activations → our names of these.
 
-    A name of ours stands once. Left out is what no module reads or returns, and what can't be told from rules: masks, positions, biases by
-    distance, embeddings that are scaled or shared, and the projections of attentions that are no modules, as of `nn.MultiheadAttention`.
-    In evaluation mode what a dropout returns is what it was given, so that its name isn't needed.
+    A name of ours stands once. Left out is what no module reads or returns, and what can't be told from rules: masks,
+    positions, biases by distance, embeddings that are scaled or shared, and the projections of attentions that are no
+    modules, as of `nn.MultiheadAttention`. In evaluation mode what a dropout returns is what it was given, so that its
+    name isn't needed.
     """
     naming = _Naming(config, rules)
     naming.stack("encoder")
@@ -71,7 +74,10 @@ class _Naming:
                 self._feed_forward(path, i, ours) if sublayer == "feed_forward" else self._attention(path, i, ours)
                 stream = [] if sublayer == "feed_forward" else [f"{ours}_residual"]
                 if sublayer == sublayers[-1]:
-                    stream += [f"{stack}.layers.{i}.output", *([f"{stack}.output"] if i == layers - 1 and not config.final_norm else [])]
+                    stream += [
+                        f"{stack}.layers.{i}.output",
+                        *([f"{stack}.output"] if i == layers - 1 and not config.final_norm else []),
+                    ]
                 if norm and config.norm_placement == "post":
                     self.add(norm, f"{ours}_norm", *stream)
         if config.final_norm:
@@ -84,11 +90,14 @@ class _Naming:
             self.add(_input(self._head_module()), *stream)
 
     def head(self) -> None:
-        """The logits: what the head returns; where a bias is added later, what the model returns under this name, as transformers' do."""
+        """The logits: what the head returns; where a bias is added later, what the model returns under this name, as
+        transformers' do."""
         config, head = self.config, self._head_module()
-        bias = {"none": None, "buffer": "constants/head_bias", "parameter": "head_bias" if config.tie_head else "head/bias"}[
-            config.head_bias
-        ]
+        bias = {
+            "none": None,
+            "buffer": "constants/head_bias",
+            "parameter": "head_bias" if config.tie_head else "head/bias",
+        }[config.head_bias]
         is_whole = bias is None or (bias in self._rules and self._owner(bias) == head)
         self.add(head if is_whole else f"{OWN}.logits", "logits")
 
@@ -101,7 +110,9 @@ class _Naming:
 
     def _attention(self, path: str, layer: int, ours: str) -> None:
         whole = self._attention_module(path, layer)
-        number = "#2" if "cross" in path and whole == self._attention_module(path.replace("cross", "self"), layer) else ""
+        number = (
+            "#2" if "cross" in path and whole == self._attention_module(path.replace("cross", "self"), layer) else ""
+        )
         for name in ("query", "key", "value"):
             self.add(self._module(f"{path}/{name}/kernel", layer), f"{ours}.{name}")
         self.add(f"{whole}@logits{number}", f"{ours}.logits")
@@ -136,7 +147,9 @@ class _Naming:
         """Of tied tensors a table names the head's last."""
         if not self.config.tie_head:
             return self._module("head/kernel")
-        rule = self._rules["shared_embedding/embedding" if self.config.share_embeddings else "target_embedding/embedding"]
+        rule = self._rules[
+            "shared_embedding/embedding" if self.config.share_embeddings else "target_embedding/embedding"
+        ]
         return rule.names[-1].rpartition(".")[0] if len(rule.names) > 1 else None
 
     def _reader(self, path: str, layer: int) -> str | None:
@@ -150,16 +163,19 @@ class _Naming:
         return None if self._is_fused_within(path, layer) else self._owner(f"{path}/key/kernel", layer)
 
     def _is_fused_within(self, path: str, layer: int) -> bool:
-        """Whether the attention's module holds query, key and value as one parameter of its own, as nn.MultiheadAttention does, whose
-        parts are no modules that are called, and which returns its output first."""
+        """Whether the attention's module holds query, key and value as one parameter of its own, as
+        nn.MultiheadAttention does, whose parts are no modules that are called, and which returns its output first."""
         is_fused = not self._rules[f"{path}/query/kernel"].are_copies
         return is_fused and self._owner(f"{path}/query/kernel", layer) == self._attention_module(path, layer)
 
     def _attention_module(self, path: str, layer: int) -> str:
-        """The innermost module that has all the parameters of an attention in it. (A list of modules is none that runs.)"""
+        """The innermost module that has all the parameters of an attention in it. (A list of modules is none that
+        runs.)"""
         parts = ("query", "key", "value", *(["output"] if self.config.attention_output else []))
         owners = [self._owner(f"{path}/{part}/kernel", layer).split(".") for part in parts]
-        length = next((n for n, names in enumerate(zip(*owners, strict=False)) if len(set(names)) > 1), min(map(len, owners)))
+        length = next(
+            (n for n, names in enumerate(zip(*owners, strict=False)) if len(set(names)) > 1), min(map(len, owners))
+        )
         if all(len(owner) > length and owner[length].isdigit() for owner in owners):
             length -= 1
         return ".".join(owners[0][:length]) or OWN

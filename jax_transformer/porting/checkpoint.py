@@ -21,7 +21,8 @@ class Checkpoint:
     prefix: str = ""
     """What stood before the model's names and is taken off, such as "module."."""
     added: str = ""
-    """What is put before the model's names, because the checkpoint was saved without the part that needs it (see Dialect.base_prefix)."""
+    """What is put before the model's names, because the checkpoint was saved without the part that needs it (see
+    Dialect.base_prefix)."""
     inside: str = ""
     """The key under which the state_dict lay in the file's dict; "" where the file is one."""
 
@@ -36,13 +37,15 @@ class Checkpoint:
 
 
 def open_checkpoint(
-    source: str | os.PathLike[str] | Mapping[str, Any], recognised: Callable[[Collection[str]], bool], base_prefixes: Collection[str] = ()
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    recognised: Callable[[Collection[str]], bool],
+    base_prefixes: Collection[str] = (),
 ) -> Checkpoint:
     """The tensors of a file or a state_dict; of several in one file, those whose names are recognised.
 
-    A prefix (nn.DataParallel's "module.", torch.compile's "_orig_mod.", the attribute of a wrapping module) is taken off where the names
-    are recognised without it, and aren't with it; names that don't begin with it stay as they are. One of `base_prefixes` is put before all
-    of them where they are recognised so, and in no other way.
+    A prefix (nn.DataParallel's "module.", torch.compile's "_orig_mod.", the attribute of a wrapping module) is taken
+    off where the names are recognised without it, and aren't with it; names that don't begin with it stay as they are.
+    One of `base_prefixes` is put before all of them where they are recognised so, and in no other way.
 
     Raises:
       PortingError: see `read_tensors`; several such state_dicts in one file, or none.
@@ -55,12 +58,16 @@ def open_checkpoint(
     inside = ""
     content: Mapping[str, Any] = source if isinstance(source, Mapping) else read_tensors(source)
     if not is_state_dict(content):
-        content, inside = _only_state_dict(content, "state_dict" if isinstance(source, Mapping) else str(source), prefix_of)
+        content, inside = _only_state_dict(
+            content, "state_dict" if isinstance(source, Mapping) else str(source), prefix_of
+        )
     tensors = as_arrays(content)
     prefix = prefix_of(tensors)
     if prefix is None:
         added = next((base for base in base_prefixes if base and recognised([base + name for name in tensors])), "")
-        return Checkpoint(_Renamed(tensors, {added + name: name for name in tensors}) if added else tensors, "", added, inside)
+        return Checkpoint(
+            _Renamed(tensors, {added + name: name for name in tensors}) if added else tensors, "", added, inside
+        )
     return Checkpoint(_without_prefix(tensors, prefix) if prefix else tensors, prefix, "", inside)
 
 
@@ -75,7 +82,9 @@ def _only_state_dict(
         return value, key
     if found:
         names = ", ".join(map(repr, known or found))
-        raise PortingError(f"{what}: expected one state_dict; received several, under {names}. Save the one that is meant by itself.")
+        raise PortingError(
+            f"{what}: expected one state_dict; received several, under {names}. Save the one that is meant by itself."
+        )
     as_arrays(content, what)  # tells what is there instead
     raise PortingError(f"{what}: expected a state_dict; received none")
 
@@ -106,7 +115,9 @@ def _without(prefix: str, names: Collection[str]) -> list[str]:
 
 def _without_prefix(tensors: Tensors, prefix: str) -> Tensors:
     """The same tensors under shorter names. (One that would then have another's name keeps its own.)"""
-    return _Renamed(tensors, {name if (short := name.removeprefix(prefix)) in tensors else short: name for name in tensors})
+    return _Renamed(
+        tensors, {name if (short := name.removeprefix(prefix)) in tensors else short: name for name in tensors}
+    )
 
 
 class _Renamed(Mapping[str, np.ndarray]):

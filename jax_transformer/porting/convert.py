@@ -39,36 +39,46 @@ from jax_transformer.porting.rules import (
 from jax_transformer.trees import flatten, map_leaves, nearest, unflatten
 
 
-def import_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None = None, **hints: Any) -> Model:
+def import_checkpoint(
+    source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None = None, **hints: Any
+) -> Model:
     """A model from a PyTorch checkpoint.
 
     Args:
-      source: a file (.safetensors, .pt, .pth, .bin), or a state_dict of torch tensors, NumPy or JAX arrays; or a directory that Hugging
-        Face's transformers wrote, or its name on the Hub, whose config.json then tells what the tensors don't.
+      source: a file (.safetensors, .pt, .pth, .bin), or a state_dict of torch tensors, NumPy or JAX arrays; or a
+        directory that Hugging Face's transformers wrote, or its name on the Hub, whose config.json then tells what the
+        tensors don't.
       dialect: whose names these are; may be left out where the names, or config.json, leave one possibility.
-      **hints: what a state_dict doesn't tell: fields of TransformerConfig and GenerationConfig, and `position_table`, an array [rows, D]
-        or a file with one, in place of the table that is computed where a dialect's checkpoints hold none. Which are needed depends on the
-        dialect; a message asks for those that are missing. Others (dropout_rate, norm_eps, …) are as in the published program unless given.
+      **hints: what a state_dict doesn't tell: fields of TransformerConfig and GenerationConfig, and `position_table`,
+      an array [rows, D]
+        or a file with one, in place of the table that is computed where a dialect's checkpoints hold none. Which are
+        needed depends on the dialect; a message asks for those that are missing. Others (dropout_rate, norm_eps, …) are
+        as in the published program unless given.
 
     Returns:
-      A Model without tokenizers. Its parameters are NumPy arrays of the checkpoint's dtypes that share no memory with the source; its
-      `origin` has the dialect, the prefix of all names, if any, the tensors' names, in order, with their dtypes, and what the tensors don't
-      tell of the program's numbers; of a directory also its config.json and generation_config.json.
+      A Model without tokenizers. Its parameters are NumPy arrays of the checkpoint's dtypes that share no memory with
+      the source; its `origin` has the dialect, the prefix of all names, if any, the tensors' names, in order, with
+      their dtypes, and what the tensors don't tell of the program's numbers; of a directory also its config.json and
+      generation_config.json.
 
     Raises:
-      PortingError: the file can't be read; the dialect is unknown, or one of several; hints are missing, unknown or contradict the
-        checkpoint; tensors do not fit. All problems of one of these kinds are reported together.
+      PortingError: the file can't be read; the dialect is unknown, or one of several; hints are missing, unknown or
+        contradict the checkpoint; tensors do not fit. All problems of one of these kinds are reported together.
     """
     model = read_checkpoint(source, dialect, hints)
     return dataclasses.replace(model, params=map_leaves(np.asarray, model.params))
 
 
-def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None, hints: dict[str, Any]) -> Model:
+def read_checkpoint(
+    source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None, hints: dict[str, Any]
+) -> Model:
     """`import_checkpoint` whose parameters are Deferred: all is checked, and each is made when it is asked for."""
     directory = None if isinstance(source, Mapping) else hugging_face.open_directory(source)
     if directory is not None:
         if dialect not in (None, directory.table.name):
-            raise PortingError(f"{source}: dialect must be {directory.table.name!r}, as its config.json says; received {dialect!r}")
+            raise PortingError(
+                f"{source}: dialect must be {directory.table.name!r}, as its config.json says; received {dialect!r}"
+            )
         dialect, source = directory.table.name, directory.tensors
     tables = all_dialects().values() if dialect is None else (get_dialect(dialect),)
     of_dialect = get_dialect(dialect).recognises if dialect is not None else lambda names: bool(candidates(names))
@@ -85,7 +95,9 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialect:
         told = table.read(tensors)
     except PortingError as error:
         asked = [f"{name}: {why}" for name, why in ASKS.items() if name not in hints]
-        raise PortingError(f"this is no checkpoint of dialect {table.name}", error.problems + not_finite(tensors) + asked) from None
+        raise PortingError(
+            f"this is no checkpoint of dialect {table.name}", error.problems + not_finite(tensors) + asked
+        ) from None
     told |= {} if positions is None else {"max_length": len(positions)}
     if directory is not None:
         _check_sizes(directory, told)
@@ -98,7 +110,9 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialect:
         config = _config(table, told, hints)
         generation = GenerationConfig(**{**table.generation, **generation_hints})
     except ConfigError as error:
-        raise PortingError(f"{table.name}: {error}", _problems_with_one_head(table, told, hints, tensors, positions)) from None
+        raise PortingError(
+            f"{table.name}: {error}", _problems_with_one_head(table, told, hints, tensors, positions)
+        ) from None
     outside = generation.ids_outside(config.target_vocab_size)
     if outside:
         raise PortingError(f"hints for dialect {table.name}", outside)
@@ -120,7 +134,8 @@ def read_checkpoint(source: str | os.PathLike[str] | Mapping[str, Any], dialect:
 
 
 def _with_fields(directory: HuggingFaceModel, hints: dict[str, Any]) -> dict[str, Any]:
-    """The hints with the fields of config.json. Raises PortingError for hints that contradict it in what is computed."""
+    """The hints with the fields of config.json. Raises PortingError for hints that contradict it in what is
+    computed."""
     table = directory.table
     says = {name: value for name, value in table.defaults.items() if name in UNTOLD} | directory.fields
     function = {*table.fixed, *table.choices, *table.asks, *UNTOLD}
@@ -135,7 +150,8 @@ def _with_fields(directory: HuggingFaceModel, hints: dict[str, Any]) -> dict[str
 
 
 def _check_sizes(directory: HuggingFaceModel, told: dict[str, Any]) -> None:
-    """Raises PortingError where config.json says other sizes than the tensors have. (What is tied, the file decides.)"""
+    """Raises PortingError where config.json says other sizes than the tensors have. (What is tied, the file
+    decides.)"""
     problems = [
         f"{name}: config.json says {directory.fields[name]!r}; the tensors say {value!r}"
         for name, value in told.items()
@@ -150,25 +166,33 @@ UNTOLD = ("norm_eps", "position_index", "relative_max_distance")
 """Config fields that decide what is computed, where a dialect only has them from its program."""
 
 
-def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str | None = None, *, consume: bool = False) -> None:
-    """Writes the model's parameters as one file of PyTorch tensors, in the order and under the names they were imported with.
+def export_checkpoint(
+    model: Model, path: str | os.PathLike[str], dialect: str | None = None, *, consume: bool = False
+) -> None:
+    """Writes the model's parameters as one file of PyTorch tensors, in the order and under the names they were imported
+    with.
 
-    A position table that the dialect's programs compute for themselves isn't in the file; nor is one that the model was given instead.
+    A position table that the dialect's programs compute for themselves isn't in the file; nor is one that the model was
+    given instead.
 
     Args:
-      path: ends in .safetensors (which orders its tensors itself), .pt, .pth or .bin; any other is that of a directory, which transformers
-        reads, of dialects that have them.
+      path: ends in .safetensors (which orders its tensors itself), .pt, .pth or .bin; any other is that of a directory,
+        which transformers reads, of dialects that have them.
       dialect: whose names to use; by default those of the checkpoint that the model was imported from.
-      consume: take the model's parameters apart on the way, so that little more memory is needed than they have: it has none afterwards.
+      consume: take the model's parameters apart on the way, so that little more memory is needed than they have: it has
+        none afterwards.
 
     Raises:
-      PortingError: no dialect is given and the model wasn't imported; the config or the parameters have no place in the dialect; the path
-        can't be written.
+      PortingError: no dialect is given and the model wasn't imported; the config or the parameters have no place in the
+        dialect; the path can't be written.
     """
     origin = model.origin or {}
     name = dialect or origin.get("dialect")
     if name is None:
-        raise PortingError(f"this model was not imported from a checkpoint, so a dialect must be given: one of {', '.join(all_dialects())}")
+        raise PortingError(
+            "this model was not imported from a checkpoint, so a dialect must be given: one of "
+            f"{', '.join(all_dialects())}"
+        )
     is_return = origin.get("dialect") == name
     names = [*origin.get("tensors", {}), *origin.get("ignored", [])] if is_return else []
     prefix, added = (origin.get(key, "") if is_return else "" for key in ("prefix", "added"))
@@ -178,7 +202,11 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
     else:
         file = hugging_face.of_family(table)
         hugging_face.check_free(Path(path))
-        names = names if model.config.share_embeddings else [*names, *(name for name in file.always_there if name not in names)]
+        names = (
+            names
+            if model.config.share_embeddings
+            else [*names, *(name for name in file.always_there if name not in names)]
+        )
         _check_directory_tells(model, table)
     leaves = flatten(model.params)
     if consume:
@@ -196,23 +224,32 @@ def export_checkpoint(model: Model, path: str | os.PathLike[str], dialect: str |
 
 
 def params_from_state_dict(
-    config: TransformerConfig, state_dict: Mapping[str, Any], dialect: str | Dialect, position_table: np.ndarray | None = None
+    config: TransformerConfig,
+    state_dict: Mapping[str, Any],
+    dialect: str | Dialect,
+    position_table: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """The parameters, a nested dict of new NumPy arrays in the tensors' dtypes, of a state_dict of torch tensors or arrays.
+    """The parameters, a nested dict of new NumPy arrays in the tensors' dtypes, of a state_dict of torch tensors or
+    arrays.
 
     Args:
       position_table: [rows, D], in place of what the dialect computes.
 
     Raises:
-      PortingError: the dialect doesn't have such models, or tensors are missing, unexpected or do not fit; all problems together.
+      PortingError: the dialect doesn't have such models, or tensors are missing, unexpected or do not fit; all problems
+        together.
     """
     return map_leaves(np.asarray, _params(config, as_arrays(state_dict), dialect, position_table))
 
 
-def _params(config: TransformerConfig, state_dict: Tensors, dialect: str | Dialect, position_table: np.ndarray | None) -> dict[str, Any]:
+def _params(
+    config: TransformerConfig, state_dict: Tensors, dialect: str | Dialect, position_table: np.ndarray | None
+) -> dict[str, Any]:
     """`params_from_state_dict`, Deferred."""
     table, shapes = _table(config, dialect)
-    rules, computed = _computed(table, config, position_table, lambda rule, path, leaf: any(name in state_dict for name in rule.names))
+    rules, computed = _computed(
+        table, config, position_table, lambda rule, path, leaf: any(name in state_dict for name in rule.names)
+    )
     held = {path: shape for path, shape in shapes.items() if path not in computed}
     leaves = leaves_from_tensors(rules, state_dict, held, f"{table.name} checkpoint")
     return unflatten({path: leaves[path] if path in leaves else computed[path] for path in shapes})
@@ -224,17 +261,20 @@ def state_dict_from_params(
     """The state_dict, new NumPy arrays in the leaves' dtypes, of parameters; tied names have the same array.
 
     Args:
-      names: tensors in the order in which they should come, as far as they are these; those of them that may be left out are then there.
+      names: tensors in the order in which they should come, as far as they are these; those of them that may be left
+        out are then there.
 
     Raises:
-      PortingError: the dialect can't express the config, or leaves are missing, unexpected or do not fit; all problems together.
+      PortingError: the dialect can't express the config, or leaves are missing, unexpected or do not fit; all problems
+        together.
     """
     tensors = _made(_state_dict(config, flatten(params), dialect, names))
     return {name: tensors[name] for name in dict.fromkeys([*names, *tensors]) if name in tensors}
 
 
 def _made(deferred: dict[str, Deferred]) -> dict[str, np.ndarray]:
-    """The arrays of all. They are taken out one by one, so that leaves which nobody else holds need their memory once."""
+    """The arrays of all. They are taken out one by one, so that leaves which nobody else holds need their memory
+    once."""
     made: dict[Deferred, np.ndarray] = {}
     tensors = {}
     for name in list(deferred):
@@ -250,7 +290,9 @@ def computes_position_table(model: Model, dialect: str) -> bool:
     """Whether the dialect's programs compute, and don't keep, the very position tables that the model has."""
     table, leaves = get_dialect(dialect), flatten(model.params)
     computed = {path: leaf for path, leaf in table.computed(model.config).items() if _is_position_table(path)}
-    return bool(computed) and all(path in leaves and np.array_equal(leaves[path], leaf) for path, leaf in computed.items())
+    return bool(computed) and all(
+        path in leaves and np.array_equal(leaves[path], leaf) for path, leaf in computed.items()
+    )
 
 
 def _state_dict(
@@ -259,9 +301,13 @@ def _state_dict(
     """`state_dict_from_params` of leaves by path, Deferred, and in the table's order."""
     table, shapes = _table(config, dialect)
     rules, computed = _computed(
-        table, config, None,
-        lambda rule, path, leaf: any(name in names for name in rule.names) or not np.array_equal(leaves.get(path, leaf), leaf),
-    )  # fmt: skip
+        table,
+        config,
+        None,
+        lambda rule, path, leaf: (
+            any(name in names for name in rule.names) or not np.array_equal(leaves.get(path, leaf), leaf)
+        ),
+    )
     for path in computed:
         leaves.pop(path, None)
     held = {path: shape for path, shape in shapes.items() if path not in computed}
@@ -270,7 +316,10 @@ def _state_dict(
 
 
 def _computed(
-    table: Dialect, config: TransformerConfig, position_table: np.ndarray | None, is_held: Callable[[Rule, str, np.ndarray], bool]
+    table: Dialect,
+    config: TransformerConfig,
+    position_table: np.ndarray | None,
+    is_held: Callable[[Rule, str, np.ndarray], bool],
 ) -> tuple[list[Rule], dict[str, np.ndarray]]:
     """The rules of what a checkpoint holds, and the leaves by path that are computed.
 
@@ -309,11 +358,13 @@ def _table(config: TransformerConfig, dialect: str | Dialect) -> tuple[Dialect, 
 
 
 def _check_untold(model: Model, table: Dialect, imported: Mapping[str, Any]) -> None:
-    """Raises PortingError where the dialect's program, or the one that the checkpoint came from, would compute other numbers."""
+    """Raises PortingError where the dialect's program, or the one that the checkpoint came from, would compute other
+    numbers."""
     fixed = {name: value for name, value in table.defaults.items() if name in UNTOLD and name not in table.choices}
     expected = {**fixed, **imported}
     problems = [
-        f"{name} must be {value!r}, as in {'the checkpoint that was imported' if name in imported else 'its programs'}; received "
+        f"{name} must be {value!r}, as in "
+        f"{'the checkpoint that was imported' if name in imported else 'its programs'}; received "
         f"{getattr(model.config, name)!r}"
         for name, value in expected.items()
         if getattr(model.config, name) != value
@@ -326,7 +377,11 @@ def _check_directory_tells(model: Model, table: Dialect) -> None:
     """Raises PortingError where transformers would compute other numbers of what a directory can say."""
     _table(model.config, table)
     file = hugging_face.of_family(table)
-    fixed = {name: value for name, value in table.defaults.items() if name in UNTOLD and name not in file.fields(file.write(model.config))}
+    fixed = {
+        name: value
+        for name, value in table.defaults.items()
+        if name in UNTOLD and name not in file.fields(file.write(model.config))
+    }
     problems = [
         f"{name} must be {value!r}, as in its programs; received {getattr(model.config, name)!r}"
         for name, value in fixed.items()
@@ -335,21 +390,33 @@ def _check_directory_tells(model: Model, table: Dialect) -> None:
     if table.leaves_out_positions(model.config) and not computes_position_table(model, table.name):
         problems.append("constants/encoder_positions and decoder_positions must be those that its programs compute")
     if problems:
-        raise PortingError(f"dialect {table.name}: a directory doesn't hold all that this model computes with", problems)
+        raise PortingError(
+            f"dialect {table.name}: a directory doesn't hold all that this model computes with", problems
+        )
 
 
 def _position_table(table: Dialect, hints: dict[str, Any]) -> np.ndarray | None:
-    """The hint of this name, taken out of the hints; a file is read. Raises PortingError for one that can't be meant."""
+    """The hint of this name, taken out of the hints; a file is read. Raises PortingError for one that can't be
+    meant."""
     given = hints.pop("position_table", None)
     if given is None:
         return None
     if not table.computes_positions:
         raise PortingError(f"position_table: checkpoints of dialect {table.name} hold their own; leave it out")
-    array = read_array(given) if isinstance(given, str | os.PathLike) else as_arrays({"position_table": given})["position_table"]
+    array = (
+        read_array(given)
+        if isinstance(given, str | os.PathLike)
+        else as_arrays({"position_table": given})["position_table"]
+    )
     if array.ndim != 2 or array.dtype.name not in DTYPES:
-        raise PortingError(f"position_table: expected floating-point numbers [rows, d_model]; received {array.dtype} {list(array.shape)}")
+        raise PortingError(
+            f"position_table: expected floating-point numbers [rows, d_model]; received {array.dtype} "
+            f"{list(array.shape)}"
+        )
     if not np.isfinite(array).all():
-        raise PortingError(f"position_table {list(array.shape)}: {int((~np.isfinite(array)).sum())} values are not finite")
+        raise PortingError(
+            f"position_table {list(array.shape)}: {int((~np.isfinite(array)).sum())} values are not finite"
+        )
     return array
 
 
@@ -380,7 +447,8 @@ def _in_our_words(table: Dialect, hints: dict[str, Any]) -> dict[str, Any]:
 
 
 def _config(table: Dialect, told: dict[str, Any], hints: dict[str, Any]) -> TransformerConfig:
-    """The config of what is fixed, told and hinted. What the dialect asks for is checked against the tensors later, rule by rule."""
+    """The config of what is fixed, told and hinted. What the dialect asks for is checked against the tensors later,
+    rule by rule."""
     known = {**table.fixed, **{name: value for name, value in told.items() if name not in table.asks}}
     problems = [
         f"{name}: the {'dialect' if name in table.fixed else 'checkpoint'} says {known[name]!r}; received {value!r}"
@@ -396,7 +464,8 @@ def _config(table: Dialect, told: dict[str, Any], hints: dict[str, Any]) -> Tran
 def _problems_with_one_head(
     table: Dialect, told: dict[str, Any], hints: dict[str, Any], tensors: Tensors, positions: np.ndarray | None
 ) -> list[str]:
-    """What else is wrong with a checkpoint whose config can't be, as far as it shows with a number of heads that divides any width."""
+    """What else is wrong with a checkpoint whose config can't be, as far as it shows with a number of heads that
+    divides any width."""
     if "num_heads" in told:
         return []
     try:

@@ -1,4 +1,5 @@
-"""Arrays that are made piece by piece when they are written, so that a checkpoint larger than the memory can be carried over."""
+"""Arrays that are made piece by piece when they are written, so that a checkpoint larger than the memory can be carried
+over."""
 
 from __future__ import annotations
 
@@ -33,7 +34,11 @@ class Deferred:
     def astype(self, dtype: Any, copy: bool = True) -> Deferred:
         """The same in another dtype, deferred as well."""
         dtype = np.dtype(dtype)
-        return self if dtype == self.dtype else Deferred(self.shape, dtype, lambda: (piece.astype(dtype) for piece in self.pieces()))
+        return (
+            self
+            if dtype == self.dtype
+            else Deferred(self.shape, dtype, lambda: (piece.astype(dtype) for piece in self.pieces()))
+        )
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         whole = np.empty(self.size, self.dtype)
@@ -48,7 +53,8 @@ class Deferred:
 def contiguous(array: np.ndarray) -> np.ndarray:
     """The array, or a copy of it, as it should lie in memory.
 
-    NumPy copies a transposed matrix row by row, each value of a row from another place of the cache: five times slower than by tiles.
+    NumPy copies a transposed matrix row by row, each value of a row from another place of the cache: five times slower
+      than by tiles.
     """
     if array.flags.c_contiguous:
         return array

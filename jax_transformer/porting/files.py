@@ -25,25 +25,30 @@ SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
 INDEX = ".index.json"
 """End of the name of a file that says which tensor is in which of several."""
 MAPPED_BYTES = {"safetensors": 8 * 2**20, "torch": 32 * 2**20}
-"""How much is read of a file before it is mapped into memory anew, about: what was read of a mapping stays part of the process's memory. To
-open a torch file again takes longer, since it is unpickled."""
+"""How much is read of a file before it is mapped into memory anew, about: what was read of a mapping stays part of the
+process's memory. To open a torch file again takes longer, since it is unpickled."""
 
 
 def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """A file's tensors by name, each read from the disk when it is asked for; of a torch file with other things in it, the dict it holds.
+    """A file's tensors by name, each read from the disk when it is asked for; of a torch file with other things in it,
+    the dict it holds.
 
-    Of a checkpoint in several files name the index, such as model.safetensors.index.json. Torch files are read with weights_only=True and
+    Of a checkpoint in several files name the index, such as model.safetensors.index.json. Torch files are read with
+    weights_only=True and
     no other way: what they hold besides tensors is never executed.
 
     Raises:
-      PortingError: no such file, an unknown suffix, a truncated or foreign file, a torch file that holds no dict; an index that names a
-        file elsewhere, one that isn't there, or tensors that aren't in it.
+      PortingError: no such file, an unknown suffix, a truncated or foreign file, a torch file that holds no dict; an
+        index that names a file elsewhere, one that isn't there, or tensors that aren't in it.
     """
     path = Path(path)
     if not path.name.endswith(INDEX):
         _check_suffix(path)
     if not path.is_file():
-        raise PortingError(f"{path}: {'is no file' if path.exists() else 'no such file'}; expected one of {', '.join((*SUFFIXES, INDEX))}")
+        raise PortingError(
+            f"{path}: {'is no file' if path.exists() else 'no such file'}; expected one of "
+            f"{', '.join((*SUFFIXES, INDEX))}"
+        )
     if path.name.endswith(INDEX):
         return _read_shards(path)
     if path.suffix == ".safetensors":
@@ -55,7 +60,9 @@ def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
         return as_arrays(content, str(path)) if is_state_dict(content) else content
     if is_state_dict(content):
         return TorchFile(path, content)
-    return {key: TorchFile(path, value, key) if _is_inner_state_dict(value) else value for key, value in content.items()}
+    return {
+        key: TorchFile(path, value, key) if _is_inner_state_dict(value) else value for key, value in content.items()
+    }
 
 
 def map_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
@@ -69,7 +76,9 @@ def map_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         header = json.loads(file.read(length))
-    bytes_ = np.memmap(path, np.uint8, "r", offset=8 + length) if path.stat().st_size > 8 + length else np.empty(0, np.uint8)
+    bytes_ = (
+        np.memmap(path, np.uint8, "r", offset=8 + length) if path.stat().st_size > 8 + length else np.empty(0, np.uint8)
+    )
     kinds = {SAFETENSORS_DTYPES[name]: np.dtype(name if name != "bfloat16" else _bfloat16()) for name in DTYPES}
     odd = [name for name in names if header[name]["dtype"] not in kinds]
     if odd:
@@ -107,7 +116,8 @@ def read_array(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray | Deferred]) -> str:
-    """Writes named arrays: under another name first, which then replaces `path`, so that no half-written file ever has that name.
+    """Writes named arrays: under another name first, which then replaces `path`, so that no half-written file ever has
+    that name.
 
     Returns:
       The file's sha256.
@@ -140,11 +150,15 @@ def _read_shards(index: Path) -> Tensors:
         if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
             raise ValueError("weight_map names no files")
     except (ValueError, KeyError, TypeError) as error:
-        raise PortingError(f"{index}: expected JSON with a weight_map, from tensors to files; received {_first_line(error)}") from None
+        raise PortingError(
+            f"{index}: expected JSON with a weight_map, from tensors to files; received {_first_line(error)}"
+        ) from None
     names = dict.fromkeys(places.values())
     elsewhere = [name for name in names if Path(name).name != name or name in ("", ".", "..") or name.endswith(INDEX)]
     if elsewhere:
-        raise PortingError(f"{index}: expected names of files beside it, without folders; received {', '.join(map(repr, elsewhere))}")
+        raise PortingError(
+            f"{index}: expected names of files beside it, without folders; received {', '.join(map(repr, elsewhere))}"
+        )
     shards = {}
     problems = []
     for name in names:
@@ -152,8 +166,15 @@ def _read_shards(index: Path) -> Tensors:
             shards[name] = as_arrays(read_tensors(index.with_name(name)), str(index.with_name(name)))
         except PortingError as error:
             problems.append(str(error))
-    problems += [f"{place}: no tensor {name}" for name, place in places.items() if place in shards and name not in shards[place]]
-    problems += [f"{place}: {name} isn't in the index" for place, shard in shards.items() for name in shard if places.get(name) != place]
+    problems += [
+        f"{place}: no tensor {name}" for name, place in places.items() if place in shards and name not in shards[place]
+    ]
+    problems += [
+        f"{place}: {name} isn't in the index"
+        for place, shard in shards.items()
+        for name in shard
+        if places.get(name) != place
+    ]
     if problems:
         raise PortingError(f"{index}: expected {len(places)} tensors in {len(names)} files", problems)
     return ShardedFiles({name: shards[place] for name, place in places.items()})
@@ -194,7 +215,9 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
         try:
             array = self._file.get_tensor(name)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
-            raise PortingError(f"{self.path}: tensor {name} has a dtype that NumPy doesn't have ({_first_line(error)})") from None
+            raise PortingError(
+                f"{self.path}: tensor {name} has a dtype that NumPy doesn't have ({_first_line(error)})"
+            ) from None
         self._bytes_read += array.nbytes
         if self._bytes_read > MAPPED_BYTES["safetensors"]:
             self._file, self._bytes_read = self._open(), 0
@@ -241,13 +264,16 @@ class StateDict(Mapping[str, np.ndarray]):
 
 
 class TorchFile(StateDict):
-    """A state_dict in a torch file that is mapped into memory: each access reads one tensor, an array that is not to be written to."""
+    """A state_dict in a torch file that is mapped into memory: each access reads one tensor, an array that is not to be
+    written to."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Any], key: str | None = None) -> None:
         """`tensors` as they were loaded; `key`: under which they lie in the file's dict."""
         super().__init__(tensors)
         self._path, self._key, self._bytes_read = path, key, 0
-        self._most = max(MAPPED_BYTES["torch"], path.stat().st_size // 8)  # a large one is opened at most 8 times in one reading
+        self._most = max(
+            MAPPED_BYTES["torch"], path.stat().st_size // 8
+        )  # a large one is opened at most 8 times in one reading
 
     def __getitem__(self, name: str) -> np.ndarray:
         array = super().__getitem__(name)
@@ -259,7 +285,8 @@ class TorchFile(StateDict):
 
 
 def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensors:
-    """A state_dict of torch tensors, NumPy or JAX arrays, seen as NumPy arrays; nothing is copied that lies in main memory.
+    """A state_dict of torch tensors, NumPy or JAX arrays, seen as NumPy arrays; nothing is copied that lies in main
+    memory.
 
     Raises:
       PortingError: the mapping is no flat one from names to arrays.
@@ -268,8 +295,12 @@ def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensor
         return state_dict
     odd = [name for name, value in state_dict.items() if not _is_named_tensor(name, value)]
     if odd:
-        kinds = ", ".join(f"{name!r} ({type(state_dict[name]).__name__})" for name in odd[:5]) + (", …" if len(odd) > 5 else "")
-        raise PortingError(f"{what}: expected a state_dict, names with tensors (save model.state_dict() alone); received also {kinds}")
+        kinds = ", ".join(f"{name!r} ({type(state_dict[name]).__name__})" for name in odd[:5]) + (
+            ", …" if len(odd) > 5 else ""
+        )
+        raise PortingError(
+            f"{what}: expected a state_dict, names with tensors (save model.state_dict() alone); received also {kinds}"
+        )
     return StateDict(state_dict)
 
 
@@ -303,7 +334,9 @@ def _as_array(value: Any) -> np.ndarray:
 
 def _check_suffix(path: Path) -> None:
     if path.suffix not in SUFFIXES:
-        raise PortingError(f"{path}: expected a name that ends in {', '.join(SUFFIXES)}; received {path.suffix or 'no suffix'}")
+        raise PortingError(
+            f"{path}: expected a name that ends in {', '.join(SUFFIXES)}; received {path.suffix or 'no suffix'}"
+        )
 
 
 def _load_torch(path: Path) -> Any:
@@ -316,9 +349,12 @@ def _load_torch(path: Path) -> Any:
         wanted = _wanted_code(path, error)
         if wanted:
             raise PortingError(
-                f"{path}: holds Python objects beside tensors ({', '.join(wanted)}), which are not loaded; save model.state_dict() alone"
+                f"{path}: holds Python objects beside tensors ({', '.join(wanted)}), which are not loaded; save "
+                "model.state_dict() alone"
             ) from None
-        raise PortingError(f"{path}: truncated, or no torch file ({type(error).__name__}: {_first_line(error)})") from None
+        raise PortingError(
+            f"{path}: truncated, or no torch file ({type(error).__name__}: {_first_line(error)})"
+        ) from None
     return content
 
 
@@ -342,7 +378,9 @@ def _save_torch(arrays: Mapping[str, Any], path: Path) -> None:
         own = np.asarray(array, order="C")
         own = own if own.flags.writeable else own.copy()  # torch has no read-only tensors
         is_bfloat16 = own.dtype.name == "bfloat16"
-        converted[id(array)] = torch.from_numpy(own.view(np.uint16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(own)
+        converted[id(array)] = (
+            torch.from_numpy(own.view(np.uint16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(own)
+        )
     torch.save({name: converted[id(array)] for name, array in arrays.items()}, path)
 
 

@@ -1,7 +1,8 @@
 """`flax_model.msgpack`, which the Flax models of transformers up to 4 wrote: its names and axes as PyTorch's.
 
-A path such as model/encoder/layers/0/fc1/kernel is the tensor model.encoder.layers.0.fc1.weight, with its axes the other way round; norms
-have a scale and embeddings an embedding where PyTorch says weight. (As transformers' own modeling_flax_pytorch_utils.py maps them.)
+A path such as model/encoder/layers/0/fc1/kernel is the tensor model.encoder.layers.0.fc1.weight, with its axes the
+other way round; norms have a scale and embeddings an embedding where PyTorch says weight. (As transformers' own
+modeling_flax_pytorch_utils.py maps them.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from jax_transformer.trees import flatten
 
 FLAX_WEIGHTS = "flax_model.msgpack"
 LAST = {"kernel": ("weight", True), "scale": ("weight", False), "embedding": ("weight", False)}
-"""The last part of a path → PyTorch's, and whether the axes are the other way round. Others (bias, weight, final_logits_bias) are alike."""
+"""The last part of a path → PyTorch's, and whether the axes are the other way round. Others (bias, weight,
+final_logits_bias) are alike."""
 
 
 class FlaxCheckpoint(Mapping[str, np.ndarray]):

@@ -31,12 +31,31 @@ LENGTHS = {"max_new_tokens": "max_length", "min_new_tokens": "min_length"}
 TOP_K = 50
 """Of `generate`, where tokens are drawn and no top_k is said."""
 UNBUILT = {
-    "num_beam_groups": 1, "diversity_penalty": 0.0, "repetition_penalty": 1.0, "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0, "suppress_tokens": None, "begin_suppress_tokens": None, "sequence_bias": None,
-    "exponential_decay_length_penalty": None, "guidance_scale": 1.0, "watermarking_config": None, "remove_invalid_values": False,
-    "typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "top_h": None, "constraints": None, "force_words_ids": None,
-    "penalty_alpha": 0.0, "dola_layers": None, "num_return_sequences": 1, "max_time": None, "stop_strings": None, "token_healing": False,
-}  # fmt: skip
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "exponential_decay_length_penalty": None,
+    "guidance_scale": 1.0,
+    "watermarking_config": None,
+    "remove_invalid_values": False,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "top_h": None,
+    "constraints": None,
+    "force_words_ids": None,
+    "penalty_alpha": 0.0,
+    "dola_layers": None,
+    "num_return_sequences": 1,
+    "max_time": None,
+    "stop_strings": None,
+    "token_healing": False,
+}
 """Keys that no decoding here obeys, and the values that change nothing."""
 OTHERS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 FORCES_BOS = "force_bos_token_to_be_generated"
@@ -44,7 +63,8 @@ FORCES_BOS = "force_bos_token_to_be_generated"
 
 
 def in_effect(config: Json, text: str) -> dict[str, Any]:
-    """What transformers 5 goes by: the keys of generation_config.json, or where there is none, those of config.json that it knows.
+    """What transformers 5 goes by: the keys of generation_config.json, or where there is none, those of config.json
+    that it knows.
 
     Args:
       config: config.json.
@@ -117,7 +137,8 @@ def not_decoded(content: Json) -> dict[str, Any]:
 
 
 def text_of(generation: GenerationConfig, config: Json, text: str) -> str:
-    """The text of a generation_config.json that says how to decode; the given one, where it does; "" where none is needed.
+    """The text of a generation_config.json that says how to decode; the given one, where it does; "" where none is
+    needed.
 
     Args:
       config, text: as of `in_effect`: those that the model came with, or {} and "".
@@ -126,7 +147,9 @@ def text_of(generation: GenerationConfig, config: Json, text: str) -> str:
       PortingError: transformers has no such beam search.
     """
     if generation.semantics not in (None, "huggingface"):
-        raise PortingError(f"generation_config.json: semantics must be 'huggingface'; received {generation.semantics!r}")
+        raise PortingError(
+            f"generation_config.json: semantics must be 'huggingface'; received {generation.semantics!r}"
+        )
     content = in_effect(config, text)
     wanted, said = _expressed(generation), _expressed(GenerationConfig(**decoding_fields(content)))
     changed = {field for field in wanted | said if wanted.get(field) != said.get(field)}

@@ -1,4 +1,5 @@
-"""Directories in which Hugging Face's transformers keeps a model: config.json, generation_config.json, weights and tokenizer files."""
+"""Directories in which Hugging Face's transformers keeps a model: config.json, generation_config.json, weights and
+tokenizer files."""
 
 from __future__ import annotations
 
@@ -23,12 +24,27 @@ from jax_transformer.porting.generation_config import decoding_fields, in_effect
 from jax_transformer.porting.rules import PortingError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
-WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json", FLAX_WEIGHTS)
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+    FLAX_WEIGHTS,
+)
 """The first of these that is there is read."""
 TOKENIZER_FILES = (
-    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt",
-    "target_vocab.json", "source.spm", "target.spm", "spiece.model", "sentencepiece.bpe.model",
-)  # fmt: skip
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "target_vocab.json",
+    "source.spm",
+    "target.spm",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+)
 IDS = {"decoder_start_token_id": "decoder_start_id", "eos_token_id": "eos_id"}
 """Keys of config.json and generation_config.json, and the fields of GenerationConfig that they are here."""
 HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
@@ -63,7 +79,8 @@ def open_directory(path: str | os.PathLike[str]) -> HuggingFaceModel | None:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether it could be the name of a model on the Hub, such as Helsinki-NLP/opus-mt-en-de, and not that of a file."""
+    """Whether it could be the name of a model on the Hub, such as Helsinki-NLP/opus-mt-en-de, and not that of a
+    file."""
     return bool(HUB_NAME.fullmatch(name)) and not name.endswith((*SUFFIXES, INDEX))
 
 
@@ -71,8 +88,8 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
     """Reads a directory; of the weights only what is asked for later.
 
     Raises:
-      PortingError: a file that is missing or malformed; another kind of model than the tables are for, or one that is quantised; values
-        in config.json that no model here has.
+      PortingError: a file that is missing or malformed; another kind of model than the tables are for, or one that is
+        quantised; values in config.json that no model here has.
     """
     path = Path(path)
     config = _read_json(path / CONFIG)
@@ -100,8 +117,8 @@ def write_directory(
     """Writes a directory that `from_pretrained` loads, under another name first, which then becomes `path`.
 
     Args:
-      origin: the config.json and the text of generation_config.json that the model came with, if any: what the model doesn't say stays as
-        it was.
+      origin: the config.json and the text of generation_config.json that the model came with, if any: what the model
+        doesn't say stays as it was.
 
     Raises:
       PortingError: there is something at `path`, or no directory to put it in; the family isn't one of transformers.
@@ -113,7 +130,9 @@ def write_directory(
     if not isinstance(text, str):
         text, generation = _of_first_format(original, text, generation)
     content = _config_json(file, config, original)
-    content |= dict.fromkeys([key for key in ("dtype", "torch_dtype") if key in original] or ["dtype"], _main_dtype(tensors))
+    content |= dict.fromkeys(
+        [key for key in ("dtype", "torch_dtype") if key in original] or ["dtype"], _main_dtype(tensors)
+    )
     ids = {key: getattr(generation, name) for key, name in IDS.items()}
     if original:
         said = _ids(path, file.resolved(original), parsed(text))
@@ -140,8 +159,8 @@ def write_directory(
 
 
 def _of_first_format(config: Json, kept: Json, generation: GenerationConfig) -> tuple[str, GenerationConfig]:
-    """Of a model directory of the first format, which has the content of generation_config.json, and none of it in its generation.json: the
-    text, and what both say."""
+    """Of a model directory of the first format, which has the content of generation_config.json, and none of it in its
+    generation.json: the text, and what both say."""
     text = _json_text(kept) if kept else ""
     known = {name: value for name, value in vars(generation).items() if value is not None}
     return text, GenerationConfig(**decoding_fields(in_effect(config, text)) | known)
@@ -160,14 +179,20 @@ def check_free(path: Path) -> None:
     if not path.absolute().parent.is_dir():
         raise PortingError(f"{path}: there is no directory {path.parent}")
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
-        raise PortingError(f"{path}: expected a name that is free, or an empty directory, for the directory that transformers will read")
+        raise PortingError(
+            f"{path}: expected a name that is free, or an empty directory, for the directory that transformers will "
+            "read"
+        )
 
 
 def of_family(table: Dialect) -> ConfigFile:
     """Raises PortingError if the dialect is none of transformers."""
     if table.config_file is None:
         families = ", ".join(name for name, other in all_dialects().items() if other.config_file)
-        raise PortingError(f"dialect {table.name} has no directories, as {families} have: expected a name that ends in .pt or .safetensors")
+        raise PortingError(
+            f"dialect {table.name} has no directories, as {families} have: expected a name that ends in .pt or "
+            ".safetensors"
+        )
     return table.config_file
 
 
@@ -189,7 +214,8 @@ def download(name: str) -> Path:
             found = Path(snapshot_download(name, allow_patterns=[*wanted, FLAX_WEIGHTS]))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise PortingError(
-            f"{name}: no such file or directory, and no model of this name on the Hub, or it can't be reached ({type(error).__name__})"
+            f"{name}: no such file or directory, and no model of this name on the Hub, or it can't be reached "
+            f"({type(error).__name__})"
         ) from None
     return found
 
@@ -198,7 +224,8 @@ def download(name: str) -> Path:
 
 
 def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
-    """The config fields of a config.json. Raises PortingError, with all problems, where it is of another kind of model."""
+    """The config fields of a config.json. Raises PortingError, with all problems, where it is of another kind of
+    model."""
     file = of_family(table)
     problems = [
         f"{key} must be {' or '.join(map(repr, values))}; received {config[key]!r}"
@@ -206,10 +233,15 @@ def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
         if config.get(key) is not None and config[key] not in values
     ]
     if config.get("quantization_config"):
-        problems.append("quantization_config: quantised weights can't be carried over; take the model that they were made of")
+        problems.append(
+            "quantization_config: quantised weights can't be carried over; take the model that they were made of"
+        )
     others = [name for name in _architectures(config) if name not in file.architectures]
     if others:
-        problems.append(f"architectures must be {' or '.join(file.architectures)}; received {', '.join(others)}, which has other parts")
+        problems.append(
+            f"architectures must be {' or '.join(file.architectures)}; received {', '.join(others)}, which has other "
+            "parts"
+        )
     try:
         fields = file.fields(config)
     except PortingError as error:
@@ -226,7 +258,9 @@ def _config_json(file: ConfigFile, config: TransformerConfig, original: Json) ->
         said = file.fields(original)
         if all(getattr(config, name) == value for name, value in said.items()):
             return dict(original)
-    follows = {key: value for key, value in file.write(config).items() if key in original or value != file.defaults.get(key)}
+    follows = {
+        key: value for key, value in file.write(config).items() if key in original or value != file.defaults.get(key)
+    }
     return {key: value for key, value in (original or start).items() if key not in file.aliases} | follows
 
 
@@ -265,7 +299,9 @@ def _ids(path: Path, config: Json, generation: Json) -> dict[str, Any]:
 def _read_weights(path: Path) -> Mapping[str, Any]:
     name = next((name for name in WEIGHTS if (path / name).is_file()), None)
     if name is None:
-        others = sorted(entry.name for entry in path.iterdir() if entry.suffix in (".h5", ".gguf", ".onnx", ".ot", ".msgpack"))
+        others = sorted(
+            entry.name for entry in path.iterdir() if entry.suffix in (".h5", ".gguf", ".onnx", ".ot", ".msgpack")
+        )
         received = f"received {', '.join(others)}" if others else "received none of them"
         raise PortingError(f"{path}: expected weights, one of {', '.join(WEIGHTS)}; {received}")
     return read_flax(path / name) if name == FLAX_WEIGHTS else read_tensors(path / name)

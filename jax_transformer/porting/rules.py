@@ -1,7 +1,7 @@
 """One table, two directions: rules `torch names ↔ JAX paths, axes`, run over NumPy arrays.
 
-Both directions are strict. Every tensor and every leaf is consumed exactly once, values and dtypes are moved and never computed with, and
-whatever does not fit is collected and refused together.
+Both directions are strict. Every tensor and every leaf is consumed exactly once, values and dtypes are moved and never
+computed with, and whatever does not fit is collected and refused together.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from jax_transformer.porting.deferred import Deferred, contiguous
 from jax_transformer.trees import nearest
 
 Tensors = Mapping[str, np.ndarray]
-"""The torch side: tensors by name. Values may be read from a file on access, and are then read twice: checked, then moved."""
+"""The torch side: tensors by name. Values may be read from a file on access, and are then read twice: checked, then
+moved."""
 Leaves = Mapping[str, np.ndarray]
 """The JAX side, flat: leaves by path, such as "encoder/layers/self_attention/query/kernel"."""
 Shapes = Mapping[str, tuple[int, ...]]
@@ -39,8 +40,9 @@ class PortingError(ValueError):
 class Axes:
     """How a tensor's axes become a leaf's, such as "(N H) D -> D N H".
 
-    Left of the arrow stand the tensor's axes, parentheses around those that are merged into one; right of it the leaf's. The number 1 is an
-    axis of the tensor that the leaf doesn't have; a larger number is an axis along which that many leaves are fused in one tensor.
+    Left of the arrow stand the tensor's axes, parentheses around those that are merged into one; right of it the
+    leaf's. The number 1 is an axis of the tensor that the leaf doesn't have; a larger number is an axis along which
+    that many leaves are fused in one tensor.
     """
 
     torch: tuple[tuple[str, ...], ...]
@@ -55,7 +57,10 @@ class Axes:
         named = [axis for axis in axes.flat if not axis.isdigit()]
         fused = [axis for axis in axes.flat if axis.isdigit()]
         if not arrow or sorted(named) != sorted(axes.jax) or len(set(named)) != len(named) or len(fused) > 1:
-            raise ValueError(f"axes: expected an equation such as '(N H) D -> D N H', each axis once on either side; received {text!r}")
+            raise ValueError(
+                "axes: expected an equation such as '(N H) D -> D N H', each axis once on either side; received "
+                f"{text!r}"
+            )
         return axes
 
     @property
@@ -99,16 +104,17 @@ class Rule:
     """One line of a table.
 
     Args:
-      torch: a tensor's name, or several whose tensors are equal (tied). A copy that checkpoints may leave out ends in "?"; where all do,
-        one of them must be there, and the first is written unless it was another. {i} stands for a layer's number: the leaf then has a
-        leading layer axis.
-      jax: a leaf's path. Several, as in "attention/{query,key,value}/kernel", are the parts of one fused tensor where `axes` says so, and
-        otherwise equal copies of it.
+      torch: a tensor's name, or several whose tensors are equal (tied). A copy that checkpoints may leave out ends in
+        "?"; where all do, one of them must be there, and the first is written unless it was another. {i} stands for a
+        layer's number: the leaf then has a leading layer axis.
+      jax: a leaf's path. Several, as in "attention/{query,key,value}/kernel", are the parts of one fused tensor where
+        `axes` says so, and otherwise equal copies of it.
       axes: how the axes correspond (see Axes), without the layer axis. Empty: they are the same.
       stacked: whether the leaf has a layer axis, also without {i}: there is one layer then.
 
     Raises:
-      ValueError: a malformed equation, or one that fuses another number of leaves than there are paths. (A mistake in the table.)
+      ValueError: a malformed equation, or one that fuses another number of leaves than there are paths. (A mistake in
+        the table.)
     """
 
     def __init__(self, torch: str | tuple[str, ...], jax: str, axes: str = "", *, stacked: bool = False) -> None:
@@ -156,12 +162,15 @@ class Place(NamedTuple):
         return required or ([] if any(name in others for name in self.names) else [self.names[0]])
 
 
-def leaves_from_tensors(rules: list[Rule], tensors: Tensors, shapes: Shapes, what: str = "checkpoint") -> dict[str, Deferred]:
-    """torch → JAX: the leaves of these shapes, in the tensors' own dtypes. All is checked now, and made when it is asked for.
+def leaves_from_tensors(
+    rules: list[Rule], tensors: Tensors, shapes: Shapes, what: str = "checkpoint"
+) -> dict[str, Deferred]:
+    """torch → JAX: the leaves of these shapes, in the tensors' own dtypes. All is checked now, and made when it is
+    asked for.
 
     Raises:
-      PortingError: tensors missing, unexpected, of the wrong shape or dtype, not finite, or tied and unequal; a rule that no tensor
-        matches; a leaf without a rule.
+      PortingError: tensors missing, unexpected, of the wrong shape or dtype, not finite, or tied and unequal; a rule
+        that no tensor matches; a leaf without a rule.
     """
     problems = _table_problems(rules, shapes)
     if not problems:
@@ -176,11 +185,15 @@ def leaves_from_tensors(rules: list[Rule], tensors: Tensors, shapes: Shapes, wha
         dtype = np.asarray(tensors[names[0]]).dtype
         for number, path in enumerate(rule.paths):
             part = 0 if rule.are_copies else number
-            leaves[path] = Deferred(shapes[path], dtype, partial(_leaf_pieces, rule, part, names, tensors, rule.leaf_shape(shapes)))
+            leaves[path] = Deferred(
+                shapes[path], dtype, partial(_leaf_pieces, rule, part, names, tensors, rule.leaf_shape(shapes))
+            )
     return {path: leaves[path] for path in shapes}
 
 
-def _leaf_pieces(rule: Rule, part: int, names: list[str], tensors: Tensors, leaf_shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+def _leaf_pieces(
+    rule: Rule, part: int, names: list[str], tensors: Tensors, leaf_shape: tuple[int, ...]
+) -> Iterator[np.ndarray]:
     """Of the leaf that is the rule's part of this number, what each of these tensors holds."""
     for name in names:
         tensor = np.asarray(tensors[name])
@@ -190,14 +203,15 @@ def _leaf_pieces(rule: Rule, part: int, names: list[str], tensors: Tensors, leaf
 def tensors_from_leaves(
     rules: list[Rule], leaves: Leaves, shapes: Shapes, optional: Collection[str] = (), what: str = "parameters"
 ) -> dict[str, Deferred]:
-    """JAX → torch, in the leaves' own dtypes; tied names have the same object. All is checked now, and made when it is asked for.
+    """JAX → torch, in the leaves' own dtypes; tied names have the same object. All is checked now, and made when it is
+    asked for.
 
     Args:
       optional: which of the copies that may be left out are wanted.
 
     Raises:
-      PortingError: leaves missing, unexpected, of the wrong shape or dtype, not finite, or copies of one tensor and unequal; a leaf without
-        a rule.
+      PortingError: leaves missing, unexpected, of the wrong shape or dtype, not finite, or copies of one tensor and
+        unequal; a leaf without a rule.
     """
     problems = _table_problems(rules, shapes)
     if not problems:
@@ -210,7 +224,9 @@ def tensors_from_leaves(
     for rule in rules:
         sources = [np.asarray(leaves[path]) for path in rule.paths[: 1 if rule.are_copies else None]]
         for place in rule.places(shapes):
-            tensor = Deferred(rule.torch_shape(shapes), sources[0].dtype, partial(_tensor_pieces, rule, place.index, sources))
+            tensor = Deferred(
+                rule.torch_shape(shapes), sources[0].dtype, partial(_tensor_pieces, rule, place.index, sources)
+            )
             wanted = [name for name in place.names if name in optional or name in place.required(optional)]
             tensors |= dict.fromkeys(wanted, tensor)
     return tensors
@@ -238,16 +254,21 @@ def _count(problems: list[str]) -> str:
 
 
 def _table_problems(rules: list[Rule], shapes: Shapes) -> list[str]:
-    """Each leaf must have one rule, and each rule its leaves. (These are mistakes in the table, or a config that it can't serve.)"""
+    """Each leaf must have one rule, and each rule its leaves. (These are mistakes in the table, or a config that it
+    can't serve.)"""
     paths = [path for rule in rules for path in rule.paths]
-    problems = [f"unused rule: the model has no {path} ({rule})" for rule in rules for path in rule.paths if path not in shapes]
+    problems = [
+        f"unused rule: the model has no {path} ({rule})" for rule in rules for path in rule.paths if path not in shapes
+    ]
     problems += [f"leaf {path} {shapes[path]}: no rule leads to it" for path in shapes if path not in paths]
     problems += [f"leaf {path}: several rules lead to it" for path in _repeated(paths)]
     if problems:
         return problems
     for rule in rules:
         if rule.axes and len(rule.axes.jax) != len(rule.leaf_shape(shapes)):
-            problems.append(f"rule {rule}: {' '.join(rule.axes.jax)} are not the axes of a leaf {rule.leaf_shape(shapes)}")
+            problems.append(
+                f"rule {rule}: {' '.join(rule.axes.jax)} are not the axes of a leaf {rule.leaf_shape(shapes)}"
+            )
     names = (name for rule in rules for place in rule.places(shapes) for name in place.names)
     return problems + [f"tensor {name}: several rules use it" for name in _repeated(names)]
 
@@ -265,11 +286,15 @@ def _name_problems(rules: list[Rule], tensors: Tensors, shapes: Shapes) -> Itera
         names = [name for place in rule.places(shapes) for name in place.required(tensors)]
         shape = rule.torch_shape(shapes)
         if len(names) > 1 and not any(name in tensors for name in names):
-            yield f"unused rule: no tensor matches {rule}, {len(names)} of shape {shape} expected{nearest(names[0], unexpected)}"
+            like = nearest(names[0], unexpected)
+            yield f"unused rule: no tensor matches {rule}, {len(names)} of shape {shape} expected{like}"
         else:
             missing = [name for name in names if name not in tensors]
             yield from (f"missing tensor {name}: expected shape {shape}{nearest(name, unexpected)}" for name in missing)
-    yield from (f"unexpected tensor {name} {tuple(tensors[name].shape)}{nearest(name, absent or expected)}" for name in unexpected)
+    yield from (
+        f"unexpected tensor {name} {tuple(tensors[name].shape)}{nearest(name, absent or expected)}"
+        for name in unexpected
+    )
 
 
 def _tensor_problems(rule: Rule, tensors: Tensors, shapes: Shapes) -> Iterator[str]:
@@ -291,7 +316,8 @@ def _leaf_problems(rule: Rule, leaves: Leaves, shapes: Shapes) -> Iterator[str]:
     for path, leaf in group.items():
         yield from _value_problems(f"leaf {path}", leaf, shapes[path])
     if len({leaf.dtype for leaf in group.values()}) > 1:
-        yield f"leaves {', '.join(group)}: expected one dtype; received {', '.join(str(leaf.dtype) for leaf in group.values())}"
+        dtypes = ", ".join(str(leaf.dtype) for leaf in group.values())
+        yield f"leaves {', '.join(group)}: expected one dtype; received {dtypes}"
     elif group and rule.are_copies:
         yield from _unequal(f"leaves that {rule.names[0]} holds once", group)
 
@@ -312,7 +338,11 @@ def _infinities(what: str, array: np.ndarray) -> str:
 def not_finite(tensors: Tensors) -> list[str]:
     """Of each tensor of floating-point numbers, what is wrong with its values."""
     arrays = ((name, tensors[name]) for name in tensors)
-    return [_infinities(f"tensor {name}", array) for name, array in arrays if array.dtype.name in DTYPES and not np.isfinite(array).all()]
+    return [
+        _infinities(f"tensor {name}", array)
+        for name, array in arrays
+        if array.dtype.name in DTYPES and not np.isfinite(array).all()
+    ]
 
 
 def _unequal(what: str, copies: Mapping[str, np.ndarray]) -> Iterator[str]:
@@ -330,7 +360,9 @@ def _bits(array: np.ndarray) -> np.ndarray:
     return array.view(f"u{array.dtype.itemsize}")
 
 
-def _difference(expected: Iterable[str], received: Iterable[str], what: str, describe: Callable[[str], str]) -> list[str]:
+def _difference(
+    expected: Iterable[str], received: Iterable[str], what: str, describe: Callable[[str], str]
+) -> list[str]:
     """Names that are only on one side."""
     expected, received = dict.fromkeys(expected), dict.fromkeys(received)
     unexpected = [name for name in received if name not in expected]

@@ -14,7 +14,8 @@ from jax_transformer.training.step import TrainState, kept_params
 
 
 def mean_params(parameters: Iterable[Params]) -> Params:
-    """The mean of each parameter, in its own dtype, summed in float64 and one after another; constants are the last ones', as they are.
+    """The mean of each parameter, in its own dtype, summed in float64 and one after another; constants are the last
+    ones', as they are.
 
     Raises:
       ValueError: no parameters at all.

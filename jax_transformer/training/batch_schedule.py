@@ -24,13 +24,18 @@ class BatchSchedule:
         data = config.data
         self.weights = tuple(corpus.weight for corpus in data.corpora)
         self.resegmentation = (
-            Resegmentation(self.pairs, corpus.source_tokenizer, corpus.target_tokenizer, data) if data.subword_sampling else None
+            Resegmentation(self.pairs, corpus.source_tokenizer, corpus.target_tokenizer, data)
+            if data.subword_sampling
+            else None
         )
         self._planned = self.resegmentation.rooms if self.resegmentation else self.pairs
         shapes = choose_shapes(
-            self._planned.source_lengths, self._planned.target_lengths, batch_tokens=data.batch_tokens, num_shapes=data.num_shapes,
+            self._planned.source_lengths,
+            self._planned.target_lengths,
+            batch_tokens=data.batch_tokens,
+            num_shapes=data.num_shapes,
             pair_weights=self._pair_weights(),
-        )  # fmt: skip
+        )
         self.shapes = tuple(shape._replace(rows=shape.rows * config.train.accumulate) for shape in shapes)
         plan = self._plan(epoch=0)
         self.batches_per_epoch = len(plan)  # the same in every epoch: shapes are filled by count

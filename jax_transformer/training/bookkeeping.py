@@ -55,7 +55,8 @@ class Window:
         self._metrics.append(metrics)
 
     def figures(self, compile_seconds: float) -> dict[str, float]:
-        """Means over the window, and target tokens (those that count in the loss) per second of it, compilation apart."""
+        """Means over the window, and target tokens (those that count in the loss) per second of it, compilation
+        apart."""
         metrics = {name: np.array([step[name] for step in self._metrics], np.float64) for name in self._metrics[0]}
         seconds = max(time.perf_counter() - self._start - compile_seconds, 1e-9)
         tokens = metrics["tokens"].sum()

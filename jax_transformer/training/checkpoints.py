@@ -1,4 +1,5 @@
-"""Checkpoints of the training state, written by Orbax in the background: the latest few, and those that a model may be made of."""
+"""Checkpoints of the training state, written by Orbax in the background: the latest few, and those that a model may be
+made of."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ class CheckpointError(ValueError):
 class Checkpoints:
     """The checkpoints of one run; the state's step names each. A checkpoint is complete or isn't there.
 
-    Besides the latest `keep_checkpoints`, those are kept of which the model may be made: the best, or the `average_checkpoints` best or
+    Besides the latest `keep_checkpoints`, those are kept of which the model may be made: the best, or the
+      `average_checkpoints` best or
     last that were evaluated.
     """
 
@@ -63,11 +65,14 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def steps_to_keep(self, which: str, count: int) -> list[int]:
-        """The `count` "last" or "best" of the evaluated checkpoints (fewer if there are fewer), in order of their steps. Of equals the
+        """The `count` "last" or "best" of the evaluated checkpoints (fewer if there are fewer), in order of their
+        steps. Of equals the
         later is better. Where none was evaluated: the latest.
         """
         self._manager.wait_until_finished()
-        metrics: dict[int, Mapping[str, Any]] = {step: self._manager.metrics(step) or UNEVALUATED for step in self._manager.all_steps()}
+        metrics: dict[int, Mapping[str, Any]] = {
+            step: self._manager.metrics(step) or UNEVALUATED for step in self._manager.all_steps()
+        }
         evaluated = [step for step in metrics if metrics[step]["evaluated_step"] >= 0]
         if not evaluated:
             return [step for step in [self.latest_step()] if step is not None]

@@ -21,13 +21,18 @@ from jax_transformer.trees import flatten
 
 
 def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus) -> Iterator[str]:
-    """The description, line by line. The memory is what XLA says of the largest training step, which is compiled for it, not run."""
+    """The description, line by line. The memory is what XLA says of the largest training step, which is compiled for
+    it, not run."""
     schedule = make_schedule(config, corpus)
     state = jax.eval_shape(lambda: init_state(model, config.train))
     yield dump_config(dataclasses.replace(config, model=model))
     yield from parameter_table(state)
     yield ""
-    an_epoch, steps, epochs = known(schedule.batches_per_epoch), known(schedule.last_step), known(schedule.epochs, ".1f")
+    an_epoch, steps, epochs = (
+        known(schedule.batches_per_epoch),
+        known(schedule.last_step),
+        known(schedule.epochs, ".1f"),
+    )
     yield f"{an_epoch} batches an epoch; {steps} steps, {epochs} epochs"
     yield f"programs: {len(schedule.shapes)}, one a shape; {schedule.padding:.1%} padding"
     for shape in schedule.shapes:
@@ -45,13 +50,17 @@ def parameter_table(state: TrainState) -> Iterator[str]:
     width = max(len(path) for path, _, _ in rows)
     for path, shape, note in sorted(rows):
         yield f"{path:<{width}}  {int(np.prod(shape)):>12,}  {'×'.join(map(str, shape)):<16} {note}".rstrip()
-    trained, others = (sum(int(np.prod(shape)) for _, shape, note in rows if bool(note) == marked) for marked in (False, True))
+    trained, others = (
+        sum(int(np.prod(shape)) for _, shape, note in rows if bool(note) == marked) for marked in (False, True)
+    )
     yield f"{'trained':<{width}}  {trained:>12,}" + (f"  (and {others:,} that are not)" if others else "")
 
 
 def _memory(config: RunConfig, model: TransformerConfig, state: TrainState, shapes: tuple[Shape, ...]) -> Iterator[str]:
     largest = max(shapes, key=lambda shape: shape.rows * (shape.source_length + shape.target_length))
-    source, target = (np.zeros((largest.rows, length), np.int32) for length in (largest.source_length, largest.target_length))
+    source, target = (
+        np.zeros((largest.rows, length), np.int32) for length in (largest.source_length, largest.target_length)
+    )
     step: Any = make_train_step(model, config.train)
     compiled = step.lower(state, Batch(source, target, target)).compile()
     usage = compiled.memory_analysis()

@@ -12,7 +12,18 @@ import jax
 from jax_transformer.model.functional import Params
 from jax_transformer.trees import flatten
 
-LIBRARIES = ("jax-transformer", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy", "tokenizers", "sentencepiece", "sacrebleu")
+LIBRARIES = (
+    "jax-transformer",
+    "jax",
+    "jaxlib",
+    "flax",
+    "optax",
+    "orbax-checkpoint",
+    "numpy",
+    "tokenizers",
+    "sentencepiece",
+    "sacrebleu",
+)
 
 
 def parameter_table(params: Params) -> list[dict[str, Any]]:

@@ -34,21 +34,31 @@ class Split:
         usable = pairs.usable_indices
         if not len(usable):
             return cls(pairs, [])
-        shapes = choose_shapes(pairs.source_lengths[usable], pairs.target_lengths[usable], batch_tokens=batch_tokens, num_shapes=1)
+        shapes = choose_shapes(
+            pairs.source_lengths[usable], pairs.target_lengths[usable], batch_tokens=batch_tokens, num_shapes=1
+        )
         return cls(pairs, plan_in_order(pairs, shapes))
 
 
-def batches(pairs: TokenPairs, plan: Sequence[tuple[Shape, np.ndarray]], source: Tokenizer, target: Tokenizer) -> Iterator[Batch]:
+def batches(
+    pairs: TokenPairs, plan: Sequence[tuple[Shape, np.ndarray]], source: Tokenizer, target: Tokenizer
+) -> Iterator[Batch]:
     """The plan's batches as arrays."""
     for shape, indices in plan:
         yield assemble(
-            pairs, shape, indices,
-            source_pad_id=source.pad_id, target_pad_id=target.pad_id, bos_id=target.bos_id, eos_id=target.eos_id,
-        )  # fmt: skip
+            pairs,
+            shape,
+            indices,
+            source_pad_id=source.pad_id,
+            target_pad_id=target.pad_id,
+            bos_id=target.bos_id,
+            eos_id=target.eos_id,
+        )
 
 
 def split_loss(split: Split, step: EvaluationStep, params: Params, source: Tokenizer, target: Tokenizer) -> float:
-    """Cross-entropy of the split in nats per target token, without dropout and label smoothing; NaN if no pair of it is usable."""
+    """Cross-entropy of the split in nats per target token, without dropout and label smoothing; NaN if no pair of it is
+    usable."""
     sums = [step(params, batch) for batch in batches(split.pairs, split.plan, source, target)]
     total, tokens = (float(np.sum([np.asarray(pair[k], np.float64) for pair in sums])) for k in (0, 1))
     return total / tokens if tokens else math.nan
@@ -66,12 +76,14 @@ class Sample:
 def translate_split(
     model: Model, pairs: TokenPairs, most: int | None = None, *, tokenize: str = "13a", tags: Sequence[str] = ()
 ) -> tuple[TranslationScores, list[Sample]]:
-    """Greedy translations of `most` sentences spread over the split (None: all), and their scores; `tokenize` as in `score_translations`.
+    """Greedy translations of `most` sentences spread over the split (None: all), and their scores; `tokenize` as in
+    `score_translations`.
 
     A sentence longer than the model's positions is scored with an empty translation, and counted.
 
     Args:
-      tags: the source tag of each corpus, as TokenPairs.corpus numbers them; none where there is but one and it has none.
+      tags: the source tag of each corpus, as TokenPairs.corpus numbers them; none where there is but one and it has
+        none.
     """
     count = len(pairs) if most is None else min(most, len(pairs))
     indices = np.linspace(0, len(pairs) - 1, count).astype(np.int64)

@@ -19,7 +19,8 @@ class MissingTensorBoard(ValueError):
 
 
 def require_tensorboard() -> None:
-    """Raises MissingTensorBoard where the package can't be imported; cheap, so that it can be asked before anything else."""
+    """Raises MissingTensorBoard where the package can't be imported; cheap, so that it can be asked before anything
+    else."""
     if importlib.util.find_spec("tensorboard") is None:
         raise MissingTensorBoard(
             "train.tensorboard: expected the package tensorboard; received an environment without it; "
@@ -28,7 +29,8 @@ def require_tensorboard() -> None:
 
 
 class EventLog:
-    """The events of one run, in RUN/tensorboard. Opened anew by a resumed run, it hides the events of steps that are made again.
+    """The events of one run, in RUN/tensorboard. Opened anew by a resumed run, it hides the events of steps that are
+    made again.
 
     `step` is the last that stands.
     """
@@ -44,13 +46,16 @@ class EventLog:
             self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
 
     def record(self, record: dict[str, Any]) -> None:
-        """The numbers of a line of metrics.jsonl: valid_loss as valid/loss, loss as train/loss, {"test": {"bleu": …}} as test/bleu."""
+        """The numbers of a line of metrics.jsonl: valid_loss as valid/loss, loss as train/loss, {"test": {"bleu": …}}
+        as test/bleu."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
         values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars(record).items()]
         if values:
-            self._writer.add_event(Event(wall_time=record[WALL_TIME], step=record["step"], summary=Summary(value=values)))
+            self._writer.add_event(
+                Event(wall_time=record[WALL_TIME], step=record["step"], summary=Summary(value=values))
+            )
             self._writer.flush()
 
     def samples(self, step: int, samples: Sequence[Sample]) -> None:
@@ -65,7 +70,10 @@ class EventLog:
         shape = TensorShapeProto(dim=[TensorShapeProto.Dim(size=1)])
         values = []
         for number, sample in enumerate(samples, 1):
-            text = f"    source      {sample.source}\n    reference   {sample.reference}\n    translation {sample.translation}"
+            text = (
+                f"    source      {sample.source}\n    reference   {sample.reference}\n    translation "
+                f"{sample.translation}"
+            )
             tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape=shape)
             values.append(Summary.Value(tag=f"samples/{number}", metadata=metadata, tensor=tensor))
         self._writer.add_event(Event(wall_time=time.time(), step=step, summary=Summary(value=values)))

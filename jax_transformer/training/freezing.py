@@ -14,7 +14,8 @@ class FreezeError(ValueError):
 
 
 def split_frozen(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
-    """The parameters that are trained, and those whose path, such as encoder/layers/self_attention/query/kernel, a pattern matches.
+    """The parameters that are trained, and those whose path, such as encoder/layers/self_attention/query/kernel, a
+    pattern matches.
 
     A layer axis is inside the arrays: all layers of a stack are frozen, or none.
 
@@ -25,13 +26,16 @@ def split_frozen(params: Params, patterns: Sequence[str]) -> tuple[Params, Param
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path in leaves):
             raise FreezeError(
-                f"train.freeze: expected patterns of parameter paths, such as {next(iter(leaves))} (--dry-run lists them); "
+                f"train.freeze: expected patterns of parameter paths, such as {next(iter(leaves))} (--dry-run lists "
+                "them); "
                 f"received {pattern!r}, which matches none"
             )
     frozen = {path: leaf for path, leaf in leaves.items() if any(fnmatchcase(path, pattern) for pattern in patterns)}
     trained = {path: leaf for path, leaf in leaves.items() if path not in frozen}
     if not trained:
-        raise FreezeError(f"train.freeze: expected some parameters left to train; received {', '.join(patterns)}, which match all")
+        raise FreezeError(
+            f"train.freeze: expected some parameters left to train; received {', '.join(patterns)}, which match all"
+        )
     return unflatten(trained), unflatten(frozen)
 
 

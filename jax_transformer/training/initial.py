@@ -15,9 +15,18 @@ from jax_transformer.model_directory import TOKENIZERS, load_model
 from jax_transformer.run_config import RunConfig
 
 FREE_FIELDS = {
-    "dropout_rate", "embedding_dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate", "output_dropout_rate", "initializer",
-    "compute_dtype", "attention_path", "layer_loop", "remat", "trains_pad_embedding",
-}  # fmt: skip
+    "dropout_rate",
+    "embedding_dropout_rate",
+    "attention_dropout_rate",
+    "feed_forward_dropout_rate",
+    "output_dropout_rate",
+    "initializer",
+    "compute_dtype",
+    "attention_path",
+    "layer_loop",
+    "remat",
+    "trains_pad_embedding",
+}
 """What may differ between the model and the run: none of it changes the function that is computed without dropout."""
 
 
@@ -47,12 +56,15 @@ def with_tokenizers_of_initial_model(config: RunConfig) -> RunConfig:
     directory = _directory(config.init_from)
     source, target = (str(directory / name) for name in TOKENIZERS.values())
     # the files have their own normalization
-    data = dataclasses.replace(config.data, source_tokenizer=source, target_tokenizer=target, lowercase=False, normalization="none")
+    data = dataclasses.replace(
+        config.data, source_tokenizer=source, target_tokenizer=target, lowercase=False, normalization="none"
+    )
     return dataclasses.replace(config, data=data)
 
 
 def first_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -> Params:
-    """The parameters of the model at `path`, in float32, for a run of `config` (vocabulary sizes filled in) on `corpus`.
+    """The parameters of the model at `path`, in float32, for a run of `config` (vocabulary sizes filled in) on
+    `corpus`.
 
     Raises:
       InitialModelError: its config is another, or its tokenizers are; all differences are listed.
@@ -70,9 +82,13 @@ def first_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -
             continue
         if not theirs.has_vocabulary_of(ours):
             file = _directory(path) / TOKENIZERS[side]
-            problems.append(f"data.{side}: the run has another vocabulary than {path}; leave both empty, or set it to {file}")
+            problems.append(
+                f"data.{side}: the run has another vocabulary than {path}; leave both empty, or set it to {file}"
+            )
         elif difference := _difference(ours, theirs, _probes(corpus, side)):
-            problems.append(f"data.{side}: {difference} in {path}; {DECIDING[side]} must be as they were for that model")
+            problems.append(
+                f"data.{side}: {difference} in {path}; {DECIDING[side]} must be as they were for that model"
+            )
     if problems:
         what = f"init_from: expected a model of the run's config and tokenizers; received {path}:"
         raise InitialModelError("\n  - ".join([what, *problems]))
@@ -96,7 +112,9 @@ def _difference(ours: Tokenizer, theirs: Tokenizer, sentences: list[str]) -> str
 
 
 def _wide(tree: Params | np.ndarray) -> Params | np.ndarray:
-    return {name: _wide(subtree) for name, subtree in tree.items()} if isinstance(tree, dict) else tree.astype(np.float32)
+    return (
+        {name: _wide(subtree) for name, subtree in tree.items()} if isinstance(tree, dict) else tree.astype(np.float32)
+    )
 
 
 def _directory(path: str) -> Path:

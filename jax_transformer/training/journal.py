@@ -1,4 +1,5 @@
-"""Everything that a run writes about itself: metrics, samples, data.json, parameters.json, report.html, TensorBoard's events."""
+"""Everything that a run writes about itself: metrics, samples, data.json, parameters.json, report.html, TensorBoard's
+events."""
 
 from __future__ import annotations
 

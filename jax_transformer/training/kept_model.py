@@ -1,4 +1,5 @@
-"""The model that a run keeps: its parameters, those of one checkpoint or the mean of several, with all that translating needs."""
+"""The model that a run keeps: its parameters, those of one checkpoint or the mean of several, with all that translating
+needs."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ from jax_transformer.training.step import init_state, make_evaluation_step
 
 
 def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
-    """The config with the vocabulary sizes and pad ids of the corpus's tokenizers. A decoder that takes another id than its own for padding
-    takes the source's.
+    """The config with the vocabulary sizes and pad ids of the corpus's tokenizers. A decoder that takes another id than
+    its own for padding takes the source's.
     """
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     return dataclasses.replace(
@@ -37,9 +38,11 @@ def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfi
 
 
 def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Model:
-    """The model of a run's parameters. Unless told otherwise, it decodes no more tokens than it was trained on in one sentence.
+    """The model of a run's parameters. Unless told otherwise, it decodes no more tokens than it was trained on in one
+    sentence.
 
-    Its origin is that of the model that the run began with, as long as that is there, and so is how it is decoded, but for what follows
+    Its origin is that of the model that the run began with, as long as that is there, and so is how it is decoded, but
+    for what follows
     from the sentences it was trained on: their lengths, and the first token after another start.
     """
     target = corpus.target_tokenizer
@@ -47,9 +50,12 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
     model = fitted(config.model, corpus)
     source_length = None if model.source_padding_is_invisible else _only_source_length(config, corpus)
     generation = GenerationConfig(
-        decoder_start_id=target.bos_id, eos_id=target.eos_id, max_decode_length=longest, source_length=source_length,
+        decoder_start_id=target.bos_id,
+        eos_id=target.eos_id,
+        max_decode_length=longest,
+        source_length=source_length,
         **_decoding_of_initial_model(config.init_from, target.bos_id),
-    )  # fmt: skip
+    )
     origin = origin_of(config.init_from) if config.init_from else None
     return Model(model, params, corpus.source_tokenizer, target, generation, origin)
 
@@ -64,7 +70,8 @@ def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
 
 
 def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None:
-    """The length that all sources are padded to in training; None if there are several, or if it isn't known beforehand."""
+    """The length that all sources are padded to in training; None if there are several, or if it isn't known
+    beforehand."""
     if config.data.num_shapes > 1 or config.data.streaming or config.data.subword_sampling:
         return None
     pairs = corpus.splits["train"]
@@ -72,8 +79,8 @@ def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None
 
 
 def averaged_model(run: str | Path, which: str, count: int) -> Model:
-    """The mean of the `count` "last" or "best" of the run's evaluated checkpoints, which may be more than there are; its validation loss
-    is among what `Model.training` tells. The run may be under way.
+    """The mean of the `count` "last" or "best" of the run's evaluated checkpoints, which may be more than there are;
+    its validation loss is among what `Model.training` tells. The run may be under way.
 
     Raises:
       CheckpointError: no run there, or one without checkpoints.
@@ -90,7 +97,9 @@ def averaged_model(run: str | Path, which: str, count: int) -> Model:
     try:
         steps = checkpoints.steps_to_keep(which, count)
         if not steps:
-            raise CheckpointError(f"{path}: expected a run directory with checkpoints; received one without a finished one")
+            raise CheckpointError(
+                f"{path}: expected a run directory with checkpoints; received one without a finished one"
+            )
         params = average(checkpoints, steps, like)
     finally:
         checkpoints.close()

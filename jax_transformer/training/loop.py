@@ -79,12 +79,13 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile
 
     Args:
       name: the new run's directory is runs/NAME where the config names none.
-      resume: go on with the run at config.run_dir, exactly where its latest checkpoint stood; its own config.yaml is used.
+      resume: go on with the run at config.run_dir, exactly where its latest checkpoint stood; its own config.yaml is
+        used.
       profile: write a trace of some steps into the run's profile/.
 
     Raises:
-      ValueError: a corpus, run directory or checkpoint that can't be used. A streamed corpus that can't be read on leaves a run that can be
-        resumed.
+      ValueError: a corpus, run directory or checkpoint that can't be used. A streamed corpus that can't be read on
+        leaves a run that can be resumed.
       Interrupted: after Ctrl-C; the run can be resumed.
     """
     started = time.perf_counter()
@@ -102,16 +103,23 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile
         config = with_tokenizers_of_initial_model(config)
         corpus = _prepare(config)  # before there is a run directory, so that a mistake leaves none behind
         _check_start(config, corpus)
-        run = RunDirectory.create(config.run_dir, config) if config.run_dir else RunDirectory.create_numbered(name, config)
+        run = (
+            RunDirectory.create(config.run_dir, config)
+            if config.run_dir
+            else RunDirectory.create_numbered(name, config)
+        )
     journal = Journal(run, config.train)
     try:
-        return _Training(run, config, corpus, journal, started, Profile(run.path / "profile") if profile else None).run_to_the_end()
+        return _Training(
+            run, config, corpus, journal, started, Profile(run.path / "profile") if profile else None
+        ).run_to_the_end()
     finally:
         journal.close()
 
 
 def describe_run(config: RunConfig) -> Iterator[str]:
-    """What `train(config)` would do, line by line, without a run directory: the resolved config, the parameters, batches and memory.
+    """What `train(config)` would do, line by line, without a run directory: the resolved config, the parameters,
+    batches and memory.
 
     Raises:
       ValueError: as `train`.
@@ -146,9 +154,22 @@ class _Training:
     """One process's share of a run."""
 
     def __init__(
-        self, run: RunDirectory, config: RunConfig, corpus: PreparedCorpus, journal: Journal, started: float, profile: Profile | None
+        self,
+        run: RunDirectory,
+        config: RunConfig,
+        corpus: PreparedCorpus,
+        journal: Journal,
+        started: float,
+        profile: Profile | None,
     ) -> None:
-        self.run_dir, self.config, self.corpus, self.journal, self.started, self.profile = run, config, corpus, journal, started, profile
+        self.run_dir, self.config, self.corpus, self.journal, self.started, self.profile = (
+            run,
+            config,
+            corpus,
+            journal,
+            started,
+            profile,
+        )
         print(f"run directory: {run.path}", flush=True)
         self.model_config = fitted(config.model, corpus)
         self.schedule = make_schedule(config, corpus)
@@ -164,7 +185,10 @@ class _Training:
             state = self._first_state(checkpoints)
             self.journal.begin(int(state.step), self.corpus.directory.name, self.corpus.report, kept_params(state))
             print(self._description(state), flush=True)
-            with stop_requests() as stop_requested, TrainingProgress(self.schedule.last_step, int(state.step)) as progress:
+            with (
+                stop_requests() as stop_requested,
+                TrainingProgress(self.schedule.last_step, int(state.step)) as progress,
+            ):
                 state = self._steps(state, checkpoints, progress, stop_requested)
             for line in self.schedule.closing_lines(self.position):
                 print(line, flush=True)
@@ -176,7 +200,11 @@ class _Training:
 
     def _first_state(self, checkpoints: Checkpoints) -> TrainState:
         latest = checkpoints.latest_step()
-        initial = first_params(self.config.init_from, self.model_config, self.corpus) if self.config.init_from and latest is None else None
+        initial = (
+            first_params(self.config.init_from, self.model_config, self.corpus)
+            if self.config.init_from and latest is None
+            else None
+        )
         state = init_state(self.model_config, self.config.train, initial)
         if latest is None:
             self.run_dir.forget_after(0)
@@ -196,7 +224,11 @@ class _Training:
         )
 
     def _steps(
-        self, state: TrainState, checkpoints: Checkpoints, progress: TrainingProgress, stop_requested: Callable[[], bool]
+        self,
+        state: TrainState,
+        checkpoints: Checkpoints,
+        progress: TrainingProgress,
+        stop_requested: Callable[[], bool],
     ) -> TrainState:
         config = self.config.train
         done = int(state.step)
@@ -219,7 +251,10 @@ class _Training:
                     self.journal.evaluated()
                     self.window.restart()
                     if self._has_stopped_improving():
-                        progress.print(f"stopped at step {step}: {config.patience} evaluations without a better {config.best_metric}")
+                        progress.print(
+                            f"stopped at step {step}: {config.patience} evaluations without a better "
+                            f"{config.best_metric}"
+                        )
                         break
                 elif stops or failure:
                     checkpoints.save(state, None, self.position)
@@ -240,7 +275,10 @@ class _Training:
 
     def _has_stopped_improving(self) -> bool:
         config = self.config.train
-        return bool(config.patience) and evaluations_since_best(self.run_dir.records(), config.best_metric) >= config.patience
+        return (
+            bool(config.patience)
+            and evaluations_since_best(self.run_dir.records(), config.best_metric) >= config.patience
+        )
 
     def _log_window(self, step: int, of_data: dict[str, Any], progress: TrainingProgress) -> None:
         if not self.window.steps:
@@ -248,11 +286,14 @@ class _Training:
         figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
         if not math.isfinite(figures["loss"]):
             raise RunError(
-                f"step {step}: expected a finite loss; received {figures['loss']}; lower train.learning_rate or set train.clip_norm"
+                f"step {step}: expected a finite loss; received {figures['loss']}; lower train.learning_rate or set "
+                "train.clip_norm"
             )
         self.journal.record({"step": step, **of_data, **figures, "programs": len(self.train_step.programs)})
         progress.update(
-            step, f"loss {figures['loss']:.3f}  rate {figures['learning_rate']:.2e}  {figures['tokens_per_second']:,.0f} tokens/s"
+            step,
+            f"loss {figures['loss']:.3f}  rate {figures['learning_rate']:.2e}  {figures['tokens_per_second']:,.0f} "
+            "tokens/s",
         )
         self.window.restart()
 
@@ -261,7 +302,8 @@ class _Training:
         loss = self._valid_loss(kept_params(state))
         if not math.isfinite(loss):
             raise RunError(
-                f"step {step}: expected a finite validation loss; received {loss}; lower train.learning_rate or set train.clip_norm, "
+                f"step {step}: expected a finite validation loss; received {loss}; lower train.learning_rate or set "
+                "train.clip_norm, "
                 "or check that a validation pair fits data.max_length"
             )
         record: dict[str, Any] = {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
@@ -290,23 +332,44 @@ class _Training:
         records = {name: dataclasses.asdict(score) for name, score in scores.items()}
         loss = self._valid_loss(params)
         training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss, "scores": records}
-        save_model(dataclasses.replace(make_model(self.config, self.corpus, params), training=training), self.run_dir.model)
+        save_model(
+            dataclasses.replace(make_model(self.config, self.corpus, params), training=training), self.run_dir.model
+        )
         self.journal.record(
-            {"step": int(state.step), "model_step": steps[-1], "model_checkpoints": steps, "model_valid_loss": loss, **records}
+            {
+                "step": int(state.step),
+                "model_step": steps[-1],
+                "model_checkpoints": steps,
+                "model_valid_loss": loss,
+                **records,
+            }
         )
         return TrainingResult(
-            run=self.run_dir.path, model=self.run_dir.model, report=self.run_dir.report, steps=steps, scores=scores, samples=samples,
-            seconds=time.perf_counter() - self.started, compile_seconds=self.train_step.seconds, programs=len(self.train_step.programs),
-        )  # fmt: skip
+            run=self.run_dir.path,
+            model=self.run_dir.model,
+            report=self.run_dir.report,
+            steps=steps,
+            scores=scores,
+            samples=samples,
+            seconds=time.perf_counter() - self.started,
+            compile_seconds=self.train_step.seconds,
+            programs=len(self.train_step.programs),
+        )
 
     def _valid_loss(self, params: Params) -> float:
-        return split_loss(self.valid, self.evaluation_step, params, self.corpus.source_tokenizer, self.corpus.target_tokenizer)
+        return split_loss(
+            self.valid, self.evaluation_step, params, self.corpus.source_tokenizer, self.corpus.target_tokenizer
+        )
 
     def _translate(self, split: str, params: Params, most: int | None = None) -> tuple[TranslationScores, list[Sample]]:
         model = make_model(self.config, self.corpus, params)
-        model = dataclasses.replace(model, generation=dataclasses.replace(model.generation, beam_size=None, sampling=None))
+        model = dataclasses.replace(
+            model, generation=dataclasses.replace(model.generation, beam_size=None, sampling=None)
+        )
         tags = [corpus.source_tag for corpus in self.config.data.corpora]
-        return translate_split(model, self.corpus.splits[split], most, tokenize=self.config.train.score_tokenizer, tags=tags)
+        return translate_split(
+            model, self.corpus.splits[split], most, tokenize=self.config.train.score_tokenizer, tags=tags
+        )
 
 
 def _to_device(scheduled: Scheduled) -> Scheduled:

@@ -27,7 +27,8 @@ class Criterion(NamedTuple):
 SMOOTHINGS = {
     "all": "ε / V on every entry, the label's included: Szegedy et al. 2016 (§7), torch's cross_entropy",
     "others": "ε / (V - 1) on every other entry: fairseq",
-    "others_but_pad": "ε / (V - 2) on every entry but the label's and the pad's, and the loss is the divergence from that: the Annotated "
+    "others_but_pad": "ε / (V - 2) on every entry but the label's and the pad's, and the loss is the divergence from "
+    "that: the Annotated "
     "Transformer",
 }
 
@@ -58,7 +59,8 @@ def counted_tokens(labels: jax.Array, criterion: Criterion) -> jax.Array:
 
 
 def without_filling(labels: jax.Array, criterion: Criterion) -> jax.Array:
-    """The labels [B, T]; where pads count, rows of nothing but pads, which only fill up a batch, are -1 throughout, and don't."""
+    """The labels [B, T]; where pads count, rows of nothing but pads, which only fill up a batch, are -1 throughout, and
+    don't."""
     if not criterion.counts_pads:
         return labels
     return jnp.where(jnp.any(labels != criterion.pad_id, axis=1, keepdims=True), labels, -1)
@@ -90,10 +92,11 @@ def chunked_cross_entropy(
     labels: jax.Array,
     criterion: Criterion,
 ) -> tuple[jax.Array, jax.Array]:
-    """`cross_entropy(hidden @ kernel + bias, labels, criterion)` without ever holding all the logits, which are the largest array by far.
+    """`cross_entropy(hidden @ kernel + bias, labels, criterion)` without ever holding all the logits, which are the
+    largest array by far.
 
-    They are made for some tokens at a time, and their gradient is taken to hidden, kernel and bias before the next ones are made, so that
-    nothing is computed again in the backward pass.
+    They are made for some tokens at a time, and their gradient is taken to hidden, kernel and bias before the next ones
+    are made, so that nothing is computed again in the backward pass.
 
     Args:
       hidden: [B, T, D], in the compute dtype.
@@ -117,7 +120,9 @@ Gradients = tuple[jax.Array, jax.Array, jax.Array | None]
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _loss_of_chunks(criterion: Criterion, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array) -> jax.Array:
+def _loss_of_chunks(
+    criterion: Criterion, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
+) -> jax.Array:
     """The summed loss of hidden [C, L, D] and labels [C, L]."""
 
     def chunk_loss(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -135,7 +140,9 @@ def _loss_and_gradients(
     def loss_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
         return cross_entropy(logits, labels, criterion)[0]
 
-    def add_chunk(sums: tuple[Any, Any, Any], chunk: tuple[jax.Array, jax.Array]) -> tuple[tuple[Any, Any, Any], jax.Array]:
+    def add_chunk(
+        sums: tuple[Any, Any, Any], chunk: tuple[jax.Array, jax.Array]
+    ) -> tuple[tuple[Any, Any, Any], jax.Array]:
         total, to_kernel, to_bias = sums
         hidden, labels = chunk
         loss, to_logits = jax.value_and_grad(loss_of)(_logits(hidden, kernel, bias), labels)

@@ -23,7 +23,10 @@ class TranslationScores:
 
     def summary(self) -> str:
         left_out = f", {self.too_long} too long to translate" if self.too_long else ""
-        return f"BLEU {self.bleu:.2f}  chrF {self.chrf:.2f}  exact match {self.exact_match:.1f} %  ({self.sentences} sentences{left_out})"
+        return (
+            f"BLEU {self.bleu:.2f}  chrF {self.chrf:.2f}  exact match {self.exact_match:.1f} %  ({self.sentences} "
+            f"sentences{left_out})"
+        )
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,8 @@ class SystemScore:
     interval: float | None = None
     """Half the width of the 95 % confidence interval."""
     p_value: float | None = None
-    """How probable so large a difference from the first system would be, were the two equally good. None: of the first system itself, and
-    of one with the same translations."""
+    """How probable so large a difference from the first system would be, were the two equally good. None: of the first
+    system itself, and of one with the same translations."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,9 @@ def check_tokenizer(tokenize: str, option: str = "train.score_tokenizer") -> Non
         raise ValueError(f"{option}: expected one that is installed; received {tokenize!r}: {error}") from None
 
 
-def score_translations(hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a") -> TranslationScores:
+def score_translations(
+    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a"
+) -> TranslationScores:
     """BLEU (Papineni et al. 2002), chrF (Popović 2015) and exact match of hypotheses against one reference each.
 
     Args:
@@ -86,7 +91,9 @@ def score_translations(hypotheses: Sequence[str], references: Sequence[str], *, 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """Share of hypotheses, in percent, that equal one of their references to the letter, surrounding space aside."""
-    equal = [hypothesis.strip() in map(str.strip, each) for hypothesis, *each in zip(hypotheses, *references, strict=True)]
+    equal = [
+        hypothesis.strip() in map(str.strip, each) for hypothesis, *each in zip(hypotheses, *references, strict=True)
+    ]
     return 100.0 * sum(equal) / len(equal)
 
 
@@ -95,8 +102,9 @@ def compare_systems(
 ) -> list[Comparison]:
     """BLEU, chrF, TER (Snover et al. 2006) and exact match of the translations of systems.
 
-    But for exact match, sacreBLEU also gives confidence intervals by bootstrap resampling, and compares each other system with the first by
-    paired bootstrap resampling (Koehn 2004). Its environment variable SACREBLEU_SEED is what samples are drawn by.
+    But for exact match, sacreBLEU also gives confidence intervals by bootstrap resampling, and compares each other
+    system with the first by paired bootstrap resampling (Koehn 2004). Its environment variable SACREBLEU_SEED is what
+    samples are drawn by.
 
     Args:
       systems: the hypotheses of each.
@@ -111,19 +119,32 @@ def compare_systems(
     from sacrebleu.metrics import BLEU, CHRF, TER
     from sacrebleu.significance import PairedTest
 
-    metrics = [BLEU(tokenize=tokenize, force=True, references=references), CHRF(references=references), TER(references=references)]
+    metrics = [
+        BLEU(tokenize=tokenize, force=True, references=references),
+        CHRF(references=references),
+        TER(references=references),
+    ]
     exact = Comparison("exact match", "", [SystemScore(exact_match(hypotheses, references)) for hypotheses in systems])
     if not samples:
         return [*(_without_samples(metric, systems) for metric in metrics), exact]
     named = [(str(number), hypotheses) for number, hypotheses in enumerate(systems)]
-    signatures, results = PairedTest(named, {type(metric).__name__: metric for metric in metrics}, None, "bs", samples)()
-    differs = [hypotheses != systems[0] for hypotheses in systems]  # where nothing does, sacreBLEU's p-value is the smallest there is
+    signatures, results = PairedTest(
+        named, {type(metric).__name__: metric for metric in metrics}, None, "bs", samples
+    )()
+    differs = [
+        hypotheses != systems[0] for hypotheses in systems
+    ]  # where nothing does, sacreBLEU's p-value is the smallest there is
 
     def systems_by(metric: str) -> list[SystemScore]:
         found = zip(results[metric], differs, strict=True)
-        return [SystemScore(result.score, float(result.ci), result.p_value if differ else None) for result, differ in found]
+        return [
+            SystemScore(result.score, float(result.ci), result.p_value if differ else None) for result, differ in found
+        ]
 
-    return [*(Comparison(metric, str(signature), systems_by(metric)) for metric, signature in signatures.items()), exact]
+    return [
+        *(Comparison(metric, str(signature), systems_by(metric)) for metric, signature in signatures.items()),
+        exact,
+    ]
 
 
 def _without_samples(metric: Any, systems: Sequence[Sequence[str]]) -> Comparison:
@@ -133,4 +154,7 @@ def _without_samples(metric: Any, systems: Sequence[Sequence[str]]) -> Compariso
 
 def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     if not hypotheses or len(hypotheses) != len(references):
-        raise ValueError(f"expected as many translations as references, at least one; received {len(hypotheses)} and {len(references)}")
+        raise ValueError(
+            f"expected as many translations as references, at least one; received {len(hypotheses)} and "
+            f"{len(references)}"
+        )

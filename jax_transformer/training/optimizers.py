@@ -14,15 +14,18 @@ from jax_transformer.run_config import TrainConfig
 from jax_transformer.trees import flatten, unflatten
 
 ADAM_SIZE = 0.2
-"""About the root mean square of what Adam makes of a gradient; Muon's steps are scaled to it (Liu et al. 2025, §2.2)."""
+"""About the root mean square of what Adam makes of a gradient; Muon's steps are scaled to it (Liu et al. 2025,
+§2.2)."""
 
 
 def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """The configured one: gradients are clipped by their global norm, decayed, turned into a step, decayed again (decoupled), and scaled.
+    """The configured one: gradients are clipped by their global norm, decayed, turned into a step, decayed again
+    (decoupled), and scaled.
 
     Equal to torch's clip_grad_norm_, Adam, AdamW and SGD where it has these.
 
-    adam: Kingma & Ba 2015. muon: Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon), with momentum 0.95 and Nesterov's step,
+    adam: Kingma & Ba 2015. muon: Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon), with momentum 0.95 and
+      Nesterov's step,
     for the matrices of the layers; Adam for all else.
     """
     clip = [clip_by_norm(config.clip_norm)] if config.clip_norm else []
@@ -56,8 +59,8 @@ def _direction(config: TrainConfig) -> optax.GradientTransformation:
 def matrix_axes(path: str, leaf: jax.Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """The axes in and out of a parameter that is one matrix in every layer of a stack; None for any other.
 
-    The first axis is the layers'. Kernels of query, key and value are [layers, in, heads, head_dim], those of the attentions' outputs
-    [layers, heads, head_dim, out]: each is one matrix over all heads.
+    The first axis is the layers'. Kernels of query, key and value are [layers, in, heads, head_dim], those of the
+    attentions' outputs [layers, heads, head_dim, out]: each is one matrix over all heads.
     """
     if "/layers/" not in path or not path.endswith("/kernel"):
         return None
@@ -73,7 +76,9 @@ def _labels(params: Params) -> Params:
 def _dimension_numbers(updates: Params) -> Params:
     """The axes as optax takes them; what isn't a matrix is masked."""
     axes = {path: matrix_axes(path, leaf) for path, leaf in flatten(updates).items()}
-    return unflatten({path: MuonDimensionNumbers(*sides) if sides else optax.MaskedNode() for path, sides in axes.items()})
+    return unflatten(
+        {path: MuonDimensionNumbers(*sides) if sides else optax.MaskedNode() for path, sides in axes.items()}
+    )
 
 
 def _sized_as_adams(updates: Params) -> Params:

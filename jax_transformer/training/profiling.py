@@ -11,7 +11,8 @@ TRACED_STEPS = 10
 
 
 class Profile:
-    """Traces TRACED_STEPS steps after SKIPPED_STEPS, by when the usual shapes are compiled; call `before_step` before each."""
+    """Traces TRACED_STEPS steps after SKIPPED_STEPS, by when the usual shapes are compiled; call `before_step` before
+    each."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

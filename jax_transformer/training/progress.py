@@ -15,7 +15,8 @@ SECONDS_BETWEEN_LINES = 10.0
 
 
 class TrainingProgress:
-    """A bar with loss, learning rate, target tokens per second and the time left; call `update` as often as you like."""
+    """A bar with loss, learning rate, target tokens per second and the time left; call `update` as often as you
+    like."""
 
     def __init__(self, steps: int | None, done: int) -> None:
         """`steps`: how many there will be; None: unknown."""
@@ -25,9 +26,14 @@ class TrainingProgress:
         self._first = done
         self._last_line = self._start
         self._bar = Progress(
-            TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[figures]}"), TimeRemainingColumn(),
-            console=self.console, disable=not self.console.is_terminal,
-        )  # fmt: skip
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[figures]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
         self._task = self._bar.add_task("training", total=steps, completed=done, figures="")
 
     def update(self, step: int, figures: str) -> None:
@@ -49,5 +55,7 @@ class TrainingProgress:
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self._bar.stop()

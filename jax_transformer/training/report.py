@@ -19,7 +19,8 @@ SCRIPTS = ("format.js", "axes.js", "charts.js", "histograms.js", "samples.js", "
 
 
 def write_report(run: str | Path) -> Path:
-    """Writes RUN/report.html from the other files of the run, and returns its path; a reader sees the old file or the new one, whole.
+    """Writes RUN/report.html from the other files of the run, and returns its path; a reader sees the old file or the
+    new one, whole.
 
     Raises:
       RunError: it is no run directory.

@@ -1,4 +1,5 @@
-"""What the report shows, gathered from the files of a run directory as plain JSON values. Missing files leave their part empty."""
+"""What the report shows, gathered from the files of a run directory as plain JSON values. Missing files leave their
+part empty."""
 
 from __future__ import annotations
 
@@ -19,9 +20,17 @@ from jax_transformer.training.run_directory import CONFIG, DATA, METRICS, PARAME
 Record = dict[str, Any]
 
 CURVES = (
-    "loss", "perplexity", "learning_rate", "gradient_norm", "tokens_per_second",
-    "valid_loss", "valid_perplexity", "valid_bleu", "valid_chrf", "valid_exact_match",
-)  # fmt: skip
+    "loss",
+    "perplexity",
+    "learning_rate",
+    "gradient_norm",
+    "tokens_per_second",
+    "valid_loss",
+    "valid_perplexity",
+    "valid_bleu",
+    "valid_chrf",
+    "valid_exact_match",
+)
 """Keys of metrics.jsonl that are drawn against steps."""
 MOST_POINTS = 1600
 """Points of one curve, at most: about three for each pixel of its width."""
@@ -38,7 +47,9 @@ def read_run(run: Path) -> dict[str, Any]:
       RunError: it is no run directory.
     """
     if not (run / CONFIG).is_file():
-        raise RunError(f"{run}: expected a run directory; received {'one without ' + CONFIG if run.is_dir() else 'no directory'}")
+        raise RunError(
+            f"{run}: expected a run directory; received {'one without ' + CONFIG if run.is_dir() else 'no directory'}"
+        )
     config = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8")) or {}
     records, unread = _read_lines(run / METRICS)
     samples, unread_samples = _read_lines(run / SAMPLES)
@@ -129,7 +140,8 @@ def means(steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
 
 
 def thinned(values: np.ndarray, most: int) -> np.ndarray:
-    """Indices of at most `most` of the values, in order: the first, the last, and the extremes of each of equal stretches between."""
+    """Indices of at most `most` of the values, in order: the first, the last, and the extremes of each of equal
+    stretches between."""
     if len(values) <= most:
         return np.arange(len(values))
     kept = {0, len(values) - 1}
@@ -142,7 +154,8 @@ def thinned(values: np.ndarray, most: int) -> np.ndarray:
 
 
 def sample_history(lines: Sequence[Record]) -> dict[str, Any]:
-    """The sentences of the last evaluation, and of each evaluation that translated the same ones, step and translations."""
+    """The sentences of the last evaluation, and of each evaluation that translated the same ones, step and
+    translations."""
     if not lines:
         return {"sentences": [], "evaluations": [], "count": 0}
     sentences = _sentences(lines[-1])
@@ -151,7 +164,8 @@ def sample_history(lines: Sequence[Record]) -> dict[str, Any]:
     return {
         "sentences": [{"source": source, "reference": reference} for source, reference in sentences],
         "evaluations": [
-            {"step": line["step"], "translations": [str(sample.get("translation", "")) for sample in line["samples"]]} for line in shown
+            {"step": line["step"], "translations": [str(sample.get("translation", "")) for sample in line["samples"]]}
+            for line in shown
         ],
         "count": len(same),
     }
@@ -168,7 +182,8 @@ def flat_config(config: Record) -> list[Record]:
     """Each field by its path, its value as text, and whether it differs from the default."""
     defaults = dict(_leaves(json.loads(json.dumps(dataclasses.asdict(RunConfig())))))
     return [
-        {"path": path, "value": _text(value), "changed": path not in defaults or defaults[path] != value} for path, value in _leaves(config)
+        {"path": path, "value": _text(value), "changed": path not in defaults or defaults[path] != value}
+        for path, value in _leaves(config)
     ]
 
 
@@ -194,7 +209,8 @@ def _value_at(config: Any, *keys: str) -> Any:
 
 
 def _read_lines(file: Path) -> tuple[list[Record], int]:
-    """The records of a JSON-lines file, and how many lines are none: one that is being written, or was cut off by a crash."""
+    """The records of a JSON-lines file, and how many lines are none: one that is being written, or was cut off by a
+    crash."""
     if not file.exists():
         return [], 0
     records, unread = [], 0

@@ -1,4 +1,5 @@
-"""The directory that one training run owns: config.yaml, metrics.jsonl, samples.jsonl, data.json, parameters.json, checkpoints/, model/."""
+"""The directory that one training run owns: config.yaml, metrics.jsonl, samples.jsonl, data.json, parameters.json,
+checkpoints/, model/."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class RunDirectory:
         path = Path(path)
         if not (path / CONFIG).is_file():
             raise RunError(
-                f"{path}: expected a run directory to resume; received {'one without ' + CONFIG if path.is_dir() else 'no directory'}"
+                f"{path}: expected a run directory to resume; received "
+                f"{'one without ' + CONFIG if path.is_dir() else 'no directory'}"
             )
         return cls(path, _lock(path)), load_config(path / CONFIG, RunConfig())
 
@@ -83,7 +85,8 @@ class RunDirectory:
         return self.path / REPORT
 
     def log(self, record: dict[str, Any], name: str = METRICS) -> dict[str, Any]:
-        """Adds a line to metrics.jsonl or the file `name`: the record and the time (seconds since 1970), which it returns."""
+        """Adds a line to metrics.jsonl or the file `name`: the record and the time (seconds since 1970), which it
+        returns."""
         record = {**record, "time": round(time.time(), 2)}
         with open(self.path / name, "a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
@@ -94,12 +97,14 @@ class RunDirectory:
         _write(self.path / name, json.dumps(value, ensure_ascii=False) + "\n")
 
     def check_corpus(self, name: str) -> None:
-        """Raises RunError unless the prepared corpus of this name is the one that the run began with, as `data.json` tells."""
+        """Raises RunError unless the prepared corpus of this name is the one that the run began with, as `data.json`
+        tells."""
         file = self.path / DATA
         began_with = json.loads(file.read_text(encoding="utf-8")).get("corpus", name) if file.exists() else name
         if began_with != name:
             raise RunError(
-                f"{self.path}: expected the text, the tokenizer files and the options of data that this run began with; received others; "
+                f"{self.path}: expected the text, the tokenizer files and the options of data that this run began "
+                "with; received others; "
                 "put them back, or begin another run"
             )
 
@@ -152,7 +157,9 @@ def _lock(path: Path) -> IO[str]:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         file.close()
-        raise RunError(f"{path}: expected a run directory of our own; received one that another process is training now") from None
+        raise RunError(
+            f"{path}: expected a run directory of our own; received one that another process is training now"
+        ) from None
     return file
 
 

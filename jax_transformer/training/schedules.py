@@ -66,8 +66,11 @@ def _share_of_cycle(config: TrainConfig, done: jax.Array) -> jax.Array:
     return (done - begin) / jnp.asarray(np.diff(begins))[number]
 
 
-def plateau_scale(config: TrainConfig, losses: Sequence[float], threshold: float = 1e-4, least_change: float = 1e-8) -> float:
-    """What the rate is multiplied by after evaluations with these validation losses: torch's ReduceLROnPlateau, in the mode "rel".
+def plateau_scale(
+    config: TrainConfig, losses: Sequence[float], threshold: float = 1e-4, least_change: float = 1e-8
+) -> float:
+    """What the rate is multiplied by after evaluations with these validation losses: torch's ReduceLROnPlateau, in the
+    mode "rel".
 
     A change of the rate by `least_change` or less isn't made, which ends the decay of small rates.
     """

@@ -52,40 +52,55 @@ def init_state(model: TransformerConfig, config: TrainConfig, params: Params | N
     Raises:
       FreezeError: config.freeze has a pattern that matches nothing, or leaves nothing to train.
     """
-    params = functional.init_params(model, jax.random.key(config.seed)) if params is None else jax.tree.map(jnp.asarray, params)
+    params = (
+        functional.init_params(model, jax.random.key(config.seed))
+        if params is None
+        else jax.tree.map(jnp.asarray, params)
+    )
     constants = params.pop("constants", {})
     trained, frozen = split_frozen(params, config.freeze)
     optimizer = make_optimizer(config, make_schedule(config, model.d_model))
     average = jax.tree.map(jnp.copy, trained) if config.ema_decay else {}
-    return TrainState(jnp.zeros((), jnp.int32), trained, frozen, constants, optimizer.init(trained), average, jnp.ones(()))
+    return TrainState(
+        jnp.zeros((), jnp.int32), trained, frozen, constants, optimizer.init(trained), average, jnp.ones(())
+    )
 
 
 def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
     """A jitted step that takes over (donates) the state given to it.
 
-    The batch's rows are taken in `config.accumulate` parts, one after another; each target token counts alike, so that the parts make no
-    difference but to memory. Dropout is a function of the seed, the step and the part.
+    The batch's rows are taken in `config.accumulate` parts, one after another; each target token counts alike, so that
+    the parts make no difference but to memory. Dropout is a function of the seed, the step and the part.
 
-    Metrics, all scalars: loss (nats per target token), tokens (target tokens that count), gradient_norm (before clipping),
+    Metrics, all scalars: loss (nats per target token), tokens (target tokens that count), gradient_norm (before
+      clipping),
     learning_rate.
     """
     schedule = make_schedule(config, model.d_model)
     optimizer = make_optimizer(config, schedule)
     criterion = Criterion(model.target_pad_id, config.label_smoothing, config.smoothing, config.loss_counts_pads)
 
-    def mean_loss(trained: Params, state: TrainState, part: Batch, tokens: jax.Array, dropout_key: jax.Array) -> jax.Array:
+    def mean_loss(
+        trained: Params, state: TrainState, part: Batch, tokens: jax.Array, dropout_key: jax.Array
+    ) -> jax.Array:
         """The part's share of the loss per target token of the whole batch."""
         total, _ = summed_loss(model, all_params(state._replace(params=trained)), part, criterion, dropout_key)
         return total / jnp.maximum(tokens, 1)
 
-    def loss_and_gradients(state: TrainState, batch: Batch, tokens: jax.Array, dropout_key: jax.Array) -> tuple[jax.Array, Params]:
+    def loss_and_gradients(
+        state: TrainState, batch: Batch, tokens: jax.Array, dropout_key: jax.Array
+    ) -> tuple[jax.Array, Params]:
         if config.accumulate == 1:
             return jax.value_and_grad(mean_loss)(state.params, state, batch, tokens, dropout_key)
 
         def of_part(number: jax.Array, part: Batch) -> tuple[jax.Array, Params]:
-            return jax.value_and_grad(mean_loss)(state.params, state, part, tokens, jax.random.fold_in(dropout_key, number))
+            return jax.value_and_grad(mean_loss)(
+                state.params, state, part, tokens, jax.random.fold_in(dropout_key, number)
+            )
 
-        def add(sums: tuple[jax.Array, Params], numbered: tuple[jax.Array, Batch]) -> tuple[tuple[jax.Array, Params], None]:
+        def add(
+            sums: tuple[jax.Array, Params], numbered: tuple[jax.Array, Batch]
+        ) -> tuple[tuple[jax.Array, Params], None]:
             return jax.tree.map(jnp.add, sums, of_part(*numbered)), None
 
         parts = jnp.arange(config.accumulate), _split_rows(batch, config.accumulate)
@@ -99,7 +114,9 @@ def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         updates = jax.tree.map(lambda update: update * state.rate_scale.astype(update.dtype), updates)
         params = optax.apply_updates(state.params, updates)
-        average = _moved_average(state.average, params, state.step, config.ema_decay) if config.ema_decay else state.average
+        average = (
+            _moved_average(state.average, params, state.step, config.ema_decay) if config.ema_decay else state.average
+        )
         metrics = {
             "loss": loss,
             "tokens": tokens,
@@ -120,14 +137,16 @@ def _split_rows(batch: Batch, parts: int) -> Batch:
 
 
 def _moved_average(average: Params, params: Params, step: jax.Array, decay: float) -> Params:
-    """The average after a step. It keeps less of itself at first, (1 + t) / (10 + t), so that the initial weights are soon forgotten."""
+    """The average after a step. It keeps less of itself at first, (1 + t) / (10 + t), so that the initial weights are
+    soon forgotten."""
     t = step.astype(jnp.float32)
     kept = jnp.minimum(decay, (1.0 + t) / (10.0 + t))
     return jax.tree.map(lambda mean, new: mean + ((1.0 - kept) * (new - mean)).astype(mean.dtype), average, params)
 
 
 def make_evaluation_step(model: TransformerConfig) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-    """A jitted function (params, batch) → (sum of cross-entropies without smoothing and dropout, number of target tokens)."""
+    """A jitted function (params, batch) → (sum of cross-entropies without smoothing and dropout, number of target
+    tokens)."""
 
     return jax.jit(lambda params, batch: summed_loss(model, params, batch, Criterion(model.target_pad_id)))
 

@@ -33,8 +33,10 @@ def make_schedule(config: RunConfig, corpus: PreparedCorpus) -> Schedule:
 class StreamSchedule:
     """Which batch each step gets: a function of the stream, the seed and the position. See `Schedule`.
 
-    A pass over the stream is an epoch. Each shard is shuffled and planned as an epoch is of a prepared corpus, by (seed, epoch, shard). The
-    shapes are chosen for the first shard, and one more is added where none of them holds a pair of max_length on both sides: a later shard
+    A pass over the stream is an epoch. Each shard is shuffled and planned as an epoch is of a prepared corpus, by
+    (seed, epoch, shard). The shapes are chosen for the first shard, and one more is added where none of them holds a
+    pair of max_length on both
+      sides: a later shard
     may have longer pairs than the first.
     """
 
@@ -52,14 +54,18 @@ class StreamSchedule:
         self.last_step = None if config.train.max_epochs else config.train.max_steps
         self._revision = corpus.beginning.revision
         self._stream = TrainingStream(
-            data, (corpus.source_tokenizer, corpus.target_tokenizer), self._revision, log=lambda line: print(line, flush=True)
+            data,
+            (corpus.source_tokenizer, corpus.target_tokenizer),
+            self._revision,
+            log=lambda line: print(line, flush=True),
         )
 
     def scheduled_from(self, step: int, position: Position) -> Iterator[Scheduled]:
         """See `Schedule`. One batch is made ahead of the one given out, to know which is the last.
 
         Raises:
-          CorpusError: the stream can't be read at all from `position` on, or was another when that was saved; no pair of it is usable.
+          CorpusError: the stream can't be read at all from `position` on, or was another when that was saved; no pair
+            of it is usable.
         """
         with closing(self._scheduled(position)) as upcoming:
             current = next(upcoming, None) if step < self._config.train.max_steps else None
@@ -77,7 +83,10 @@ class StreamSchedule:
     def closing_lines(self, position: Position) -> list[str]:
         """What was read of the stream, in all passes together, and what was dropped."""
         counts = position.get("counts", {})
-        nothing = {field.name: 0 for field in dataclasses.fields(SplitReport)} | {"source_length_counts": (), "target_length_counts": ()}
+        nothing = {field.name: 0 for field in dataclasses.fields(SplitReport)} | {
+            "source_length_counts": (),
+            "target_length_counts": (),
+        }
         return self._corpus.report.split_lines("train", SplitReport(**nothing | counts))
 
     def _scheduled(self, position: Position) -> Generator[Scheduled, None, None]:
@@ -93,9 +102,13 @@ class StreamSchedule:
                 made = batches(shard.pairs, plan[done:], self._corpus.source_tokenizer, self._corpus.target_tokenizer)
                 for count, batch in enumerate(made, start=done + 1):
                     reached = {
-                        "epoch": epoch, "start": shard.start, "batches": count, "counts_before": dict(before), "counts": dict(counts),
+                        "epoch": epoch,
+                        "start": shard.start,
+                        "batches": count,
+                        "counts_before": dict(before),
+                        "counts": dict(counts),
                         "revision": self._revision,
-                    }  # fmt: skip
+                    }
                     yield Scheduled(batch, reached, {"epoch": epoch, "stream": self._figures(counts)}, is_last=False)
                 before, done = counts, 0
 
@@ -109,20 +122,26 @@ class StreamSchedule:
                 yield epoch, shard
             if not kept:
                 raise CorpusError(
-                    f"dataset {self._config.data.used_dataset}: expected usable training pairs after the first {start:,}; received none in "
+                    f"dataset {self._config.data.used_dataset}: expected usable training pairs after the first "
+                    f"{start:,}; received none in "
                     "a whole pass. It isn't what it was when it was prepared: start a new run."
                 )
             epoch, start = epoch + 1, 0
 
     def _figures(self, counts: Counts) -> dict[str, Any]:
-        return {name: counts[name] for name in ("read", "kept", *drops(self._config.data)) if name not in ("overlapping", "duplicated")}
+        return {
+            name: counts[name]
+            for name in ("read", "kept", *drops(self._config.data))
+            if name not in ("overlapping", "duplicated")
+        }
 
     def _check(self, position: Position) -> None:
         """A dataset of the Hub that was prepared anew may have another version by now."""
         saved = position.get("revision", self._revision)
         if saved != self._revision:
             raise CorpusError(
-                f"dataset {self._config.data.used_dataset}: expected version {saved}, with which the run began; received {self._revision}, "
+                f"dataset {self._config.data.used_dataset}: expected version {saved}, with which the run began; "
+                f"received {self._revision}, "
                 "as it was prepared again. Start a new run."
             )
 

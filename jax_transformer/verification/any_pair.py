@@ -1,7 +1,7 @@
 """Any JAX function beside any PyTorch module: no model of this project is needed, and none is known.
 
-The function is given the module's own parameters, by the names of its state_dict, and the same inputs. What it returns and traces is
-compared with what the module returns and its submodules compute, and its gradients with the module's.
+The function is given the module's own parameters, by the names of its state_dict, and the same inputs. What it returns
+and traces is compared with what the module returns and its submodules compute, and its gradients with the module's.
 """
 
 from __future__ import annotations
@@ -49,7 +49,9 @@ class AnyPair:
     """From the module's names to the trace's, where they aren't the same."""
 
 
-def run(pair: AnyPair, *, stages: Sequence[str] = STAGES, dtypes: Sequence[Dtype] = ("float64", "float32"), **facts: Any) -> Report:
+def run(
+    pair: AnyPair, *, stages: Sequence[str] = STAGES, dtypes: Sequence[Dtype] = ("float64", "float32"), **facts: Any
+) -> Report:
     """Compares the two; what differs first is told, and is never named, as nothing is known of what should be computed.
 
     Args:
@@ -65,23 +67,39 @@ def run(pair: AnyPair, *, stages: Sequence[str] = STAGES, dtypes: Sequence[Dtype
     for dtype in dtypes:
         traces["candidate", dtype], traces["reference", dtype] = _candidate(pair, dtype), _reference(pair, dtype)
     if "float64" in dtypes:
-        doubts += [f"the {side} differs from itself when it is run again: does it draw random numbers?"
-                   for side, again in (("candidate", _candidate), ("reference", _reference))
-                   if not _same(again(pair, "float64"), traces[side, "float64"])]  # fmt: skip
+        doubts += [
+            f"the {side} differs from itself when it is run again: does it draw random numbers?"
+            for side, again in (("candidate", _candidate), ("reference", _reference))
+            if not _same(again(pair, "float64"), traces[side, "float64"])
+        ]
     if "inputs" in stages:
         found.append(compare_stage("inputs", pair.inputs, given, tolerance=0.0))
     if "forward" in stages:
         for dtype in dtypes:
             title = "forward" if dtype == "float64" else f"forward {dtype}"
-            truth = None if dtype == "float64" else _renamed(pair, traces["candidate", dtype], _reference(pair, "float64", rounded=dtype))
+            truth = (
+                None
+                if dtype == "float64"
+                else _renamed(pair, traces["candidate", dtype], _reference(pair, "float64", rounded=dtype))
+            )
             theirs = _renamed(pair, traces["candidate", dtype], traces["reference", dtype])
-            found.append(compare_stage(title, traces["candidate", dtype], theirs, truth=truth, dtypes=dict.fromkeys(theirs, dtype)))
+            found.append(
+                compare_stage(
+                    title, traces["candidate", dtype], theirs, truth=truth, dtypes=dict.fromkeys(theirs, dtype)
+                )
+            )
     if "gradients" in stages and "float64" in dtypes:
         found.append(_compare_gradients(pair))
     first = next((stage for stage in found if stage.verdict == "diverged"), None)
     depth = depth_of(found[1]) if len(found) > 1 and found[1].name == "forward" else ()
     return Report(
-        pair.candidate_name, pair.reference_name, tuple(found), faults=_unexplained(first), doubts=tuple(doubts), depth=depth, **facts
+        pair.candidate_name,
+        pair.reference_name,
+        tuple(found),
+        faults=_unexplained(first),
+        doubts=tuple(doubts),
+        depth=depth,
+        **facts,
     )
 
 
@@ -104,14 +122,18 @@ def _candidate(pair: AnyPair, dtype: Dtype) -> dict[str, np.ndarray]:
 
 
 def _call(pair: AnyPair, params: Mapping[str, Any], dtype: Dtype) -> tuple[Any, Mapping[str, Any]]:
-    inputs = {name: jnp.asarray(array, dtype if array.dtype.kind == "f" else None) for name, array in pair.inputs.items()}
+    inputs = {
+        name: jnp.asarray(array, dtype if array.dtype.kind == "f" else None) for name, array in pair.inputs.items()
+    }
     try:
         result = pair.function(params, inputs)
     except Exception as error:  # it is the user's
         raise ParityError(f"--candidate {pair.candidate_name}: raised {type(error).__name__}: {error}") from error
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
         kind = type(result).__name__
-        raise ParityError(f"--candidate {pair.candidate_name}: expected (outputs, trace), the trace a mapping; received {kind}")
+        raise ParityError(
+            f"--candidate {pair.candidate_name}: expected (outputs, trace), the trace a mapping; received {kind}"
+        )
     return result
 
 
@@ -146,10 +168,14 @@ def _observed(
         return (tensor if rounded is None else tensor.to(getattr(torch, rounded))).to(getattr(torch, dtype))
 
     try:
-        return observe(module, {name: as_given(array) for name, array in pair.inputs.items()}, keep_gradients=keep_gradients)
+        return observe(
+            module, {name: as_given(array) for name, array in pair.inputs.items()}, keep_gradients=keep_gradients
+        )
     except Exception as error:  # it is the user's
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in pair.inputs.items())
-        raise ParityError(f"--reference {pair.reference_name}: can't be run on {shapes}: {type(error).__name__}: {error}") from error
+        raise ParityError(
+            f"--reference {pair.reference_name}: can't be run on {shapes}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _renamed(pair: AnyPair, candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
@@ -157,7 +183,9 @@ def _renamed(pair: AnyPair, candidate: Arrays, reference: Arrays) -> dict[str, n
     renamed = pair.names.rename(reference, {name: array.shape for name, array in candidate.items()}).arrays
     same = {name: reference[name] for name in reference if name in candidate and name not in renamed}
     order = {name: number for number, name in enumerate(reference)}
-    ours = {alias: order.get(theirs, len(order)) for theirs, aliases in pair.names.activations.items() for alias in aliases}
+    ours = {
+        alias: order.get(theirs, len(order)) for theirs, aliases in pair.names.activations.items() for alias in aliases
+    }
     return dict(sorted((same | renamed).items(), key=lambda item: ours.get(item[0], order.get(item[0], len(order)))))
 
 
@@ -193,7 +221,9 @@ def _gradients(pair: AnyPair) -> tuple[Arrays, Arrays]:
         output = _observed(pair, module, "float64", keep_gradients=True)[OWN]
         weights = np.random.default_rng(0).standard_normal(tuple(output.shape))
         (output * torch.from_numpy(weights)).sum().backward()
-    reference = {name: to_array(parameter.grad) for name, parameter in module.named_parameters() if parameter.grad is not None}
+    reference = {
+        name: to_array(parameter.grad) for name, parameter in module.named_parameters() if parameter.grad is not None
+    }
 
     def product(trained: Mapping[str, Any], others: Mapping[str, Any]) -> jax.Array:
         return jnp.sum(_call(pair, {**trained, **others}, "float64")[0] * weights)

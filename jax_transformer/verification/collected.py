@@ -47,7 +47,9 @@ class Pair:
 
     def shown(self, arrays: Arrays) -> Arrays:
         """Those that both sides are able to show."""
-        return arrays if self.visible is None else {name: array for name, array in arrays.items() if name in self.visible}
+        return (
+            arrays if self.visible is None else {name: array for name, array in arrays.items() if name in self.visible}
+        )
 
 
 @dataclass

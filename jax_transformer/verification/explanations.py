@@ -1,4 +1,5 @@
-"""Why losses, gradients, optimizer steps or decoded tokens differ: each side is judged by its own logits and gradients."""
+"""Why losses, gradients, optimizer steps or decoded tokens differ: each side is judged by its own logits and
+gradients."""
 
 from __future__ import annotations
 
@@ -27,13 +28,19 @@ from jax_transformer.verification.training_stages import STEPS
 Sides = Mapping[SideName, Side]
 
 
-def weight_faults(stage: Stage, candidate: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> list[Fault]:
+def weight_faults(
+    stage: Stage, candidate: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]
+) -> list[Fault]:
     """What became of each parameter that isn't the reference's."""
     faults = []
     for row in stage.rows:
         if row.verdict == "diverged":
             received, error = candidate[row.name], row.error.relative_rms if row.error is not None else math.inf
-            matches = tuple(Match(name, 0.0) for name, value in _known_weights(row.name, reference) if np.array_equal(received, value))
+            matches = tuple(
+                Match(name, 0.0)
+                for name, value in _known_weights(row.name, reference)
+                if np.array_equal(received, value)
+            )
             faults.append(Fault("candidate", "weights", Finding(row.name, "weights", error, matches, None), error))
     return faults
 
@@ -52,7 +59,9 @@ def _known_weights(path: str, reference: Mapping[str, np.ndarray]) -> Iterable[t
             yield f"the values of {other}", array
 
 
-def loss_faults(config: TransformerConfig, problem: Problem, sides: Sides, found: Mapping[SideName, Gradients]) -> list[Fault]:
+def loss_faults(
+    config: TransformerConfig, problem: Problem, sides: Sides, found: Mapping[SideName, Gradients]
+) -> list[Fault]:
     """Which side's loss isn't the one of its logits."""
     rule = LossRule(config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
     faults = []
@@ -68,7 +77,9 @@ def gradient_faults(stage: Stage, problem: Problem, found: Mapping[SideName, Gra
     if row is None:
         return []
     candidate, reference = (found[name].parameters for name in ("candidate", "reference"))
-    matches = tuple(match for match in _known_gradients(candidate, reference) if match.residual <= tolerances.FLOAT64_RELATIVE_RMS)
+    matches = tuple(
+        match for match in _known_gradients(candidate, reference) if match.residual <= tolerances.FLOAT64_RELATIVE_RMS
+    )
     error = row.error.relative_rms if row.error is not None else math.nan
     return [Fault("candidate", "gradients", Finding(row.name, "gradient", error, matches, None), error, problem.name)]
 
@@ -87,20 +98,32 @@ def _known_gradients(candidate: Mapping[str, np.ndarray], reference: Mapping[str
             if len(rows) == 1:
                 kept = np.arange(len(reference[path])) != rows[0]
                 others = {other: array for other, array in reference.items() if other in shared and other != path}
-                residual = max([relative_rms(candidate[path][kept], reference[path][kept])]
-                               + [relative_rms(candidate[other], array) for other, array in others.items()])  # fmt: skip
+                residual = max(
+                    [relative_rms(candidate[path][kept], reference[path][kept])]
+                    + [relative_rms(candidate[other], array) for other, array in others.items()]
+                )
                 has = "a" if np.any(candidate[path][rows[0]]) else "no"
-                yield Match(f"row {rows[0]} of {path} gets {has} gradient, which the other side's pads decide otherwise", residual)
+                yield Match(
+                    f"row {rows[0]} of {path} gets {has} gradient, which the other side's pads decide otherwise",
+                    residual,
+                )
 
 
 def update_rule(config: TransformerConfig) -> UpdateRule:
     """What both sides were asked to do."""
     rates = tuple(learning_rate(config, number) for number in range(1, STEPS + 2))
     return UpdateRule(
-        "adam", rates, b1=SETUP.adam_b1, b2=SETUP.adam_b2, eps=SETUP.adam_eps, weight_decay=SETUP.weight_decay,
-        weight_decay_kind=SETUP.weight_decay_kind, clip_norm=SETUP.clip_norm, pad_rows=_pad_rows(config),
+        "adam",
+        rates,
+        b1=SETUP.adam_b1,
+        b2=SETUP.adam_b2,
+        eps=SETUP.adam_eps,
+        weight_decay=SETUP.weight_decay,
+        weight_decay_kind=SETUP.weight_decay_kind,
+        clip_norm=SETUP.clip_norm,
+        pad_rows=_pad_rows(config),
         pad_rows_move="as_others" if config.trains_pad_embedding else "by_decay",
-    )  # fmt: skip
+    )
 
 
 def step_faults(config: TransformerConfig, problem: Problem, sides: Sides) -> list[Fault]:
@@ -121,7 +144,13 @@ def _pad_rows(config: TransformerConfig) -> tuple[tuple[str, int], ...]:
 
 
 def decoded_by(
-    config: TransformerConfig, generation: GenerationConfig, problem: Problem, beam_size: int, most: int, received: np.ndarray, floor: float
+    config: TransformerConfig,
+    generation: GenerationConfig,
+    problem: Problem,
+    beam_size: int,
+    most: int,
+    received: np.ndarray,
+    floor: float,
 ) -> Explanation:
     """What a side decodes otherwise than it should.
 
@@ -129,8 +158,12 @@ def decoded_by(
       floor: how far apart the two sides' logits are.
     """
     start_id, eos_id = starts_and_ends(generation)
-    rule = DecodeRule(beam_size=beam_size, max_new_tokens=most, decoder_start_id=start_id, eos_id=eos_id, pad_id=config.target_pad_id)
-    return explain_decoding(DecodingProblem.of_model(rule, config, problem.params, problem.source_ids), received, logit_floor=floor)
+    rule = DecodeRule(
+        beam_size=beam_size, max_new_tokens=most, decoder_start_id=start_id, eos_id=eos_id, pad_id=config.target_pad_id
+    )
+    return explain_decoding(
+        DecodingProblem.of_model(rule, config, problem.params, problem.source_ids), received, logit_floor=floor
+    )
 
 
 def forgiven(row: Row, explanations: Iterable[Explanation]) -> Row | None:
@@ -138,8 +171,16 @@ def forgiven(row: Row, explanations: Iterable[Explanation]) -> Row | None:
     found = list(explanations)
     if any(explanation.finding is not None for explanation in found):
         return None
-    told = [f"sentence {choice.sentence}, token {choice.place}: margin {choice.margin:.1e}" for one in found for choice in one.forgiven]
-    return Row(row.name, "passed", row.gate, reason=f"differs where the two best tokens are as likely: {'; '.join(told)}") if told else None
+    told = [
+        f"sentence {choice.sentence}, token {choice.place}: margin {choice.margin:.1e}"
+        for one in found
+        for choice in one.forgiven
+    ]
+    return (
+        Row(row.name, "passed", row.gate, reason=f"differs where the two best tokens are as likely: {'; '.join(told)}")
+        if told
+        else None
+    )
 
 
 def _faults(side: SideName, stage: str, findings: Iterable[Finding], problem: Problem) -> list[Fault]:

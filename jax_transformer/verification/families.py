@@ -1,4 +1,5 @@
-"""The models of Hugging Face's transformers as references: what its installed version computes of a ported checkpoint."""
+"""The models of Hugging Face's transformers as references: what its installed version computes of a ported
+checkpoint."""
 
 from __future__ import annotations
 
@@ -24,24 +25,44 @@ if TYPE_CHECKING:
 class FamilyReference(ModuleReference):
     """A model of transformers, its attention written out (attn_implementation="eager")."""
 
-    def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
+    def run(
+        self,
+        module: nn.Module,
+        source_ids: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        *,
+        watched: bool,
+        gradients: bool,
+    ) -> Pass:
         with wide_norms(module):
             return super().run(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients)
 
-    def greedy(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int) -> torch.Tensor:
+    def greedy(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
+    ) -> torch.Tensor:
         return self._generate(module, source_ids, start_id, eos_id, most, 1)
 
-    def beams(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int) -> torch.Tensor:
+    def beams(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
+    ) -> torch.Tensor:
         return self._generate(module, source_ids, start_id, eos_id, most, beam_size)
 
-    def _generate(self, module: Any, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int) -> torch.Tensor:
-        """By `generate`. Its cache of T5 has as many layers as the encoder, also where the decoder has more: none is used."""
+    def _generate(
+        self, module: Any, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
+    ) -> torch.Tensor:
+        """By `generate`. Its cache of T5 has as many layers as the encoder, also where the decoder has more: none is
+        used."""
         import transformers
 
         options = transformers.GenerationConfig(
-            max_new_tokens=most, num_beams=beam_size, do_sample=False, use_cache=False, decoder_start_token_id=start_id,
-            eos_token_id=eos_id, pad_token_id=self.config.target_pad_id,
-        )  # fmt: skip
+            max_new_tokens=most,
+            num_beams=beam_size,
+            do_sample=False,
+            use_cache=False,
+            decoder_start_token_id=start_id,
+            eos_token_id=eos_id,
+            pad_token_id=self.config.target_pad_id,
+        )
         with wide_norms(module):
             tokens: torch.Tensor = module.generate(
                 input_ids=source_ids, attention_mask=source_ids != self.config.source_pad_id, generation_config=options
@@ -63,9 +84,13 @@ def family_reference(model: Model) -> FamilyReference:
         directory = Path(folder) / "model"
         export_checkpoint(model, directory)
         with _quietly(transformers):
-            module = transformers.AutoModelForSeq2SeqLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+            module = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+                directory, dtype=torch.float32, attn_implementation="eager"
+            ).eval()
     module.generation_config = transformers.GenerationConfig()  # Marian's and BART's force their last token
-    return FamilyReference(module, dialect, model.config, model.params.get("constants", {}), names_of(dialect, model.config))
+    return FamilyReference(
+        module, dialect, model.config, model.params.get("constants", {}), names_of(dialect, model.config)
+    )
 
 
 @contextlib.contextmanager
@@ -80,7 +105,8 @@ def _quietly(transformers: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def wide_norms(model: Any) -> Iterator[None]:
-    """T5's norm computes its variance in float32 whatever it gets; here in float64 for float64. (In float32 and below it is as it was.)"""
+    """T5's norm computes its variance in float32 whatever it gets; here in float64 for float64. (In float32 and below
+    it is as it was.)"""
     import torch
 
     def forward(norm: Any, x: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,5 @@
-"""Masks and activations of both sides on one problem: how far they are apart, who is at fault, and what that does to the logits."""
+"""Masks and activations of both sides on one problem: how far they are apart, who is at fault, and what that does to
+the logits."""
 
 from __future__ import annotations
 
@@ -54,7 +55,10 @@ def compare_forward(
       visible: the names that both sides are able to show, the only ones that are compared with each other; None: all.
     """
     where = attended(candidate, reference)
-    shown = [side if visible is None else {name: side[name] for name in side if name in visible} for side in (candidate, reference)]
+    shown = [
+        side if visible is None else {name: side[name] for name in side if name in visible}
+        for side in (candidate, reference)
+    ]
     masks = compare_stage("masks", *_as_broad(*_split(*shown, masks=True)))
     forward = compare_stage("forward", *_split(*shown, masks=False), where=where)
     local: dict[SideName, dict[str, float]] = {}
@@ -66,7 +70,13 @@ def compare_forward(
     masks, forward = (_with_local(stage, local) for stage in (masks, forward))
     apart = _propagated(masks, forward)
     faults = tuple(
-        Fault(side, "masks" if finding.node.startswith(MASK) else "forward", finding, apart.get(finding.node, math.nan), problem.name)
+        Fault(
+            side,
+            "masks" if finding.node.startswith(MASK) else "forward",
+            finding,
+            apart.get(finding.node, math.nan),
+            problem.name,
+        )
         for side, found in findings.items()
         for finding in found
     )
@@ -77,7 +87,9 @@ def compare_forward(
         _truth_stage(local, findings),
         faults,
         effect_on_logits(problem, candidate, reference) if differs else None,
-        heat_map(problem.name, first.name, candidate, reference) if first is not None and first.error is not None else None,
+        heat_map(problem.name, first.name, candidate, reference)
+        if first is not None and first.error is not None
+        else None,
         local,
     )
 
@@ -88,7 +100,9 @@ def _with_local(stage: Stage, local: Mapping[SideName, Mapping[str, float]]) -> 
     def larger(name: str) -> float:
         return max((errors[name] for errors in local.values() if name in errors), default=math.nan)
 
-    return dataclasses.replace(stage, rows=tuple(dataclasses.replace(row, local=larger(row.name)) for row in stage.rows))
+    return dataclasses.replace(
+        stage, rows=tuple(dataclasses.replace(row, local=larger(row.name)) for row in stage.rows)
+    )
 
 
 def attended(candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
@@ -98,7 +112,9 @@ def attended(candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
         if name.endswith("attention.logits"):
             mask = f"{MASK}{'cross' if 'cross_attention' in name else name.split('.')[0] + '_self'}"
             known = [side[mask] for side in (candidate, reference) if mask in side]
-            if known and all(one.dtype == bool and _can_be_broadcast(one.shape, reference[name].shape) for one in known):
+            if known and all(
+                one.dtype == bool and _can_be_broadcast(one.shape, reference[name].shape) for one in known
+            ):
                 where[name] = np.logical_and.reduce(np.broadcast_arrays(*known))
     return where
 
@@ -118,7 +134,8 @@ def _split(candidate: Arrays, reference: Arrays, *, masks: bool) -> tuple[Arrays
 
 
 def _as_broad(candidate: Arrays, reference: Arrays) -> tuple[Arrays, Arrays]:
-    """Masks of both sides with axes of size 1 spelled out where the other's are: [1, 1, T, T] is the same mask as [B, 1, T, T]."""
+    """Masks of both sides with axes of size 1 spelled out where the other's are: [1, 1, T, T] is the same mask as [B,
+    1, T, T]."""
     sides: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({**candidate}, {**reference})
     for name in candidate.keys() & reference.keys():
         if _fit(candidate[name].shape, reference[name].shape):
@@ -127,7 +144,9 @@ def _as_broad(candidate: Arrays, reference: Arrays) -> tuple[Arrays, Arrays]:
 
 
 def _fit(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    return len(first) == len(second) and all(1 in (one, other) or one == other for one, other in zip(first, second, strict=True))
+    return len(first) == len(second) and all(
+        1 in (one, other) or one == other for one, other in zip(first, second, strict=True)
+    )
 
 
 def _judged(config: TransformerConfig, problem: Problem, trace: Arrays) -> tuple[dict[str, float], list[Finding]]:
@@ -146,7 +165,9 @@ def _truth_stage(local: Mapping[SideName, Mapping[str, float]], findings: Mappin
     gate = f"relative RMS ≤ {tolerances.FLOAT64_RELATIVE_RMS:g} of the truth, from its own inputs"
     sides = {finding.node: side for side in ("reference", "candidate") for finding in findings.get(side, ())}
     rows = tuple(
-        Row(name, "diverged", gate, reason=f"the {sides[name]} computes something else") if name in sides else Row(name, "passed", gate)
+        Row(name, "diverged", gate, reason=f"the {sides[name]} computes something else")
+        if name in sides
+        else Row(name, "passed", gate)
         for name in local["candidate"]
     )
     return _with_local(Stage("truth", rows), local)
@@ -170,7 +191,14 @@ def effect_on_logits(problem: Problem, candidate: Arrays, reference: Arrays) -> 
     logs = [side - _log_sum(side) for side in (expected.astype(np.float64), received.astype(np.float64))]
     divergence = float(np.mean(np.sum(np.exp(logs[0]) * (logs[0] - logs[1]), axis=-1)))
     changed = int(np.sum(received.argmax(axis=-1) != expected.argmax(axis=-1)))
-    return Effect(problem.name, error.relative_rms, error.max_error, max(divergence, 0.0), changed, int(np.prod(expected.shape[:-1])))
+    return Effect(
+        problem.name,
+        error.relative_rms,
+        error.max_error,
+        max(divergence, 0.0),
+        changed,
+        int(np.prod(expected.shape[:-1])),
+    )
 
 
 def _log_sum(logits: np.ndarray) -> np.ndarray:

@@ -28,7 +28,8 @@ class FunctionSide:
     def __init__(self, name: str, function: Any, model: Model) -> None:
         if not callable(function):
             raise ParityError(
-                f"--candidate {name}: expected a function (params, inputs) → (logits, trace); received {type(function).__name__}"
+                f"--candidate {name}: expected a function (params, inputs) → (logits, trace); received "
+                f"{type(function).__name__}"
             )
         self.name, self.function, self.params, self.config = name, function, model.params, model.config
 
@@ -47,20 +48,30 @@ class FunctionSide:
     def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
         with in_precision(dtype):
             logits, trace = self._call(map_leaves(jnp.asarray, cast(problem.params, dtype)), problem, dtype)
-            found = {name: wide(jnp.asarray(value)) for name, value in trace.items()} | {"logits": wide(jnp.asarray(logits))}
+            found = {name: wide(jnp.asarray(value)) for name, value in trace.items()} | {
+                "logits": wide(jnp.asarray(logits))
+            }
         return found
 
     def _call(self, params: Any, problem: Problem, dtype: Dtype) -> tuple[Any, Mapping[str, Any]]:
-        inputs = {"source_ids": jnp.asarray(problem.source_ids), "decoder_input_ids": jnp.asarray(problem.decoder_input_ids)}
+        inputs = {
+            "source_ids": jnp.asarray(problem.source_ids),
+            "decoder_input_ids": jnp.asarray(problem.decoder_input_ids),
+        }
         try:
             result = self.function(params, inputs)
         except Exception as error:  # it is the user's
             raise ParityError(f"--candidate {self.name}: raised {type(error).__name__}: {error}") from error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
-            raise ParityError(f"--candidate {self.name}: expected (logits, trace), the trace a mapping; received {type(result).__name__}")
+            raise ParityError(
+                f"--candidate {self.name}: expected (logits, trace), the trace a mapping; received "
+                f"{type(result).__name__}"
+            )
         received = jnp.asarray(result[0]).dtype
         if dtype == "float64" and received != np.float64:
-            raise CannotRun(f"the candidate gives {received} logits for float64 parameters: nothing follows from them in float64")
+            raise CannotRun(
+                f"the candidate gives {received} logits for float64 parameters: nothing follows from them in float64"
+            )
         return result
 
     def gradients(self, problem: Problem) -> Gradients:
@@ -68,12 +79,16 @@ class FunctionSide:
         criterion = Criterion(self.config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
 
         def loss(params: Any) -> jax.Array:
-            total, tokens = cross_entropy(self._call(params, problem, "float64")[0], jnp.asarray(problem.labels), criterion)
+            total, tokens = cross_entropy(
+                self._call(params, problem, "float64")[0], jnp.asarray(problem.labels), criterion
+            )
             return total / tokens
 
         with in_precision("float64"):
             value, gradients = jax.value_and_grad(loss)(map_leaves(jnp.asarray, cast(problem.params, "float64")))
-            parameters = {path: np.asarray(leaf) for path, leaf in flatten(gradients).items() if not path.startswith("constants/")}
+            parameters = {
+                path: np.asarray(leaf) for path, leaf in flatten(gradients).items() if not path.startswith("constants/")
+            }
             return Gradients(float(value), layer_by_layer(parameters), {})
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:

@@ -32,7 +32,8 @@ QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": F
 
 
 class JaxSide:
-    """A config with parameters, computed by `model.functional`, `training.step` and `decoding.generate`, without dropout."""
+    """A config with parameters, computed by `model.functional`, `training.step` and `decoding.generate`, without
+    dropout."""
 
     def __init__(self, name: str, model: Model) -> None:
         self.name = name
@@ -59,10 +60,16 @@ class JaxSide:
         compiled = self._program(_compiled_gradients, problem).result()
         with in_precision("float64"):
             params = cast(problem.params, "float64")
-            zeros = {name: np.zeros(value.shape, value.dtype) for name, value in _activations(self.config, problem).items()}
+            zeros = {
+                name: np.zeros(value.shape, value.dtype) for name, value in _activations(self.config, problem).items()
+            }
             loss, (of_params, of_activations) = compiled(params, zeros, *problem.ids, problem.labels)
-            parameters = {path: np.asarray(leaf) for path, leaf in flatten(of_params).items() if not path.startswith("constants/")}
-            return Gradients(float(loss), layer_by_layer(parameters), {name: np.asarray(of_activations[name]) for name in zeros})
+            parameters = {
+                path: np.asarray(leaf) for path, leaf in flatten(of_params).items() if not path.startswith("constants/")
+            }
+            return Gradients(
+                float(loss), layer_by_layer(parameters), {name: np.asarray(of_activations[name]) for name in zeros}
+            )
 
     def get_ready(self, plan: Plan) -> None:
         """Compiles what takes longest, and decodes, while other things are done."""
@@ -112,8 +119,11 @@ class JaxSide:
 
 
 def without_dropout(config: TransformerConfig) -> TransformerConfig:
-    rates = {name: 0.0 if name in ("dropout_rate", "output_dropout_rate") else None
-             for name in config.__dataclass_fields__ if name.endswith("dropout_rate")}  # fmt: skip
+    rates = {
+        name: 0.0 if name in ("dropout_rate", "output_dropout_rate") else None
+        for name in config.__dataclass_fields__
+        if name.endswith("dropout_rate")
+    }
     return dataclasses.replace(config, **rates)  # type: ignore[arg-type]
 
 
@@ -121,7 +131,11 @@ def in_force(dtype: Dtype) -> dict[str, Any]:
     """What JAX really computes in, when it is asked for this dtype."""
     with in_precision(dtype):
         precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-        return {"dtype": jnp.zeros(1, dtype).dtype.name, "matmul precision": precision, "device": jax.devices()[0].platform}
+        return {
+            "dtype": jnp.zeros(1, dtype).dtype.name,
+            "matmul precision": precision,
+            "device": jax.devices()[0].platform,
+        }
 
 
 @contextlib.contextmanager
@@ -150,11 +164,14 @@ _WORKER = ThreadPoolExecutor(1)
 
 
 def _compiled_gradients(config: TransformerConfig, problem: Problem) -> Any:
-    """(params, zeros to be added to activations, source_ids, decoder_input_ids, labels) → the loss and its gradients to the first two."""
+    """(params, zeros to be added to activations, source_ids, decoder_input_ids, labels) → the loss and its gradients to
+    the first two."""
     criterion = Criterion(config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
 
     def loss(params: Params, add: dict[str, Any], source_ids: Any, decoder_input_ids: Any, labels: Any) -> jax.Array:
-        total, tokens = cross_entropy(functional.apply(config, params, source_ids, decoder_input_ids, add=add), labels, criterion)
+        total, tokens = cross_entropy(
+            functional.apply(config, params, source_ids, decoder_input_ids, add=add), labels, criterion
+        )
         return total / tokens
 
     with in_precision("float64"):
@@ -190,7 +207,8 @@ def _trained(state: TrainState) -> Arrays:
 
 
 def cast(params: Mapping[str, Any], dtype: Dtype) -> Params:
-    """The parameters in that dtype, on the device; tables of positions in bfloat16 stay as they are, as a ported model's do."""
+    """The parameters in that dtype, on the device; tables of positions in bfloat16 stay as they are, as a ported
+    model's do."""
 
     def leaf_of(path: str, leaf: Any) -> jax.Array:
         keeps = dtype == "bfloat16" and path.startswith("constants/")

@@ -1,4 +1,5 @@
-"""Any PyTorch module as a reference: hooks show what it computes, a dialect or a map of names says what that is here."""
+"""Any PyTorch module as a reference: hooks show what it computes, a dialect or a map of names says what that is
+here."""
 
 from __future__ import annotations
 
@@ -55,9 +56,13 @@ class ModuleReference:
     """Its tensors' names → the dialect's, where these are others."""
 
     def __post_init__(self) -> None:
-        training = next((name or "the module itself" for name, part in self.module.named_modules() if part.training), None)
+        training = next(
+            (name or "the module itself" for name, part in self.module.named_modules() if part.training), None
+        )
         if training is not None:
-            raise ParityError(f"expected a module in evaluation mode; {training} is in training mode: call .eval() first")
+            raise ParityError(
+                f"expected a module in evaluation mode; {training} is in training mode: call .eval() first"
+            )
 
     def own(self) -> Mapping[str, np.ndarray]:
         return as_arrays(self.module.state_dict())
@@ -73,13 +78,19 @@ class ModuleReference:
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
         """Raises PortingError where its parameters are others than the model's."""
         table = self.constants["encoder_positions"] if self.dialect.leaves_out_positions(self.config) else None
-        held = {self.renamed.get(name, name): array for name, array in state_dict.items() if name not in self._own_buffers}
+        held = {
+            self.renamed.get(name, name): array for name, array in state_dict.items() if name not in self._own_buffers
+        }
         return flatten(params_from_state_dict(self.config, held, self.dialect, table))
 
     @cached_property
     def _own_buffers(self) -> frozenset[str]:
         """Those that no rule names, such as a mask kept for later: the module's own business."""
-        names = [re.escape(name).replace(r"\{i\}", "[0-9]+") for rule in self.dialect.rules(self.config) for name in rule.names]
+        names = [
+            re.escape(name).replace(r"\{i\}", "[0-9]+")
+            for rule in self.dialect.rules(self.config)
+            for name in rule.names
+        ]
         known = re.compile("|".join(names))
         buffers = [name for name, _ in self.module.named_buffers(remove_duplicate=False)]
         return frozenset(name for name in buffers if not known.fullmatch(self.renamed.get(name, name)))
@@ -90,7 +101,8 @@ class ModuleReference:
         return "trace" in inspect.signature(self.module.forward).parameters
 
     def visible(self) -> set[str] | None:
-        """Those of our activations that can be seen in the module, and the masks that can be told from them; None: all."""
+        """Those of our activations that can be seen in the module, and the masks that can be told from them; None:
+        all."""
         if self.names_its_own:
             return None
         ids = (2, 3)
@@ -100,7 +112,15 @@ class ModuleReference:
         masks = {f"mask.{kind}" for kind, logits in MASKED.items() if logits in promised}
         return {name for name in shapes if name in promised | masks | {LOGITS}}
 
-    def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
+    def run(
+        self,
+        module: nn.Module,
+        source_ids: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        *,
+        watched: bool,
+        gradients: bool,
+    ) -> Pass:
         if self.names_its_own:
             return traced(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients)
         inputs = inputs_of(module, self.config, source_ids, decoder_input_ids)
@@ -111,13 +131,19 @@ class ModuleReference:
         logits = found.get("output.logits", found.get(f"{OWN}.0", found.get(OWN)))
         if logits is None:
             raise ParityError(f"expected a module that returns logits; {type(self.module).__name__} returned no tensor")
-        return Pass(logits, partial(self._named, found, logits, shapes), partial(self._named_gradients, found, logits, shapes))
+        return Pass(
+            logits, partial(self._named, found, logits, shapes), partial(self._named_gradients, found, logits, shapes)
+        )
 
-    def _named(self, found: Mapping[str, torch.Tensor], logits: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Any]:
+    def _named(
+        self, found: Mapping[str, torch.Tensor], logits: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Any]:
         """Whatever the names leave out, the logits are among them."""
         import torch
 
-        arrays = {LOGITS: to_array(logits)} | self.names.rename({name: to_array(tensor) for name, tensor in found.items()}, shapes).arrays
+        arrays = {LOGITS: to_array(logits)} | self.names.rename(
+            {name: to_array(tensor) for name, tensor in found.items()}, shapes
+        ).arrays
         masks = infer_masks(arrays, self.config)
         ordered = {name: (masks | arrays)[name] for name in shapes if name in masks or name in arrays}
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in ordered.items()}
@@ -127,13 +153,21 @@ class ModuleReference:
     ) -> dict[str, Any]:
         import torch
 
-        gradients = {name: tensor.grad for name, tensor in found.items() if tensor.is_floating_point() and tensor.grad is not None}
-        arrays = dict(self.names.rename({name: to_array(gradient) for name, gradient in gradients.items()}, shapes).arrays)
+        gradients = {
+            name: tensor.grad
+            for name, tensor in found.items()
+            if tensor.is_floating_point() and tensor.grad is not None
+        }
+        arrays = dict(
+            self.names.rename({name: to_array(gradient) for name, gradient in gradients.items()}, shapes).arrays
+        )
         if logits.grad is not None:
             arrays.setdefault(LOGITS, to_array(logits.grad))
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
 
-    def greedy(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int) -> torch.Tensor:
+    def greedy(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
+    ) -> torch.Tensor:
         """The likeliest token again and again, the whole prefix computed anew each time."""
         import torch
 
@@ -149,7 +183,9 @@ class ModuleReference:
                 break
         return prefix[:, 1:]
 
-    def beams(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int) -> torch.Tensor:
+    def beams(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
+    ) -> torch.Tensor:
         raise CannotRun("a module has no beam search of its own")
 
 
@@ -161,12 +197,19 @@ MASKED = {
 """Mask → the logits that it is read off."""
 
 
-def inputs_of(module: nn.Module, config: TransformerConfig, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> Any:
-    """What the module is called with: (source_ids, decoder_input_ids), or, if it takes these names, as transformers' models are."""
+def inputs_of(
+    module: nn.Module, config: TransformerConfig, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
+) -> Any:
+    """What the module is called with: (source_ids, decoder_input_ids), or, if it takes these names, as transformers'
+    models are."""
     taken = inspect.signature(module.forward).parameters
     if {"input_ids", "decoder_input_ids"} <= taken.keys():
-        named = {"input_ids": source_ids, "attention_mask": source_ids != config.source_pad_id, "decoder_input_ids": decoder_input_ids,
-                 "use_cache": False}  # fmt: skip
+        named = {
+            "input_ids": source_ids,
+            "attention_mask": source_ids != config.source_pad_id,
+            "decoder_input_ids": decoder_input_ids,
+            "use_cache": False,
+        }
         return {name: value for name, value in named.items() if name in taken}
     return (source_ids, decoder_input_ids)
 
@@ -181,7 +224,9 @@ def _logits(output: Any) -> torch.Tensor:
 def _shapes(config: TransformerConfig, source: tuple[int, ...], target: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
     """Of our trace, by name, in execution order."""
     ids = [jax.ShapeDtypeStruct(shape, np.int32) for shape in (source, target)]
-    _, trace = jax.eval_shape(partial(functional.apply, config, return_trace=True), functional.abstract_params(config), *ids)
+    _, trace = jax.eval_shape(
+        partial(functional.apply, config, return_trace=True), functional.abstract_params(config), *ids
+    )
     return {name: value.shape for name, value in trace.items()}
 
 
@@ -194,9 +239,14 @@ def names_of(dialect: Dialect, config: TransformerConfig) -> NameMap:
 
 
 def names_of_map(names: NameMap, config: TransformerConfig) -> NameMap:
-    """The activations that follow from which parameters a map says a module has, but for layers that it numbers one by one."""
+    """The activations that follow from which parameters a map says a module has, but for layers that it numbers one by
+    one."""
     layers = {theirs: name for theirs, name in names.parameters.items() if not re.search(r"\[\d+\]$", name.name)}
-    return NameMap(activation_names(config, [Rule(theirs, _NUMBER.sub("", name.name), _axes(name)) for theirs, name in layers.items()]))
+    return NameMap(
+        activation_names(
+            config, [Rule(theirs, _NUMBER.sub("", name.name), _axes(name)) for theirs, name in layers.items()]
+        )
+    )
 
 
 def dialect_of_map(names: NameMap, constants: Mapping[str, np.ndarray]) -> Dialect:
@@ -219,7 +269,8 @@ _NUMBER = re.compile(r"\[(?:\{i\}|\d+)\]$")
 
 
 def _tensor(path: str) -> str:
-    """What the tensor of a parameter is called, layers' numbers left open: rules number all layers alike, maps need not."""
+    """What the tensor of a parameter is called, layers' numbers left open: rules number all layers alike, maps need
+    not."""
     return _NUMBER.sub(".{i}", path)
 
 
@@ -261,8 +312,10 @@ def names_for_draft(module: nn.Module, model: Model) -> tuple[Names, Names]:
     try:
         seen = observe(module, inputs)
     except Exception as error:  # the module is the user's
-        raise ParityError(f"the module can't be run on source_ids {list(source_ids.shape)} and decoder_input_ids "
-                          f"{list(decoder_input_ids.shape)}: {type(error).__name__}: {error}") from error  # fmt: skip
+        raise ParityError(
+            f"the module can't be run on source_ids {list(source_ids.shape)} and decoder_input_ids "
+            f"{list(decoder_input_ids.shape)}: {type(error).__name__}: {error}"
+        ) from error
     theirs = Names(
         {name: tuple(tensor.shape) for name, tensor in seen.items()},
         {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()},

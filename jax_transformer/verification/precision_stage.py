@@ -17,12 +17,15 @@ from jax_transformer.verification.sides import Arrays, Dtype
 
 
 def rounded(problem: Problem, dtype: Dtype) -> Problem:
-    """The problem with its parameters rounded to the dtype, but for constants in bfloat16, in float32; itself, where they are so."""
+    """The problem with its parameters rounded to the dtype, but for constants in bfloat16, in float32; itself, where
+    they are so."""
     if dtype == "float32" and all(np.asarray(leaf).dtype == np.float32 for leaf in flatten(problem.params).values()):
         return problem
     kept = np.dtype(np.float32) if dtype == "float32" else np.dtype(ml_dtypes.bfloat16)
     params: Mapping[str, Any] = {
-        name: part if name == "constants" else map_leaves(lambda leaf: np.asarray(leaf).astype(kept).astype(np.float32), part)
+        name: part
+        if name == "constants"
+        else map_leaves(lambda leaf: np.asarray(leaf).astype(kept).astype(np.float32), part)
         for name, part in problem.params.items()
     }
     return dataclasses.replace(problem, params=params)
@@ -30,10 +33,17 @@ def rounded(problem: Problem, dtype: Dtype) -> Problem:
 
 def compare_precision(dtype: Dtype, candidate: Arrays, reference: Arrays, truth: Arrays) -> Stage:
     """Both sides in the dtype; the truth is the reference in float64, with the same rounded parameters."""
-    floating = [{name: _comparable(array) for name, array in side.items() if not name.startswith(MASK)} for side in (candidate, reference)]
+    floating = [
+        {name: _comparable(array) for name, array in side.items() if not name.startswith(MASK)}
+        for side in (candidate, reference)
+    ]
     wide = {name: array.astype(np.float64) for name, array in truth.items() if not name.startswith(MASK)}
     stage = compare_stage(
-        f"forward {dtype}", *floating, truth=wide, where=attended(candidate, reference), dtypes=dict.fromkeys(floating[1], dtype)
+        f"forward {dtype}",
+        *floating,
+        truth=wide,
+        where=attended(candidate, reference),
+        dtypes=dict.fromkeys(floating[1], dtype),
     )
     return stage
 

@@ -1,8 +1,9 @@
 """What both sides are given: weights and inputs on which mistakes show.
 
-No two sizes are equal, of the batch, the lengths and the model. Padding stands right, left and inside; there are a sentence of one token
-and one of nothing but padding; another has a sentence as long as the position tables allow. A checkpoint's own weights hide mistakes
-where its biases are zero or its norms' inputs tame, so there are problems with other weights as well.
+No two sizes are equal, of the batch, the lengths and the model. Padding stands right, left and inside; there are a
+sentence of one token and one of nothing but padding; another has a sentence as long as the position tables allow. A
+checkpoint's own weights hide mistakes where its biases are zero or its norms' inputs tame, so there are problems with
+other weights as well.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ ROWS = 7
 """Of a batch: so many kinds of padding there are."""
 SOURCE_LENGTH, TARGET_LENGTH = 11, 9
 LONGEST = 523
-"""Tokens of a long sentence: more than the usual tables of 512 rows have, and no more than fit in memory with all attention weights."""
+"""Tokens of a long sentence: more than the usual tables of 512 rows have, and no more than fit in memory with all
+attention weights."""
 MEAN = 250.0
-"""Of a norm's inputs where it is large, hundreds of times their deviation: a variance taken as E[x²] − E[x]² is then off by 1e-11 or so in
-float64, and a right one by less than 1e-13."""
+"""Of a norm's inputs where it is large, hundreds of times their deviation: a variance taken as E[x²] − E[x]² is then
+off by 1e-11 or so in float64, and a right one by less than 1e-13."""
 SMALL = 1e-4
 """The deviation of a norm's inputs where it is small."""
 
@@ -37,7 +39,8 @@ class Problem:
 
     name: str
     params: Mapping[str, Any]
-    """A nested dict of arrays; floating-point ones are float32 numbers, whatever their dtype, unless they are `nudged`."""
+    """A nested dict of arrays; floating-point ones are float32 numbers, whatever their dtype, unless they are
+    `nudged`."""
     source_ids: np.ndarray
     """[B, S]"""
     decoder_input_ids: np.ndarray
@@ -56,8 +59,8 @@ def own_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int 
 
 
 def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem | None:
-    """The model's own weights, and a sentence as long as the position tables allow; None where the other problems' are. A second one would
-    double the gigabytes that attention's weights need."""
+    """The model's own weights, and a sentence as long as the position tables allow; None where the other problems' are.
+    A second one would double the gigabytes that attention's weights need."""
     source, target = (min(most, LONGEST) for most in _most_tokens(config))
     lengths = _lengths(config)
     if (source, target - 1) == lengths or source <= lengths[0] or target <= lengths[1]:
@@ -69,23 +72,35 @@ def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int
         source_ids[:, source // 4 : source // 2] = config.source_pad_id
         decoder_input_ids[:, target // 4 : target // 2] = config.target_pad_id
     return Problem(
-        "own weights, long sentences", params, source_ids, decoder_input_ids, _labels(rng, config, decoder_input_ids, source_ids)
+        "own weights, long sentences",
+        params,
+        source_ids,
+        decoder_input_ids,
+        _labels(rng, config, decoder_input_ids, source_ids),
     )
 
 
 def nudged_problem(problem: Problem) -> Problem:
-    """The problem with weights moved in float64's last bit, which changes how everything is rounded; constants as they are."""
+    """The problem with weights moved in float64's last bit, which changes how everything is rounded; constants as they
+    are."""
     leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}
     moved = nudged({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
     return replace(problem, params=unflatten(leaves | moved))
 
 
 def other_weights(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Iterator[Problem]:
-    """The same batch with random weights; such that norms get inputs that hardly vary; such that these have a large mean."""
+    """The same batch with random weights; such that norms get inputs that hardly vary; such that these have a large
+    mean."""
     own = own_problem(config, params, seed)
-    for name, change in (("random weights", _as_drawn), ("small variances", _with_small_variances), ("large means", _with_large_means)):
+    for name, change in (
+        ("random weights", _as_drawn),
+        ("small variances", _with_small_variances),
+        ("large means", _with_large_means),
+    ):
         leaves = change(config, randomised(params, np.random.default_rng([seed, 2])), own)
-        rounded = {path: _rounded(path, leaves.pop(path)) for path in list(leaves)}  # so that no two of a large model's copies stay
+        rounded = {
+            path: _rounded(path, leaves.pop(path)) for path in list(leaves)
+        }  # so that no two of a large model's copies stay
         yield Problem(name, unflatten(rounded), *own.ids, own.labels)
         del rounded
 
@@ -123,8 +138,8 @@ def _as_drawn(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Le
 
 
 def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
-    """The residual stream is shifted as a whole, and varies little beside that. The columns of kernels that read it sum to zero, so that
-    the shift is lost on them."""
+    """The residual stream is shifted as a whole, and varies little beside that. The columns of kernels that read it sum
+    to zero, so that the shift is lost on them."""
     is_post = config.norm_placement == "post"
     readers = ("query/kernel", "key/kernel", "value/kernel", "hidden/kernel", "gate/kernel", "head/kernel")
     changed = dict(leaves)
@@ -141,7 +156,8 @@ def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Proble
 
 
 def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
-    """What flows through the residual stream is small, but for its mean; the first tokens of the last row cancel their positions."""
+    """What flows through the residual stream is small, but for its mean; the first tokens of the last row cancel their
+    positions."""
     changed = dict(leaves)
     for path, leaf in leaves.items():
         if path.endswith(("output/kernel", "norm/scale", "_embedding/embedding", "positions/embedding")):
@@ -153,17 +169,29 @@ def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Pr
 
 
 def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Problem) -> None:
-    """Makes the embeddings of two tokens what their places in the last row, which has no padding, add to them, but for a small rest."""
+    """Makes the embeddings of two tokens what their places in the last row, which has no padding, add to them, but for
+    a small rest."""
     if config.position_kind != "sinusoidal":
         return
-    stacks: tuple[tuple[Stack, np.ndarray], ...] = (("encoder", problem.source_ids), ("decoder", problem.decoder_input_ids))
+    stacks: tuple[tuple[Stack, np.ndarray], ...] = (
+        ("encoder", problem.source_ids),
+        ("decoder", problem.decoder_input_ids),
+    )
     done: dict[str, set[int]] = {}
     for stack, ids in stacks:
-        table = "shared_embedding" if config.share_embeddings else "source_embedding" if stack == "encoder" else "target_embedding"
+        table = (
+            "shared_embedding"
+            if config.share_embeddings
+            else "source_embedding"
+            if stack == "encoder"
+            else "target_embedding"
+        )
         columns = [column for column in range(2) if ids[-1, column] not in done.get(table, ())]
         numbers = np.broadcast_to(position_numbers(config, ids, stack), ids.shape)[-1, columns]
         at_columns = rows(leaves[f"constants/{stack}_positions"], numbers)
-        leaves[f"{table}/embedding"][ids[-1, columns]] -= at_columns / (np.sqrt(config.d_model) if config.scale_embedding else 1.0)
+        leaves[f"{table}/embedding"][ids[-1, columns]] -= at_columns / (
+            np.sqrt(config.d_model) if config.scale_embedding else 1.0
+        )
         done[table] = {int(token) for token in ids[-1, :2]}
 
 
@@ -192,12 +220,19 @@ def _lengths(config: TransformerConfig) -> tuple[int, int]:
 
 
 def _rows(config: TransformerConfig) -> int:
-    """Of a batch: ROWS or a few more, another number than the model's sizes; ROWS where position tables have a row for each of them."""
-    return ROWS if config.position_index == "batch_row" else next(number for number in count(ROWS) if number not in _sizes(config))
+    """Of a batch: ROWS or a few more, another number than the model's sizes; ROWS where position tables have a row for
+    each of them."""
+    return (
+        ROWS
+        if config.position_index == "batch_row"
+        else next(number for number in count(ROWS) if number not in _sizes(config))
+    )
 
 
 def _sizes(config: TransformerConfig) -> set[int]:
-    of_stacks = (getattr(stack, name) for stack in (config.encoder, config.decoder) for name in ("num_heads", "head_dim", "d_ff"))
+    of_stacks = (
+        getattr(stack, name) for stack in (config.encoder, config.decoder) for name in ("num_heads", "head_dim", "d_ff")
+    )
     return {config.d_model, config.source_vocab_size, config.target_vocab_size, *of_stacks}
 
 
@@ -239,7 +274,9 @@ def _pad_targets(ids: np.ndarray, config: TransformerConfig) -> None:
     ids[5, -1] = pad_id
 
 
-def _labels(rng: np.random.Generator, config: TransformerConfig, decoder_input_ids: np.ndarray, source_ids: np.ndarray) -> np.ndarray:
+def _labels(
+    rng: np.random.Generator, config: TransformerConfig, decoder_input_ids: np.ndarray, source_ids: np.ndarray
+) -> np.ndarray:
     """Pads where the input is one, and here and there; nowhere where there is nothing to read, but in one row."""
     labels = _tokens(rng, decoder_input_ids.shape, config.target_vocab_size, config.target_pad_id)
     labels[decoder_input_ids == config.target_pad_id] = config.target_pad_id

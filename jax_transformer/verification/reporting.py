@@ -23,7 +23,11 @@ def make_report(
     sha256: Mapping[str, str],
 ) -> Report:
     order = [name for stage in STAGES for name in (stage, *_SUBSTAGES.get(stage, ()))]
-    merged = [merge_stages(found.stages[name]) for name in order if name in found.stages and name.split()[0] in (*asked, "truth")]
+    merged = [
+        merge_stages(found.stages[name])
+        for name in order
+        if name in found.stages and name.split()[0] in (*asked, "truth")
+    ]
     faults = _explaining(merged, found.faults)
     if node is not None:
         merged = _of_node(merged, node)
@@ -51,11 +55,17 @@ def _of_node(stages: Sequence[Stage], node: str) -> list[Stage]:
         return tuple(name for name in names if name == node)
 
     kept = [
-        replace(stage, rows=tuple(row for row in stage.rows if row.name == node), only_in_candidate=only(stage.only_in_candidate),
-                only_in_reference=only(stage.only_in_reference))
+        replace(
+            stage,
+            rows=tuple(row for row in stage.rows if row.name == node),
+            only_in_candidate=only(stage.only_in_candidate),
+            only_in_reference=only(stage.only_in_reference),
+        )
         for stage in stages
-    ]  # fmt: skip
-    kept = [stage for stage in kept if stage.rows or stage.not_run or stage.only_in_candidate or stage.only_in_reference]
+    ]
+    kept = [
+        stage for stage in kept if stage.rows or stage.not_run or stage.only_in_candidate or stage.only_in_reference
+    ]
     if any(stage.name != "truth" for stage in kept):
         return kept
     return [Stage("forward", not_run=f"{node} can't be seen in the reference"), *kept]

@@ -44,7 +44,8 @@ def run(
     environment: Mapping[str, Any] | None = None,
     sha256: Mapping[str, str] | None = None,
 ) -> Report:
-    """Runs the stages in their order, all of them whatever the first finds; explains what the first that diverges finds.
+    """Runs the stages in their order, all of them whatever the first finds; explains what the first that diverges
+    finds.
 
     Args:
       stages: which of STAGES.
@@ -91,7 +92,10 @@ def check_node(config: TransformerConfig, node: str) -> None:
     """Raises ParityError for what is no activation of this model."""
     known = [one.name for one in nodes(config)]
     if node not in known:
-        raise ParityError(f"--node: expected an activation of this model, such as {known[-1]}; received {node!r}{nearest(node, known)}")
+        raise ParityError(
+            f"--node: expected an activation of this model, such as {known[-1]}; received "
+            f"{node!r}{nearest(node, known)}"
+        )
 
 
 def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
@@ -125,11 +129,15 @@ def _add_left_out(stages: Sequence[str], dtypes: Sequence[Dtype], found: Found, 
         if any(known.split()[0] == name for known in found.stages):
             continue
         if "float64" not in dtypes:
-            found.add(Stage(name, not_run=f"it is compared in float64 alone, which isn't among {', '.join(dtypes)}"), problem)
+            found.add(
+                Stage(name, not_run=f"it is compared in float64 alone, which isn't among {', '.join(dtypes)}"), problem
+            )
         elif name == "masks" and "forward" not in stages:  # beside a forward pass, a model without masks is no question
             found.add(Stage(name, not_run="no mask can be seen on both sides"), problem)
     if {*stages} == {"inputs"}:
-        found.doubts["nothing was computed: the stage inputs tells whether other stages leave the batch as it was"] = None
+        found.doubts["nothing was computed: the stage inputs tells whether other stages leave the batch as it was"] = (
+            None
+        )
 
 
 def _check_precision(pair: Pair, dtypes: Sequence[Dtype], found: Found) -> None:
@@ -146,7 +154,9 @@ def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, found:
     """Whether a side, run once more, gives the same."""
     for key, array in side.forward(problem, "float64").items():
         if key not in trace or not np.array_equal(array, trace[key], equal_nan=array.dtype != bool):
-            found.doubts[f"the {name} differs from itself when it is run again, first at {key}: does it draw random numbers?"] = None
+            found.doubts[
+                f"the {name} differs from itself when it is run again, first at {key}: does it draw random numbers?"
+            ] = None
             return
 
 
@@ -161,7 +171,8 @@ def _weights(pair: Pair, found: Found) -> Stage:
 
 
 class _InFloat64(Mapping[str, np.ndarray]):
-    """Arrays in float64, which holds the numbers of every dtype that weights come in; each is made when it is asked for, and not kept."""
+    """Arrays in float64, which holds the numbers of every dtype that weights come in; each is made when it is asked
+    for, and not kept."""
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
@@ -190,7 +201,9 @@ def _forward(pair: Pair, problem: Problem, found: Found, *, is_own: bool) -> Non
             _repeats(name, side, problem, traces[name], found)
         if not any("logits" in trace for trace in traces.values()):
             found.doubts["neither side shows its logits, which all else is for"] = None
-    result = compare_forward(pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible)
+    result = compare_forward(
+        pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible
+    )
     for stage in (result.masks, result.forward, result.truth):
         if stage.name != "masks" or stage.rows or stage.reasons[1:]:  # some models have no masks
             found.add(stage, problem.name)
@@ -199,7 +212,9 @@ def _forward(pair: Pair, problem: Problem, found: Found, *, is_own: bool) -> Non
     found.heat_maps += [result.heat_map] if result.heat_map else []
     if is_own:
         found.own, found.truth = result, traces["reference"]
-        found.size_of_logits = float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
+        found.size_of_logits = (
+            float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
+        )
 
 
 def _low_precision(pair: Pair, own: Problem, dtype: Dtype, found: Found) -> Stage:
@@ -213,8 +228,12 @@ def _low_precision(pair: Pair, own: Problem, dtype: Dtype, found: Found) -> Stag
 
 
 def _errors(side: Arrays, truth: Arrays) -> dict[str, float]:
-    shared = [name for name in truth if name in side and truth[name].dtype != bool and truth[name].shape == side[name].shape]
-    return {name: relative_rms(side[name].astype(np.float64), truth[name], np.abs(truth[name]) < 1e30) for name in shared}
+    shared = [
+        name for name in truth if name in side and truth[name].dtype != bool and truth[name].shape == side[name].shape
+    ]
+    return {
+        name: relative_rms(side[name].astype(np.float64), truth[name], np.abs(truth[name]) < 1e30) for name in shared
+    }
 
 
 def _training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, found: Found) -> None:
@@ -248,7 +267,9 @@ def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: Found
 
     def again(side: SideName, moved: Problem) -> Stage:
         gradients = pair.sides[side].gradients(moved)
-        return training_stages.compare_gradients(gradients._replace(activations=pair.shown(gradients.activations)), done[side])
+        return training_stages.compare_gradients(
+            gradients._replace(activations=pair.shown(gradients.activations)), done[side]
+        )
 
     if losses.verdict == "passed" and not found.faults:
         gradients = _allow_for_rounding(pair, gradients, problem, again, found)
@@ -284,7 +305,9 @@ def _steps(pair: Pair, own: Problem, name: str, found: Found) -> Stage:
     return stage
 
 
-def _allow_for_rounding(pair: Pair, stage: Stage, problem: Problem, again: Callable[[SideName, Problem], Stage], found: Found) -> Stage:
+def _allow_for_rounding(
+    pair: Pair, stage: Stage, problem: Problem, again: Callable[[SideName, Problem], Stage], found: Found
+) -> Stage:
     """The stage with what amplifies rounding judged by that.
 
     Args:
@@ -309,13 +332,18 @@ def _decoding(pair: Pair, own: Problem, most: int, found: Found) -> Stage:
     rows: list[Row] = []
     for beam_size, title in ((1, "greedy"), (BEAMS, f"{BEAMS} beams")):
         try:
-            tokens = {name: _padded(side.decode(own, beam_size, most), most, pair) for name, side in reversed(pair.sides.items())}
+            tokens = {
+                name: _padded(side.decode(own, beam_size, most), most, pair)
+                for name, side in reversed(pair.sides.items())
+            }
         except CannotRun:
             if beam_size == 1:
                 raise
             continue  # such programs have no beams: there is nothing to be the same
         (row,) = compare_stage("decode", {title: tokens["candidate"]}, {title: tokens["reference"]}).rows
-        rows.append(row if row.verdict == "passed" else _explained_tokens(pair, own, row, beam_size, most, tokens, found))
+        rows.append(
+            row if row.verdict == "passed" else _explained_tokens(pair, own, row, beam_size, most, tokens, found)
+        )
     return Stage("decode", tuple(rows))
 
 
@@ -324,11 +352,14 @@ def _explained_tokens(
 ) -> Row:
     floor = tolerances.FLOAT64_RELATIVE_RMS * max(1.0, found.size_of_logits)
     explained = {
-        name: explanations.decoded_by(pair.config, pair.generation, own, beam_size, most, tokens[name], floor) for name in pair.sides
+        name: explanations.decoded_by(pair.config, pair.generation, own, beam_size, most, tokens[name], floor)
+        for name in pair.sides
     }
     if not found.faults:
         found.faults += [
-            Fault(name, "decode", one.finding, one.finding.local_error, own.name) for name, one in explained.items() if one.finding
+            Fault(name, "decode", one.finding, one.finding.local_error, own.name)
+            for name, one in explained.items()
+            if one.finding
         ]
     return explanations.forgiven(row, explained.values()) or row
 

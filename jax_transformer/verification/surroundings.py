@@ -20,7 +20,11 @@ def surroundings(pair: Pair) -> dict[str, Any]:
         for what, value in side.in_force("float64").items()
         if what != "dtype"
     }
-    machine = {"system": f"{platform.system()} {platform.machine()}", "CPU cores": str(os.cpu_count()), "Python": platform.python_version()}
+    machine = {
+        "system": f"{platform.system()} {platform.machine()}",
+        "CPU cores": str(os.cpu_count()),
+        "Python": platform.python_version(),
+    }
     return machine | {name: found for name in LIBRARIES if (found := _version(name))} | force
 
 

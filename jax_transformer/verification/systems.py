@@ -1,4 +1,5 @@
-"""The PyTorch programs that come with this project, as references: of a dialect's checkpoints, the program that wrote them."""
+"""The PyTorch programs that come with this project, as references: of a dialect's checkpoints, the program that wrote
+them."""
 
 from __future__ import annotations
 
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-SIZES = ("source_vocab_size", "target_vocab_size", "d_model", "num_heads", "d_ff", "max_length", "source_pad_id", "target_pad_id")
+SIZES = (
+    "source_vocab_size",
+    "target_vocab_size",
+    "d_model",
+    "num_heads",
+    "d_ff",
+    "max_length",
+    "source_pad_id",
+    "target_pad_id",
+)
 CLASSES = {
     "annotated_zh": "AnnotatedZhTransformer", "codersarts": "CodersartsTransformer", "floydhub": "FloydhubTransformer",
     "harvard": "HarvardTransformer", "hyunwoongko": "HyunwoongkoTransformer", "pytorch": "PytorchTransformer",
@@ -46,7 +56,8 @@ class SystemReference:
     constants: Mapping[str, np.ndarray]
     """The model's position tables and biases that aren't trained, by name."""
     corrupt: Corrupt | None = None
-    """(name, the activations before it, its value) → what the program goes on with: how a self-test puts a fault into it."""
+    """(name, the activations before it, its value) → what the program goes on with: how a self-test puts a fault into
+    it."""
 
     program: str = ""
     """Another program that takes the same weights, of a module of torch_reference; "": the dialect's own."""
@@ -74,7 +85,10 @@ class SystemReference:
         config = self.config
         if self.dialect.startswith("stepwise"):
             return {"num_layers": config.num_encoder_layers, "rung": self._rung()}
-        layers: dict[str, Any] = {"num_encoder_layers": config.num_encoder_layers, "num_decoder_layers": config.num_decoder_layers}
+        layers: dict[str, Any] = {
+            "num_encoder_layers": config.num_encoder_layers,
+            "num_decoder_layers": config.num_decoder_layers,
+        }
         if self._name == "codersarts":
             layers["position_index"] = config.position_index
         if self._name in ("sayhello", "hyunwoongko"):
@@ -92,21 +106,41 @@ class SystemReference:
         """Of the ladder of programs the one that computes this config."""
         if self.dialect == "stepwise_core":
             return 1
-        return {"stepwise_masks": 2, "stepwise_positions": 3, "stepwise_layers": 4, "stepwise_sublayers": 5, "stepwise": 6}[self.dialect]
+        return {
+            "stepwise_masks": 2,
+            "stepwise_positions": 3,
+            "stepwise_layers": 4,
+            "stepwise_sublayers": 5,
+            "stepwise": 6,
+        }[self.dialect]
 
     def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
         return state_dict_from_params(self.config, params, self.dialect, names)
 
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
-        table = self.constants["encoder_positions"] if get_dialect(self.dialect).leaves_out_positions(self.config) else None
+        table = (
+            self.constants["encoder_positions"] if get_dialect(self.dialect).leaves_out_positions(self.config) else None
+        )
         return flatten(params_from_state_dict(self.config, state_dict, self.dialect, table))
 
-    def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
+    def run(
+        self,
+        module: nn.Module,
+        source_ids: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        *,
+        watched: bool,
+        gradients: bool,
+    ) -> Pass:
         return traced(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients, corrupt=self.corrupt)
 
-    def greedy(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int) -> torch.Tensor:
+    def greedy(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
+    ) -> torch.Tensor:
         tokens: torch.Tensor = self._program.greedy(module, source_ids, start_id, eos_id, most)
         return tokens
 
-    def beams(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int) -> torch.Tensor:
+    def beams(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
+    ) -> torch.Tensor:
         raise CannotRun(f"torch_reference.{self.dialect} has no beam search")

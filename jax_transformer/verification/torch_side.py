@@ -47,17 +47,30 @@ class Reference(Protocol):
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
         """The reverse: stacked leaves by path; of gradients, too."""
 
-    def run(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool) -> Pass:
+    def run(
+        self,
+        module: nn.Module,
+        source_ids: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        *,
+        watched: bool,
+        gradients: bool,
+    ) -> Pass:
         """A forward pass; of one that isn't watched, only the logits are asked for."""
 
-    def greedy(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int) -> torch.Tensor: ...
+    def greedy(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
+    ) -> torch.Tensor: ...
 
-    def beams(self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int) -> torch.Tensor:
+    def beams(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
+    ) -> torch.Tensor:
         """Raises CannotRun where such programs have no beam search."""
 
 
 class TorchSide:
-    """A reference; its module in float64 is kept, and that of the dtype asked for last. They get each problem's parameters."""
+    """A reference; its module in float64 is kept, and that of the dtype asked for last. They get each problem's
+    parameters."""
 
     def __init__(self, name: str, model: Model, reference: Reference) -> None:
         self.name, self.reference = name, reference
@@ -79,7 +92,8 @@ class TorchSide:
             }
 
     def get_ready(self, plan: Plan) -> None:
-        """Imports what PyTorch's optimizers import when the first is made, which takes a second; no module runs before that is done."""
+        """Imports what PyTorch's optimizers import when the first is made, which takes a second; no module runs before
+        that is done."""
         if {"step", "trajectory"} & {*plan.stages}:
             self._importing = Thread(target=importlib.import_module, args=("torch._dynamo",))
             self._importing.start()
@@ -121,13 +135,17 @@ class TorchSide:
 
         module = self._with(problem, "float64")
         self._loaded.pop("float64")  # it changes
-        optimizer = torch.optim.AdamW(module.parameters(), 1.0, (SETUP.adam_b1, SETUP.adam_b2), SETUP.adam_eps, SETUP.weight_decay)
+        optimizer = torch.optim.AdamW(
+            module.parameters(), 1.0, (SETUP.adam_b1, SETUP.adam_b2), SETUP.adam_eps, SETUP.weight_decay
+        )
         losses, gradients = [], []
         parameters = [self._parameters(module)] if keep_all else []
         for number in range(1, steps + 1):
             optimizer.zero_grad()
             with deterministic():
-                loss = self._loss(self.reference.run(module, *_tensors(problem), watched=False, gradients=True).logits, problem)
+                loss = self._loss(
+                    self.reference.run(module, *_tensors(problem), watched=False, gradients=True).logits, problem
+                )
                 loss.backward()
             if keep_all:
                 gradients.append(self._gradients(module))
@@ -188,14 +206,20 @@ class TorchSide:
 
         labels = torch.from_numpy(problem.labels.astype(np.int64))
         return torch.nn.functional.cross_entropy(
-            logits.flatten(0, 1), labels.flatten(), ignore_index=self.config.target_pad_id, label_smoothing=SETUP.label_smoothing
+            logits.flatten(0, 1),
+            labels.flatten(),
+            ignore_index=self.config.target_pad_id,
+            label_smoothing=SETUP.label_smoothing,
         )
 
     def _gradients(self, module: nn.Module) -> Arrays:
         import torch
 
         gradients = {name: p.grad for name, p in module.named_parameters(remove_duplicate=False) if p.grad is not None}
-        found = {name: gradients[name] if name in gradients else torch.zeros_like(tensor) for name, tensor in module.state_dict().items()}
+        found = {
+            name: gradients[name] if name in gradients else torch.zeros_like(tensor)
+            for name, tensor in module.state_dict().items()
+        }
         return self._trained(as_arrays(found))
 
     def _parameters(self, module: nn.Module) -> Arrays:
@@ -203,7 +227,9 @@ class TorchSide:
 
     def _trained(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
         """Its leaves, but for constants, in memory of their own."""
-        leaves = {path: leaf for path, leaf in self.reference.leaves(state_dict).items() if not path.startswith("constants/")}
+        leaves = {
+            path: leaf for path, leaf in self.reference.leaves(state_dict).items() if not path.startswith("constants/")
+        }
         for path, leaf in leaves.items():
             if any(np.may_share_memory(leaf, array) for array in state_dict.values()):
                 leaves[path] = leaf.copy()
@@ -211,7 +237,13 @@ class TorchSide:
 
 
 def traced(
-    module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, watched: bool, gradients: bool, corrupt: Any = None
+    module: nn.Module,
+    source_ids: torch.Tensor,
+    decoder_input_ids: torch.Tensor,
+    *,
+    watched: bool,
+    gradients: bool,
+    corrupt: Any = None,
 ) -> Pass:
     """A forward pass of a module that fills a trace itself.
 
@@ -252,7 +284,11 @@ def deterministic() -> Iterator[None]:
     """TF32 and the fast path of attention layers off, as parity asks for; as they were, afterwards."""
     import torch
 
-    before = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32, torch.backends.mha.get_fastpath_enabled())
+    before = (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.mha.get_fastpath_enabled(),
+    )
     _set_precision(False, False, False)
     try:
         yield

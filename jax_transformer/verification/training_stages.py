@@ -26,7 +26,8 @@ def compare_gradients(candidate: Gradients, reference: Gradients) -> Stage:
         candidate, reference = (side._replace(activations={}) for side in (candidate, reference))
     first = compare_stage("gradients", *(_compared(side.parameters) for side in (candidate, reference)))
     backwards = [
-        dict(reversed({f"∂ {name}": array for name, array in side.activations.items()}.items())) for side in (candidate, reference)
+        dict(reversed({f"∂ {name}": array for name, array in side.activations.items()}.items()))
+        for side in (candidate, reference)
     ]
     second = compare_stage("gradients", *backwards)
     return replace(

@@ -24,9 +24,15 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = train_tokenizer([WORDS], kind="whitespace", specials=SPECIALS, add_eos=True, tags=["<2de>"])
     target = train_tokenizer([WORDS.upper()], kind="whitespace", specials=SPECIALS)
     config = TransformerConfig(
-        source_vocab_size=source.vocab_size, target_vocab_size=target.vocab_size, d_model=16, num_heads=2, d_ff=16,
-        num_encoder_layers=1, num_decoder_layers=1, max_length=24,
-    )  # fmt: skip
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
+        d_model=16,
+        num_heads=2,
+        d_ff=16,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        max_length=24,
+    )
     params = functional.init_params(config, jax.random.key(0))
     params["head"]["kernel"] = params["head"]["kernel"] * 8.0
     params["head"]["bias"] = params["head"]["bias"].at[SPECIALS.eos].add(14.0)

@@ -34,17 +34,23 @@ def text(lines: list[str]) -> str:
 def noisy(lines: list[str], share: float, seed: int) -> list[str]:
     """The lines with some of their words replaced by others of theirs."""
     rng = np.random.default_rng(seed)
-    return [" ".join(rng.choice(line.split()) if rng.random() < share else word for word in line.split()) for line in lines]
+    return [
+        " ".join(rng.choice(line.split()) if rng.random() < share else word for word in line.split()) for line in lines
+    ]
 
 
 @pytest.fixture
 def files(write: Write) -> dict[str, str]:
-    """Forty sentences: two references and the translations of three systems, of which c is worst; the first is gzipped."""
+    """Forty sentences: two references and the translations of three systems, of which c is worst; the first is
+    gzipped."""
     rng = np.random.default_rng(0)
     words = ["Der", "alte", "Hund", "sieht", "das", "große", "Pferd", ",", "das", "schläft", ".", "Wer", "weiß", "?"]
     reference = [" ".join(rng.choice(words, length)) for length in rng.integers(5, 12, 40)]
     systems = {"reference": reference, "other_reference": noisy(reference, 0.1, 1)}
-    systems |= {name: noisy(reference, share, seed) for seed, (name, share) in enumerate({"a": 0.1, "b": 0.12, "c": 0.5}.items(), 2)}
+    systems |= {
+        name: noisy(reference, share, seed)
+        for seed, (name, share) in enumerate({"a": 0.1, "b": 0.12, "c": 0.5}.items(), 2)
+    }
     return {name: write(f"{name}.gz", gzip.compress(text(lines).encode())) for name, lines in systems.items()}
 
 
@@ -66,7 +72,9 @@ def evaluated(run: Run, *arguments: str) -> dict[str, Any]:
 def test_one_system_has_the_scores_of_sacrebleu(files: dict[str, str], run: Run) -> None:
     references = [files["reference"], files["other_reference"]]
     expected = json.loads(sacrebleu(*references, "-i", files["a"], "--confidence", "--confidence-n", "100"))
-    found = evaluated(run, "--hypotheses", files["a"], "--target", references[0], "--target", references[1], "--bootstrap", "100")
+    found = evaluated(
+        run, "--hypotheses", files["a"], "--target", references[0], "--target", references[1], "--bootstrap", "100"
+    )
     assert [each["name"] for each in expected] == METRICS
     for each in expected:
         received = found["systems"][0]["scores"][each["name"]]
@@ -96,7 +104,16 @@ def test_systems_are_compared_as_by_sacrebleu(files: dict[str, str], run: Run) -
 
 
 def test_the_same_translations_are_no_significant_difference(files: dict[str, str], run: Run) -> None:
-    given = ("--hypotheses", files["a"], "--target", files["reference"], "--against", files["a"], "--against", files["c"])
+    given = (
+        "--hypotheses",
+        files["a"],
+        "--target",
+        files["reference"],
+        "--against",
+        files["a"],
+        "--against",
+        files["c"],
+    )
     systems = evaluated(run, *given, "--bootstrap", "10")["systems"]
     assert [system["scores"]["BLEU"]["p_value"] is None for system in systems] == [True, True, False]
 
@@ -107,19 +124,30 @@ def test_without_samples_there_are_scores_alone(files: dict[str, str], run: Run)
     for system, same in zip(found["systems"], other["systems"], strict=True):
         for metric in METRICS:
             received = system["scores"][metric]
-            assert received == {"score": pytest.approx(same["scores"][metric]["score"]), "interval": None, "p_value": None}
+            assert received == {
+                "score": pytest.approx(same["scores"][metric]["score"]),
+                "interval": None,
+                "p_value": None,
+            }
     assert not re.search("bs:|seed:", "".join(found["signatures"].values()))
 
 
 def test_exact_match_counts_any_reference() -> None:
-    (*_, exact) = compare_systems([["a b", " c", "d"], ["a", "c", "e"]], [["a b ", "c", "x"], ["y", "z", "d"]], samples=0)
-    assert (exact.metric, [system.score for system in exact.systems]) == ("exact match", [100.0, pytest.approx(100 / 3)])
+    (*_, exact) = compare_systems(
+        [["a b", " c", "d"], ["a", "c", "e"]], [["a b ", "c", "x"], ["y", "z", "d"]], samples=0
+    )
+    assert (exact.metric, [system.score for system in exact.systems]) == (
+        "exact match",
+        [100.0, pytest.approx(100 / 3)],
+    )
 
 
 def test_training_scores_as_evaluate_does(files: dict[str, str], run: Run) -> None:
     lines = {name: gzip.decompress(Path(files[name]).read_bytes()).decode().splitlines() for name in ("a", "reference")}
     scores = score_translations(lines["a"], lines["reference"])
-    found = evaluated(run, "--hypotheses", files["a"], "--target", files["reference"], "--bootstrap", "0")["systems"][0]["scores"]
+    found = evaluated(run, "--hypotheses", files["a"], "--target", files["reference"], "--bootstrap", "0")["systems"][
+        0
+    ]["scores"]
     expected = {"BLEU": scores.bleu, "chrF2": scores.chrf, "exact_match": scores.exact_match}
     assert {name: found[name]["score"] for name in expected} == pytest.approx(expected)
 
@@ -128,7 +156,9 @@ def test_training_scores_as_evaluate_does(files: dict[str, str], run: Run) -> No
 
 
 def test_a_table_and_the_signatures_below(files: dict[str, str], run: Run) -> None:
-    code, out, err = run("evaluate", "--hypotheses", files["a"], "--target", files["reference"], "--against", files["c"])
+    code, out, err = run(
+        "evaluate", "--hypotheses", files["a"], "--target", files["reference"], "--against", files["c"]
+    )
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].split() == ["metric", "score", "95", "%", "p", "translations"]
@@ -144,12 +174,25 @@ def test_a_table_and_the_signatures_below(files: dict[str, str], run: Run) -> No
     assert out.splitlines()[0].split() == ["metric", "score", "translations"]
 
 
-def test_a_model_is_evaluated_by_its_translations(model_directory: Path, run: Run, write: Write, tmp_path: Path) -> None:
+def test_a_model_is_evaluated_by_its_translations(
+    model_directory: Path, run: Run, write: Write, tmp_path: Path
+) -> None:
     source, output = write("source", text(SOURCES)), tmp_path / "translations"
     code, out, err = run("translate", str(model_directory), "--input", source, "--source-tag", "<2de>")
     assert code == 0, err
     target = write("target", out)
-    given = ("evaluate", str(model_directory), "--source", source, "--target", target, "--output", str(output), "--bootstrap", "2")
+    given = (
+        "evaluate",
+        str(model_directory),
+        "--source",
+        source,
+        "--target",
+        target,
+        "--output",
+        str(output),
+        "--bootstrap",
+        "2",
+    )
     code, out, err = run(*given, "--source-tag", "<2de>")
     assert (code, err) == (0, "")
     assert re.search(rf"exact match +100\.00 +{re.escape(str(model_directory))}\n", out)
@@ -165,7 +208,9 @@ def test_a_model_is_evaluated_by_its_translations(model_directory: Path, run: Ru
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target", "translations", "translations.gz"]
 
 
-def test_sentences_beyond_the_positions_are_told_and_count_as_empty(model_directory: Path, run: Run, write: Write, tmp_path: Path) -> None:
+def test_sentences_beyond_the_positions_are_told_and_count_as_empty(
+    model_directory: Path, run: Run, write: Write, tmp_path: Path
+) -> None:
     source, target = write("source", text([*SOURCES, "eins " * 30])), write("target", text(["EINS"] * 5))
     output = tmp_path / "translations"
     given = (str(model_directory), "--source", source, "--target", target, "--output", str(output), "--bootstrap", "2")
@@ -197,7 +242,9 @@ def test_a_reader_that_has_gone_is_no_error(files: dict[str, str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     given = ["evaluate", "--hypotheses", files["a"], "--target", files["reference"], "--bootstrap", "0"]
-    result = subprocess.run([sys.executable, "-m", "jax_transformer.cli", *given], stdout=writer, stderr=subprocess.PIPE, check=False)
+    result = subprocess.run(
+        [sys.executable, "-m", "jax_transformer.cli", *given], stdout=writer, stderr=subprocess.PIPE, check=False
+    )
     os.close(writer)
     assert (result.returncode, result.stderr) == (0, b"")
 
@@ -229,10 +276,16 @@ assert not {{"jax", "flax", "torch"}} & set(sys.modules)
         ("--hypotheses a --target a --bootstrap -1", "--bootstrap must be at least 0; received -1"),
         ("--hypotheses a --target a --tokenize best", "--tokenize: expected one of 13a, "),
         ("model --source a --target a --rows 0", "--rows must be at least 1; received 0"),
-        ("model --source a --target a --output nowhere/b", "nowhere/b: expected a directory that exists; there is no nowhere"),
+        (
+            "model --source a --target a --output nowhere/b",
+            "nowhere/b: expected a directory that exists; there is no nowhere",
+        ),
         ("model --source a --target a --output .", ".: expected the name of a file; it is a directory"),
         ("model --source a --target a --output a", "--output: expected a file of its own; received a, which is read"),
-        ("--hypotheses a --target a --against nowhere", "nowhere: expected a text file; received a path at which there is no file"),
+        (
+            "--hypotheses a --target a --against nowhere",
+            "nowhere: expected a text file; received a path at which there is no file",
+        ),
         ("--hypotheses a --target two", "two: expected as many lines as a; received 2, and 1 there"),
         ("--hypotheses a --target a --against two", "two: expected as many lines as a; received 2, and 1 there"),
         ("--hypotheses a --target empty", "empty: expected at least one sentence; received none"),
@@ -242,7 +295,9 @@ assert not {{"jax", "flax", "torch"}} & set(sys.modules)
         ("nowhere --source a --target a", "nowhere: no such directory"),
     ],
 )
-def test_mistakes_are_told_in_a_line(given: str, message: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mistakes_are_told_in_a_line(
+    given: str, message: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     contents = {"a": b"eins\n", "two": b"eins\nzwei\n", "empty": b"", "latin": b"eins\nf\xfcnf\n", "nul": b"ei\0ns\n"}
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)

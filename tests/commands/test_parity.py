@@ -15,8 +15,14 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, str]:
     rng = np.random.default_rng(0)
-    arrays = {"mask.cross": np.array([True, False]), **{f"layers.{i}.output": rng.standard_normal((2, 3)) for i in range(60)}}
-    other = arrays | {name: arrays[name] * (1 + 1e-6 * rng.standard_normal((2, 3))) for name in ("layers.58.output", "layers.59.output")}
+    arrays = {
+        "mask.cross": np.array([True, False]),
+        **{f"layers.{i}.output": rng.standard_normal((2, 3)) for i in range(60)},
+    }
+    other = arrays | {
+        name: arrays[name] * (1 + 1e-6 * rng.standard_normal((2, 3)))
+        for name in ("layers.58.output", "layers.59.output")
+    }
     low = {name: array.astype(np.float32) if array.dtype == float else array for name, array in arrays.items()}
     for name, content in {"a": arrays, "b": other, "low": low, "fewer": {"mask.cross": arrays["mask.cross"]}}.items():
         np.savez(tmp_path / f"{name}.npz", **content)

@@ -36,11 +36,15 @@ def options(model_directory: Path, source: str, target: str) -> list[str]:
 
 def test_each_line_has_its_score(model_directory: Path, run: Run, write: Write) -> None:
     expected = list(score_pairs(load_model(model_directory), zip(SOURCES, TARGETS, strict=True)))
-    given = options(model_directory, write("source", text(SOURCES)), write("target.gz", gzip.compress(text(TARGETS).encode())))
+    given = options(
+        model_directory, write("source", text(SOURCES)), write("target.gz", gzip.compress(text(TARGETS).encode()))
+    )
     code, out, err = run(*given, "--rows", "3")
     assert code == 0, err
     columns = [line.split("\t") for line in out.splitlines()]
-    np.testing.assert_allclose([float(log_prob) for log_prob, _ in columns], [score.log_prob for score in expected], atol=1e-4)
+    np.testing.assert_allclose(
+        [float(log_prob) for log_prob, _ in columns], [score.log_prob for score in expected], atol=1e-4
+    )
     assert [int(tokens) for _, tokens in columns] == [2, 3, 1, 5]
     assert "note: this model knows the source tags <2de>" in err
     assert "sentences      4\n" in err
@@ -85,7 +89,9 @@ def test_what_cannot_be_scored_keeps_its_line(model_directory: Path, run: Run, w
     }  # fmt: skip
 
 
-def test_a_side_from_standard_input(model_directory: Path, run: Run, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_side_from_standard_input(
+    model_directory: Path, run: Run, write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source, target = write("source", text(SOURCES)), write("target", text(TARGETS))
     _, expected, _ = run(*options(model_directory, source, target))
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text(TARGETS).encode())))
@@ -111,7 +117,10 @@ def test_a_side_from_standard_input(model_directory: Path, run: Run, write: Writ
 def test_files_that_cannot_be_meant(
     source: str, target: str | bytes | None, message: str, model_directory: Path, run: Run, write: Write, tmp_path: Path
 ) -> None:
-    source_path, target_path = write("source", source), str(tmp_path / "target") if target is None else write("target", target)
+    source_path, target_path = (
+        write("source", source),
+        str(tmp_path / "target") if target is None else write("target", target),
+    )
     code, out, err = run(*options(model_directory, source_path, target_path))
     assert (code, out) == (2, "")
     assert message.format(source=source_path) in err
@@ -123,7 +132,10 @@ def test_options_that_cannot_be_meant(model_directory: Path, run: Run, write: Wr
     for given, message in (
         ([*options(model_directory, file, file), "--rows", "0"], "--rows must be at least 1; received 0"),
         (options(model_directory, "-", "-"), "expected standard input (-) for one file; received it for 2"),
-        ([*options(model_directory, file, file), "--source-tag", "<2fr>"], "source tag: expected one of <2de>; received '<2fr>'"),
+        (
+            [*options(model_directory, file, file), "--source-tag", "<2fr>"],
+            "source tag: expected one of <2de>; received '<2fr>'",
+        ),
     ):
         code, out, err = run(*given)
         assert (code, out) == (2, "")
@@ -134,7 +146,14 @@ def test_a_reader_that_has_gone_is_no_error(model_directory: Path, write: Write)
     file = write("text", "eins\n")
     reader, writer = os.pipe()
     os.close(reader)
-    command = [sys.executable, "-m", "jax_transformer.cli", *options(model_directory, file, file), "--source-tag", "<2de>"]
+    command = [
+        sys.executable,
+        "-m",
+        "jax_transformer.cli",
+        *options(model_directory, file, file),
+        "--source-tag",
+        "<2de>",
+    ]
     result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert result.returncode == 0

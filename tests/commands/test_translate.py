@@ -34,9 +34,15 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = train_tokenizer([WORDS], kind="whitespace", specials=SPECIALS, add_eos=True)
     target = train_tokenizer([WORDS.upper()], kind="whitespace", specials=SPECIALS)
     config = TransformerConfig(
-        source_vocab_size=source.vocab_size, target_vocab_size=target.vocab_size, d_model=16, num_heads=2, d_ff=16,
-        num_encoder_layers=1, num_decoder_layers=1, max_length=24,
-    )  # fmt: skip
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
+        d_model=16,
+        num_heads=2,
+        d_ff=16,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        max_length=24,
+    )
     params = functional.init_params(config, jax.random.key(0))
     params["head"]["kernel"] = params["head"]["kernel"] * 8.0
     params["head"]["bias"] = params["head"]["bias"].at[SPECIALS.eos].add(14.0)
@@ -55,7 +61,9 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
 
 
 def command(*arguments: str, text: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([sys.executable, "-m", "jax_transformer.cli", *arguments], input=text, capture_output=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-m", "jax_transformer.cli", *arguments], input=text, capture_output=True, check=False
+    )
 
 
 def told(err: str) -> str:
@@ -117,7 +125,10 @@ def test_what_is_wrong_with_a_line_is_told_and_the_others_are_translated(model_d
     file = tmp_path / "text"
     file.write_bytes(b"\n".join(lines) + b"\n")
     piped = command("translate", str(model_directory), text=file.read_bytes())
-    for name, result in {"standard input": piped, str(file): command("translate", str(model_directory), "--input", str(file))}.items():
+    for name, result in {
+        "standard input": piped,
+        str(file): command("translate", str(model_directory), "--input", str(file)),
+    }.items():
         assert result.returncode == 2
         assert result.stdout.split(b"\n") == [expected[0], b"", b"", expected[1], b"", b"", expected[2], b""]
         assert told(result.stderr.decode()).splitlines() == [
@@ -150,7 +161,9 @@ def test_a_byte_order_mark_and_carriage_returns_are_no_text(model_directory: Pat
 
 def test_each_line_is_answered_before_the_next_is_written(model_directory: Path) -> None:
     lines = ["eins zwei drei", "", "vier"]
-    expected = command("translate", str(model_directory), text="\n".join(lines).encode()).stdout.splitlines(keepends=True)
+    expected = command("translate", str(model_directory), text="\n".join(lines).encode()).stdout.splitlines(
+        keepends=True
+    )
     arguments = [sys.executable, "-m", "jax_transformer.cli", "translate", str(model_directory)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -176,14 +189,18 @@ def test_no_lines_give_none(model_directory: Path) -> None:
     assert result.stderr.startswith(b"0 lines, 0 tokens")
 
 
-def test_long_lines_are_split_where_sentences_end(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_lines_are_split_where_sentences_end(
+    model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Each sentence is translated by itself, and the white space between them is kept."""
     sentences = 4 * ["eins zwei .", "zehn sieben ."]
     long, no_end = "  ".join(sentences), "eins " * 40
     file = write(tmp_path / "text", f"vier\n{long}\n{no_end}\n")
     code, out, err = run(capsys, "translate", str(model_directory), "--input", file, "--split-long")
     assert code == 2
-    assert told(err) == f"error: {file}:3: expected at most 24 tokens, the model's longest; received 41 without an end\n"
+    assert (
+        told(err) == f"error: {file}:3: expected at most 24 tokens, the model's longest; received 41 without an end\n"
+    )
     assert "; 1 split into 8 parts; " in err
     assert "; 1 not translated" in err
     apart = write(tmp_path / "apart", "\n".join(["vier", *sentences]))
@@ -191,7 +208,9 @@ def test_long_lines_are_split_where_sentences_end(model_directory: Path, tmp_pat
     first, *parts = alone.splitlines()
     assert all(parts)
     assert out.splitlines() == [first, "  ".join(parts), ""]
-    code, described, _ = run(capsys, "translate", str(model_directory), "--input", file, "--split-long", "--format", "jsonl")
+    code, described, _ = run(
+        capsys, "translate", str(model_directory), "--input", file, "--split-long", "--format", "jsonl"
+    )
     _, second, third = map(json.loads, described.splitlines())
     assert second["parts"] == 8
     assert second["hypotheses"][0]["text"] == "  ".join(parts)
@@ -199,25 +218,33 @@ def test_long_lines_are_split_where_sentences_end(model_directory: Path, tmp_pat
     assert third["error"].startswith("expected at most 24 tokens")
 
 
-def test_several_translations_are_numbered(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_translations_are_numbered(
+    model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from jax_transformer.decoding.decoding_config import DecodingConfig
     from jax_transformer.decoding.translation import translate_each
     from jax_transformer.model_directory import load_model
 
     lines = ["eins", "", "zwei drei"]
     file = write(tmp_path / "text", "\n".join(lines))
-    code, out, err = run(capsys, "translate", str(model_directory), "--input", file, "--beam-size", "3", "--num-return", "2")
+    code, out, err = run(
+        capsys, "translate", str(model_directory), "--input", file, "--beam-size", "3", "--num-return", "2"
+    )
     assert (code, told(err)) == (0, "")
     found = translate_each(load_model(model_directory), lines, DecodingConfig(beam_size=3, num_return=2))
     assert out.splitlines() == [
-        f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}" for number in (1, 3) for hypothesis in found[number - 1].parts[0].hypotheses
+        f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}"
+        for number in (1, 3)
+        for hypothesis in found[number - 1].parts[0].hypotheses
     ]
     code, _, err = run(capsys, "translate", str(model_directory), "--input", file, "--num-return", "2")
     assert code == 2
     assert "num_return must be at most beam_size=1; received 2" in err
 
 
-def test_jsonl_has_what_the_library_says(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_jsonl_has_what_the_library_says(
+    model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from jax_transformer.data.tokenizers import words_of_ids, words_of_text
     from jax_transformer.decoding.alignment import align, pharaoh, word_pairs
     from jax_transformer.decoding.decoding_config import DecodingConfig
@@ -227,10 +254,16 @@ def test_jsonl_has_what_the_library_says(model_directory: Path, tmp_path: Path, 
 
     lines = ["eins zwei drei", "", "vier"]
     options = ("--format", "jsonl", "--beam-size", "3", "--num-return", "2")
-    code, out, err = run(capsys, "translate", str(model_directory), "--input", write(tmp_path / "text", "\n".join(lines)), *options)
+    code, out, err = run(
+        capsys, "translate", str(model_directory), "--input", write(tmp_path / "text", "\n".join(lines)), *options
+    )
     assert (code, told(err)) == (0, "")
     described = list(map(json.loads, out.splitlines()))
-    assert [(line["line"], line["source"], len(line["hypotheses"])) for line in described] == [(1, lines[0], 2), (2, "", 0), (3, "vier", 2)]
+    assert [(line["line"], line["source"], len(line["hypotheses"])) for line in described] == [
+        (1, lines[0], 2),
+        (2, "", 0),
+        (3, "vier", 2),
+    ]
     model = load_model(model_directory)
     source, target = model.source_tokenizer, model.target_tokenizer
     assert source is not None
@@ -246,8 +279,12 @@ def test_jsonl_has_what_the_library_says(model_directory: Path, tmp_path: Path, 
             assert hypothesis["tokens"] == target.tokens(given)
             assert hypothesis["text"] == target.decode([given])[0]
             assert hypothesis["score"] == pytest.approx(found.scores[0, rank], abs=1e-5)
-            assert hypothesis["token_log_probs"] == pytest.approx(score(model, [ids], [given]).token_log_probs[0, : len(given)], abs=1e-5)
-            pairs = word_pairs(align(model, [ids], [given])[0], words_of_text(source, line["source"]), words_of_ids(target, given))
+            assert hypothesis["token_log_probs"] == pytest.approx(
+                score(model, [ids], [given]).token_log_probs[0, : len(given)], abs=1e-5
+            )
+            pairs = word_pairs(
+                align(model, [ids], [given])[0], words_of_text(source, line["source"]), words_of_ids(target, given)
+            )
             assert hypothesis["alignment"] == pharaoh(pairs)
 
 
@@ -270,10 +307,15 @@ def test_more_beams_than_tokens_are_refused_before_a_line_is_read(model_director
     assert result.stderr == b"error: beam_size must be at most the target vocabulary's 14 tokens; received 15\n"
 
 
-def test_a_model_without_tokenizers_is_told(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_without_tokenizers_is_told(
+    model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from jax_transformer.model_directory import load_model
 
-    save_model(dataclasses.replace(load_model(model_directory), source_tokenizer=None, target_tokenizer=None), tmp_path / "model")
+    save_model(
+        dataclasses.replace(load_model(model_directory), source_tokenizer=None, target_tokenizer=None),
+        tmp_path / "model",
+    )
     code, _, err = run(capsys, "translate", str(tmp_path / "model"), "--input", write(tmp_path / "text", "eins\n"))
     assert code == 2
     assert "expected a model with tokenizers; this one has none" in err
@@ -314,7 +356,11 @@ def test_batches_hold_no_more_tokens_than_told(
     ids=["beams", "samples"],
 )
 def test_translations_are_looked_for_as_the_options_say(
-    options: list[str], decoding: dict[str, Any], model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    decoding: dict[str, Any],
+    model_directory: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whatever the batches."""
     from jax_transformer.decoding.decoding_config import DecodingConfig
@@ -347,7 +393,11 @@ BEAMS: dict[str, Any] = {"beam_size": 3, "length_penalty": 0.5, "early_stopping"
     ids=["none", "another", "greedily", "samples"],
 )
 def test_what_no_option_says_is_as_the_model_says(
-    options: list[str], decoding: dict[str, Any], model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    options: list[str],
+    decoding: dict[str, Any],
+    model_directory: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from jax_transformer.decoding.decoding_config import DecodingConfig
     from jax_transformer.decoding.translation import translate
@@ -374,22 +424,34 @@ def test_what_no_option_says_is_as_the_model_says(
         (["--beam-size", "1", "--early-stopping", "true"], "early_stopping must be false without beams; received True"),
         (["--beam-size", "2", "--temperature", "0.5"], "temperature must be 1.0 without sampling; received 0.5"),
         (["--temperature", "0"], "temperature must be greater than 0; received 0.0"),
-        (["--max-new-tokens", "3", "--min-new-tokens", "3"], "min_new_tokens must be below max_new_tokens=3; received 3"),
+        (
+            ["--max-new-tokens", "3", "--min-new-tokens", "3"],
+            "min_new_tokens must be below max_new_tokens=3; received 3",
+        ),
     ],
 )
 def test_options_that_no_model_can_obey_are_refused_before_one_is_loaded(
     options: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = write(tmp_path / "text", "eins\n")
-    for command in (["translate", "nowhere", "--input", text], ["evaluate", "nowhere", "--source", text, "--target", text]):
+    for command in (
+        ["translate", "nowhere", "--input", text],
+        ["evaluate", "nowhere", "--source", text, "--target", text],
+    ):
         code, _, err = run(capsys, *command, *options)
         assert code == 2
         assert told in err
 
 
-@pytest.mark.parametrize("options", [["--early-stopping", "true"], ["--temperature", "0.5"], ["--top-k", "4", "--sampling"]])
-def test_options_that_some_model_can_obey_wait_for_it(options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "translate", str(tmp_path / "nowhere"), "--input", write(tmp_path / "text", "eins\n"), *options)
+@pytest.mark.parametrize(
+    "options", [["--early-stopping", "true"], ["--temperature", "0.5"], ["--top-k", "4", "--sampling"]]
+)
+def test_options_that_some_model_can_obey_wait_for_it(
+    options: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(
+        capsys, "translate", str(tmp_path / "nowhere"), "--input", write(tmp_path / "text", "eins\n"), *options
+    )
     assert code == 2
     assert "nowhere: no such directory" in err
 
@@ -415,7 +477,9 @@ def test_a_target_tag_comes_first(model_directory: Path, tmp_path: Path, capsys:
     assert found["deu_Latn"] != found["fra_Latn"]
     code, out, err = run(capsys, "translate", str(tmp_path / "model"), "--input", file, "--target-tag", "deu_Lat")
     assert (code, out) == (2, "")
-    assert "--target-tag: expected one of deu_Latn, fra_Latn; received 'deu_Lat' (nearest: deu_Latn)" in " ".join(err.split())
+    assert "--target-tag: expected one of deu_Latn, fra_Latn; received 'deu_Lat' (nearest: deu_Latn)" in " ".join(
+        err.split()
+    )
     code, _, err = run(capsys, "translate", str(model_directory), "--input", file, "--target-tag", "deu_Latn")
     assert code == 2
     assert "--target-tag: expected none, for its vocabulary has no tags; received 'deu_Latn'" in " ".join(err.split())
@@ -436,7 +500,9 @@ def test_an_altered_model_is_refused(model_directory: Path, tmp_path: Path, caps
     assert "params.safetensors" in err
 
 
-def test_a_model_of_a_newer_version_is_refused(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_of_a_newer_version_is_refused(
+    model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     import shutil
 
     copy = tmp_path / "model"
@@ -449,7 +515,9 @@ def test_a_model_of_a_newer_version_is_refused(model_directory: Path, tmp_path: 
     assert "newer" in err
 
 
-def test_a_source_tag_goes_with_every_sentence(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_source_tag_goes_with_every_sentence(
+    model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from jax_transformer.decoding.batches import generate_each
     from jax_transformer.decoding.translation import translate
     from jax_transformer.model_directory import load_model
@@ -473,7 +541,9 @@ def test_a_source_tag_goes_with_every_sentence(model_directory: Path, tmp_path: 
     assert told(err) == ""
 
 
-def test_an_unknown_source_tag_is_refused(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_source_tag_is_refused(
+    model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = write(tmp_path / "source", "eins\n")
     code, _, err = run(capsys, "translate", str(model_directory), "--input", file, "--source-tag", "<2de>")
     assert code == 2
@@ -510,7 +580,9 @@ def test_a_prompt_answers_line_after_line(model_directory: Path) -> None:
     assert b"expected at most 24 tokens" in err
 
 
-def test_translations_that_are_cut_off_are_counted(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_translations_that_are_cut_off_are_counted(
+    model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = write(tmp_path / "text", "eins zwei drei\n\nzehn sieben .\n")
     _, _, err = run(capsys, "translate", str(model_directory), "--input", file, "--max-new-tokens", "1")
     assert "; 2 cut off where there was room for no more" in err
@@ -529,7 +601,10 @@ def test_a_closed_standard_output_is_told(model_directory: Path) -> None:
     ("options", "message"),
     [
         (["--min-new-tokens", "24"], "min_new_tokens must be below the 24 that there is room for; received 24"),
-        (["--prefix", "NEUN " * 30], "prefix: expected at most 23 tokens, so that there is room for another; received 30"),
+        (
+            ["--prefix", "NEUN " * 30],
+            "prefix: expected at most 23 tokens, so that there is room for another; received 30",
+        ),
         (["--sampling", "--seed", str(1 << 63)], "seed must be at least 0 and below 2^63"),
         (["--rows", "0"], "--rows must be at least 1; received 0"),
         (["--batch-tokens", "0"], "--batch-tokens must be at least 1; received 0"),

@@ -1,4 +1,5 @@
-"""What tests of preparation share: a corpus of 23 pairs, a config that reads it, and everything of it that a user sees."""
+"""What tests of preparation share: a corpus of 23 pairs, a config that reads it, and everything of it that a user
+sees."""
 
 from __future__ import annotations
 

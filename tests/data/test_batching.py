@@ -13,7 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jax_transformer.data.batching import Shape, assemble, choose_shapes, cover_shapes, padding_share, plan_epoch, plan_in_order
+from jax_transformer.data.batching import (
+    Shape,
+    assemble,
+    choose_shapes,
+    cover_shapes,
+    padding_share,
+    plan_epoch,
+    plan_in_order,
+)
 from jax_transformer.data.preparation import Sentences, TokenPairs, prepare
 from jax_transformer.run_config import DataConfig
 
@@ -28,7 +36,9 @@ def as_arrays(pairs: list[tuple[int, int]]) -> Lengths:
 def token_pairs(lengths: Lengths, max_length: int = 100) -> TokenPairs:
     """Pairs of these lengths; no token is below 10."""
     generator = np.random.default_rng(0)
-    sides = [Sentences.pack([generator.integers(10, 99, n).tolist() for n in side], [""] * len(side)) for side in lengths]
+    sides = [
+        Sentences.pack([generator.integers(10, 99, n).tolist() for n in side], [""] * len(side)) for side in lengths
+    ]
     return TokenPairs(sides[0], sides[1], max_length)
 
 
@@ -60,14 +70,22 @@ def least_by_trying_all_cuts(lengths: Lengths, num_shapes: int) -> int:
     for count in range(1, min(num_shapes, len(limits)) + 1):
         for uppers in itertools.combinations(limits[:-1], count - 1):
             runs = np.searchsorted([*uppers, limits[-1]], longer)
-            costs.append(sum((runs == k).sum() * (source[runs == k].max() + target[runs == k].max()) for k in np.unique(runs)))
+            costs.append(
+                sum((runs == k).sum() * (source[runs == k].max() + target[runs == k].max()) for k in np.unique(runs))
+            )
     return min(costs)
 
 
-@given(st.lists(st.tuples(st.integers(5, 9), st.integers(4, 8)), min_size=1, max_size=30).map(as_arrays), st.integers(1, 4))
+@given(
+    st.lists(st.tuples(st.integers(5, 9), st.integers(4, 8)), min_size=1, max_size=30).map(as_arrays), st.integers(1, 4)
+)
 def test_no_cut_of_the_sorted_pairs_has_less_padding(lengths: Lengths, num_shapes: int) -> None:
-    shapes = choose_shapes(*lengths, batch_tokens=9, num_shapes=num_shapes)  # one row a batch: partial batches play no part
-    positions = sum(shape.rows * (shape.source_length + shape.target_length) for shape, _ in plan_in_order(lengths, shapes))
+    shapes = choose_shapes(
+        *lengths, batch_tokens=9, num_shapes=num_shapes
+    )  # one row a batch: partial batches play no part
+    positions = sum(
+        shape.rows * (shape.source_length + shape.target_length) for shape, _ in plan_in_order(lengths, shapes)
+    )
     assert positions <= least_by_trying_all_cuts(lengths, num_shapes)
 
 
@@ -79,14 +97,20 @@ def test_sides_of_different_lengths_get_shapes_of_their_own() -> None:
 
 def test_rows_of_partial_batches_count_as_padding() -> None:
     few = as_arrays([(4, 3), (8, 7)])
-    assert len(choose_shapes(*few, batch_tokens=128, num_shapes=2)) == 1, "two nearly empty batches would be worse than one"
+    assert len(choose_shapes(*few, batch_tokens=128, num_shapes=2)) == 1, (
+        "two nearly empty batches would be worse than one"
+    )
 
 
 @pytest.mark.parametrize(
     ("lengths", "options", "message"),
     [
         (as_arrays([]), {}, "received 0 and 0"),
-        (as_arrays([(3, 9)]), {"batch_tokens": 9}, "expected at least the longest side of a pair, 10 positions; received 9"),
+        (
+            as_arrays([(3, 9)]),
+            {"batch_tokens": 9},
+            "expected at least the longest side of a pair, 10 positions; received 9",
+        ),
         (as_arrays([(3, 9)]), {"num_shapes": 0}, "num_shapes: expected 1 or more; received 0"),
     ],
 )
@@ -106,7 +130,9 @@ def test_cover_shapes_adds_one_shape_where_it_is_needed() -> None:
 
 
 @given(many_lengths, st.integers(1, 5), st.integers(0, 3), st.integers(0, 3))
-def test_an_epoch_has_each_pair_once_in_the_cheapest_shape(lengths: Lengths, num_shapes: int, seed: int, epoch: int) -> None:
+def test_an_epoch_has_each_pair_once_in_the_cheapest_shape(
+    lengths: Lengths, num_shapes: int, seed: int, epoch: int
+) -> None:
     shapes = choose_shapes(*lengths, batch_tokens=64, num_shapes=num_shapes)
     plan = plan_epoch(lengths, shapes, seed=seed, epoch=epoch)
     assert sorted(np.concatenate([indices for _, indices in plan])) == list(range(len(lengths[0])))
@@ -118,7 +144,9 @@ def test_an_epoch_has_each_pair_once_in_the_cheapest_shape(lengths: Lengths, num
             assert shape in holding
             assert shape.source_length + shape.target_length == min(s.source_length + s.target_length for s in holding)
     for shape in shapes:
-        assert sum(len(indices) < shape.rows for planned, indices in plan if planned == shape) <= 1, "one partial batch a shape"
+        assert sum(len(indices) < shape.rows for planned, indices in plan if planned == shape) <= 1, (
+            "one partial batch a shape"
+        )
 
 
 def flat(plan: list[tuple[Shape, np.ndarray]]) -> list[tuple[Shape, list[int]]]:
@@ -160,7 +188,10 @@ def test_pairs_over_max_length_are_planned_nowhere() -> None:
 
 def test_a_pair_that_fits_no_shape_is_refused() -> None:
     lengths = as_arrays([(3, 3), (3, 9)])
-    for plan in (lambda: plan_epoch(lengths, (Shape(8, 9, 9),), seed=0, epoch=0), lambda: plan_in_order(lengths, (Shape(8, 9, 9),))):
+    for plan in (
+        lambda: plan_epoch(lengths, (Shape(8, 9, 9),), seed=0, epoch=0),
+        lambda: plan_in_order(lengths, (Shape(8, 9, 9),)),
+    ):
         with pytest.raises(ValueError, match="received 9x9 for pair 1 with 3 source and 10 target positions"):
             plan()
 
@@ -174,7 +205,9 @@ def in_corpora(lengths: Lengths, corpora: list[int]) -> TokenPairs:
 
 
 @given(many_lengths, st.integers(1, 4), st.integers(0, 3), st.data())
-def test_weights_say_how_often_a_corpus_comes(lengths: Lengths, num_shapes: int, seed: int, data: st.DataObject) -> None:
+def test_weights_say_how_often_a_corpus_comes(
+    lengths: Lengths, num_shapes: int, seed: int, data: st.DataObject
+) -> None:
     count = len(lengths[0])
     corpora = np.array(data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)))
     weights = data.draw(st.tuples(*[st.sampled_from([0.25, 0.5, 1.0, 1.5, 2.0, 2.75])] * 3))
@@ -219,7 +252,9 @@ def test_weights_of_one_change_nothing() -> None:
     plain = plan_epoch(lengths, shapes, seed=1, epoch=2)
     assert flat(plan_epoch(pairs, shapes, seed=1, epoch=2, weights=(1.0, 1.0))) == flat(plain)
     digest = hashlib.sha256(str([(tuple(shape), indices) for shape, indices in flat(plain)]).encode()).hexdigest()
-    assert digest.startswith("dc2b74e08ec80d31"), "as before there were weights: a run goes on with the batches it began with"
+    assert digest.startswith("dc2b74e08ec80d31"), (
+        "as before there were weights: a run goes on with the batches it began with"
+    )
 
 
 def test_shapes_are_chosen_for_the_pairs_that_come() -> None:
@@ -257,7 +292,9 @@ def test_the_padding_share_is_the_padding_in_the_batches(lengths: Lengths, num_s
     plan = plan_epoch(pairs, choose_shapes(*lengths, batch_tokens=64, num_shapes=num_shapes), seed=0, epoch=0)
     batches = [assemble(pairs, shape, indices, **SPECIALS) for shape, indices in plan]
     padding = sum((batch.source_ids == 0).sum() + (batch.labels == 1).sum() for batch in batches)
-    assert padding_share(pairs, plan) == pytest.approx(padding / sum(batch.source_ids.size + batch.labels.size for batch in batches))
+    assert padding_share(pairs, plan) == pytest.approx(
+        padding / sum(batch.source_ids.size + batch.labels.size for batch in batches)
+    )
 
 
 def test_nothing_is_cut_off() -> None:
@@ -292,6 +329,9 @@ def test_the_few_pairs_of_a_shape_come_at_any_weight() -> None:
     lengths = np.array([3] * 30 + [40]), np.array([3] * 30 + [40])
     shapes = choose_shapes(*lengths, batch_tokens=256, num_shapes=2)
     seen = {
-        int(k) for epoch in range(12) for _, indices in plan_epoch(lengths, shapes, seed=0, epoch=epoch, weights=(0.3,)) for k in indices
+        int(k)
+        for epoch in range(12)
+        for _, indices in plan_epoch(lengths, shapes, seed=0, epoch=epoch, weights=(0.3,))
+        for k in indices
     }
     assert seen == set(range(31))

@@ -14,7 +14,9 @@ from jax_transformer.data.corpus import CorpusError, fingerprint, hash_files, re
 from jax_transformer.run_config import DataConfig
 
 # Any text but "\n", which ends a line; "\r" and U+FEFF in it, but not where they are a line's end or the file's mark.
-texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=12).map(lambda text: text.strip("\r\ufeff"))
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=12).map(
+    lambda text: text.strip("\r\ufeff")
+)
 
 
 def write(folder: Path, name: str, content: str | bytes) -> str:
@@ -24,12 +26,15 @@ def write(folder: Path, name: str, content: str | bytes) -> str:
 
 
 @given(
-    lines=st.lists(texts), end=st.sampled_from(["\n", "\r\n"]), mark=st.booleans(), packed=st.booleans(),
+    lines=st.lists(texts),
+    end=st.sampled_from(["\n", "\r\n"]),
+    mark=st.booleans(),
+    packed=st.booleans(),
     chunk=st.sampled_from([2, 5, text_files.CHUNK]),
-)  # fmt: skip
+)
 def test_lines_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, lines: list[str], end: str, mark: bool, packed: bool, chunk: int
-) -> None:  # fmt: skip
+) -> None:
     data = b"\xef\xbb\xbf" * mark + "".join(line + end for line in lines).encode()
     path = write(tmp_path_factory.mktemp("lines"), "text", gzip.compress(data) if packed else data)
     with pytest.MonkeyPatch.context() as patch:
@@ -103,7 +108,9 @@ def test_parallel_files_are_as_long_as_each_other(tmp_path: Path) -> None:
     files = write(tmp_path, "source", "a\nb\nc\n"), write(tmp_path, "target", "d\ne\n")
     with pytest.raises(CorpusError) as error:
         read_pairs(files)
-    assert all(part in str(error.value) for part in (f"{files[0]}:3:", f"3 lines in {files[0]}", f"2 lines in {files[1]}"))
+    assert all(
+        part in str(error.value) for part in (f"{files[0]}:3:", f"3 lines in {files[0]}", f"2 lines in {files[1]}")
+    )
 
 
 @pytest.mark.parametrize("paths", [(), ("a", "b", "c")])
@@ -126,7 +133,7 @@ def numbered(folder: Path, count: int) -> str:
 @given(count=st.integers(3, 60), seed=st.integers(0, 5), data=st.data())
 def test_pairs_taken_out_of_train_are_in_one_split_each(
     tmp_path_factory: pytest.TempPathFactory, count: int, seed: int, data: st.DataObject
-) -> None:  # fmt: skip
+) -> None:
     valid = data.draw(st.integers(1, count - 2))
     test = data.draw(st.integers(0, count - valid - 1))
     train = numbered(tmp_path_factory.mktemp("splits"), count)
@@ -158,14 +165,18 @@ def test_impossible_splits_are_refused(tmp_path: Path) -> None:
     train = numbered(tmp_path, 10)
     with pytest.raises(CorpusError, match="neither valid files nor valid_pairs"):
         read_splits(DataConfig(train=(train,)))
-    with pytest.raises(CorpusError, match=r"valid_pairs \+ test_pairs: expected fewer than the 10 pairs of train.* received 4 \+ 6"):
+    with pytest.raises(
+        CorpusError, match=r"valid_pairs \+ test_pairs: expected fewer than the 10 pairs of train.* received 4 \+ 6"
+    ):
         read_splits(DataConfig(train=(train,), valid_pairs=4, test_pairs=6))
     with pytest.raises(CorpusError, match="train: expected training files beside valid or test files"):
         read_splits(DataConfig(valid=(train,)))
 
 
 def test_the_fingerprint_follows_content_and_role_not_names(tmp_path: Path) -> None:
-    one, same, other = (write(tmp_path, name, text) for name, text in (("one", "a\tb\n"), ("same", "a\tb\n"), ("other", "a\tc\n")))
+    one, same, other = (
+        write(tmp_path, name, text) for name, text in (("one", "a\tb\n"), ("same", "a\tb\n"), ("other", "a\tc\n"))
+    )
 
     def contents(config: DataConfig) -> object:
         return fingerprint(config, hash_files(config))

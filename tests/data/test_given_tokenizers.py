@@ -34,7 +34,9 @@ def load(path: Path, specials: SpecialIds | None = None, **options: Any) -> Toke
     tokenizer = load_tokenizer(path, specials=specials, **options)
     again = Tokenizer.from_json(tokenizer.to_json())
     for tag in ("", *tokenizer.tags):
-        assert again.encode([*TEXTS, FORGED], tag) == tokenizer.encode([*TEXTS, FORGED], tag), "a file of our own holds all of it"
+        assert again.encode([*TEXTS, FORGED], tag) == tokenizer.encode([*TEXTS, FORGED], tag), (
+            "a file of our own holds all of it"
+        )
     assert again.to_json() == tokenizer.to_json()
     assert (again.pad_id, again.unk_id, again.tags) == (tokenizer.pad_id, tokenizer.unk_id, tokenizer.tags)
     return tokenizer
@@ -85,7 +87,9 @@ def test_tags_are_lines_too(tmp_path: Path) -> None:
     tokenizer = load(path, SPECIALS, tags=("<2de>",), add_bos=True)
     assert tokenizer.tags == ("<2de>",)
     assert tokenizer.encode(["the <2de> <2fr>"], "<2de>") == [[2, 4, 5, 1, 6]]
-    with pytest.raises(ValueError, match=r"vocabulary.txt: expected as a source_tag none.*; received <2es>; add it to the file"):
+    with pytest.raises(
+        ValueError, match=r"vocabulary.txt: expected as a source_tag none.*; received <2es>; add it to the file"
+    ):
         load(path, SPECIALS, tags=("<2es>",))
 
 
@@ -96,7 +100,9 @@ def test_a_list_without_specials_takes_them_after_its_end(tmp_path: Path) -> Non
     assert tokenizer.vocab_size == 6
     expected = "set pad_id=2, unk_id=3, bos_id=4, eos_id=5 to have them after its end"
     for specials in (SPECIALS, SpecialIds(pad=5, unk=6, bos=7, eos=8)):
-        with pytest.raises(ValueError, match=r"vocabulary.txt: expected the special tokens <.*; received none of these") as error:
+        with pytest.raises(
+            ValueError, match=r"vocabulary.txt: expected the special tokens <.*; received none of these"
+        ) as error:
             load(path, specials)
         assert expected in str(error.value)
 
@@ -120,7 +126,9 @@ def test_a_list_may_lack_specials_where_none_are_expected(tmp_path: Path, kind: 
         assert (same.pad_id, same.unk_id, same.bos_id, same.eos_id) == (1, -1, -1, 3)
         assert same.encode(["the cat", "cat"]) == [[0, 2], [2]]
         assert same.decode([[0, 2, 3, 1, 1]]) == ["the cat"]
-        with pytest.raises(ValueError, match="expected tokens of the vocabulary only, for it has no <unk>; received 'sat'"):
+        with pytest.raises(
+            ValueError, match="expected tokens of the vocabulary only, for it has no <unk>; received 'sat'"
+        ):
             same.encode(["the cat", "cat sat mat"])
     assert tokenizer.adding(bos=False, eos=True).encode(["cat"]) == [[2, 3]]
     with pytest.raises(ValueError, match="expected <bos>, to add to sentences; received only <pad>, <eos>"):
@@ -131,14 +139,18 @@ def test_a_padding_token_may_be_missing_where_unknown_serves_for_it(tmp_path: Pa
     path = write(tmp_path / "vocabulary.txt", "<unk>\n<s>\n</s>\nthe\n")
     tokenizer = load(path, SpecialIds(pad=0, unk=0, bos=1, eos=2))
     assert (tokenizer.pad_id, tokenizer.unk_id) == (0, 0)
-    with pytest.raises(ValueError, match=r"vocabulary.txt: expected the special tokens <pad> \(or .*pad_id=4 to have them after its end"):
+    with pytest.raises(
+        ValueError,
+        match=r"vocabulary.txt: expected the special tokens <pad> \(or .*pad_id=4 to have them after its end",
+    ):
         load(path, SPECIALS)
 
 
 def test_other_ids_than_the_configs_are_used_and_told(tmp_path: Path) -> None:
     path = write(tmp_path / "vocabulary.txt", "<s>\n</s>\n<blank>\n<unk>\nthe\n")
     message = (
-        "vocabulary.txt: expected the special ids pad_id=0, unk_id=1, bos_id=2, eos_id=3; received, and used, the file's: pad_id=2, "
+        "vocabulary.txt: expected the special ids pad_id=0, unk_id=1, bos_id=2, eos_id=3; received, and used, the "
+        "file's: pad_id=2, "
         "unk_id=3, bos_id=0, eos_id=1"
     )
     with pytest.warns(UserWarning, match=re.escape(message)):
@@ -150,10 +162,16 @@ def test_other_ids_than_the_configs_are_used_and_told(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("", "vocabulary.txt: expected a token a line; received an empty file"),
-        ("<pad>\nthe\ncat\nthe\n", "vocabulary.txt:4: expected a token that isn't in a line before; received 'the' again, of line 2"),
+        (
+            "<pad>\nthe\ncat\nthe\n",
+            "vocabulary.txt:4: expected a token that isn't in a line before; received 'the' again, of line 2",
+        ),
         ("<pad>\n\nthe\n", "vocabulary.txt:2: expected one token, without spaces; received ''"),
         ("<pad>\nthe cat\n", "vocabulary.txt:2: expected one token, without spaces; received 'the cat'"),
-        ("<pad>\n<unk>\n<s>\n</s>\n<bos>\n", "vocabulary.txt: expected one <bos> token; received '<bos>' (line 5) and '<s>' (line 3)"),
+        (
+            "<pad>\n<unk>\n<s>\n</s>\n<bos>\n",
+            "vocabulary.txt: expected one <bos> token; received '<bos>' (line 5) and '<s>' (line 3)",
+        ),
         (b"<pad>\n\xff\n", "vocabulary.txt:2: expected UTF-8 text; received byte 0xff"),
     ],
 )
@@ -231,7 +249,9 @@ def test_a_given_pipeline_encodes_as_it_did(tmp_path: Path, make: Any) -> None:
     assert tokenizer.encode(TEXTS, "<2de>") == [[bos, tag, *ids, eos] for ids in plain]
     assert tokenizer.vocab_size == original.get_vocab_size()
     assert [text.strip() for text in tokenizer.decode(tokenizer.encode(TEXTS, "<2de>"))] == TEXTS
-    assert not {bos, eos, tag} & set(tokenizer.adding(bos=False, eos=False).encode([FORGED])[0]), "text is no special token"
+    assert not {bos, eos, tag} & set(tokenizer.adding(bos=False, eos=False).encode([FORGED])[0]), (
+        "text is no special token"
+    )
 
 
 def test_truncation_in_a_given_file_is_dropped(tmp_path: Path) -> None:
@@ -269,7 +289,10 @@ def test_normalization_comes_before_what_a_given_file_does(tmp_path: Path) -> No
 def test_missing_specials_of_a_given_file_are_told_or_come_last(tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     word_level(["<pad>", "<unk>", "</s>", "one"]).save(str(path))
-    message = r"tokenizer.json: expected the special tokens <bos> \(or <s>, .*; received none of these; .* set bos_id=7 to have"
+    message = (
+        r"tokenizer.json: expected the special tokens <bos> \(or <s>, .*; received none of these; .* set "
+        r"bos_id=7 to have"
+    )
     with pytest.raises(ValueError, match=message):
         load(path, SPECIALS)
     tokenizer = load(path, SpecialIds(pad=0, unk=1, bos=7, eos=2), add_bos=True)
@@ -311,7 +334,11 @@ def test_other_files_are_refused(tmp_path: Path, name: str, text: str, message: 
 
 def test_preparation_takes_given_files_and_trains_the_others(tmp_path: Path) -> None:
     pairs = "".join(f"{text}\t{text.upper()}\n" for text in TEXTS)
-    options: dict[str, Any] = {"train": (str(write(tmp_path / "train.tsv", pairs)),), "valid_pairs": 1, "cache_dir": str(tmp_path)}
+    options: dict[str, Any] = {
+        "train": (str(write(tmp_path / "train.tsv", pairs)),),
+        "valid_pairs": 1,
+        "cache_dir": str(tmp_path),
+    }
     source = write(tmp_path / "source.txt", "<pad>\n<unk>\n<s>\n</s>\n<2up>\nthe\ncat\n")
     target = write(tmp_path / "target.txt", "<pad>\n<unk>\n<s>\n</s>\nthe\ncat\n")
     files = {"source_tokenizer": str(source), "target_tokenizer": str(target)}
@@ -337,17 +364,23 @@ def test_preparation_takes_given_files_and_trains_the_others(tmp_path: Path) -> 
         assert trained.source_tokenizer.tags == ("<2up>",)
         assert trained.target_tokenizer.tags == (("<2up>",) if joint else ())
         assert trained.source_tokenizer.encode(["the"], "<2up>")[0][0] == 4
-        assert trained.target_tokenizer.decode(trained.target_tokenizer.encode(["ＴＨＥ"])) == ["the" if joint else "THE"]
+        assert trained.target_tokenizer.decode(trained.target_tokenizer.encode(["ＴＨＥ"])) == [
+            "the" if joint else "THE"
+        ]
 
 
 def test_given_files_of_a_joint_vocabulary_are_alike(tmp_path: Path) -> None:
     pairs = write(tmp_path / "train.tsv", "".join(f"{text}\t{text}\n" for text in TEXTS))
     words = {"a": "the", "b": "the", "c": "cat"}
-    one, same, other = (write(tmp_path / f"{name}.txt", f"<pad>\n<unk>\n<s>\n</s>\n{word}\n") for name, word in words.items())
+    one, same, other = (
+        write(tmp_path / f"{name}.txt", f"<pad>\n<unk>\n<s>\n</s>\n{word}\n") for name, word in words.items()
+    )
     options: dict[str, Any] = {"train": (str(pairs),), "valid_pairs": 1, "cache_dir": str(tmp_path), "max_unknown": 1.0}
     for target in (one, same):
         prepare(DataConfig(joint_vocabulary=True, source_tokenizer=str(one), target_tokenizer=str(target), **options))
-    with pytest.raises(ValueError, match=r"joint_vocabulary: expected .* the same tokens under the same ids; received .*a.txt \(5 tok"):
+    with pytest.raises(
+        ValueError, match=r"joint_vocabulary: expected .* the same tokens under the same ids; received .*a.txt \(5 tok"
+    ):
         prepare(DataConfig(joint_vocabulary=True, source_tokenizer=str(one), target_tokenizer=str(other), **options))
 
 
@@ -355,8 +388,16 @@ def test_only_given_subwords_are_sampled(tmp_path: Path) -> None:
     """Whatever `tokenizer` says, which a given tokenizer.json doesn't need."""
     pairs = write(tmp_path / "train.tsv", "".join(f"{text}\t{text}\n" for text in TEXTS))
     subwords = train_tokenizer(TEXTS, kind="bpe", vocab_size=40, specials=SPECIALS)
-    file, words = write(tmp_path / "subwords.json", subwords.to_json()), write(tmp_path / "w.txt", "<pad>\n<unk>\n<s>\n</s>\nthe\n")
-    options: dict[str, Any] = {"train": (str(pairs),), "valid_pairs": 1, "cache_dir": str(tmp_path), "subword_sampling": 0.9}
+    file, words = (
+        write(tmp_path / "subwords.json", subwords.to_json()),
+        write(tmp_path / "w.txt", "<pad>\n<unk>\n<s>\n</s>\nthe\n"),
+    )
+    options: dict[str, Any] = {
+        "train": (str(pairs),),
+        "valid_pairs": 1,
+        "cache_dir": str(tmp_path),
+        "subword_sampling": 0.9,
+    }
     config = DataConfig(source_tokenizer=str(file), target_tokenizer=str(file), **options)
     corpus = prepare(config)
     train = corpus.splits["train"]
@@ -373,7 +414,12 @@ def sentencepiece_file(path: Path, **options: Any) -> tuple[Path, sentencepiece.
     model = io.BytesIO()
     options = {"model_type": "unigram", "vocab_size": 50, "control_symbols": ["<2de>"]} | options
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_writer=model, hard_vocab_limit=False, minloglevel=2, num_threads=1, **options
+        sentence_iterator=iter(TEXTS),
+        model_writer=model,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        num_threads=1,
+        **options,
     )
     path.write_bytes(model.getvalue())
     return path, sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
@@ -399,7 +445,10 @@ def test_a_sentencepiece_model_encodes_as_it_does_itself(tmp_path: Path, kind: s
 def test_a_sentencepiece_model_without_padding_has_it_after_its_end(tmp_path: Path) -> None:
     path, processor = sentencepiece_file(tmp_path / "spm.model")
     size = len(processor)
-    with pytest.raises(ValueError, match=rf"spm.model: expected the special tokens <pad> .*set pad_id={size} to have them after its end"):
+    with pytest.raises(
+        ValueError,
+        match=rf"spm.model: expected the special tokens <pad> .*set pad_id={size} to have them after its end",
+    ):
         load(path, SPECIALS)
     tokenizer = load(path, SpecialIds(pad=size, unk=0, bos=1, eos=2))
     assert (tokenizer.pad_id, tokenizer.vocab_size) == (size, size + 1)

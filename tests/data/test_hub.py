@@ -1,4 +1,5 @@
-"""Datasets of Hugging Face: local directories of every kind of file, splits and slices, and what is said where there is none."""
+"""Datasets of Hugging Face: local directories of every kind of file, splits and slices, and what is said where there is
+none."""
 
 from __future__ import annotations
 
@@ -32,14 +33,19 @@ def rows_of(split: str) -> list[dict[str, Any]]:
     return [{"id": k, "translation": {"en": f"{split} {k}", "de": f"{split.upper()} {k}"}} for k in range(ROWS[split])]
 
 
-def directory(folder: Path, kind: str = "jsonl", splits: tuple[str, ...] = tuple(ROWS), names: dict[str, str] | None = None) -> str:
+def directory(
+    folder: Path, kind: str = "jsonl", splits: tuple[str, ...] = tuple(ROWS), names: dict[str, str] | None = None
+) -> str:
     folder.mkdir()
     for split in splits:
         path = folder / f"{(names or {}).get(split, split)}.{kind}"
         if kind == "jsonl":
             path.write_text("".join(json.dumps(row) + "\n" for row in rows_of(split)))
         elif kind == "csv":
-            path.write_text("en,de\n" + "".join(f"{row['translation']['en']},{row['translation']['de']}\n" for row in rows_of(split)))
+            path.write_text(
+                "en,de\n"
+                + "".join(f"{row['translation']['en']},{row['translation']['de']}\n" for row in rows_of(split))
+            )
         else:
             import pyarrow
             from pyarrow import parquet
@@ -60,8 +66,10 @@ def pairs(split: str, count: int = 100) -> list[tuple[str, str]]:
 def test_a_directory_of_files_is_a_dataset(tmp_path: Path, kind: str) -> None:
     opened = open_dataset(corpus(directory(tmp_path / "data", kind)))
     assert {role: list(split) for role, split in opened.splits.items()} == {
-        "train": pairs("train"), "valid": pairs("validation"), "test": pairs("test")
-    }  # fmt: skip
+        "train": pairs("train"),
+        "valid": pairs("validation"),
+        "test": pairs("test"),
+    }
     assert list(opened.splits["train"]) == pairs("train"), "it can be read again"
 
 
@@ -100,12 +108,17 @@ def test_a_split_is_not_its_own_test(tmp_path: Path) -> None:
 
 
 def test_columns_may_be_named(tmp_path: Path) -> None:
-    opened = open_dataset(corpus(directory(tmp_path / "data"), source_column="translation.de", target_column="translation.en"))
+    opened = open_dataset(
+        corpus(directory(tmp_path / "data"), source_column="translation.de", target_column="translation.en")
+    )
     assert next(iter(opened.splits["train"])) == ("TRAIN 0", "train 0")
     wrong = open_dataset(corpus(str(tmp_path / "data"), source_column="translation.dee"))
     with pytest.raises(CorpusError) as error:
         list(wrong.splits["train"])
-    assert "(train): expected the column 'translation.dee' (source_column); received the columns id, translation" in str(error.value)
+    assert (
+        "(train): expected the column 'translation.dee' (source_column); received the columns id, translation"
+        in str(error.value)
+    )
     assert "Did you mean 'translation.de'?" in str(error.value)
     numbers = open_dataset(corpus(str(tmp_path / "data"), source_column="id"))
     with pytest.raises(CorpusError, match="expected text in the column 'id'; received values of type int64"):
@@ -121,7 +134,10 @@ def test_columns_may_be_named(tmp_path: Path) -> None:
         ),
         ({"valid_split": "zz"}, r"expected valid_split to be one of .* received 'zz'\. Set valid_split to one of them"),
         ({"train_split": "train[:x]"}, r"received 'train\[:x\]'\. .*Write slices as train\[:1000\]"),
-        ({"dataset_config": "de-en"}, r"received ValueError: BuilderConfig 'de-en' not found.*Set dataset_config to one of those it has"),
+        (
+            {"dataset_config": "de-en"},
+            r"received ValueError: BuilderConfig 'de-en' not found.*Set dataset_config to one of those it has",
+        ),
     ],
 )
 def test_what_a_dataset_does_not_have_is_refused(tmp_path: Path, options: dict[str, str], expected: str) -> None:
@@ -133,7 +149,9 @@ def test_a_dataset_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
     with pytest.raises(CorpusError) as error:
         open_dataset(corpus("nobody/nothing"))
     message = str(error.value)
-    assert message.startswith("dataset nobody/nothing: expected a dataset of the Hugging Face Hub, or a directory of one; received ")
+    assert message.startswith(
+        "dataset nobody/nothing: expected a dataset of the Hugging Face Hub, or a directory of one; received "
+    )
     assert "Check the name (OWNER/NAME), and the network" in message
     assert "\n" not in message
     with pytest.raises(CorpusError, match="expected a directory; received a path at which there is none"):

@@ -1,4 +1,5 @@
-"""What the tokenizer files of transformers' models are taken for, and what is refused. (Against transformers itself: parity_tests.)"""
+"""What the tokenizer files of transformers' models are taken for, and what is refused. (Against transformers itself:
+parity_tests.)"""
 
 from __future__ import annotations
 
@@ -63,7 +64,11 @@ def test_pieces_have_the_ids_of_the_list() -> None:
     source, target = read(marian(), "marian")
     expected = [LIST["▁the"], LIST["▁cat"]]
     assert source.encode(["the  cat"]) == [[*expected, LIST["</s>"]]]
-    assert source.encode([">>deu<< the cat"]) == source.encode(["the cat"], ">>deu<<") == [[LIST[">>deu<<"], *expected, LIST["</s>"]]]
+    assert (
+        source.encode([">>deu<< the cat"])
+        == source.encode(["the cat"], ">>deu<<")
+        == [[LIST[">>deu<<"], *expected, LIST["</s>"]]]
+    )
     assert target.encode(["the cat"]) == [expected]
     assert target.decode([[LIST[">>deu<<"], *expected, LIST["<unk>"], LIST["<pad>"]]]) == ["the cat<unk>"]
     assert target.encode([]) == []
@@ -121,28 +126,50 @@ def test_settings_of_older_files() -> None:
         ({"vocab.json": b"{}"}, "bart", "expected tokenizer.json, or vocab.json and merges.txt; received vocab.json"),
         ({"vocab.json": b"{}"}, "t5", "expected tokenizer.json or spiece.model; received vocab.json"),
         ({"spiece.model": b"nothing"}, "t5", "expected a sentencepiece model; received 7 bytes of something else"),
-        ({"tokenizer.json": b"{}"}, "t5", "tokenizer.json: expected the files of a T5Tokenizer; received others (KeyError('model'))"),
+        (
+            {"tokenizer.json": b"{}"},
+            "t5",
+            "tokenizer.json: expected the files of a T5Tokenizer; received others (KeyError('model'))",
+        ),
         ({"tokenizer.json": b"{"}, "t5", "tokenizer.json: expected JSON ("),
         ({"tokenizer.json": b"[]"}, "umt5", "tokenizer.json: expected a JSON object; received list"),
-        (pipeline("</s> $A"), "umt5", "expected a post_processor that adds <bos>, <eos> or both; received one that adds </s>"),
+        (
+            pipeline("</s> $A"),
+            "umt5",
+            "expected a post_processor that adds <bos>, <eos> or both; received one that adds </s>",
+        ),
         (marian(tokenizer_class="BertTokenizerFast"), "marian", "tokenizer_class must be one of MarianTokenizer, "),
         (marian(sp_model_kwargs={"nbest_size": 3}), "marian", 'sp_model_kwargs must be {}; received {"nbest_size": 3}'),
         (marian(eos_token="<end>"), "marian", "tokenizer_config.json: eos_token must be </s>; received <end>"),
-        (marian({"</s>": 0, "<pad>": 1}), "marian", "expected the special tokens <unk>, </s>, <pad>; received a list without <unk>"),
-        (marian(LIST | {"x": 0}), "marian", f"expected an id of its own for each piece; received {len(LIST)} for {len(LIST) + 1}"),
+        (
+            marian({"</s>": 0, "<pad>": 1}),
+            "marian",
+            "expected the special tokens <unk>, </s>, <pad>; received a list without <unk>",
+        ),
+        (
+            marian(LIST | {"x": 0}),
+            "marian",
+            f"expected an id of its own for each piece; received {len(LIST)} for {len(LIST) + 1}",
+        ),
         (marian() | {"added_tokens.json": b'{"new": 99}'}, "marian", "expected tokens of vocab.json; received new"),
-        (marian(added_tokens_decoder={"0": {"content": "<pad>"}}), "marian", "expected tokens of vocab.json; received <pad>"),
+        (
+            marian(added_tokens_decoder={"0": {"content": "<pad>"}}),
+            "marian",
+            "expected tokens of vocab.json; received <pad>",
+        ),
         (marian(separate_vocabs=True), "marian", "expected target_vocab.json; received source.spm, "),
         (
-            marian(tokenizer_class="M2M100Tokenizer", language_codes="wmt20"), "m2m_100",
+            marian(tokenizer_class="M2M100Tokenizer", language_codes="wmt20"),
+            "m2m_100",
             "language_codes must be one of m2m100, wmt21; received wmt20",
         ),
         (
-            pipeline() | {"tokenizer_config.json": b'{"tokenizer_class": "NllbTokenizer", "legacy_behaviour": true}'}, "m2m_100",
+            pipeline() | {"tokenizer_config.json": b'{"tokenizer_class": "NllbTokenizer", "legacy_behaviour": true}'},
+            "m2m_100",
             "legacy_behaviour must be false; received true",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_done_exactly_is_refused(files: dict[str, bytes], kind: str, message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         read(files, kind)
@@ -187,5 +214,7 @@ def check_filled(plain: Tokenizer) -> None:
         assert tokenizer.decode([ids]) == plain.decode([[plain.unk_id if index >= first else index for index in ids]])
         assert "<unk>" in tokenizer.decode([[first]])[0]
     assert plain.filled(first) is plain
-    with pytest.raises(ValueError, match=f"expected at most {first - 1} tokens, the rows of the embedding; received {first}"):
+    with pytest.raises(
+        ValueError, match=f"expected at most {first - 1} tokens, the rows of the embedding; received {first}"
+    ):
         plain.filled(first - 1)

@@ -1,4 +1,5 @@
-"""The phrasebook: correct German, one German sentence for one English one and the reverse, and splits that never meet."""
+"""The phrasebook: correct German, one German sentence for one English one and the reverse, and splits that never
+meet."""
 
 import random
 import re
@@ -25,8 +26,14 @@ DECLENSIONS = [
     (("book", True, "the", lex.NEW), "die neuen Bücher, die neuen Bücher, den neuen Büchern, der neuen Bücher"),
     (("dog", False, "a", lex.BIG), "ein großer Hund, einen großen Hund, einem großen Hund, eines großen Hundes"),
     (("bag", False, "a", lex.RED), "eine rote Tasche, eine rote Tasche, einer roten Tasche, einer roten Tasche"),
-    (("house", False, "my", lex.BEAUTIFUL), "mein schönes Haus, mein schönes Haus, meinem schönen Haus, meines schönen Hauses"),
-    (("aunt", True, "your", lex.TIRED), "deine müden Tanten, deine müden Tanten, deinen müden Tanten, deiner müden Tanten"),
+    (
+        ("house", False, "my", lex.BEAUTIFUL),
+        "mein schönes Haus, mein schönes Haus, meinem schönen Haus, meines schönen Hauses",
+    ),
+    (
+        ("aunt", True, "your", lex.TIRED),
+        "deine müden Tanten, deine müden Tanten, deinen müden Tanten, deiner müden Tanten",
+    ),
     (("doctor", True, "his", lex.OLD), "seine alten Ärzte, seine alten Ärzte, seinen alten Ärzten, seiner alten Ärzte"),
     (("picture", False, "no", lex.OLD), "kein altes Bild, kein altes Bild, keinem alten Bild, keines alten Bildes"),
     (("apple", True, "", lex.RED), "rote Äpfel, rote Äpfel, roten Äpfeln, roter Äpfel"),
@@ -104,9 +111,11 @@ place_question: Where did the letters lie? / Wo haben die Briefe gelegen?
 adverb_question: Why did his friends run through the park? / Warum sind seine Freunde durch den Park gelaufen?
 reason: We call the doctor because the child is sick. / Wir rufen den Arzt an, weil das Kind krank ist.
 condition: I thank you if you help me. / Ich danke dir, wenn du mir hilfst.
-report: The man knows that the women put the books into the car. / Der Mann weiß, dass die Frauen die Bücher ins Auto legen.
+report: The man knows that the women put the books into the car. \
+/ Der Mann weiß, dass die Frauen die Bücher ins Auto legen.
 report: I hope that my friend visits you. / Ich hoffe, dass dich mein Freund besucht.
-indirect_question: The children ask whether the neighbor found the cat. / Die Kinder fragen, ob der Nachbar die Katze gefunden hat.
+indirect_question: The children ask whether the neighbor found the cat. \
+/ Die Kinder fragen, ob der Nachbar die Katze gefunden hat.
 subject_relative: I see the birds that sleep in your garden. / Ich sehe die Vögel, die in deinem Garten schlafen.
 subject_relative: The child who does not sleep is sad. / Das Kind, das nicht schläft, ist traurig.
 object_relative: The child whom we thank is happy. / Das Kind, dem wir danken, ist glücklich.
@@ -219,7 +228,17 @@ def test_docstring_pairs(construction: Callable[[random.Random], Sentence]) -> N
 def test_there_are_enough_constructions_and_words(sentences: list[Sentence]) -> None:
     assert len({construction.__name__ for construction in CONSTRUCTIONS}) >= 18
     for side in (0, 1):
-        assert len({word.lower() for sentence in sentences[:50_000] for word in WORD.findall(sentence[side]) if word.isalpha()}) >= 200
+        assert (
+            len(
+                {
+                    word.lower()
+                    for sentence in sentences[:50_000]
+                    for word in WORD.findall(sentence[side])
+                    if word.isalpha()
+                }
+            )
+            >= 200
+        )
 
 
 def test_lengths(sentences: list[Sentence]) -> None:
@@ -246,7 +265,8 @@ def test_one_translation_in_both_directions(sentences: list[Sentence]) -> None:
 
 
 def test_more_than_a_million_sentences() -> None:
-    """A lower bound by counting one verb in one construction: "Today ... sees ..." with nouns, not the same one on both sides."""
+    """A lower bound by counting one verb in one construction: "Today ... sees ..." with nouns, not the same one on both
+    sides."""
     see = lex.VERBS[0]
     assert see.english == "see"
 
@@ -263,7 +283,12 @@ def test_more_than_a_million_sentences() -> None:
     subjects, objects = phrases(see.subjects, "subject"), phrases(see.objects, "object")
     for phrase in set[str]().union(*subjects.values(), *objects.values()):
         assert not {"see", "sees"} & set(phrase.split())  # so that a sentence can be taken apart in one way only
-    pairs = sum(len(some) * len(others) for one, some in subjects.items() for other, others in objects.items() if one is not other)
+    pairs = sum(
+        len(some) * len(others)
+        for one, some in subjects.items()
+        for other, others in objects.items()
+        if one is not other
+    )
     assert len({adverb.english for adverb in lex.TIMES}) * pairs > 2_000_000
     # The grammar does make them: every subject occurs, and after one of them every object.
     rng = random.Random(0)
@@ -346,5 +371,7 @@ def test_more_pairs_than_there_are_is_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(phrasebook, "CONSTRUCTIONS", (tiny,))
     available = sum(split_of(Sentence(f"{number} dogs.", "", ())) == "valid" for number in range(40))
     assert len(sample_pairs("valid", available)) == available
-    with pytest.raises(ValueError, match=f"at most the {available} distinct pairs found of 'valid'.*received {available + 1}$"):
+    with pytest.raises(
+        ValueError, match=f"at most the {available} distinct pairs found of 'valid'.*received {available + 1}$"
+    ):
         sample_pairs("valid", available + 1)

@@ -31,10 +31,17 @@ sides = st.lists(st.sampled_from(["a", "b", "ü", "…"]), max_size=6).map(" ".j
 
 @settings(max_examples=40)
 @given(pairs=st.lists(st.tuples(sides, sides), min_size=1), eos=st.booleans(), joint=st.booleans())
-def test_every_pair_is_kept_or_counted(tmp_path_factory: pytest.TempPathFactory, pairs: Pairs, eos: bool, joint: bool) -> None:
+def test_every_pair_is_kept_or_counted(
+    tmp_path_factory: pytest.TempPathFactory, pairs: Pairs, eos: bool, joint: bool
+) -> None:
     pairs = [("a", "b"), *pairs]
     config = config_in(
-        tmp_path_factory.mktemp("corpus"), pairs, tokenizer="whitespace", max_length=5, source_eos=eos, joint_vocabulary=joint
+        tmp_path_factory.mktemp("corpus"),
+        pairs,
+        tokenizer="whitespace",
+        max_length=5,
+        source_eos=eos,
+        joint_vocabulary=joint,
     )
     corpus = prepare(config)
 
@@ -44,7 +51,12 @@ def test_every_pair_is_kept_or_counted(tmp_path_factory: pytest.TempPathFactory,
     for name, expected in (("train", kept), ("valid", pairs)):
         report, split = corpus.report.splits[name], corpus.splits[name]
         too_long = sum(is_long and not is_empty for is_long, is_empty in zip(long, empty, strict=True))
-        assert (report.read, report.empty, report.too_long, report.kept) == (len(pairs), sum(empty), too_long, len(expected))
+        assert (report.read, report.empty, report.too_long, report.kept) == (
+            len(pairs),
+            sum(empty),
+            too_long,
+            len(expected),
+        )
         assert list(zip(split.source_texts(), split.target_texts(), strict=True)) == expected
         sources, targets = [source for source, _ in expected], [target for _, target in expected]
         assert [split.source(k).tolist() for k in range(len(split))] == corpus.source_tokenizer.encode(sources)
@@ -57,7 +69,9 @@ def test_every_pair_is_kept_or_counted(tmp_path_factory: pytest.TempPathFactory,
 
 def test_a_blank_sentence_is_empty_even_where_spaces_are_tokens(tmp_path: Path) -> None:
     for tokenizer in ("characters", "bpe"):
-        corpus = prepare(config_in(tmp_path, [("a b", "c"), ("  ", "c"), ("a", " ")], tokenizer=tokenizer, vocab_size=12))
+        corpus = prepare(
+            config_in(tmp_path, [("a b", "c"), ("  ", "c"), ("a", " ")], tokenizer=tokenizer, vocab_size=12)
+        )
         assert (corpus.report.splits["train"].empty, corpus.report.splits["train"].kept) == (2, 1)
 
 
@@ -129,7 +143,12 @@ def test_the_phrasebook_stands_in_for_files(tmp_path: Path, monkeypatch: pytest.
 
     config = DataConfig(phrasebook_pairs=7, test_pairs=3, split_seed=5, cache_dir=str(tmp_path / "cache"))
     corpus = prepare(config)
-    assert {name: len(split) for name, split in corpus.splits.items()} == {"train": 7, "valid": 500, "test": 3, "combinations": 3}
+    assert {name: len(split) for name, split in corpus.splits.items()} == {
+        "train": 7,
+        "valid": 500,
+        "test": 3,
+        "combinations": 3,
+    }
     assert corpus.splits["combinations"].source_texts() == ["combinations 0", "combinations 1", "combinations 2"]
     assert corpus.splits["train"].target_texts([6]) == ["5 6"]
     source.write_text("# two", encoding="utf-8")
@@ -142,7 +161,9 @@ def test_the_phrasebook_stands_in_for_files(tmp_path: Path, monkeypatch: pytest.
 def reported(folder: Path, pairs: Pairs, valid: Pairs, **options: Any) -> tuple[SplitReport, Pairs]:
     """The report of train, and its pairs."""
     folder.mkdir(exist_ok=True)
-    corpus = prepare(config_in(folder, pairs, valid=(write(folder / "other.tsv", valid),), tokenizer="whitespace", **options))
+    corpus = prepare(
+        config_in(folder, pairs, valid=(write(folder / "other.tsv", valid),), tokenizer="whitespace", **options)
+    )
     train = corpus.splits["train"]
     return corpus.report.splits["train"], list(zip(train.source_texts(), train.target_texts(), strict=True))
 
@@ -152,12 +173,15 @@ few = st.lists(st.sampled_from(["a", "b"]), min_size=1, max_size=8).map(" ".join
 
 @settings(max_examples=60, deadline=None)
 @given(
-    pairs=st.lists(st.tuples(few, few), min_size=1, max_size=12), valid=st.lists(st.tuples(few, few), min_size=1, max_size=4),
-    ratio=st.sampled_from([0.0, 1.0, 2.5]), duplicates=st.booleans(), overlap=st.booleans(),
-)  # fmt: skip
+    pairs=st.lists(st.tuples(few, few), min_size=1, max_size=12),
+    valid=st.lists(st.tuples(few, few), min_size=1, max_size=4),
+    ratio=st.sampled_from([0.0, 1.0, 2.5]),
+    duplicates=st.booleans(),
+    overlap=st.booleans(),
+)
 def test_filters_drop_what_they_name_and_count_the_rest(
     tmp_path_factory: pytest.TempPathFactory, pairs: Pairs, valid: Pairs, ratio: float, duplicates: bool, overlap: bool
-) -> None:  # fmt: skip
+) -> None:
     pairs = [("a b", "b a"), *pairs]
     valid = [pair for pair in valid if pair != pairs[0]] or [("b", "b")]
     options = {"max_length_ratio": ratio, "drop_duplicates": duplicates, "drop_overlap": overlap}
@@ -190,14 +214,25 @@ def test_a_ratio_over_nine_is_counted_without_a_filter(tmp_path: Path) -> None:
 
 
 def test_texts_are_the_same_only_where_both_sides_are(tmp_path: Path) -> None:
-    pairs = [("ab", "c"), ("a", "bc"), ("a b", "c"), ("a", "b c"), ("a b c", "c"), ("c", "a b"), ("A b", "c"), ("a b ", "c")]
+    pairs = [
+        ("ab", "c"),
+        ("a", "bc"),
+        ("a b", "c"),
+        ("a", "b c"),
+        ("a b c", "c"),
+        ("c", "a b"),
+        ("A b", "c"),
+        ("a b ", "c"),
+    ]
     report, _ = reported(tmp_path / "one", pairs, [("b", "a c")])
     assert (report.duplicated, report.overlapping) == (0, 0)
 
 
 def test_what_is_dropped_as_a_copy_trains_no_tokenizer(tmp_path: Path) -> None:
     pairs = [("a", "a"), ("b", "b"), ("leak", "leak"), ("a", "a")]
-    config = config_in(tmp_path, pairs, valid=(write(tmp_path / "other.tsv", [("leak", "leak")]),), drop_overlap=True, min_frequency=1)
+    config = config_in(
+        tmp_path, pairs, valid=(write(tmp_path / "other.tsv", [("leak", "leak")]),), drop_overlap=True, min_frequency=1
+    )
     corpus = prepare(config)
     assert corpus.report.splits["valid"].source_unknown == 1
     assert corpus.report.source_vocab_size == 4 + 2
@@ -255,7 +290,9 @@ def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lines", [23, 9, 40, None])
 @pytest.mark.parametrize("stage", ["reading", "training", "encoding train", "encoding valid"])
 @pytest.mark.parametrize("name", ["train.tsv", "valid.tsv"])
-def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, name: str, stage: str, lines: int | None) -> None:
+def test_a_file_that_changes_while_it_is_read_is_refused(
+    tmp_path: Path, name: str, stage: str, lines: int | None
+) -> None:
     config = config_in(tmp_path)
 
     def interfere(line: str) -> None:
@@ -268,7 +305,9 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path, name: s
     if lines is None:  # the content is the same
         prepare(config, interfere)
         return
-    with pytest.raises(CorpusError, match=r"expected the same text from beginning to end; it changed while it was read") as error:
+    with pytest.raises(
+        CorpusError, match=r"expected the same text from beginning to end; it changed while it was read"
+    ) as error:
         prepare(config, interfere)
     assert name.removesuffix(".tsv") in str(error.value)
     assert list((tmp_path / "cache").iterdir()) == []
@@ -279,7 +318,9 @@ def test_too_many_unknown_tokens_are_refused(tmp_path: Path) -> None:
     config = config_in(tmp_path, pairs, min_frequency=2, source_eos=False)
     with pytest.raises(CorpusError) as error:
         prepare(config)
-    assert "expected at most max_unknown=0.5 of the source tokens to be unknown; received 62.5% of 8" in str(error.value)
+    assert "expected at most max_unknown=0.5 of the source tokens to be unknown; received 62.5% of 8" in str(
+        error.value
+    )
     assert "Raise vocab_size, lower min_frequency" in str(error.value)
     assert list((tmp_path / "cache").iterdir()) == [], "it is refused before the rest is encoded"
     prepared = prepare(dataclasses.replace(config, max_unknown=0.625))
@@ -303,7 +344,9 @@ except ValueError as error:
 def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = write(tmp_path / "train.tsv", [(f"s {k % 9}", f"t {k % 9}") for k in range(400)])
     command = [sys.executable, "-c", FULL, train, str(tmp_path / "cache")]
-    told = subprocess.run(command, env=os.environ | {"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": ":".join(sys.path)}, capture_output=True, text=True, check=True
+    ).stdout
     assert f"cache_dir: expected room for about 0.0 MB in {tmp_path / 'cache'}; received 'File too large' with " in told
     assert "MB left. Free space, or set cache_dir to another disk." in told
     assert list((tmp_path / "cache").iterdir()) == []
@@ -329,7 +372,11 @@ def test_multi30k(tmp_path: Path) -> None:
         for split, name in (("train", "train"), ("valid", "val"), ("test", "test_2016_flickr"))
     }
     corpus = prepare(DataConfig(tokenizer="words", min_frequency=2, cache_dir=str(tmp_path), **files))  # type: ignore[arg-type]
-    assert {name: report.kept for name, report in corpus.report.splits.items()} == {"train": 29_000, "valid": 1014, "test": 1000}
+    assert {name: report.kept for name, report in corpus.report.splits.items()} == {
+        "train": 29_000,
+        "valid": 1014,
+        "test": 1000,
+    }
     assert corpus.splits["test"].target_texts([0]) == ["ein mann mit einem orangefarbenen hut , der etwas anstarrt ."]
     decoded = corpus.target_tokenizer.decode([corpus.splits["test"].target(0)])
     assert decoded == ["ein mann mit einem orangefarbenen hut, der etwas <unk>."]

@@ -35,10 +35,18 @@ def test_what_is_prepared_is_not_prepared_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"tokenizer": "characters"}, {"joint_vocabulary": True}, {"vocab_size": 9}, {"min_frequency": 4}, {"lowercase": True},
-        {"pad_id": 5}, {"source_eos": False}, {"source_bos": True}, {"max_length": 6}, {"pairs": PAIRS[1:]},
+        {"tokenizer": "characters"},
+        {"joint_vocabulary": True},
+        {"vocab_size": 9},
+        {"min_frequency": 4},
+        {"lowercase": True},
+        {"pad_id": 5},
+        {"source_eos": False},
+        {"source_bos": True},
+        {"max_length": 6},
+        {"pairs": PAIRS[1:]},
     ],
-)  # fmt: skip
+)
 def test_whatever_matters_makes_another_entry(tmp_path: Path, options: dict[str, Any]) -> None:
     first = prepare(config_in(tmp_path))
     other = prepare(config_in(tmp_path, **options))
@@ -51,10 +59,16 @@ def test_whatever_matters_makes_another_entry(tmp_path: Path, options: dict[str,
 @pytest.mark.parametrize(
     "name",
     [
-        "manifest.json", "report.json", "source_tokenizer.json", "train.source.ids", "train.target.offsets", "train.corpus",
-        "valid.target.txt", "valid.source.text_offsets",
+        "manifest.json",
+        "report.json",
+        "source_tokenizer.json",
+        "train.source.ids",
+        "train.target.offsets",
+        "train.corpus",
+        "valid.target.txt",
+        "valid.source.text_offsets",
     ],
-)  # fmt: skip
+)
 def test_a_damaged_entry_is_built_again(tmp_path: Path, name: str, harm: str) -> None:
     config = config_in(tmp_path)
     first = prepare(config)
@@ -203,6 +217,8 @@ def test_the_same_bytes_in_another_format_are_another_corpus(tmp_path: Path) -> 
     for name in ("pairs.tsv", "pairs.csv"):
         (tmp_path / name).write_text(rows, encoding="utf-8")
     options: dict[str, Any] = {"valid_pairs": 1, "cache_dir": str(tmp_path / "cache")}
-    as_tsv, as_csv = (prepare(DataConfig(train=(str(tmp_path / f"pairs.{suffix}"),), **options)) for suffix in ("tsv", "csv"))
+    as_tsv, as_csv = (
+        prepare(DataConfig(train=(str(tmp_path / f"pairs.{suffix}"),), **options)) for suffix in ("tsv", "csv")
+    )
     assert as_tsv.splits["train"].source_texts([0])[0].count(",") == 1
     assert as_csv.splits["train"].source_texts([0])[0].count(",") == 0

@@ -31,14 +31,18 @@ def corpora_in(folder: Path, **options: Any) -> DataConfig:
 
 def test_a_split_is_the_union_over_the_corpora(tmp_path: Path) -> None:
     corpus = prepare(corpora_in(tmp_path))
-    assert {name: np.bincount(split.corpus, minlength=3).tolist() for name, split in corpus.splits.items() if split.corpus is not None} == {
-        "train": [len(PAIRS), 21, 21], "valid": [len(PAIRS), 5, 5], "test": [0, 4, 4]
-    }  # fmt: skip
+    assert {
+        name: np.bincount(split.corpus, minlength=3).tolist()
+        for name, split in corpus.splits.items()
+        if split.corpus is not None
+    } == {"train": [len(PAIRS), 21, 21], "valid": [len(PAIRS), 5, 5], "test": [0, 4, 4]}
     for split in corpus.splits.values():
         assert split.corpus is not None
         assert split.corpus.dtype == np.uint16
         there, back = (np.flatnonzero(split.corpus == number) for number in (1, 2))
-        assert split.source_texts(there) == split.target_texts(back), "of one text in both directions the same lines are drawn"
+        assert split.source_texts(there) == split.target_texts(back), (
+            "of one text in both directions the same lines are drawn"
+        )
         assert all(text.startswith("s") for text in split.source_texts(there))
     first = prepare(config_in(tmp_path)).splits["train"]
     assert corpus.splits["train"].source_texts(range(len(PAIRS))) == first.source_texts()
@@ -54,7 +58,9 @@ def test_copies_are_found_across_corpora(tmp_path: Path) -> None:
 def test_weights_are_not_part_of_what_is_prepared(tmp_path: Path) -> None:
     config = corpora_in(tmp_path)
     first = prepare(config)
-    weighted = dataclasses.replace(config, weight=0.5, more=tuple(dataclasses.replace(corpus, weight=3.0) for corpus in config.more))
+    weighted = dataclasses.replace(
+        config, weight=0.5, more=tuple(dataclasses.replace(corpus, weight=3.0) for corpus in config.more)
+    )
     assert prepare(weighted, fail_if_called).directory == first.directory
     assert prepare(dataclasses.replace(config, more=config.more[::-1])).directory != first.directory
 
@@ -66,7 +72,9 @@ def tagged_in(folder: Path, **options: Any) -> DataConfig:
     return dataclasses.replace(german, source_tag="<2de>", more=(CorpusConfig(train=(french,), source_tag="<2fr>"),))
 
 
-@pytest.mark.parametrize("options", [{}, {"joint_vocabulary": True}, {"source_bos": True}, {"tokenizer": "bpe", "vocab_size": 30}])
+@pytest.mark.parametrize(
+    "options", [{}, {"joint_vocabulary": True}, {"source_bos": True}, {"tokenizer": "bpe", "vocab_size": 30}]
+)
 def test_tags_come_before_each_source_of_their_corpus(tmp_path: Path, options: dict[str, Any]) -> None:
     corpus = prepare(tagged_in(tmp_path, **options))
     tokenizer, train = corpus.source_tokenizer, corpus.splits["train"]
@@ -75,7 +83,9 @@ def test_tags_come_before_each_source_of_their_corpus(tmp_path: Path, options: d
     place = 1 if options.get("source_bos") else 0
     tags = [tokenizer.tokens(train.source(k))[place] for k in range(len(train))]
     assert tags == ["<2de>"] * 3 + ["<2fr>"] * 3
-    assert not any("<2" in token for k in range(len(train)) for token in corpus.target_tokenizer.tokens(train.target(k)))
+    assert not any(
+        "<2" in token for k in range(len(train)) for token in corpus.target_tokenizer.tokens(train.target(k))
+    )
     assert train.source_texts([0, 3]) == ["a b", "a b"], "the text is as it was read"
 
 
@@ -130,6 +140,8 @@ def test_a_dataset_counts_by_its_files(tmp_path: Path, dataset: Path) -> None:
 def test_a_dataset_without_validation_pairs_is_refused(tmp_path: Path, dataset: Path) -> None:
     (dataset / "validation.jsonl").unlink()
     config = DataConfig(dataset=str(dataset), cache_dir=str(tmp_path / "cache"))
-    with pytest.raises(CorpusError, match="received neither valid files nor valid_pairs, nor a dataset with a split of that name"):
+    with pytest.raises(
+        CorpusError, match="received neither valid files nor valid_pairs, nor a dataset with a split of that name"
+    ):
         prepare(config)
     assert len(prepare(dataclasses.replace(config, valid_pairs=2)).splits["valid"]) == 2

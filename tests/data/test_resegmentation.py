@@ -20,9 +20,14 @@ LARGE = Shape(rows=8, source_length=64, target_length=64)
 
 def data(folder: Path, **options: Any) -> DataConfig:
     return DataConfig(
-        phrasebook_pairs=120, valid_pairs=4, test_pairs=4, vocab_size=120, batch_tokens=512, cache_dir=str(folder),
+        phrasebook_pairs=120,
+        valid_pairs=4,
+        test_pairs=4,
+        vocab_size=120,
+        batch_tokens=512,
+        cache_dir=str(folder),
         **{"tokenizer": "bpe", "subword_sampling": 0.3, "max_length": 64} | options,
-    )  # fmt: skip
+    )
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,9 @@ def resegmentation(config: DataConfig, corpus: PreparedCorpus) -> Resegmentation
     return Resegmentation(corpus.splits["train"], corpus.source_tokenizer, corpus.target_tokenizer, config)
 
 
-def drawn(config: DataConfig, corpus: PreparedCorpus, seed: int, shape: Shape = LARGE) -> tuple[list[list[int]], list[list[int]]]:
+def drawn(
+    config: DataConfig, corpus: PreparedCorpus, seed: int, shape: Shape = LARGE
+) -> tuple[list[list[int]], list[list[int]]]:
     indices = np.arange(0, 40)
     pairs = resegmentation(config, corpus).draw(shape, indices, seed=(seed, 1))
     return [pairs.source(k).tolist() for k in range(40)], [pairs.target(k).tolist() for k in range(40)]
@@ -102,11 +109,20 @@ def test_a_side_without_subwords_stays_as_it_is(tmp_path: Path) -> None:
 def test_tags_stand_where_they_stood(tmp_path: Path) -> None:
     """Two corpora with tags of their own, one twice as often."""
     for name in ("one", "two"):
-        (tmp_path / f"{name}.tsv").write_text("".join(f"the {name} cat {k}\tdie {name} katze {k}\n" for k in range(30)), encoding="utf-8")
+        (tmp_path / f"{name}.tsv").write_text(
+            "".join(f"the {name} cat {k}\tdie {name} katze {k}\n" for k in range(30)), encoding="utf-8"
+        )
     config = DataConfig(
-        train=(str(tmp_path / "one.tsv"),), valid_pairs=2, source_tag="<one>", tokenizer="bpe", vocab_size=60, subword_sampling=0.5,
-        more=(CorpusConfig(train=(str(tmp_path / "two.tsv"),), source_tag="<two>", weight=2.0),), max_length=64, cache_dir=str(tmp_path),
-    )  # fmt: skip
+        train=(str(tmp_path / "one.tsv"),),
+        valid_pairs=2,
+        source_tag="<one>",
+        tokenizer="bpe",
+        vocab_size=60,
+        subword_sampling=0.5,
+        more=(CorpusConfig(train=(str(tmp_path / "two.tsv"),), source_tag="<two>", weight=2.0),),
+        max_length=64,
+        cache_dir=str(tmp_path),
+    )
     corpus = prepare(config)
     train, tokenizer = corpus.splits["train"], corpus.source_tokenizer
     indices = np.arange(len(train))[::-1].copy()

@@ -1,4 +1,5 @@
-"""Streamed corpora: which pairs are whose, what is kept of them, reading on from any shard, and what is said when that fails."""
+"""Streamed corpora: which pairs are whose, what is kept of them, reading on from any shard, and what is said when that
+fails."""
 
 from __future__ import annotations
 
@@ -54,9 +55,16 @@ def write(path: Path, pairs: list[Any]) -> None:
 def streamed(folder: Path, **options: Any) -> DataConfig:
     """The dataset at folder/data, read 10 pairs at a time."""
     usual = {
-        "dataset": str(folder / "data"), "source_language": "en", "target_language": "de", "streaming": True, "stream_pairs": SHARD,
-        "tokenizer": "whitespace", "max_unknown": 1.0, "max_length": 16, "cache_dir": str(folder / "cache"),
-    }  # fmt: skip
+        "dataset": str(folder / "data"),
+        "source_language": "en",
+        "target_language": "de",
+        "streaming": True,
+        "stream_pairs": SHARD,
+        "tokenizer": "whitespace",
+        "max_unknown": 1.0,
+        "max_length": 16,
+        "cache_dir": str(folder / "cache"),
+    }
     return DataConfig(**usual | options)
 
 
@@ -66,7 +74,11 @@ def stream_of(config: DataConfig, corpus: PreparedCorpus, log: Any = lambda line
 
 
 def ids_of(shards: list[Shard]) -> list[tuple[list[int], list[int]]]:
-    return [(shard.pairs.source(k).tolist(), shard.pairs.target(k).tolist()) for shard in shards for k in range(len(shard.pairs))]
+    return [
+        (shard.pairs.source(k).tolist(), shard.pairs.target(k).tolist())
+        for shard in shards
+        for k in range(len(shard.pairs))
+    ]
 
 
 def encoded(corpus: PreparedCorpus, pairs: list[Pair]) -> list[tuple[list[int], list[int]]]:
@@ -109,7 +121,10 @@ def test_no_training_text_is_kept(tmp_path: Path) -> None:
     assert (corpus.directory / "train.lengths").stat().st_size == SHARD * 2 * 4
     assert corpus.beginning is not None
     sources, targets = zip(*encoded(corpus, pairs_of("train", SHARD)), strict=True)
-    assert [lengths.tolist() for lengths in corpus.beginning.lengths] == [list(map(len, sources)), list(map(len, targets))]
+    assert [lengths.tolist() for lengths in corpus.beginning.lengths] == [
+        list(map(len, sources)),
+        list(map(len, targets)),
+    ]
     assert not list((tmp_path / "library").rglob("*.arrow")), "nor does the library keep a copy"
     lines = corpus.report.lines()
     assert "train is a stream: what is said of it holds for its first 10 pairs; its length is unknown" in lines
@@ -146,11 +161,16 @@ def test_what_is_dropped_is_counted_in_every_shard(tmp_path: Path) -> None:
     config = streamed(tmp_path, max_length_ratio=5.0)
     corpus = prepare(config)
     reports = [shard.report for shard in stream_of(config, corpus).shards()]
-    assert [(r.read, r.empty, r.too_long, r.unequal, r.kept) for r in reports] == [(10, 0, 0, 0, 10), (10, 2, 1, 0, 7), (5, 0, 0, 1, 4)]
+    assert [(r.read, r.empty, r.too_long, r.unequal, r.kept) for r in reports] == [
+        (10, 0, 0, 0, 10),
+        (10, 2, 1, 0, 7),
+        (5, 0, 0, 1, 4),
+    ]
 
 
 def breaking(monkeypatch: pytest.MonkeyPatch, after: list[int]) -> None:
-    """Each attempt to read the stream ends with a lost connection after so many pairs; those after the last of them don't."""
+    """Each attempt to read the stream ends with a lost connection after so many pairs; those after the last of them
+    don't."""
     whole = StreamedPairs.pairs_from
 
     def pairs_from(self: StreamedPairs, start: int) -> Iterator[Pair]:
@@ -174,7 +194,9 @@ def test_a_lost_connection_is_tried_again(tmp_path: Path, monkeypatch: pytest.Mo
     again = list(stream_of(config, corpus, lines.append).shards())
     assert ids_of(again) == ids_of(whole)
     assert [shard.report for shard in again] == [shard.report for shard in whole]
-    assert lines == [f"dataset: expected more; received ConnectionError. Trying again in 0 s ({k} of 2)." for k in (1, 1, 2)]
+    assert lines == [
+        f"dataset: expected more; received ConnectionError. Trying again in 0 s ({k} of 2)." for k in (1, 1, 2)
+    ]
 
 
 def test_after_the_last_attempt_the_error_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +224,8 @@ def test_an_error_of_the_library_becomes_a_line(tmp_path: Path) -> None:
 
 
 def test_the_version_that_was_prepared_is_the_one_that_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a dataset on the Hub, here a stand-in for one: only its name is hashed, and its newest version may be another tomorrow."""
+    """Of a dataset on the Hub, here a stand-in for one: only its name is hashed, and its newest version may be another
+    tomorrow."""
     import datasets
 
     write(tmp_path / "data" / "train.jsonl", pairs_of("train", TRAIN))
@@ -237,18 +260,28 @@ def test_another_text_is_another_corpus(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pairs", "options", "expected"),
     [
-        (pairs_of("train", 5), {"valid_pairs": 3, "test_pairs": 2}, "expected training pairs, valid_pairs=3 and test_pairs=2; received 5"),
+        (
+            pairs_of("train", 5),
+            {"valid_pairs": 3, "test_pairs": 2},
+            "expected training pairs, valid_pairs=3 and test_pairs=2; received 5",
+        ),
         (
             [("", "x"), ("x", " ")] * TRAIN,
             {"valid_pairs": 3},
             "train: expected pairs of non-empty sentences .* received 10 pairs, 10 with an empty side",
         ),
         (pairs_of("train", TRAIN), {}, "valid: expected validation pairs"),
-        (pairs_of("train", TRAIN), {"train_split": "trian"}, r"expected train_split to be one of train; received 'trian'\. Did you mean"),
+        (
+            pairs_of("train", TRAIN),
+            {"train_split": "trian"},
+            r"expected train_split to be one of train; received 'trian'\. Did you mean",
+        ),
         (pairs_of("train", TRAIN), {"valid_pairs": 3, "source_column": "fr"}, "expected the column 'fr'"),
     ],
 )
-def test_what_cannot_be_prepared_is_refused(tmp_path: Path, pairs: list[Pair], options: dict[str, Any], expected: str) -> None:
+def test_what_cannot_be_prepared_is_refused(
+    tmp_path: Path, pairs: list[Pair], options: dict[str, Any], expected: str
+) -> None:
     write(tmp_path / "data" / "train.jsonl", pairs)
     with pytest.raises(CorpusError, match=expected):
         prepare(streamed(tmp_path, **options))
@@ -259,11 +292,20 @@ def test_what_cannot_be_prepared_is_refused(tmp_path: Path, pairs: list[Pair], o
     [
         ({"dataset": ""}, "dataset must be set with streaming"),
         ({"train": ("a.tsv",)}, r"dataset must be set with streaming, and train be empty; received .* and \['a.tsv'\]"),
-        ({"more": (CorpusConfig(train=("a.tsv",)),)}, "more must be empty with streaming, which reads one corpus; received 1 further"),
+        (
+            {"more": (CorpusConfig(train=("a.tsv",)),)},
+            "more must be empty with streaming, which reads one corpus; received 1 further",
+        ),
         ({"drop_duplicates": True}, "drop_duplicates and drop_overlap must be false"),
         ({"weight": 2.0}, "weight must be 1 with streaming, which reads one corpus; received 2.0"),
-        ({"tokenizer": "bpe", "vocab_size": 50, "subword_sampling": 0.1}, "subword_sampling must be 0 with streaming; received 0.1"),
-        ({"train_split": "train[:100]"}, r"train_split must be a whole split with streaming .*; received 'train\[:100\]'"),
+        (
+            {"tokenizer": "bpe", "vocab_size": 50, "subword_sampling": 0.1},
+            "subword_sampling must be 0 with streaming; received 0.1",
+        ),
+        (
+            {"train_split": "train[:100]"},
+            r"train_split must be a whole split with streaming .*; received 'train\[:100\]'",
+        ),
     ],
 )
 def test_options_that_a_stream_cannot_have_are_refused(tmp_path: Path, options: dict[str, Any], expected: str) -> None:

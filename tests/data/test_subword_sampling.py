@@ -44,9 +44,18 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
     for kind in SUBWORDS:
         model = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(CORPUS), model_writer=model, model_type=kind, vocab_size=40, hard_vocab_limit=False, pad_id=0, unk_id=1,
-            bos_id=2, eos_id=3, minloglevel=2, num_threads=1,
-        )  # fmt: skip
+            sentence_iterator=iter(CORPUS),
+            model_writer=model,
+            model_type=kind,
+            vocab_size=40,
+            hard_vocab_limit=False,
+            pad_id=0,
+            unk_id=1,
+            bos_id=2,
+            eos_id=3,
+            minloglevel=2,
+            num_threads=1,
+        )
         path = tmp_path_factory.mktemp("models") / f"{kind}.model"
         path.write_bytes(model.getvalue())
         loaded[kind] = load_tokenizer(path, kind=kind, specials=SPECIALS)
@@ -57,8 +66,11 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
 
 
 def bpe_dropout(pieces: tuple[str, ...], merges: list[tuple[str, str]], dropped: float) -> dict[tuple[str, ...], float]:
-    """The probability of each segmentation: at each step every candidate is left out or not, and the first that is left merges."""
-    candidates = sorted((merges.index(pair), place) for place, pair in enumerate(itertools.pairwise(pieces)) if pair in merges)
+    """The probability of each segmentation: at each step every candidate is left out or not, and the first that is left
+    merges."""
+    candidates = sorted(
+        (merges.index(pair), place) for place, pair in enumerate(itertools.pairwise(pieces)) if pair in merges
+    )
     if not candidates:
         return {pieces: 1.0}
     found: Counter[tuple[str, ...]] = Counter()
@@ -83,7 +95,9 @@ def segmentations(text: str, pieces: set[str]) -> Iterator[tuple[str, ...]]:
 
 
 def unigram(text: str, scores: dict[str, float], exponent: float) -> dict[tuple[str, ...], float]:
-    weights = {found: math.exp(exponent * sum(scores[piece] for piece in found)) for found in segmentations(text, set(scores))}
+    weights = {
+        found: math.exp(exponent * sum(scores[piece] for piece in found)) for found in segmentations(text, set(scores))
+    }
     return {found: weight / sum(weights.values()) for found, weight in weights.items()}
 
 
@@ -100,7 +114,9 @@ def chi_square_agrees(drawn: Counter[tuple[str, ...]], expected: dict[tuple[str,
     return statistic < freedom + 4.0 * math.sqrt(2.0 * freedom) + 4.0
 
 
-def drawn_segmentations(tokenizer: Tokenizer, strength: float, word: str = WORD, count: int = 20_000) -> Counter[tuple[str, ...]]:
+def drawn_segmentations(
+    tokenizer: Tokenizer, strength: float, word: str = WORD, count: int = 20_000
+) -> Counter[tuple[str, ...]]:
     rows = tokenizer.sample_encode([" ".join([word] * 5)] * (count // 5), seed=7, strength=strength)
     found: Counter[tuple[str, ...]] = Counter()
     for row in rows:
@@ -128,7 +144,9 @@ def test_bpe_is_drawn_by_dropping_merges(dropped: float) -> None:
     assert len(expected) > 5
     assert sum(expected.values()) == pytest.approx(1.0)
     assert chi_square_agrees(drawn_segmentations(tokenizer, dropped), expected)
-    assert not chi_square_agrees(drawn_segmentations(tokenizer, dropped * 0.9), expected), "the comparison sees a difference"
+    assert not chi_square_agrees(drawn_segmentations(tokenizer, dropped * 0.9), expected), (
+        "the comparison sees a difference"
+    )
 
 
 @pytest.mark.parametrize("exponent", [0.1, 0.5, 1.0])
@@ -137,7 +155,9 @@ def test_unigram_is_drawn_by_the_power_of_its_probability(exponent: float) -> No
     expected = unigram("▁" + WORD, scores_of(tokenizer), exponent)
     assert len(expected) > 5
     assert chi_square_agrees(drawn_segmentations(tokenizer, exponent), expected)
-    assert not chi_square_agrees(drawn_segmentations(tokenizer, exponent + 0.1), expected), "the comparison sees a difference"
+    assert not chi_square_agrees(drawn_segmentations(tokenizer, exponent + 0.1), expected), (
+        "the comparison sees a difference"
+    )
 
 
 def test_files_of_sentencepiece_are_drawn_from_in_the_same_way(models: dict[str, Tokenizer]) -> None:
@@ -193,7 +213,9 @@ def test_sampling_leaves_the_text_alone(sentences: list[str], seed: int, strengt
 @settings(deadline=None)
 def test_sampling_leaves_the_text_of_given_models_alone(models: dict[str, Tokenizer], sentences: list[str]) -> None:
     for tokenizer in models.values():
-        assert tokenizer.decode(tokenizer.sample_encode(sentences, seed=1, strength=0.5)) == tokenizer.decode(tokenizer.encode(sentences))
+        assert tokenizer.decode(tokenizer.sample_encode(sentences, seed=1, strength=0.5)) == tokenizer.decode(
+            tokenizer.encode(sentences)
+        )
 
 
 @given(st.text(ALPHABET + "Ω", max_size=30))
@@ -205,7 +227,9 @@ def test_next_to_no_randomness_gives_the_best_segmentation(text: str) -> None:
     scores = scores_of(TOKENIZERS["unigram"])
     sharp = TOKENIZERS["unigram"].sample_encode([text], seed=0, strength=1e6)
     if "Ω" not in text:  # ties are broken otherwise
-        value = [sum(scores[piece] for piece in TOKENIZERS["unigram"].tokens(ids[0])) for ids in (sharp, encoded["unigram"])]
+        value = [
+            sum(scores[piece] for piece in TOKENIZERS["unigram"].tokens(ids[0])) for ids in (sharp, encoded["unigram"])
+        ]
         assert value[0] == pytest.approx(value[1])
     assert [ids.count(1) for ids in sharp] == [ids.count(1) for ids in encoded["unigram"]]
 
@@ -240,7 +264,8 @@ def test_sampling_is_the_same_in_every_process() -> None:
     runs = [
         subprocess.run(
             [sys.executable, "-c", SCRIPT],
-            env=os.environ | {"PYTHONPATH": ":".join([here, *sys.path]), "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads},
+            env=os.environ
+            | {"PYTHONPATH": ":".join([here, *sys.path]), "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads},
             capture_output=True,
             check=True,
         ).stdout

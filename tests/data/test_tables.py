@@ -62,7 +62,9 @@ def refusal(path: str, **columns: str) -> str:
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 FORMATS: dict[str, Callable[[Pairs], bytes]] = {
     "a.csv": lambda pairs: as_csv([("id", "source", "target"), *((k, *pair) for k, pair in enumerate(pairs))]),
-    "b.csv": lambda pairs: as_csv([("target", "source"), *((b, a) for a, b in pairs)], quoting=csv.QUOTE_ALL, lineterminator="\n"),
+    "b.csv": lambda pairs: as_csv(
+        [("target", "source"), *((b, a) for a, b in pairs)], quoting=csv.QUOTE_ALL, lineterminator="\n"
+    ),
     "a.jsonl": lambda pairs: as_jsonl([{"source": a, "target": b} for a, b in pairs]),
     "b.ndjson": lambda pairs: as_jsonl([{"id": 1, "target": b, "source": a} for a, b in pairs], ensure_ascii=False),
     "a.parquet": lambda pairs: as_parquet([{"id": 1, "source": a, "target": b} for a, b in pairs]),
@@ -70,10 +72,14 @@ FORMATS: dict[str, Callable[[Pairs], bytes]] = {
 
 
 @settings(max_examples=60, deadline=None)  # importing pyarrow takes a while
-@given(pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=6), name=st.sampled_from(list(FORMATS)), packed=st.booleans())
+@given(
+    pairs=st.lists(st.tuples(texts, texts), min_size=1, max_size=6),
+    name=st.sampled_from(list(FORMATS)),
+    packed=st.booleans(),
+)
 def test_every_format_gives_the_pairs_that_were_written(
     tmp_path_factory: pytest.TempPathFactory, pairs: Pairs, name: str, packed: bool
-) -> None:  # fmt: skip
+) -> None:
     data = FORMATS[name](pairs)
     packed = packed and not name.endswith("parquet")
     path = write(tmp_path_factory.mktemp("tables"), name + ".gz" * packed, gzip.compress(data) if packed else data)
@@ -94,7 +100,9 @@ def test_nested_columns_are_named_with_dots(tmp_path: Path, name: str) -> None:
 def test_a_first_row_of_known_or_configured_names_is_a_header(tmp_path: Path, separator: str) -> None:
     def table(*rows: str) -> str:
         return write(
-            tmp_path, "table.csv" if separator == "," else "table.tsv", "".join(row.replace(",", separator) + "\n" for row in rows)
+            tmp_path,
+            "table.csv" if separator == "," else "table.tsv",
+            "".join(row.replace(",", separator) + "\n" for row in rows),
         )
 
     two = [("en", "de"), ("a", "b")]
@@ -105,7 +113,9 @@ def test_a_first_row_of_known_or_configured_names_is_a_header(tmp_path: Path, se
     assert pairs_of(table("x,target,source", "1,b,a")) == [("a", "b")]
     assert pairs_of(table("x,y,z", "1,b,a"), source_column="z", target_column="y") == [("a", "b")]
     assert pairs_of(table("x,y,target", "1,a,b"), source_column="y") == [("a", "b")]
-    assert pairs_of(table("source,en,target", "1,a,b"), source_column="en") == [("a", "b")], "the configured name comes first"
+    assert pairs_of(table("source,en,target", "1,a,b"), source_column="en") == [("a", "b")], (
+        "the configured name comes first"
+    )
 
 
 def test_the_index_column_that_pandas_leaves_unnamed_is_not_chosen(tmp_path: Path) -> None:
@@ -123,7 +133,11 @@ def test_a_large_table_is_never_in_memory(tmp_path: Path, name: str) -> None:
     if name == "table.tsv":
         data = "".join(f"{a}\t{b}\n" for a, b in pairs).encode()
     else:
-        data = {"table.csv": FORMATS["b.csv"], "table.jsonl": FORMATS["a.jsonl"], "table.parquet": FORMATS["a.parquet"]}[name](pairs)
+        data = {
+            "table.csv": FORMATS["b.csv"],
+            "table.jsonl": FORMATS["a.jsonl"],
+            "table.parquet": FORMATS["a.parquet"],
+        }[name](pairs)
     path = write(tmp_path, name, data)
     del pairs, data
     next(iter(FilePairs((path,))))  # what importing costs
@@ -149,7 +163,10 @@ def test_a_large_table_is_never_in_memory(tmp_path: Path, name: str) -> None:
 def test_unknown_columns_are_refused_with_those_there_are(tmp_path: Path, name: str, content: bytes) -> None:
     path = write(tmp_path, name, content)
     message = refusal(path, source_column="englisch", target_column="german")
-    assert "expected the column 'englisch' (source_column); received the columns english, german. Did you mean 'english'?" in message
+    assert (
+        "expected the column 'englisch' (source_column); received the columns english, german. Did you mean 'english'?"
+        in message
+    )
     message = refusal(path, source_column="english", target_column="zz")
     assert "expected the column 'zz' (target_column)" in message
     assert "Set target_column to one of them" in message
@@ -184,10 +201,22 @@ def test_a_json_line_is_an_object_with_text(tmp_path: Path, line: str, expected:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        ('source,target\n"a\nb",c\nd\n', "table.csv:4: expected the header's 2 columns; received one column (no comma) 'd'"),
-        ("a,b\nc,d,e\n", "table.csv:2: expected two columns, source and target, separated by a comma; received 3 columns"),
-        ("a,b\n\nc,d\n", "table.csv:2: expected two columns, source and target, separated by a comma; received an empty line"),
-        ('a,b\n"c,d\ne,f\n', "table.csv:2: expected a row of CSV; received text that can't be read as one (unexpected end of data)"),
+        (
+            'source,target\n"a\nb",c\nd\n',
+            "table.csv:4: expected the header's 2 columns; received one column (no comma) 'd'",
+        ),
+        (
+            "a,b\nc,d,e\n",
+            "table.csv:2: expected two columns, source and target, separated by a comma; received 3 columns",
+        ),
+        (
+            "a,b\n\nc,d\n",
+            "table.csv:2: expected two columns, source and target, separated by a comma; received an empty line",
+        ),
+        (
+            'a,b\n"c,d\ne,f\n',
+            "table.csv:2: expected a row of CSV; received text that can't be read as one (unexpected end of data)",
+        ),
         ('a,b\n"c" x,d\n', "table.csv:2: expected a row of CSV"),
         (b"a,b\nc,\xff\n", "table.csv:2: expected UTF-8 text; received byte 0xff at byte 3"),
         ("", "table.csv: expected at least one sentence pair; received none"),
@@ -201,7 +230,12 @@ def test_damaged_csv_is_refused_with_its_line(tmp_path: Path, content: str | byt
 def test_damaged_parquet_is_refused(tmp_path: Path) -> None:
     rows = [{"source": "a", "target": "b"} for _ in range(20_000)]
     whole = as_parquet(rows)
-    for name, content in (("cut", whole[:-100]), ("text", b"source,target\na,b\n"), ("empty", b""), ("flipped", b"PAR1" + whole[40:])):
+    for name, content in (
+        ("cut", whole[:-100]),
+        ("text", b"source,target\na,b\n"),
+        ("empty", b""),
+        ("flipped", b"PAR1" + whole[40:]),
+    ):
         message = refusal(write(tmp_path, f"{name}.parquet", content))
         assert f"{name}.parquet: expected a whole Parquet file; received one that can't be read" in message
     assert "Unpack it" in refusal(write(tmp_path, "table.parquet.gz", gzip.compress(whole)))
@@ -221,7 +255,9 @@ def test_parquet_values_are_text(tmp_path: Path) -> None:
     assert "expected text in the column 'source'; received values of type int64" in refusal(numbers)
     latin = pyarrow.table({"source": pyarrow.array([b"a", b"na\xefve"]).view(pyarrow.string()), "target": ["b", "c"]})
     parquet.write_table(latin, tmp_path / "latin.parquet")
-    assert "latin.parquet: row 2: expected UTF-8 text in the column 'source'" in refusal(str(tmp_path / "latin.parquet"))
+    assert "latin.parquet: row 2: expected UTF-8 text in the column 'source'" in refusal(
+        str(tmp_path / "latin.parquet")
+    )
 
 
 def test_tables_are_not_parallel_files(tmp_path: Path) -> None:

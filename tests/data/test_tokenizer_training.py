@@ -25,7 +25,9 @@ from jax_transformer.data.tokenizers.word_counts import count_words, split_words
 
 SPECIALS = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 MULTI30K = Path(os.environ.get("JAX_TRANSFORMER_SHARED", "/nowhere")) / "data" / "multi30k"
-NEEDS_MULTI30K = pytest.mark.skipif(not MULTI30K.is_dir(), reason="JAX_TRANSFORMER_SHARED names no folder with data/multi30k")
+NEEDS_MULTI30K = pytest.mark.skipif(
+    not MULTI30K.is_dir(), reason="JAX_TRANSFORMER_SHARED names no folder with data/multi30k"
+)
 SUBWORDS: tuple[Kind, ...] = ("bpe", "unigram")
 
 
@@ -48,13 +50,17 @@ def test_an_iterator_gives_what_a_list_gives(kind: Kind) -> None:
     sentences = list(generated(200))
     size = 120 if kind in SUBWORDS else 0
     expected = train_tokenizer(sentences, kind=kind, specials=SPECIALS, vocab_size=size)
-    assert train_tokenizer(iter(sentences), kind=kind, specials=SPECIALS, vocab_size=size).to_json() == expected.to_json()
+    assert (
+        train_tokenizer(iter(sentences), kind=kind, specials=SPECIALS, vocab_size=size).to_json() == expected.to_json()
+    )
 
 
 @pytest.mark.parametrize("kind", SUBWORDS)
 def test_the_order_of_the_sentences_makes_no_difference(kind: Kind) -> None:
     sentences = list(generated(200))
-    one, other = (train_tokenizer(s, kind=kind, specials=SPECIALS, vocab_size=120).to_json() for s in (sentences, sentences[::-1]))
+    one, other = (
+        train_tokenizer(s, kind=kind, specials=SPECIALS, vocab_size=120).to_json() for s in (sentences, sentences[::-1])
+    )
     assert one == other
 
 
@@ -149,15 +155,21 @@ def test_unigram_encodes_as_sentencepiece_does(language: str, monkeypatch: pytes
     sentences = lines(f"train.{language}")
     tokenizer = train_tokenizer(sentences, kind="unigram", specials=SPECIALS, vocab_size=4000)
     assert tokenizer.decode(tokenizer.encode(sentences)) == sentences
-    texts = [text for text in [*sentences, *lines(f"test_2016_flickr.{language}")] if not set(text) & SENTENCEPIECE_RESERVED]
+    texts = [
+        text for text in [*sentences, *lines(f"test_2016_flickr.{language}")] if not set(text) & SENTENCEPIECE_RESERVED
+    ]
     assert len(texts) > 29_900
     processor = sentencepiece.SentencePieceProcessor(model_proto=trained[0])
     theirs = processor.encode(["▁" + text.replace(" ", "▁") for text in texts])
     our_ids = {token: index for index, token in enumerate(tokenizer.tokens(range(tokenizer.vocab_size)))}
     renumbered = [our_ids[processor.id_to_piece(index)] for index in range(len(processor))]
-    pairs = [(ours, [renumbered[index] for index in ids]) for ours, ids in zip(tokenizer.encode(texts), theirs, strict=True)]
+    pairs = [
+        (ours, [renumbered[index] for index in ids]) for ours, ids in zip(tokenizer.encode(texts), theirs, strict=True)
+    ]
     differing = [(first, second) for first, second in pairs if first != second]
-    assert all(sorted(first) == sorted(second) for first, second in differing), "only pieces in another order, equally likely: 00 0 or 0 00"
+    assert all(sorted(first) == sorted(second) for first, second in differing), (
+        "only pieces in another order, equally likely: 00 0 or 0 00"
+    )
     assert len(differing) <= 2, "which the rounding decides, in sentencepiece by all that stands before"
 
 
@@ -171,9 +183,10 @@ with gzip.open(sys.argv[1], "rt", encoding="utf-8") as file:
     sentences = file.read().split("\\n")[:4000]
 for kind in ("words", "whitespace", "characters", "bpe", "unigram"):
     options = dict(vocab_size=1500) if kind in ("bpe", "unigram") else {}
-    tokenizer = train_tokenizer(sentences, kind=kind, specials=SpecialIds(0, 1, 2, 3), normalization="nfkc", tags=["<2de>"], **options)
+    specials, tag = SpecialIds(0, 1, 2, 3), "<2de>"
+    tokenizer = train_tokenizer(sentences, kind=kind, specials=specials, normalization="nfkc", tags=[tag], **options)
     drawn = tokenizer.sample_encode(sentences, seed=(1, 2), strength=0.1) if options else []
-    print(kind, hashlib.sha256(tokenizer.to_json().encode()).hexdigest(), hashlib.sha256(str(drawn).encode()).hexdigest())
+    print(kind, *(hashlib.sha256(text.encode()).hexdigest() for text in (tokenizer.to_json(), str(drawn))))
 """
 
 
@@ -181,7 +194,11 @@ for kind in ("words", "whitespace", "characters", "bpe", "unigram"):
 def test_real_text_gives_the_same_bytes_in_every_process() -> None:
     outputs = []
     for seed, threads in (("1", "1"), ("2", "4")):
-        environment = os.environ | {"PYTHONPATH": ":".join(sys.path), "PYTHONHASHSEED": seed, "RAYON_NUM_THREADS": threads}
+        environment = os.environ | {
+            "PYTHONPATH": ":".join(sys.path),
+            "PYTHONHASHSEED": seed,
+            "RAYON_NUM_THREADS": threads,
+        }
         command = [sys.executable, "-c", SCRIPT, str(MULTI30K / "train.de.gz")]
         outputs.append(subprocess.run(command, env=environment, capture_output=True, check=True, text=True).stdout)
     assert len(outputs[0].splitlines()) == 5
@@ -195,7 +212,11 @@ def test_real_text_gives_the_same_bytes_in_every_process() -> None:
 def german() -> Tokenizer:
     pytest.importorskip("spacy", reason="spaCy isn't installed")
     return train_tokenizer(
-        ["Der Hund, z.B. ein Dackel, bellt (laut).", "Das geht's!  Ja?"], kind="spacy", specials=SPECIALS, language="de", tags=["<2en>"]
+        ["Der Hund, z.B. ein Dackel, bellt (laut).", "Das geht's!  Ja?"],
+        kind="spacy",
+        specials=SPECIALS,
+        language="de",
+        tags=["<2en>"],
     )
 
 
@@ -204,9 +225,13 @@ def test_spacy_splits_by_the_rules_of_its_language(german: Tokenizer) -> None:
     assert german.tokens(ids) == ["Der", "Dackel", ",", "z.B.", ",", "bellt", "."]
     assert german.decode([ids]) == ["Der Dackel, z.B., bellt."]
     assert german.decode(german.encode(["Ein  Hund (laut)"])) == ["<unk> Hund (laut)"]
-    english = train_tokenizer(["I don't know, it's z.B. here (and there)."], kind="spacy", specials=SPECIALS, language="en")
+    english = train_tokenizer(
+        ["I don't know, it's z.B. here (and there)."], kind="spacy", specials=SPECIALS, language="en"
+    )
     assert english.tokens(english.encode(["don't it's"])[0]) == ["do", "n't", "it", "'s"]
-    assert english.decode(english.encode(["I don't know, it's here (and there)."])) == ["I don't know, it's here (and there)."]
+    assert english.decode(english.encode(["I don't know, it's here (and there)."])) == [
+        "I don't know, it's here (and there)."
+    ]
 
 
 def test_spacy_orders_and_bounds_its_vocabulary() -> None:
@@ -214,7 +239,10 @@ def test_spacy_orders_and_bounds_its_vocabulary() -> None:
     sentences = ["b b b a a c", "c d"]
     whole = train_tokenizer(sentences, kind="spacy", specials=SPECIALS, language="en")
     assert whole.tokens(range(whole.vocab_size)) == ["<pad>", "<unk>", "<bos>", "<eos>", "b", "a", "c", "d"]
-    assert train_tokenizer(sentences, kind="spacy", specials=SPECIALS, language="en", vocab_size=6).tokens([4, 5]) == ["b", "a"]
+    assert train_tokenizer(sentences, kind="spacy", specials=SPECIALS, language="en", vocab_size=6).tokens([4, 5]) == [
+        "b",
+        "a",
+    ]
     assert train_tokenizer(sentences, kind="spacy", specials=SPECIALS, language="en", min_frequency=2).vocab_size == 7
 
 
@@ -222,16 +250,23 @@ def test_spacy_of_another_version_is_told(german: Tokenizer) -> None:
     text = re.sub('"spacy_version": "[^"]*"', '"spacy_version": "2.1.9"', german.to_json())
     older = Tokenizer.from_json(text)
     assert older.decode([[4, 5]]) == german.decode([[4, 5]]), "without loading spaCy"
-    with pytest.warns(UserWarning, match=r"tokenizer: expected spaCy 2\.1, with which this vocabulary was made; received 3\."):
+    with pytest.warns(
+        UserWarning, match=r"tokenizer: expected spaCy 2\.1, with which this vocabulary was made; received 3\."
+    ):
         older.encode(["Der Hund"])
     assert older.to_json() == text, "the version stays that of the vocabulary"
     patched = re.sub(r'"spacy_version": "(\d+\.\d+)[^"]*"', r'"spacy_version": "\1.999"', german.to_json())
-    assert Tokenizer.from_json(patched).encode(["Der Hund"]) == german.encode(["Der Hund"]), "a patch release makes no difference"
+    assert Tokenizer.from_json(patched).encode(["Der Hund"]) == german.encode(["Der Hund"]), (
+        "a patch release makes no difference"
+    )
 
 
 def test_spacy_without_a_language_it_knows_is_refused() -> None:
     pytest.importorskip("spacy", reason="spaCy isn't installed")
-    for language, message in (("", "expected a code such as 'en'"), ("qq", "expected one whose rules spaCy has; received 'qq'")):
+    for language, message in (
+        ("", "expected a code such as 'en'"),
+        ("qq", "expected one whose rules spaCy has; received 'qq'"),
+    ):
         with pytest.raises(ValueError, match=f"language: {message}"):
             train_tokenizer(["a b"], kind="spacy", specials=SPECIALS, language=language)
 

@@ -30,7 +30,9 @@ CORPUS = [ALPHABET, "the cat saw the dog .", "the dog saw a cat !", "bad cab", "
 FORGED = "<eos> <bos> a <pad> x<eos>y <unk><unk>"
 
 
-def trained(kind: Kind, sentences: list[str] = CORPUS, specials: SpecialIds = SPECIALS, **options: int | bool) -> Tokenizer:
+def trained(
+    kind: Kind, sentences: list[str] = CORPUS, specials: SpecialIds = SPECIALS, **options: int | bool
+) -> Tokenizer:
     vocab_size = int(options.pop("vocab_size", 60 if kind in SUBWORDS else 0))
     return train_tokenizer(sentences, kind=kind, specials=specials, vocab_size=vocab_size, language="en", **options)  # type: ignore[arg-type]
 
@@ -69,7 +71,11 @@ def test_subwords_lose_only_their_own_space_mark(kind: Kind) -> None:
     ("text", "tokens", "decoded"),
     [
         ("I don't know.", ["I", "don't", "know", "."], "I don't know."),
-        ("A well-known (old) man,right?", ["A", "well-known", "(", "old", ")", "man", ",", "right", "?"], "A well-known (old) man, right?"),
+        (
+            "A well-known (old) man,right?",
+            ["A", "well-known", "(", "old", ")", "man", ",", "right", "?"],
+            "A well-known (old) man, right?",
+        ),
         ("it’s 3.14 or 1,000!", ["it’s", "3.14", "or", "1,000", "!"], "it’s 3.14 or 1,000!"),
         ("No -- 'never'...", ["No", "-", "-", "'", "never", "'", ".", ".", "."], "No - - ' never '..."),
         ("two , pre-split : words ;", ["two", ",", "pre-split", ":", "words", ";"], "two, pre-split: words;"),
@@ -85,7 +91,15 @@ def test_words_split_off_punctuation(text: str, tokens: list[str], decoded: str)
 
 def test_bpe_pieces_stay_within_words() -> None:
     tokenizer = trained("bpe", ["dog. dog, don't 12a well-known"] * 50, vocab_size=80)
-    assert tokenizer.tokens(tokenizer.encode(["dog. don't 12a, dog"])[0]) == ["▁dog", ".", "▁don't", "▁12", "a", ",", "▁dog"]
+    assert tokenizer.tokens(tokenizer.encode(["dog. don't 12a, dog"])[0]) == [
+        "▁dog",
+        ".",
+        "▁don't",
+        "▁12",
+        "a",
+        ",",
+        "▁dog",
+    ]
 
 
 # --- ids
@@ -111,9 +125,16 @@ def test_ids_of_subwords_are_by_frequency_in_the_encoded_text_then_code_point(to
 @given(st.permutations(range(6)), st.booleans(), st.sampled_from(AVAILABLE))
 def test_specials_have_their_ids_and_the_rest_fills_the_gaps(ids: list[int], shared: bool, kind: Kind) -> None:
     specials = SpecialIds(pad=ids[1] if shared else ids[0], unk=ids[1], bos=ids[2], eos=ids[3])
-    size: dict[str, Any] = {"vocab_size": 60 - shared} if kind in SUBWORDS else {}  # room for as many pieces, with <pad> or without
+    size: dict[str, Any] = (
+        {"vocab_size": 60 - shared} if kind in SUBWORDS else {}
+    )  # room for as many pieces, with <pad> or without
     tokenizer = trained(kind, specials=specials, **size)
-    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == (specials.pad, ids[1], ids[2], ids[3])
+    assert (tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id) == (
+        specials.pad,
+        ids[1],
+        ids[2],
+        ids[3],
+    )
     tokens = tokenizer.tokens(range(tokenizer.vocab_size))
     assert len(set(tokens)) == len(tokens)
     assert [tokens[index] for index in ids[1:4]] == ["<unk>", "<bos>", "<eos>"]
@@ -233,7 +254,9 @@ def test_unknown_tags_are_refused() -> None:
     for tag in ("<2es>", "the", "<pad>", "<unk>"):
         with pytest.raises(ValueError, match=f"source tag: expected one of <2de>, <2fr>; received '{tag}'"):
             tagged.encode(["a cat"], tag)
-        with pytest.raises(ValueError, match=f"source tag: expected none, for this vocabulary has no tags; received '{tag}'"):
+        with pytest.raises(
+            ValueError, match=f"source tag: expected none, for this vocabulary has no tags; received '{tag}'"
+        ):
             trained("words").encode(["a cat"], tag)
 
 
@@ -281,7 +304,8 @@ def test_training_is_the_same_in_every_process() -> None:
         "words = ['%s%s%s' % (a, b, c) for a in 'abcdefgh' for b in 'xyzuv' for c in 'klmn']\n"
         "sentences = [' '.join(words[k::7]) for k in range(7)] * 3\n"
         f"for kind in {AVAILABLE}:\n"
-        "    print(train_tokenizer(sentences, kind=kind, specials=SpecialIds(0, 1, 2, 3), vocab_size=90, language='en').to_json())\n"
+        "    print(train_tokenizer(sentences, kind=kind, specials=SpecialIds(0, 1, 2, 3), vocab_size=90, "
+        "language='en').to_json())\n"
     )
     runs = [
         subprocess.Popen(
@@ -305,16 +329,36 @@ def test_training_is_the_same_in_every_process() -> None:
         ("morphemes", {}, "expected one of words, whitespace, characters, bpe, unigram, spacy; received 'morphemes'"),
         ("words", {"vocab_size": 4}, "expected more than the 4 special tokens; received 4"),
         ("bpe", {"vocab_size": 0}, "expected more than the 4 special tokens; received 0"),
-        ("bpe", {"vocab_size": 11}, "expected more than 11 for bpe, 4 special tokens and the 7 characters of the training text; received"),
-        ("unigram", {"vocab_size": 11}, "expected more than 11 for unigram, 4 special tokens and the 7 characters of the training text"),
-        ("words", {"tags": ["<2a>"], "vocab_size": 5}, "expected more than the 4 special tokens and 1 tags; received 5"),
-        ("words", {"tags": ["<2 a>"]}, "expected one token without spaces, and no special token's name, such as <2de>; received '<2 a>'"),
+        (
+            "bpe",
+            {"vocab_size": 11},
+            "expected more than 11 for bpe, 4 special tokens and the 7 characters of the training text; received",
+        ),
+        (
+            "unigram",
+            {"vocab_size": 11},
+            "expected more than 11 for unigram, 4 special tokens and the 7 characters of the training text",
+        ),
+        (
+            "words",
+            {"tags": ["<2a>"], "vocab_size": 5},
+            "expected more than the 4 special tokens and 1 tags; received 5",
+        ),
+        (
+            "words",
+            {"tags": ["<2 a>"]},
+            "expected one token without spaces, and no special token's name, such as <2de>; received '<2 a>'",
+        ),
         ("words", {"tags": ["</s>"]}, "no special token's name, such as <2de>; received '</s>'"),
         ("words", {"normalization": "nfd"}, "normalization: expected one of none, nfc, nfkc; received 'nfd'"),
         ("words", {"min_frequency": 9}, "expected a token seen 9 times or more; received none"),
-        ("words", {"specials": SpecialIds(0, 1, 2, 500)}, "expected ids below the vocabulary's size, 9; received {'<eos>': 500}"),
+        (
+            "words",
+            {"specials": SpecialIds(0, 1, 2, 500)},
+            "expected ids below the vocabulary's size, 9; received {'<eos>': 500}",
+        ),
     ],
-)  # fmt: skip
+)
 def test_impossible_vocabularies_are_refused(kind: Kind, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         trained(kind, ["ab cd ef", "ab f a"], **options)

@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Pipeline
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
-from jax_transformer.data.tokenizers import Kind, SpecialIds, Tokenizer, Words, load_tokenizer, train_tokenizer, words_of_ids, words_of_text
+from jax_transformer.data.tokenizers import (
+    Kind,
+    SpecialIds,
+    Tokenizer,
+    Words,
+    load_tokenizer,
+    train_tokenizer,
+    words_of_ids,
+    words_of_text,
+)
 from jax_transformer.data.tokenizers.words import NO_WORD
 
 SPECIALS = SpecialIds(pad=0, unk=1, bos=2, eos=3)
@@ -24,7 +33,9 @@ WORDS = ["Well,", "the", "old-dog", "didn't", "(really)", "see", "it!"]
 
 def trained(kind: Kind, **options: Any) -> Tokenizer:
     size = {"bpe": 70, "unigram": 60}.get(kind, 0)
-    return train_tokenizer(TEXTS, kind=kind, specials=SPECIALS, vocab_size=size, language="en", tags=["<2de>"], add_eos=True, **options)
+    return train_tokenizer(
+        TEXTS, kind=kind, specials=SPECIALS, vocab_size=size, language="en", tags=["<2de>"], add_eos=True, **options
+    )
 
 
 def given_file(path: Path, pipeline: Pipeline) -> Tokenizer:
@@ -59,16 +70,24 @@ def word_piece(path: Path) -> Tokenizer:
     pipeline = Pipeline(models.WordPiece(unk_token="<unk>"))
     pipeline.normalizer, pipeline.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     pipeline.decoder = decoders.WordPiece()
-    pipeline.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=70, special_tokens=NAMES, show_progress=False))
+    pipeline.train_from_iterator(
+        TEXTS, trainers.WordPieceTrainer(vocab_size=70, special_tokens=NAMES, show_progress=False)
+    )
     return given_file(path, pipeline)
 
 
 def sentencepiece_model(path: Path, **options: Any) -> Tokenizer:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXTS), model_writer=model, hard_vocab_limit=False, minloglevel=2, num_threads=1, pad_id=3,
-        control_symbols=["<2de>"], **{"vocab_size": 70} | options,
-    )  # fmt: skip
+        sentence_iterator=iter(TEXTS),
+        model_writer=model,
+        hard_vocab_limit=False,
+        minloglevel=2,
+        num_threads=1,
+        pad_id=3,
+        control_symbols=["<2de>"],
+        **{"vocab_size": 70} | options,
+    )
     (path / "spm.model").write_bytes(model.getvalue())
     return load_tokenizer(path / "spm.model", kind="words", specials=None, add_bos=True, add_eos=True)
 
@@ -93,7 +112,9 @@ def tokenizer(request: pytest.FixtureRequest, tmp_path: Path) -> Tokenizer:
 def made_of(words: Words, tokenizer: Tokenizer, ids: list[int]) -> list[str]:
     """What the tokens of each word give, without white space."""
     return [
-        "".join(tokenizer.decode([[index for index, at in zip(ids, words.numbers, strict=True) if at == number]])[0].split())
+        "".join(
+            tokenizer.decode([[index for index, at in zip(ids, words.numbers, strict=True) if at == number]])[0].split()
+        )
         for number in range(len(words.texts))
     ]
 

@@ -14,7 +14,8 @@ EOS = 3
 
 @pytest.fixture(scope="module")
 def params(x64: None, config: TransformerConfig, random_params: Callable[..., Any]) -> Any:
-    """Random weights whose attention is sharp and whose source matters, so that some sentences end early, with id 3, and some don't."""
+    """Random weights whose attention is sharp and whose source matters, so that some sentences end early, with id 3,
+    and some don't."""
     params = random_params(config, seed=11)
     layers = params["decoder"]["layers"]
     for attention in ("self_attention", "cross_attention"):

@@ -1,4 +1,5 @@
-"""Word alignments: of a model whose attention is known, and of hand-made weights; neither batches nor padding change them."""
+"""Word alignments: of a model whose attention is known, and of hand-made weights; neither batches nor padding change
+them."""
 
 from __future__ import annotations
 
@@ -25,14 +26,26 @@ pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 START = 4
 SIZE = 9
 COPYING = TransformerConfig(
-    source_vocab_size=SIZE, target_vocab_size=SIZE, d_model=SIZE, num_heads=1, d_ff=1, num_encoder_layers=1, num_decoder_layers=2,
-    max_length=40, position_kind="none", norm_kind="none", feed_forward=False, scale_embedding=False, attention_output=False,
-)  # fmt: skip
+    source_vocab_size=SIZE,
+    target_vocab_size=SIZE,
+    d_model=SIZE,
+    num_heads=1,
+    d_ff=1,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    max_length=40,
+    position_kind="none",
+    norm_kind="none",
+    feed_forward=False,
+    scale_embedding=False,
+    attention_output=False,
+)
 GENERATION = GenerationConfig(decoder_start_id=START, eos_id=3)
 
 
 def copying_model(**changes: Any) -> Model:
-    """After token v its first decoder layer looks at the source's tokens v + 1, and its second everywhere; nothing changes an embedding."""
+    """After token v its first decoder layer looks at the source's tokens v + 1, and its second everywhere; nothing
+    changes an embedding."""
     config = dataclasses.replace(COPYING, **changes)
     leaves = {path: np.zeros(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
     leaves["source_embedding/embedding"] = leaves["target_embedding/embedding"] = np.eye(SIZE)
@@ -84,7 +97,9 @@ def sentences(config: TransformerConfig, *lengths: int) -> list[list[int]]:
 def traced(model: Model, source: list[int], target: list[int]) -> dict[str, Any]:
     """The trace of one sentence by itself, without any padding."""
     inputs = np.array([[START, *target[:-1]]])
-    _, trace = functional.apply(model.config.while_decoding(), model.params, np.array([source]), inputs, return_trace=True)
+    _, trace = functional.apply(
+        model.config.while_decoding(), model.params, np.array([source]), inputs, return_trace=True
+    )
     return dict(trace)
 
 
@@ -97,7 +112,9 @@ def test_neither_the_batch_nor_its_order_nor_padding_changes_a_result(model: Mod
         for received in (one, other):
             assert received.shape == (len(target), len(source))
             np.testing.assert_allclose(received, expected, rtol=1e-12)
-    np.testing.assert_allclose(np.concatenate([row for weights in together for row in weights.sum(axis=1, keepdims=True)]), 1.0)
+    np.testing.assert_allclose(
+        np.concatenate([row for weights in together for row in weights.sum(axis=1, keepdims=True)]), 1.0
+    )
 
 
 def test_sentences_of_many_lengths_are_one_program() -> None:
@@ -113,9 +130,14 @@ def test_empty_targets_and_no_sentences(model: Model) -> None:
     assert align(model, [], []) == []
 
 
-@pytest.mark.parametrize("changes", [{"decoder_causal": False}, {"cross_padding": "queries", "decoder_padding": "queries"}])
-def test_where_a_token_sees_those_after_it_each_row_is_that_of_its_prefix(config: TransformerConfig, params: Any, changes: Any) -> None:
-    """As decoding has it, which knows nothing of later tokens; here one of them is a pad, which attends to everything."""
+@pytest.mark.parametrize(
+    "changes", [{"decoder_causal": False}, {"cross_padding": "queries", "decoder_padding": "queries"}]
+)
+def test_where_a_token_sees_those_after_it_each_row_is_that_of_its_prefix(
+    config: TransformerConfig, params: Any, changes: Any
+) -> None:
+    """As decoding has it, which knows nothing of later tokens; here one of them is a pad, which attends to
+    everything."""
     model = Model(dataclasses.replace(config, **changes), params, None, None, GENERATION)
     source, target = [5, 6, 7], [8, config.target_pad_id, 5, 9]
     assert not model.config.cache_is_exact
@@ -123,7 +145,9 @@ def test_where_a_token_sees_those_after_it_each_row_is_that_of_its_prefix(config
     for last in range(len(target)):
         trace = traced(model, source, target[: last + 1])
         for layer in range(2):
-            cross, self_ = (trace[f"decoder.layers.{layer}.{name}_attention.weights"][0, :, last] for name in ("cross", "self"))
+            cross, self_ = (
+                trace[f"decoder.layers.{layer}.{name}_attention.weights"][0, :, last] for name in ("cross", "self")
+            )
             np.testing.assert_allclose(received.cross[layer, :, last], cross, rtol=1e-10)
             np.testing.assert_allclose(received.decoder[layer, :, last, : last + 1], self_, rtol=1e-10)
             assert not received.decoder[layer, :, last, last + 1 :].any()

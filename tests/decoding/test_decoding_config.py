@@ -32,14 +32,21 @@ def test_a_model_can_say_all_but_what_is_a_users() -> None:
         ({"decoder_start_id": 1, "eos_id": 2, "max_decode_length": 3, "source_length": 4}, {}, {}),
         (BEAMS, {"beam_size": None, "length_penalty": None}, BEAMS),
         # what is given prevails
-        (BEAMS | RULES, {"beam_size": 2, "early_stopping": False, "no_repeat_ngram": 0}, BEAMS | RULES | {
-            "beam_size": 2, "early_stopping": False, "no_repeat_ngram": 0}),
+        (
+            BEAMS | RULES,
+            {"beam_size": 2, "early_stopping": False, "no_repeat_ngram": 0},
+            BEAMS | RULES | {"beam_size": 2, "early_stopping": False, "no_repeat_ngram": 0},
+        ),
         (RULES, {"forced_bos_id": 0, "length_penalty": 0.0}, RULES | {"forced_bos_id": 0, "length_penalty": 0.0}),
         # of beams, where there are none
         (BEAMS | RULES, {"beam_size": 1}, RULES),
         (BEAMS | RULES, {"sampling": True, "top_k": 7}, RULES | {"sampling": True, "top_k": 7}),
         ({"early_stopping": True, "length_penalty": 2.0}, {}, {}),
-        ({"early_stopping": True, "renormalize": True}, {"beam_size": 3}, {"early_stopping": True, "renormalize": True, "beam_size": 3}),
+        (
+            {"early_stopping": True, "renormalize": True},
+            {"beam_size": 3},
+            {"early_stopping": True, "renormalize": True, "beam_size": 3},
+        ),
         # of drawing, where nothing is drawn
         (DRAWING | RULES, {"beam_size": 4}, RULES | {"beam_size": 4}),
         (DRAWING | RULES, {"beam_size": 1}, RULES),
@@ -49,8 +56,11 @@ def test_a_model_can_say_all_but_what_is_a_users() -> None:
         ({"temperature": 0.5}, {"sampling": True}, {"sampling": True, "temperature": 0.5}),
         # of another search
         (BEAMS, {"semantics": "gnmt"}, {"beam_size": 4, "renormalize": True, "semantics": "gnmt"}),
-        (BEAMS, {"semantics": "floydhub", "length_penalty": 0.7}, {
-            "beam_size": 4, "renormalize": True, "semantics": "floydhub", "length_penalty": 0.7}),
+        (
+            BEAMS,
+            {"semantics": "floydhub", "length_penalty": 0.7},
+            {"beam_size": 4, "renormalize": True, "semantics": "floydhub", "length_penalty": 0.7},
+        ),
         (BEAMS, {"semantics": "huggingface"}, BEAMS),
         (BEAMS | {"semantics": "gnmt"}, {"semantics": "gnmt"}, BEAMS | {"semantics": "gnmt"}),
         (BEAMS | {"semantics": "gnmt"}, {"beam_size": 2}, BEAMS | {"semantics": "gnmt", "beam_size": 2}),
@@ -61,7 +71,7 @@ def test_a_model_can_say_all_but_what_is_a_users() -> None:
         (LENGTHS, {"min_new_tokens": 8}, {"min_new_tokens": 8, "max_new_tokens": 9}),
         (LENGTHS, {"min_new_tokens": 9}, {"min_new_tokens": 9}),
     ],
-)  # fmt: skip
+)
 def test_what_prevails(own: dict[str, Any], given: dict[str, Any], expected: dict[str, Any]) -> None:
     assert DecodingConfig.for_model(GenerationConfig(**own), **given) == DecodingConfig(**expected)
 

@@ -25,7 +25,9 @@ START, EOS, MOST = 4, 3, 10
 SEARCHES = {
     "greedy": DecodingConfig(max_new_tokens=MOST),
     "beams": DecodingConfig(beam_size=3, num_return=3, max_new_tokens=MOST),
-    "gnmt": DecodingConfig(beam_size=3, num_return=3, semantics="gnmt", length_penalty=0.6, early_stopping="never", max_new_tokens=MOST),
+    "gnmt": DecodingConfig(
+        beam_size=3, num_return=3, semantics="gnmt", length_penalty=0.6, early_stopping="never", max_new_tokens=MOST
+    ),
     "samples": DecodingConfig(sampling=True, num_return=3, seed=5, max_new_tokens=MOST),
 }
 FLOYDHUB = DecodingConfig(beam_size=3, semantics="floydhub", max_new_tokens=MOST)
@@ -52,7 +54,9 @@ def targets(generated: Generated) -> list[list[list[int]]]:
 
 
 @search
-def test_scores_are_those_of_the_targets_forced(model: Model, sources: list[list[int]], decoding: DecodingConfig) -> None:
+def test_scores_are_those_of_the_targets_forced(
+    model: Model, sources: list[list[int]], decoding: DecodingConfig
+) -> None:
     found = generate(model, sources, decoding)
     hypotheses = targets(found)
     lengths = np.array([[len(row) for row in rows] for rows in hypotheses])
@@ -65,7 +69,9 @@ def test_scores_are_those_of_the_targets_forced(model: Model, sources: list[list
 
 
 @search
-def test_neither_the_batch_nor_its_padding_changes_a_result(model: Model, sources: list[list[int]], decoding: DecodingConfig) -> None:
+def test_neither_the_batch_nor_its_padding_changes_a_result(
+    model: Model, sources: list[list[int]], decoding: DecodingConfig
+) -> None:
     assert model.config.padding_is_invisible
     together = generate(model, sources, decoding)
     for i in (0, 2):
@@ -182,11 +188,15 @@ def test_draws_are_reproducible(model: Model, sources: list[list[int]]) -> None:
     ],
     ids=["top_k", "top_p", "min_p"],
 )
-def test_only_probable_tokens_are_drawn(model: Model, sources: list[list[int]], options: dict[str, Any], allowed: Any) -> None:
+def test_only_probable_tokens_are_drawn(
+    model: Model, sources: list[list[int]], options: dict[str, Any], allowed: Any
+) -> None:
     """And each of them is."""
     decoding = DecodingConfig(sampling=True, num_return=500, max_new_tokens=1, **options)
     drawn = generate(model, [sources[1]], decoding).sequences[0, :, 0]
-    probs = np.exp([score(model, [sources[1]], [[token]]).log_probs[0] for token in range(model.config.target_vocab_size)])
+    probs = np.exp(
+        [score(model, [sources[1]], [[token]]).log_probs[0] for token in range(model.config.target_vocab_size)]
+    )
     assert 1 < len(allowed(probs)) < len(probs)
     assert set(drawn.tolist()) == set(allowed(probs).tolist())
 
@@ -238,7 +248,10 @@ def test_beams_as_floydhub_has_them(model: Model, sources: list[list[int]], size
         ({"sampling": True, "beam_size": 4}, "beam_size must be 1 with sampling; received 4"),
         ({"sampling": True, "top_p": 0.0}, "top_p must be greater than 0 and at most 1; received 0.0"),
         ({"early_stopping": True}, "early_stopping must be false without beams; received True"),
-        ({"beam_size": 4, "early_stopping": "always"}, "early_stopping must be true or false or one of never; received 'always'"),
+        (
+            {"beam_size": 4, "early_stopping": "always"},
+            "early_stopping must be true or false or one of never; received 'always'",
+        ),
         ({"max_new_tokens": 5, "min_new_tokens": 5}, "min_new_tokens must be below max_new_tokens=5; received 5"),
         ({"bad_words": ((),)}, "bad_words must be a list of sequences of at least one id"),
     ],
@@ -256,8 +269,14 @@ def test_configs_that_cannot_be_meant(options: dict[str, Any], told: str) -> Non
         ({"prefix_ids": [[99]] * 16}, "prefix_ids: expected integers from 0 to .*; received 99"),
         ({"decoding": DecodingConfig(forced_bos_id=99)}, "target_ids: expected integers from 0 to .*; received 99"),
         ({"sentence_numbers": [0]}, "sentence_numbers: expected one for each of 16 sentences; received 1"),
-        ({"prefix_ids": [[5] * 600] * 16}, "prefix: expected at most .* tokens, so that there is room for another; received 600"),
-        ({"decoding": DecodingConfig(min_new_tokens=600)}, "min_new_tokens must be below the .* that there is room for; received 600"),
+        (
+            {"prefix_ids": [[5] * 600] * 16},
+            "prefix: expected at most .* tokens, so that there is room for another; received 600",
+        ),
+        (
+            {"decoding": DecodingConfig(min_new_tokens=600)},
+            "min_new_tokens must be below the .* that there is room for; received 600",
+        ),
     ],
 )
 def test_what_the_model_cannot_do(model: Model, sources: list[list[int]], options: dict[str, Any], told: str) -> None:
@@ -273,7 +292,9 @@ def test_without_a_config_a_model_is_decoded_as_it_says(model: Model, sources: l
     np.testing.assert_array_equal(received.sequences, expected.sequences)
     np.testing.assert_array_equal(received.scores, expected.scores)
     assert (received.sequences[:, 0, 0] == 7).all()
-    np.testing.assert_array_equal(generate(model, sources).sequences, generate(model, sources, DecodingConfig()).sequences)
+    np.testing.assert_array_equal(
+        generate(model, sources).sequences, generate(model, sources, DecodingConfig()).sequences
+    )
 
 
 @pytest.mark.parametrize(
@@ -309,7 +330,10 @@ def test_no_sentences(model: Model) -> None:
 
 
 def test_a_model_that_does_not_know_its_ends(model: Model, sources: list[list[int]]) -> None:
-    with pytest.raises(DecodingError, match=r"expected decoder_start_id and eos_id in the model's generation\.json; received None and 3"):
+    with pytest.raises(
+        DecodingError,
+        match=r"expected decoder_start_id and eos_id in the model's generation\.json; received None and 3",
+    ):
         generate(dataclasses.replace(model, generation=GenerationConfig(eos_id=3)), sources)
 
 
@@ -321,13 +345,19 @@ def test_scores_of_targets(model: Model, sources: list[list[int]]) -> None:
     given = [[5, 6, EOS], [7], [EOS], [9, 9, 9, 9], [], [5], [6, 5], [8, EOS]]
     found = score(model, sources, given)
     for i, (source, target) in enumerate(zip(sources, given, strict=True)):
-        logits = np.asarray(functional.apply(model.config, model.params, np.array([source]), np.array([[START, *target]])))[0]
+        logits = np.asarray(
+            functional.apply(model.config, model.params, np.array([source]), np.array([[START, *target]]))
+        )[0]
         expected = [row[token] - np.log(np.exp(row).sum()) for row, token in zip(logits, target, strict=False)]
         np.testing.assert_allclose(found.token_log_probs[i, : len(target)], expected, rtol=1e-9)
         assert (found.token_log_probs[i, len(target) :] == 0).all()
     assert found.lengths.tolist() == [3, 1, 1, 4, 0, 1, 2, 2]
     np.testing.assert_allclose(found.perplexity, np.exp(-found.token_log_probs.sum() / 14))
-    wrong = {"expected one for each of 8": [[5]], "expected integers from 0": [[99]] * 8, "expected at most": [[5] * 600] * 8}
+    wrong = {
+        "expected one for each of 8": [[5]],
+        "expected integers from 0": [[99]] * 8,
+        "expected at most": [[5] * 600] * 8,
+    }
     for told, target_ids in wrong.items():
         with pytest.raises(DecodingError, match=told):
             score(model, sources, target_ids)

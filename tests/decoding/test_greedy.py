@@ -24,7 +24,7 @@ def decode(config: TransformerConfig, params: Any) -> Callable[..., np.ndarray]:
     def decode(source_ids: np.ndarray, eos_id: int = EOS) -> np.ndarray:
         return np.asarray(
             greedy(config, params, source_ids, decoder_start_id=START, eos_id=eos_id, max_decode_length=LENGTH)
-        )  # fmt: skip
+        )
 
     return decode
 
@@ -82,7 +82,9 @@ def test_another_end_token_ends_elsewhere(sources: np.ndarray, decode: Callable[
     assert received[first + 1 :] == [2] * (LENGTH - first - 1)
 
 
-def test_a_row_of_pads_ends_at_once(config: TransformerConfig, sources: np.ndarray, decode: Callable[..., np.ndarray]) -> None:
+def test_a_row_of_pads_ends_at_once(
+    config: TransformerConfig, sources: np.ndarray, decode: Callable[..., np.ndarray]
+) -> None:
     alone = decode(sources)
     with_empty = sources.copy()
     with_empty[[2, 5]] = config.source_pad_id
@@ -92,7 +94,9 @@ def test_a_row_of_pads_ends_at_once(config: TransformerConfig, sources: np.ndarr
     np.testing.assert_array_equal(tokens[others], alone[others])
 
 
-def test_a_batch_of_nothing_but_pads_decodes_nothing(config: TransformerConfig, sources: np.ndarray, decode: Any) -> None:
+def test_a_batch_of_nothing_but_pads_decodes_nothing(
+    config: TransformerConfig, sources: np.ndarray, decode: Any
+) -> None:
     assert (decode(np.full_like(sources, config.source_pad_id)) == config.target_pad_id).all()
 
 
@@ -109,12 +113,16 @@ def test_a_sentences_translation_does_not_depend_on_its_batch(
         np.testing.assert_array_equal(decode(alone)[3], together[row])
 
 
-def test_room_does_not_change_what_is_decoded(config: TransformerConfig, params: Any, sources: np.ndarray, decode: Any) -> None:
+def test_room_does_not_change_what_is_decoded(
+    config: TransformerConfig, params: Any, sources: np.ndarray, decode: Any
+) -> None:
     shorter = greedy(config, params, sources, decoder_start_id=START, eos_id=EOS, max_decode_length=4)
     np.testing.assert_array_equal(shorter, decode(sources)[:, :4])
 
 
-def test_the_loop_stops_when_every_row_has_ended(config: TransformerConfig, params: Any, sources: np.ndarray, decode: Any) -> None:
+def test_the_loop_stops_when_every_row_has_ended(
+    config: TransformerConfig, params: Any, sources: np.ndarray, decode: Any
+) -> None:
     """Where all end in the first step, decoding goes no further: on NaNs from the second step on it would show."""
     certain = {**params, "head": {"kernel": params["head"]["kernel"], "bias": params["head"]["bias"].copy()}}
     certain["head"]["bias"][EOS] = 1e6
@@ -123,17 +131,22 @@ def test_the_loop_stops_when_every_row_has_ended(config: TransformerConfig, para
     assert (tokens[:, 1:] == config.target_pad_id).all()
 
 
-def test_more_tokens_than_the_table_has_are_refused(config: TransformerConfig, sources: np.ndarray, random_params: Any) -> None:
+def test_more_tokens_than_the_table_has_are_refused(
+    config: TransformerConfig, sources: np.ndarray, random_params: Any
+) -> None:
     config = dataclasses.replace(config, decoder_max_length=9)
     params = random_params(config)
     with pytest.raises(ValueError, match="10 tokens; the position table allows 9"):
-        jax.eval_shape(lambda: greedy(config, params, sources, decoder_start_id=START, eos_id=EOS, max_decode_length=LENGTH))
+        jax.eval_shape(
+            lambda: greedy(config, params, sources, decoder_start_id=START, eos_id=EOS, max_decode_length=LENGTH)
+        )
 
 
 def test_without_a_cache_each_token_follows_from_the_prefix_alone(
     config: TransformerConfig, sources: np.ndarray, random_params: Any
 ) -> None:
-    """Where pads are masked as queries a cache would be wrong: their rows attend to what comes later. (Not to room for tokens to come.)"""
+    """Where pads are masked as queries a cache would be wrong: their rows attend to what comes later. (Not to room for
+    tokens to come.)"""
     config = dataclasses.replace(config, decoder_padding="queries", encoder_padding="queries", cross_padding="none")
     assert not config.cache_is_exact
     params, length = random_params(config), 4

@@ -38,9 +38,15 @@ def model(random_params: Any) -> Model:
     source = train_tokenizer([" ".join(WORDS)], kind="whitespace", specials=SPECIALS, add_eos=True)
     target = train_tokenizer([" ".join(WORDS).upper()], kind="whitespace", specials=SPECIALS)
     config = TransformerConfig(
-        source_vocab_size=source.vocab_size, target_vocab_size=target.vocab_size, d_model=12, num_heads=2, d_ff=8, num_encoder_layers=1,
-        num_decoder_layers=1, max_length=MOST,
-    )  # fmt: skip
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
+        d_model=12,
+        num_heads=2,
+        d_ff=8,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        max_length=MOST,
+    )
     return Model(config, random_params(config), source, target, GenerationConfig(decoder_start_id=2, eos_id=3))
 
 
@@ -66,7 +72,9 @@ def by_hand(model: Model, source: str, target: str, length: int = 0) -> np.ndarr
     assert model.target_tokenizer is not None
     source_ids, target_ids = model.source_tokenizer.encode([source]), model.target_tokenizer.encode([target])[0]
     padded = pad(source_ids, pad_id=model.config.source_pad_id, length=length)
-    logits = np.asarray(functional.apply(model.config.while_decoding(), model.params, padded, np.array([[2, *target_ids]])))[0]
+    logits = np.asarray(
+        functional.apply(model.config.while_decoding(), model.params, padded, np.array([[2, *target_ids]]))
+    )[0]
     log_probs = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     return log_probs[np.arange(len(log_probs)), [*target_ids, 3]]
 
@@ -132,7 +140,9 @@ def test_a_translation_is_as_probable_as_its_search_found_it(model: Model) -> No
     translations = translate(model, sources, BEAMS)
     assert model.source_tokenizer is not None
     found = generate(model, model.source_tokenizer.encode(sources), BEAMS)
-    ended = [i for i, row in enumerate(found.sequences[:, 0].tolist()) if model.generation.eos_id in row and 1 not in row]
+    ended = [
+        i for i, row in enumerate(found.sequences[:, 0].tolist()) if model.generation.eos_id in row and 1 not in row
+    ]
     assert len(ended) > 3
     scores = list(score_pairs(model, zip(sources, translations, strict=True)))
     for i in ended:
@@ -141,7 +151,9 @@ def test_a_translation_is_as_probable_as_its_search_found_it(model: Model) -> No
 
 def test_a_start_that_is_hidden_as_padding(model: Model) -> None:
     """It attends to itself, as in decoding, and not to all that follows."""
-    hidden = dataclasses.replace(model, generation=dataclasses.replace(model.generation, decoder_start_id=model.config.target_pad_id))
+    hidden = dataclasses.replace(
+        model, generation=dataclasses.replace(model.generation, decoder_start_id=model.config.target_pad_id)
+    )
     sources = [[5, 6, 3], [7, 3]]
     found = generate(hidden, sources, dataclasses.replace(BEAMS, max_new_tokens=6))
     targets = [row[: row.index(3) + 1] if 3 in row else row[:6] for row in found.sequences[:, 0].tolist()]
@@ -163,7 +175,9 @@ def test_pairs_that_others_would_change_are_scored_alone(
     for score, (source, target) in zip(score_pairs(other, pairs), pairs, strict=True):
         words = target.split()
         prefixes = [" ".join(words[:count]) for count in range(1, 3)]
-        expected = [by_hand(other, source, prefix, length)[-2] for prefix in prefixes] + [by_hand(other, source, target, length)[-1]]
+        expected = [by_hand(other, source, prefix, length)[-2] for prefix in prefixes] + [
+            by_hand(other, source, target, length)[-1]
+        ]
         np.testing.assert_allclose(score.token_log_probs, expected, rtol=1e-9)
 
 

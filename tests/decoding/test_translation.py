@@ -18,9 +18,16 @@ from jax_transformer.trees import flatten, unflatten
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 CONFIG = TransformerConfig(
-    source_vocab_size=23, target_vocab_size=29, d_model=16, num_heads=2, d_ff=20, num_encoder_layers=1, num_decoder_layers=2, max_length=40,
+    source_vocab_size=23,
+    target_vocab_size=29,
+    d_model=16,
+    num_heads=2,
+    d_ff=20,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    max_length=40,
     norm_placement="pre",
-)  # fmt: skip
+)
 GENERATION = GenerationConfig(decoder_start_id=5, eos_id=28, max_decode_length=9)
 
 

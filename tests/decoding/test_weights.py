@@ -18,7 +18,9 @@ CONFIG = TransformerConfig(source_vocab_size=5, target_vocab_size=6, d_model=4, 
 
 
 def test_they_last_as_long_as_their_model() -> None:
-    model = Model(CONFIG, init_params(CONFIG, jax.random.key(0)), None, None, GenerationConfig(decoder_start_id=0, eos_id=1))
+    model = Model(
+        CONFIG, init_params(CONFIG, jax.random.key(0)), None, None, GenerationConfig(decoder_start_id=0, eos_id=1)
+    )
     before = len(weights._KEPT)
     kept = weights_of(model)
     assert weights_of(model) is kept
@@ -32,12 +34,18 @@ def test_they_last_as_long_as_their_model() -> None:
 
 def test_a_model_that_is_decoded_without_a_cache_has_no_layers_apart() -> None:
     config = dataclasses.replace(CONFIG, decoder_causal=False)
-    model = Model(config, init_params(config, jax.random.key(0)), None, None, GenerationConfig(decoder_start_id=0, eos_id=1))
+    model = Model(
+        config, init_params(config, jax.random.key(0)), None, None, GenerationConfig(decoder_start_id=0, eos_id=1)
+    )
     assert weights_of(model).layers is None
 
 
 def test_threads_share_them() -> None:
-    models = [Model(CONFIG, init_params(CONFIG, jax.random.key(0)), None, None, GenerationConfig(decoder_start_id=0, eos_id=1))]
+    models = [
+        Model(
+            CONFIG, init_params(CONFIG, jax.random.key(0)), None, None, GenerationConfig(decoder_start_id=0, eos_id=1)
+        )
+    ]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: params_of(models[0]), range(32)))
     assert all(params is found[0] for params in found)

@@ -1,4 +1,5 @@
-"""Attention: the reference path against NumPy, the fused path against the reference, and rows in which nothing may be attended."""
+"""Attention: the reference path against NumPy, the fused path against the reference, and rows in which nothing may be
+attended."""
 
 from __future__ import annotations
 
@@ -49,7 +50,9 @@ def expected_attention(
     return weights, context
 
 
-def reference(config: TransformerConfig, mask: Any, *inputs: Any, bias: Any = None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def reference(
+    config: TransformerConfig, mask: Any, *inputs: Any, bias: Any = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logits, weights, context."""
     tap = Tap(record=True)
     context = reference_attention(config, *inputs, mask, bias, tap, None)
@@ -83,7 +86,11 @@ def test_the_reference_path_is_the_formula(mask: str, masked_value: float | None
 
 
 @settings(deadline=None, max_examples=20)
-@given(mask=st.lists(st.booleans(), min_size=B * Q * K, max_size=B * Q * K), seed=st.integers(0, 100), scale=st.floats(0.01, 3.0))
+@given(
+    mask=st.lists(st.booleans(), min_size=B * Q * K, max_size=B * Q * K),
+    seed=st.integers(0, 100),
+    scale=st.floats(0.01, 3.0),
+)
 def test_any_mask_and_scale(mask: list[bool], seed: int, scale: float) -> None:
     given, inputs = np.array(mask).reshape(B, 1, Q, K), make_inputs(seed)
     config = dataclasses.replace(PLAIN, attention_scale=scale)
@@ -112,10 +119,14 @@ def test_fully_masked_rows_are_uniform_and_have_finite_gradients(mask: str, path
     to_query, to_key, to_value = jax.grad(total, argnums=(0, 1, 2))(*map(jnp.asarray, inputs))
     np.testing.assert_allclose(to_query, 0.0, atol=1e-15)
     np.testing.assert_allclose(to_key, 0.0, atol=1e-15)
-    np.testing.assert_allclose(to_value, np.broadcast_to(is_masked.sum(axis=1)[:, None, None, None] / K, to_value.shape), rtol=rounding)
+    np.testing.assert_allclose(
+        to_value, np.broadcast_to(is_masked.sum(axis=1)[:, None, None, None] / K, to_value.shape), rtol=rounding
+    )
 
 
-def value_and_gradients(config: TransformerConfig, mask: Any, inputs: Any, dtype: str, bias: Any = None) -> list[np.ndarray]:
+def value_and_gradients(
+    config: TransformerConfig, mask: Any, inputs: Any, dtype: str, bias: Any = None
+) -> list[np.ndarray]:
     """A random functional of the context, and its gradients to query, key and value."""
     weights = np.random.default_rng(5).standard_normal((B, Q, N, H)).astype(dtype)
 
@@ -154,29 +165,42 @@ def test_a_bias_is_added_and_then_masked(mask: str) -> None:
 
 def test_the_fused_path_is_refused_in_float64() -> None:
     """Its softmax is float32 whatever it is given."""
-    with pytest.raises(ValueError, match="attention_path='xla' computes in float32; float64 needs attention_path='reference'"):
+    with pytest.raises(
+        ValueError, match="attention_path='xla' computes in float32; float64 needs attention_path='reference'"
+    ):
         value_and_gradients(FUSED, MASKS["full"], make_inputs(), "float64")
 
 
-def test_the_whole_model_is_the_same_on_the_fused_path(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+def test_the_whole_model_is_the_same_on_the_fused_path(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
+) -> None:
     params = random_params(config, "float32")
     fused = dataclasses.replace(config, attention_path="xla")
     expected = functional.apply(config, params, ids.source, ids.target)
-    np.testing.assert_allclose(functional.apply(fused, params, ids.source, ids.target), expected, rtol=0, atol=5 * FLOAT32_ROUNDING)
+    np.testing.assert_allclose(
+        functional.apply(fused, params, ids.source, ids.target), expected, rtol=0, atol=5 * FLOAT32_ROUNDING
+    )
 
 
-def test_a_fused_path_has_no_weights_to_return(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+def test_a_fused_path_has_no_weights_to_return(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
+) -> None:
     fused = dataclasses.replace(config, attention_path="xla")
     with pytest.raises(ValueError, match="return_trace needs attention_path='reference'; received 'xla'"):
         functional.apply(fused, random_params(fused), ids.source, ids.target, return_trace=True)
 
 
 def test_scores_and_softmax_are_wide() -> None:
-    """In bfloat16, the products are bfloat16's but logits and weights are float32; without masks no dtype's lowest number comes in."""
+    """In bfloat16, the products are bfloat16's but logits and weights are float32; without masks no dtype's lowest
+    number comes in."""
     inputs = tuple(jnp.asarray(x, jnp.bfloat16) for x in make_inputs())
     tap = Tap(record=True)
     context = reference_attention(PLAIN, *inputs, MASKS["queries"], None, tap, None)
-    assert (tap.trace["logits"].dtype, tap.trace["weights"].dtype, context.dtype) == (jnp.float32, jnp.float32, jnp.bfloat16)
+    assert (tap.trace["logits"].dtype, tap.trace["weights"].dtype, context.dtype) == (
+        jnp.float32,
+        jnp.float32,
+        jnp.bfloat16,
+    )
     exact = expected_attention(*(np.asarray(x, np.float64) for x in inputs), MASKS["queries"], H**-0.5)
     np.testing.assert_allclose(tap.trace["weights"], exact[0], rtol=1e-5)
 

@@ -66,7 +66,9 @@ def test_dtype_and_gradient() -> None:
 
 def chi_square(first: np.ndarray, second: np.ndarray) -> float:
     """Of the 2 × 2 table of two masks; above 25 once in two million independent ones."""
-    table = np.array([[(first & second).sum(), (first & ~second).sum()], [(~first & second).sum(), (~first & ~second).sum()]], float)
+    table = np.array(
+        [[(first & second).sum(), (first & ~second).sum()], [(~first & second).sum(), (~first & ~second).sum()]], float
+    )
     expected = table.sum(axis=1, keepdims=True) * table.sum(axis=0, keepdims=True) / table.sum()
     return float(((table - expected) ** 2 / expected).sum())
 
@@ -117,7 +119,9 @@ def test_every_bit_of_index_and_key_changes_half_of_the_bits(changed: str, monke
             indices = np.arange(count)
             flipped, kept_words = before[indices ^ (1 << bit)], before[indices]
         else:
-            flipped = words(first ^ (1 << bit), second) if changed.startswith("first") else words(first, second ^ (1 << bit))
+            flipped = (
+                words(first ^ (1 << bit), second) if changed.startswith("first") else words(first, second ^ (1 << bit))
+            )
             kept_words = before
         flips = (flipped ^ kept_words)[:, None] >> np.arange(32, dtype=np.uint32) & 1
         assert (np.abs(flips.mean(axis=0) - 0.5) < 5 * 0.5 / math.sqrt(count)).all(), bit
@@ -154,24 +158,37 @@ def record(
     return sites, [np.asarray(key) for key in jax.jit(forward)(params, *ids, dropout_key)]
 
 
-def test_every_place_has_its_rate(config: TransformerConfig, ids: Any, random_params: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_place_has_its_rate(
+    config: TransformerConfig, ids: Any, random_params: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = dataclasses.replace(config, **RATES)
     sites, _ = record(monkeypatch, config, random_params(config, "float32"), ids, None)
     b, s, t, d = 5, 6, 8, 12
     encoder_layer = [((b, 3, s, s), 0.2), ((b, s, d), 0.5), ((b, s, 7), 0.3), ((b, s, d), 0.5)]
-    decoder_layer = [((b, 2, t, t), 0.2), ((b, t, d), 0.5), ((b, 2, t, s), 0.2), ((b, t, d), 0.5), ((b, t, 14), 0.3), ((b, t, d), 0.5)]
+    decoder_layer = [
+        ((b, 2, t, t), 0.2),
+        ((b, t, d), 0.5),
+        ((b, 2, t, s), 0.2),
+        ((b, t, d), 0.5),
+        ((b, t, 14), 0.3),
+        ((b, t, d), 0.5),
+    ]
     encoder = [((b, s, d), 0.1), *encoder_layer, ((b, s, d), 0.4)]
     decoder = [((b, t, d), 0.1), *decoder_layer, *decoder_layer, ((b, t, d), 0.4)]
     assert sites == [*encoder, *decoder]
 
 
-def test_rates_that_are_not_set_are_dropout_rate(config: TransformerConfig, ids: Any, random_params: Any, monkeypatch: Any) -> None:
+def test_rates_that_are_not_set_are_dropout_rate(
+    config: TransformerConfig, ids: Any, random_params: Any, monkeypatch: Any
+) -> None:
     config = dataclasses.replace(config, dropout_rate=0.5)
     sites, _ = record(monkeypatch, config, random_params(config, "float32"), ids, None)
     assert Counter(rate for _, rate in sites) == {0.5: 18, 0.0: 2}  # nothing on the stacks' outputs
 
 
-def test_no_two_places_share_a_key(config: TransformerConfig, ids: Any, random_params: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_two_places_share_a_key(
+    config: TransformerConfig, ids: Any, random_params: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over all sublayers and layers of both stacks, and over steps, whose keys are folded from one."""
     config = dataclasses.replace(config, num_encoder_layers=3, **RATES)
     params, seed = random_params(config, "float32"), jax.random.key(0)
@@ -185,8 +202,11 @@ def test_no_two_sites_have_one_number() -> None:
     assert len({int(site) for site in Site}) == len(Site.__members__)
 
 
-def test_the_same_key_gives_the_same_numbers(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
-    """And another key others, and no key none. (That scan and unrolled loop drop the same is tested in test_stacks.py.)"""
+def test_the_same_key_gives_the_same_numbers(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
+) -> None:
+    """And another key others, and no key none. (That scan and unrolled loop drop the same is tested in
+    test_stacks.py.)"""
     config = dataclasses.replace(config, dropout_rate=0.0, output_dropout_rate=0.5)
     params = random_params(config, "float32")
     run = lambda key: np.asarray(functional.apply(config, params, ids.source, ids.target, dropout_key=key))  # noqa: E731

@@ -32,7 +32,12 @@ def shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
 def attention_shapes(prefix: str, layers: int, heads: int, head_dim: int) -> dict[str, tuple[int, ...]]:
     into_heads = {f"{prefix}/{name}/kernel": (layers, 12, heads, head_dim) for name in ("query", "key", "value")}
     biases = {f"{prefix}/{name}/bias": (layers, heads, head_dim) for name in ("query", "key", "value")}
-    return {**into_heads, **biases, f"{prefix}/output/kernel": (layers, heads, head_dim, 12), f"{prefix}/output/bias": (layers, 12)}
+    return {
+        **into_heads,
+        **biases,
+        f"{prefix}/output/kernel": (layers, heads, head_dim, 12),
+        f"{prefix}/output/bias": (layers, 12),
+    }
 
 
 def norm_shapes(path: str, *shape: int) -> dict[str, tuple[int, ...]]:
@@ -41,18 +46,29 @@ def norm_shapes(path: str, *shape: int) -> dict[str, tuple[int, ...]]:
 
 @pytest.fixture(scope="module")
 def base(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-    """The shapes of the shared config, by hand: encoder 1 layer, 3 heads of 5, 7 wide; decoder 2 layers, 2 heads of 4, 14 wide."""
+    """The shapes of the shared config, by hand: encoder 1 layer, 3 heads of 5, 7 wide; decoder 2 layers, 2 heads of 4,
+    14 wide."""
     expected: dict[str, tuple[int, ...]] = {
-        "source_embedding/embedding": (13, 12), "target_embedding/embedding": (11, 12), "head/kernel": (12, 11), "head/bias": (11,),
-        "constants/encoder_positions": (9, 12), "constants/decoder_positions": (10, 12),
-    }  # fmt: skip
+        "source_embedding/embedding": (13, 12),
+        "target_embedding/embedding": (11, 12),
+        "head/kernel": (12, 11),
+        "head/bias": (11,),
+        "constants/encoder_positions": (9, 12),
+        "constants/decoder_positions": (10, 12),
+    }
     for stack, layers, heads, head_dim, width in (("encoder", 1, 3, 5, 7), ("decoder", 2, 2, 4, 14)):
         prefix = f"{stack}/layers"
         for attention in ("self_attention", "cross_attention")[: 1 if stack == "encoder" else 2]:
             expected |= attention_shapes(f"{prefix}/{attention}", layers, heads, head_dim)
             expected |= norm_shapes(f"{prefix}/{attention}_norm", layers, 12)
-        expected |= {f"{prefix}/feed_forward/hidden/kernel": (layers, 12, width), f"{prefix}/feed_forward/hidden/bias": (layers, width)}
-        expected |= {f"{prefix}/feed_forward/output/kernel": (layers, width, 12), f"{prefix}/feed_forward/output/bias": (layers, 12)}
+        expected |= {
+            f"{prefix}/feed_forward/hidden/kernel": (layers, 12, width),
+            f"{prefix}/feed_forward/hidden/bias": (layers, width),
+        }
+        expected |= {
+            f"{prefix}/feed_forward/output/kernel": (layers, width, 12),
+            f"{prefix}/feed_forward/output/bias": (layers, 12),
+        }
         expected |= norm_shapes(f"{prefix}/feed_forward_norm", layers, 12)
     return expected
 
@@ -61,7 +77,9 @@ def test_the_parameters_of_the_shared_config(config: TransformerConfig, base: di
     assert shapes(config) == base
 
 
-def changed(base: dict[str, Any], config: TransformerConfig, **options: Any) -> tuple[set[str], dict[str, tuple[int, ...]]]:
+def changed(
+    base: dict[str, Any], config: TransformerConfig, **options: Any
+) -> tuple[set[str], dict[str, tuple[int, ...]]]:
     """What an option takes away from the parameters, and what it adds or changes."""
     received = shapes(dataclasses.replace(config, **options))
     return base.keys() - received.keys(), {path: shape for path, shape in received.items() if base.get(path) != shape}
@@ -91,7 +109,9 @@ def test_gated(config: TransformerConfig, base: Any) -> None:
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
-def test_what_is_absent_is_absent(config: TransformerConfig, base: Any, options: Any, gone: Callable[[str], bool]) -> None:
+def test_what_is_absent_is_absent(
+    config: TransformerConfig, base: Any, options: Any, gone: Callable[[str], bool]
+) -> None:
     removed, added = changed(base, config, **options)
     assert removed == {path for path in base if gone(path)}
     assert removed
@@ -109,7 +129,10 @@ def test_norms_may_be_added(config: TransformerConfig, base: Any) -> None:
         set(),
         norm_shapes("encoder/final_norm", 12) | norm_shapes("decoder/final_norm", 12),
     )
-    assert changed(base, config, decoder_embedding_norm="after_positions") == (set(), norm_shapes("decoder/embedding_norm", 12))
+    assert changed(base, config, decoder_embedding_norm="after_positions") == (
+        set(),
+        norm_shapes("decoder/embedding_norm", 12),
+    )
 
 
 def test_learned_positions_are_parameters(config: TransformerConfig, base: Any) -> None:
@@ -120,12 +143,16 @@ def test_learned_positions_are_parameters(config: TransformerConfig, base: Any) 
 
 def test_what_is_tied_is_one_leaf(config: TransformerConfig) -> None:
     config = dataclasses.replace(config, source_vocab_size=11, share_embeddings=True, tie_head=True)
-    vocabulary = {path: shape for path, shape in shapes(config).items() if 11 in shape and not path.startswith("constants")}
+    vocabulary = {
+        path: shape for path, shape in shapes(config).items() if 11 in shape and not path.startswith("constants")
+    }
     assert vocabulary == {"shared_embedding/embedding": (11, 12), "head_bias": (11,)}
     untied = shapes(dataclasses.replace(config, tie_head=False))
     assert {path for path in untied if path.startswith(("head", "shared", "source", "target"))} == {
-        "shared_embedding/embedding", "head/kernel", "head/bias",
-    }  # fmt: skip
+        "shared_embedding/embedding",
+        "head/kernel",
+        "head/bias",
+    }
 
 
 def test_a_bias_that_is_a_buffer_is_a_constant(config: TransformerConfig) -> None:
@@ -182,13 +209,17 @@ def test_functions_can_be_transformed(config: TransformerConfig, ids: Any, rando
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *each)
     together = jax.vmap(lambda params: functional.encode(config, params, ids.source))(stacked)
     for params, received in zip(each, together, strict=True):
-        assert compare(np.asarray(received), np.asarray(functional.encode(config, params, ids.source))).within(FLOAT64_RELATIVE_RMS)
+        assert compare(np.asarray(received), np.asarray(functional.encode(config, params, ids.source))).within(
+            FLOAT64_RELATIVE_RMS
+        )
 
 
 def test_masks_may_be_given(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
     """None is everything: then padding is text like any other, as in a config that masks nothing."""
     params = random_params(config)
-    open_config = dataclasses.replace(config, encoder_padding="none", decoder_padding="none", cross_padding="none", decoder_causal=False)
+    open_config = dataclasses.replace(
+        config, encoder_padding="none", decoder_padding="none", cross_padding="none", decoder_causal=False
+    )
     given = run(config, params, ids, masks=Masks(None, None, None))
     assert compare(np.asarray(given), np.asarray(run(open_config, params, ids))).within(FLOAT64_RELATIVE_RMS)
     assert not compare(np.asarray(given), np.asarray(run(config, params, ids))).within(1e-3)
@@ -207,7 +238,9 @@ def traced(config: TransformerConfig, params: Any, ids: Any, *names: str) -> lis
     return [np.asarray(value) for value in jax.jit(of)(params)]
 
 
-def test_embeddings_are_rows_of_the_table_scaled_or_not(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+def test_embeddings_are_rows_of_the_table_scaled_or_not(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
+) -> None:
     for scale_embedding, factor in ((True, np.sqrt(12)), (False, 1.0)):
         params = random_params(config)
         options = dataclasses.replace(config, scale_embedding=scale_embedding)
@@ -219,7 +252,8 @@ def test_embeddings_are_rows_of_the_table_scaled_or_not(config: TransformerConfi
 @pytest.mark.parametrize("tie_head", [True, False])
 @pytest.mark.parametrize("head_bias", ["parameter", "buffer", "none"])
 def test_the_head(config: TransformerConfig, random_params: Callable[..., Any], head_bias: str, tie_head: bool) -> None:
-    """Logits are the decoder's output times the kernel (scaled before, where asked), plus the bias, wherever that is kept."""
+    """Logits are the decoder's output times the kernel (scaled before, where asked), plus the bias, wherever that is
+    kept."""
     for scale_head, factor in ((False, 1.0), (True, 12**-0.5)):
         options = dataclasses.replace(config, head_bias=head_bias, tie_head=tie_head, scale_head=scale_head)  # type: ignore[arg-type]
         params = random_params(options)
@@ -234,28 +268,39 @@ def test_the_head(config: TransformerConfig, random_params: Callable[..., Any], 
         np.testing.assert_allclose(received, hidden @ kernel * factor + bias, rtol=1e-12)
 
 
-def test_a_shared_embedding_serves_both_sides(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+def test_a_shared_embedding_serves_both_sides(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
+) -> None:
     config = dataclasses.replace(config, source_vocab_size=11, source_pad_id=2, share_embeddings=True, tie_head=True)
     params = random_params(config)
     ids = ids._replace(source=np.where(ids.source < 11, ids.source, 4))
     table = params["shared_embedding"]["embedding"]
-    for tokens, vectors in zip(ids, traced(config, params, ids, "encoder.token_embedding", "decoder.token_embedding"), strict=True):
+    for tokens, vectors in zip(
+        ids, traced(config, params, ids, "encoder.token_embedding", "decoder.token_embedding"), strict=True
+    ):
         np.testing.assert_allclose(vectors, table[tokens] * np.sqrt(12), rtol=1e-14)
     hidden = np.random.default_rng(0).standard_normal((2, 3, 12))
     np.testing.assert_allclose(unembedded(config, params, hidden), hidden @ table.T + params["head_bias"], rtol=1e-12)
 
 
 @pytest.mark.parametrize("placement", ["before_positions", "after_positions"])
-def test_embeddings_may_be_normed(config: TransformerConfig, ids: Any, random_params: Callable[..., Any], placement: str) -> None:
+def test_embeddings_may_be_normed(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any], placement: str
+) -> None:
     config = dataclasses.replace(config, encoder_embedding_norm=placement)  # type: ignore[arg-type]
     params = random_params(config)
-    names = [f"{stack}.{name}" for stack in ("encoder", "decoder") for name in ("token_embedding", "positions", "embedding")]
+    names = [
+        f"{stack}.{name}" for stack in ("encoder", "decoder") for name in ("token_embedding", "positions", "embedding")
+    ]
     tokens, positions, received, *decoder = traced(config, params, ids, *names)
 
     def norm(x: np.ndarray) -> np.ndarray:
         parameters = params["encoder"]["embedding_norm"]
         centred = x - x.mean(axis=-1, keepdims=True)
-        return centred / np.sqrt(x.var(axis=-1, keepdims=True) + config.norm_eps) * parameters["scale"] + parameters["bias"]
+        return (
+            centred / np.sqrt(x.var(axis=-1, keepdims=True) + config.norm_eps) * parameters["scale"]
+            + parameters["bias"]
+        )
 
     expected = norm(tokens) + positions if placement == "before_positions" else norm(tokens + positions)
     np.testing.assert_allclose(received, expected, rtol=1e-10, atol=1e-12)
@@ -288,7 +333,9 @@ def test_activations(config: TransformerConfig, ids: Any, random_params: Callabl
         expected = formulas[activation](x @ layer["gate"]["kernel"] + layer["gate"]["bias"]) * inner
     else:
         expected = formulas[activation](inner)
-    np.testing.assert_allclose(received, expected @ layer["output"]["kernel"] + layer["output"]["bias"], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(
+        received, expected @ layer["output"]["kernel"] + layer["output"]["bias"], rtol=1e-10, atol=1e-12
+    )
 
 
 def feed_forward(config: TransformerConfig, parameters: Any, x: np.ndarray) -> np.ndarray:
@@ -327,7 +374,9 @@ def test_the_compute_dtype_follows_the_parameters(
     assert ("f32[" in program) == (dtype == "float32")
 
 
-def test_float64_is_computed_and_not_only_called_so(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+def test_float64_is_computed_and_not_only_called_so(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
+) -> None:
     """A change of one part in 10¹² in a parameter moves the logits by about as much."""
     params = random_params(config)
     nudged = jax.tree.map(lambda leaf: leaf * (1 + 1e-12), params)
@@ -335,8 +384,11 @@ def test_float64_is_computed_and_not_only_called_so(config: TransformerConfig, i
     assert 1e-13 < compare(received, expected).relative_rms < 1e-10
 
 
-def test_bfloat16_leaves_what_must_be_wide(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
-    """Products and the residual stream in bfloat16, attention logits and weights in float32; parameters keep their dtype."""
+def test_bfloat16_leaves_what_must_be_wide(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
+) -> None:
+    """Products and the residual stream in bfloat16, attention logits and weights in float32; parameters keep their
+    dtype."""
     config = dataclasses.replace(config, compute_dtype="bfloat16")
     params = random_params(config, "float32")
     found = trace_dtypes(config, params, ids)
@@ -346,7 +398,9 @@ def test_bfloat16_leaves_what_must_be_wide(config: TransformerConfig, ids: Any, 
     assert "logits" in found["bfloat16"]
     gradients = jax.eval_shape(jax.grad(lambda params: run(config, params, ids).astype(jnp.float32).sum()), params)
     assert {str(leaf.dtype) for leaf in jax.tree.leaves(gradients)} == {"float32"}
-    narrow, exact = (np.asarray(run(c, params, ids), np.float64) for c in (config, dataclasses.replace(config, compute_dtype=None)))
+    narrow, exact = (
+        np.asarray(run(c, params, ids), np.float64) for c in (config, dataclasses.replace(config, compute_dtype=None))
+    )
     assert 1e-4 < compare(narrow, exact).relative_rms < 0.05
 
 

@@ -32,7 +32,9 @@ def assert_uniform(values: Any, bound: float) -> None:
     assert np.abs(values).max() <= bound * (1 + 1e-6)
     assert min(values.max(), -values.min()) > bound * (1 - 20 / values.size)
     assert abs(values.mean()) < SIGMAS * bound / math.sqrt(3 * values.size)
-    assert abs(values.var() / (bound**2 / 3) - 1) < SIGMAS * math.sqrt(0.8 / values.size)  # Var[u²] = 4/45, (1/3)² · 0.8
+    assert abs(values.var() / (bound**2 / 3) - 1) < SIGMAS * math.sqrt(
+        0.8 / values.size
+    )  # Var[u²] = 4/45, (1/3)² · 0.8
 
 
 def assert_normal(values: Any, deviation: float) -> None:
@@ -57,11 +59,16 @@ def assert_normal(values: Any, deviation: float) -> None:
     ],
 )
 def test_kernels_are_uniform_within_the_policys_bound(policy: str, role: str, bound: float) -> None:
-    assert_uniform(initializers.kernel(config_of(policy), jax.random.key(0), (FAN_IN, FAN_OUT), FAN_IN, FAN_OUT, role), bound)
+    assert_uniform(
+        initializers.kernel(config_of(policy), jax.random.key(0), (FAN_IN, FAN_OUT), FAN_IN, FAN_OUT, role), bound
+    )
 
 
 def test_fairseqs_head_is_normal() -> None:
-    assert_normal(initializers.kernel(config_of("fairseq"), jax.random.key(0), (FAN_IN, FAN_OUT), FAN_IN, FAN_OUT, "head"), FAN_IN**-0.5)
+    assert_normal(
+        initializers.kernel(config_of("fairseq"), jax.random.key(0), (FAN_IN, FAN_OUT), FAN_IN, FAN_OUT, "head"),
+        FAN_IN**-0.5,
+    )
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -90,10 +97,20 @@ def test_embeddings() -> None:
 
 def options(policy: str) -> dict[str, Any]:
     return {
-        "source_vocab_size": 90, "target_vocab_size": 70, "d_model": 60, "num_heads": 3, "head_dim": 25, "d_ff": 110, "max_length": 5,
-        "num_encoder_layers": 2, "num_decoder_layers": 1, "source_pad_id": 3, "target_pad_id": 4, "initializer": policy,
+        "source_vocab_size": 90,
+        "target_vocab_size": 70,
+        "d_model": 60,
+        "num_heads": 3,
+        "head_dim": 25,
+        "d_ff": 110,
+        "max_length": 5,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 1,
+        "source_pad_id": 3,
+        "target_pad_id": 4,
+        "initializer": policy,
         "attention_output_bias": False,
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("policy", ["xavier_uniform", "fairseq"])
@@ -120,11 +137,20 @@ def test_every_matrix_has_its_own_fans(policy: str) -> None:
         assert not target[4].any()
         assert source[4].any()
         assert target[3].any()
-        assert not any(leaf.any() for path, leaf in jax.tree_util.tree_leaves_with_path(params) if path[-1].key == "bias")
-    assert all((leaf == 1).all() for path, leaf in jax.tree_util.tree_leaves_with_path(params) if path[-1].key == "scale")
+        assert not any(
+            leaf.any() for path, leaf in jax.tree_util.tree_leaves_with_path(params) if path[-1].key == "bias"
+        )
+    assert all(
+        (leaf == 1).all() for path, leaf in jax.tree_util.tree_leaves_with_path(params) if path[-1].key == "scale"
+    )
 
     # no two draws are the same: layers, sublayers, stacks
-    kernels = [row for path, leaf in jax.tree_util.tree_leaves_with_path(params) if path[-1].key == "kernel" for row in unstack(path, leaf)]
+    kernels = [
+        row
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        if path[-1].key == "kernel"
+        for row in unstack(path, leaf)
+    ]
     assert len({np.asarray(kernel).tobytes() for kernel in kernels}) == len(kernels) == 2 * 6 + 10 + 1
     scaled = [np.asarray(kernel).ravel()[:20] / np.abs(kernel).max() for kernel in kernels]
     assert not any(np.allclose(a, b, atol=1e-3) for i, a in enumerate(scaled) for b in scaled[:i])
@@ -145,5 +171,8 @@ def test_the_key_decides() -> None:
 @pytest.mark.parametrize("x64", [False, True])
 def test_fresh_parameters_are_float32(config: TransformerConfig, x64: bool) -> None:
     with jax.enable_x64(x64):
-        dtypes = {str(leaf.dtype) for leaf in jax.tree.leaves(functional.abstract_params(dataclasses.replace(config, tie_head=True)))}
+        dtypes = {
+            str(leaf.dtype)
+            for leaf in jax.tree.leaves(functional.abstract_params(dataclasses.replace(config, tie_head=True)))
+        }
     assert dtypes == {"float32"}

@@ -65,10 +65,13 @@ def test_both_allows_what_both_allow() -> None:
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("cover", COVERS)
 def test_the_masks_of_a_forward_pass(config: TransformerConfig, ids: Any, cover: str, causal: bool) -> None:
-    """Each of the three takes its own cover, pad id and axes: here the covers are rotated, so that no two are the same."""
+    """Each of the three takes its own cover, pad id and axes: here the covers are rotated, so that no two are the
+    same."""
     turn = COVERS.index(cover)
     encoder, decoder, cross = (COVERS[(turn + shift) % 4] for shift in (1, 0, 2))
-    config = dataclasses.replace(config, encoder_padding=encoder, decoder_padding=decoder, cross_padding=cross, decoder_causal=causal)
+    config = dataclasses.replace(
+        config, encoder_padding=encoder, decoder_padding=decoder, cross_padding=cross, decoder_causal=causal
+    )
     masks = make_masks(config, ids.source, ids.target)
     source_is_real, target_is_real = ids.source != config.source_pad_id, ids.target != config.target_pad_id
     expected = (

@@ -109,7 +109,9 @@ def test_gradients_are_those_of_the_formula(name: str) -> None:
     norm = make_norm(name)
     gradient = jax.grad(lambda x: (norm(x) * weights).sum())(x)
     step = 1e-6
-    ends = [(expected_norm(name, x + sign * step * direction, *parameters(norm), 1e-5) * weights).sum() for sign in (1, -1)]
+    ends = [
+        (expected_norm(name, x + sign * step * direction, *parameters(norm), 1e-5) * weights).sum() for sign in (1, -1)
+    ]
     assert (gradient * direction).sum() == pytest.approx((ends[0] - ends[1]) / (2 * step), rel=1e-6)
 
 
@@ -120,6 +122,8 @@ def test_low_precision_is_only_the_outside() -> None:
     received = norm(x)
     assert received.dtype == jnp.bfloat16
     expected = expected_norm("layer_norm", np.asarray(x, np.float64), *parameters(norm), 1e-5)
-    np.testing.assert_array_equal(np.asarray(received, np.float32), np.asarray(jnp.asarray(expected, jnp.bfloat16), np.float32))
+    np.testing.assert_array_equal(
+        np.asarray(received, np.float32), np.asarray(jnp.asarray(expected, jnp.bfloat16), np.float32)
+    )
     assert norm(x.astype(jnp.float32)).dtype == jnp.float32
     assert norm(x.astype(jnp.float64)).dtype == jnp.float64

@@ -38,10 +38,14 @@ def inclusive(position: int, column: int, width: int) -> float:
 
 
 @pytest.mark.parametrize("layout", ["interleaved", "halves"])
-@pytest.mark.parametrize(("frequency", "formula"), [("standard", standard), ("doubled", doubled), ("inclusive", inclusive)])
+@pytest.mark.parametrize(
+    ("frequency", "formula"), [("standard", standard), ("doubled", doubled), ("inclusive", inclusive)]
+)
 def test_a_table_is_its_formula(frequency: str, formula: Callable[[int, int, int], float], layout: str) -> None:
     width, rows = 10, 60
-    config = TransformerConfig(d_model=width, num_heads=2, max_length=rows, position_frequency=frequency, position_layout=layout)
+    config = TransformerConfig(
+        d_model=width, num_heads=2, max_length=rows, position_frequency=frequency, position_layout=layout
+    )
     expected = np.array([[formula(position, column, width) for column in range(width)] for position in range(rows)])
     if layout == "halves":
         expected = np.concatenate([expected[:, 0::2], expected[:, 1::2]], axis=1)
@@ -51,7 +55,9 @@ def test_a_table_is_its_formula(frequency: str, formula: Callable[[int, int, int
 
 
 def test_the_last_inclusive_pair_has_wavelength_10000() -> None:
-    config = TransformerConfig(d_model=8, num_heads=2, max_length=5, position_frequency="inclusive", position_layout="halves")
+    config = TransformerConfig(
+        d_model=8, num_heads=2, max_length=5, position_frequency="inclusive", position_layout="halves"
+    )
     assert sinusoid_table(config, config.encoder)[4, 3] == pytest.approx(math.sin(4 / 10000), rel=1e-12)
     narrow = TransformerConfig(d_model=2, num_heads=1, max_length=5, position_frequency="inclusive")
     assert np.isfinite(sinusoid_table(narrow, narrow.encoder)).all()  # one pair: nothing to divide by
@@ -82,7 +88,8 @@ def test_a_batch_row_is_numbered_by_its_place_in_the_batch() -> None:
 
 
 def test_real_tokens_are_counted_and_pads_are_not() -> None:
-    """fairseq's make_positions: padding_idx + 1, padding_idx + 2, … for real tokens, and padding_idx for pads; the pads' row is zero."""
+    """fairseq's make_positions: padding_idx + 1, padding_idx + 2, … for real tokens, and padding_idx for pads; the
+    pads' row is zero."""
     config = TransformerConfig(d_model=8, num_heads=2, position_index="non_pad_count", position_offset=1, max_length=4)
     ids = np.array([[7, 8, 1, 9], [1, 1, 7, 7], [1, 1, 1, 1]])
     assert position_numbers(config, ids, pad_id=1).tolist() == [[2, 3, 1, 4], [1, 1, 2, 3], [1, 1, 1, 1]]
@@ -98,16 +105,25 @@ def test_real_tokens_are_counted_and_pads_are_not() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"position_index": "non_pad_count", "position_offset": 1, "position_layout": "halves", "position_frequency": "inclusive"},
+        {
+            "position_index": "non_pad_count",
+            "position_offset": 1,
+            "position_layout": "halves",
+            "position_frequency": "inclusive",
+        },
         {"position_index": "batch_row", "position_kind": "learned", "position_offset": 2},
     ],
     ids=["fairseq", "learned"],
 )
-def test_what_is_added_to_the_embeddings(config: TransformerConfig, ids: Any, random_params: Callable[..., Any], options: Any) -> None:
+def test_what_is_added_to_the_embeddings(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any], options: Any
+) -> None:
     """The trace has the rows that the numbers name, from each stack's own table, and the embedding is the sum."""
     config = dataclasses.replace(config, **options)
     params = random_params(config)
-    names = [f"{stack}.{name}" for stack in ("encoder", "decoder") for name in ("token_embedding", "positions", "embedding")]
+    names = [
+        f"{stack}.{name}" for stack in ("encoder", "decoder") for name in ("token_embedding", "positions", "embedding")
+    ]
 
     @jax.jit
     def embed(params: Any) -> dict[str, Any]:
@@ -115,8 +131,15 @@ def test_what_is_added_to_the_embeddings(config: TransformerConfig, ids: Any, ra
         return {name: trace[name] for name in names}
 
     trace = embed(params)
-    for stack, tokens, pad in (("encoder", ids.source, config.source_pad_id), ("decoder", ids.target, config.target_pad_id)):
-        table = params[stack]["positions"]["embedding"] if config.position_kind == "learned" else params["constants"][f"{stack}_positions"]
+    for stack, tokens, pad in (
+        ("encoder", ids.source, config.source_pad_id),
+        ("decoder", ids.target, config.target_pad_id),
+    ):
+        table = (
+            params[stack]["positions"]["embedding"]
+            if config.position_kind == "learned"
+            else params["constants"][f"{stack}_positions"]
+        )
         numbers = np.broadcast_to(position_numbers(config, tokens, pad), tokens.shape)
         positions = np.broadcast_to(trace[f"{stack}.positions"], (*tokens.shape, config.d_model))
         np.testing.assert_array_equal(positions, table[numbers])
@@ -132,7 +155,9 @@ def test_fresh_tables_are_the_sinusoids(config: TransformerConfig) -> None:
         np.testing.assert_array_equal(table, sinusoid_table(config, getattr(config, stack)).astype(np.float32))
 
 
-def test_without_positions_order_does_not_matter_to_the_encoder(config: TransformerConfig, ids: Any, random_params: Any) -> None:
+def test_without_positions_order_does_not_matter_to_the_encoder(
+    config: TransformerConfig, ids: Any, random_params: Any
+) -> None:
     config = dataclasses.replace(config, position_kind="none")
     params = random_params(config)
     assert "constants" not in params or not params["constants"]
@@ -146,7 +171,9 @@ def test_without_positions_order_does_not_matter_to_the_encoder(config: Transfor
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "learned"])
-def test_a_sentence_longer_than_the_table_is_refused(config: TransformerConfig, random_params: Callable[..., Any], kind: str) -> None:
+def test_a_sentence_longer_than_the_table_is_refused(
+    config: TransformerConfig, random_params: Callable[..., Any], kind: str
+) -> None:
     config = dataclasses.replace(config, position_kind=kind)
     params = random_params(config)
     fits, source, target = np.full((2, 3), 5), np.full((2, 10), 5), np.full((2, 11), 5)
@@ -160,16 +187,22 @@ def test_a_sentence_longer_than_the_table_is_refused(config: TransformerConfig, 
         functional.start_decoding(config, params, np.zeros((2, 3, 12)), fits, 11)
 
 
-def test_a_batch_with_more_rows_than_the_table_is_refused(config: TransformerConfig, random_params: Callable[..., Any]) -> None:
+def test_a_batch_with_more_rows_than_the_table_is_refused(
+    config: TransformerConfig, random_params: Callable[..., Any]
+) -> None:
     config = dataclasses.replace(config, position_index="batch_row", max_length=3, decoder_max_length=2)
     params = random_params(config)
     with pytest.raises(ValueError, match=r"source_ids has 4 sentences in a batch .*; the position table allows 3"):
         functional.apply(config, params, np.full((4, 5), 5), np.full((4, 5), 5))
-    with pytest.raises(ValueError, match=r"decoder_input_ids has 3 sentences in a batch .*; the position table allows 2"):
+    with pytest.raises(
+        ValueError, match=r"decoder_input_ids has 3 sentences in a batch .*; the position table allows 2"
+    ):
         functional.apply(config, params, np.full((3, 5), 5), np.full((3, 5), 5))
 
 
-def test_where_rows_are_numbered_a_sentence_may_be_of_any_length(config: TransformerConfig, random_params: Callable[..., Any]) -> None:
+def test_where_rows_are_numbered_a_sentence_may_be_of_any_length(
+    config: TransformerConfig, random_params: Callable[..., Any]
+) -> None:
     """The table bounds the batch, and nothing else: training takes a longer sentence, so decoding must too."""
     config = dataclasses.replace(config, position_index="batch_row", max_length=3, decoder_max_length=3)
     params = random_params(config)
@@ -178,7 +211,9 @@ def test_where_rows_are_numbered_a_sentence_may_be_of_any_length(config: Transfo
     jax.eval_shape(lambda: functional.start_decoding(config, params, np.zeros((2, 5, 12)), source, 7))
 
 
-def test_decoding_more_rows_than_the_table_has_is_refused(config: TransformerConfig, random_params: Callable[..., Any]) -> None:
+def test_decoding_more_rows_than_the_table_has_is_refused(
+    config: TransformerConfig, random_params: Callable[..., Any]
+) -> None:
     config = dataclasses.replace(config, position_index="batch_row", max_length=4, decoder_max_length=3)
     params, source = random_params(config), np.full((4, 5), 5)
     with pytest.raises(ValueError, match="4"):

@@ -1,4 +1,5 @@
-"""What a config promises of its function, both sides: where it says that a property holds it does, and where it says no, it doesn't.
+"""What a config promises of its function, both sides: where it says that a property holds it does, and where it says
+no, it doesn't.
 
 Masks are given to one compiled model as arrays, so that every combination of covers is tried.
 """
@@ -38,7 +39,9 @@ def logits_of(x64: None, config: TransformerConfig, random_params: Callable[...,
         (batch, s), t = source_ids.shape, decoder_input_ids.shape[1]
         shapes = ((batch, 1, s, s), (batch, 1, t, t), (batch, 1, t, s))
         masks = make_masks(masking, source_ids, decoder_input_ids)
-        full = Masks(*(np.broadcast_to(True if m is None else m, shape) for m, shape in zip(masks[:3], shapes, strict=True)))
+        full = Masks(
+            *(np.broadcast_to(True if m is None else m, shape) for m, shape in zip(masks[:3], shapes, strict=True))
+        )
         return np.asarray(functional.apply(config, params, source_ids, decoder_input_ids, masks=full))
 
     return logits
@@ -82,9 +85,12 @@ def test_padding_changes_nothing_where_the_config_says_so(
 
 
 @pytest.mark.parametrize(
-    "options", [{"position_index": "non_pad_count", "position_offset": 1}, {"norm_placement": "pre", "final_norm": True}]
+    "options",
+    [{"position_index": "non_pad_count", "position_offset": 1}, {"norm_placement": "pre", "final_norm": True}],
 )
-def test_padding_changes_nothing_whatever_else_there_is(config: TransformerConfig, ids: Any, random_params: Any, options: Any) -> None:
+def test_padding_changes_nothing_whatever_else_there_is(
+    config: TransformerConfig, ids: Any, random_params: Any, options: Any
+) -> None:
     config = dataclasses.replace(config, **options)
     assert config.padding_is_invisible
     params = random_params(config)
@@ -94,7 +100,9 @@ def test_padding_changes_nothing_whatever_else_there_is(config: TransformerConfi
     assert same(longer[:, :6][is_real], expected[is_real])
 
 
-def test_counting_real_tokens_makes_left_padding_invisible_too(config: TransformerConfig, ids: Any, random_params: Any) -> None:
+def test_counting_real_tokens_makes_left_padding_invisible_too(
+    config: TransformerConfig, ids: Any, random_params: Any
+) -> None:
     """And numbering columns does not."""
     source = ids.source[:1]  # no pads
     left = np.concatenate([np.full((1, 3), config.source_pad_id, source.dtype), source], axis=1)
@@ -129,7 +137,9 @@ def test_rows_are_independent_where_the_config_says_so(
     assert same(in_other_company[3:], expected[:2]) == config.batch_rows_are_independent
 
 
-def test_a_row_number_is_all_that_couples_rows(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
+def test_a_row_number_is_all_that_couples_rows(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
+) -> None:
     """Positions indexed by batch row: in its own place a sentence has its logits whatever the others are."""
     config = dataclasses.replace(config, position_index="batch_row")
     params = random_params(config)
@@ -162,8 +172,11 @@ def test_no_output_depends_on_later_input_where_the_config_says_so(
 
 
 @pytest.mark.parametrize("decoder", ["keys", "both"])
-def test_a_real_token_may_be_the_decoders_padding_id(config: TransformerConfig, ids: Any, logits_of: Logits, decoder: str) -> None:
-    """Where the decoder takes another id for padding, a sentence that begins with it has a real position with nothing to attend to."""
+def test_a_real_token_may_be_the_decoders_padding_id(
+    config: TransformerConfig, ids: Any, logits_of: Logits, decoder: str
+) -> None:
+    """Where the decoder takes another id for padding, a sentence that begins with it has a real position with nothing
+    to attend to."""
     masking = dataclasses.replace(config, decoder_padding=decoder, decoder_padding_id=5)  # type: ignore[arg-type]
     ids = ids._replace(target=ids.target.copy())
     ids.target[0, 0] = 5
@@ -180,15 +193,27 @@ def test_the_first_position_sees_only_itself(config: TransformerConfig, ids: Any
 CACHED: dict[str, dict[str, Any]] = {
     "post": {},
     "pre_counted_tied_open": {
-        "norm_placement": "pre", "final_norm": True, "position_index": "non_pad_count", "position_offset": 1, "tie_head": True,
-        "decoding_decoder_padding": "none", "decoding_cross_padding": "none", "decoder_padding_id": 5, "head_bias": "buffer",
+        "norm_placement": "pre",
+        "final_norm": True,
+        "position_index": "non_pad_count",
+        "position_offset": 1,
+        "tie_head": True,
+        "decoding_decoder_padding": "none",
+        "decoding_cross_padding": "none",
+        "decoder_padding_id": 5,
+        "head_bias": "buffer",
         "decoder_embedding_norm": "before_positions",
     },
     "learned_rows_gated": {
-        "position_kind": "learned", "position_index": "batch_row", "feed_forward_gated": True, "norm_kind": "rms_norm", "norm_bias": False,
-        "scale_head": True, "layer_loop": "unrolled",
+        "position_kind": "learned",
+        "position_index": "batch_row",
+        "feed_forward_gated": True,
+        "norm_kind": "rms_norm",
+        "norm_bias": False,
+        "scale_head": True,
+        "layer_loop": "unrolled",
     },
-}  # fmt: skip
+}
 
 
 def step_by_step(config: TransformerConfig, params: Any, ids: Any, length: int) -> np.ndarray:
@@ -203,7 +228,9 @@ def step_by_step(config: TransformerConfig, params: Any, ids: Any, length: int) 
 
 
 @pytest.mark.parametrize("name", CACHED)
-def test_decoding_with_a_cache_equals_teacher_forcing(config: TransformerConfig, ids: Any, random_params: Any, name: str) -> None:
+def test_decoding_with_a_cache_equals_teacher_forcing(
+    config: TransformerConfig, ids: Any, random_params: Any, name: str
+) -> None:
     """Under the masks of decoding, with pads emitted in between, and a cache longer than what is decoded."""
     config = dataclasses.replace(config, **CACHED[name])
     assert config.cache_is_exact
@@ -216,8 +243,11 @@ def test_decoding_with_a_cache_equals_teacher_forcing(config: TransformerConfig,
     assert same(step_by_step(config, params, ids, length=9), expected)
 
 
-def test_decoding_may_begin_with_the_padding_id(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
-    """As decoders that start with <pad> do: the first position has nothing but itself to attend to, masked or not, in the prefix of one."""
+def test_decoding_may_begin_with_the_padding_id(
+    config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
+) -> None:
+    """As decoders that start with <pad> do: the first position has nothing but itself to attend to, masked or not, in
+    the prefix of one."""
     params = random_params(config)
     ids = ids._replace(target=np.full((5, 8), config.target_pad_id, np.int32))
     encoder_output = functional.encode(config, params, ids.source)
@@ -238,21 +268,28 @@ def test_decoding_may_begin_with_the_padding_id(config: TransformerConfig, ids: 
     ],
     ids=str,
 )
-def test_a_cache_is_refused_where_it_would_not_be_exact(config: TransformerConfig, ids: Any, random_params: Any, options: Any) -> None:
+def test_a_cache_is_refused_where_it_would_not_be_exact(
+    config: TransformerConfig, ids: Any, random_params: Any, options: Any
+) -> None:
     config = dataclasses.replace(config, **options)
     assert not config.cache_is_exact
     masks = config.while_decoding()
-    with pytest.raises(ValueError, match="decoding with a cache needs decoder_causal and masks that cover no queries; received") as error:
+    with pytest.raises(
+        ValueError, match="decoding with a cache needs decoder_causal and masks that cover no queries; received"
+    ) as error:
         functional.start_decoding(config, random_params(config), np.zeros((5, 6, 12)), ids.source, 8)
     assert f"decoder_causal={masks.decoder_causal}, decoder_padding={masks.decoder_padding!r}" in str(error.value)
     assert f"cross_padding={masks.cross_padding!r}" in str(error.value)
 
 
-@pytest.mark.parametrize("options", [{}, {"decoder_padding": "none"}, {"decoder_padding": "queries"}, {"decoder_causal": False}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"decoder_padding": "none"}, {"decoder_padding": "queries"}, {"decoder_causal": False}], ids=str
+)
 def test_what_a_cache_would_keep_moves_as_the_prefix_grows_where_it_is_refused(
     config: TransformerConfig, ids: Any, random_params: Callable[..., Any], options: Any
 ) -> None:
-    """The reason for the refusal: keys of the second layer, at positions that later ones attend to, in a prefix and in a longer one."""
+    """The reason for the refusal: keys of the second layer, at positions that later ones attend to, in a prefix and in
+    a longer one."""
     masking = dataclasses.replace(config, **options)
     params = random_params(config)
 
@@ -268,5 +305,9 @@ def test_what_a_cache_would_keep_moves_as_the_prefix_grows_where_it_is_refused(
 
     longer = ids.target.copy()
     longer[:, 5:] = 7
-    attended = np.ones((5, 5), bool) if masking.decoder_padding in ("none", "queries") else ids.target[:, :5] != config.target_pad_id
+    attended = (
+        np.ones((5, 5), bool)
+        if masking.decoder_padding in ("none", "queries")
+        else ids.target[:, :5] != config.target_pad_id
+    )
     assert same(keys(longer)[:, :5][attended], keys(ids.target)[:, :5][attended]) == masking.cache_is_exact

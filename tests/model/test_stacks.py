@@ -46,7 +46,8 @@ def cheap_random_words() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def dropping(config: TransformerConfig) -> TransformerConfig:
-    """Dropout in every place. No other module uses this config, so no other takes over what is compiled with cheap random words."""
+    """Dropout in every place. No other module uses this config, so no other takes over what is compiled with cheap
+    random words."""
     return dataclasses.replace(config, num_encoder_layers=2, dropout_rate=0.29, output_dropout_rate=0.11)
 
 
@@ -54,7 +55,8 @@ def dropping(config: TransformerConfig) -> TransformerConfig:
 def encoder_results(
     x64: None, cheap_random_words: None, dropping: TransformerConfig, ids: Any, random_params: Callable[..., Any]
 ) -> dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]:
-    """Under each loop: the encoder's output, and the gradients of its squares' mean. (Both stacks are run by the same code.)"""
+    """Under each loop: the encoder's output, and the gradients of its squares' mean. (Both stacks are run by the same
+    code.)"""
     params = random_params(dropping)
 
     def loss(params: Any, config: TransformerConfig) -> Any:
@@ -83,7 +85,9 @@ def test_every_loop_gives_the_gradients_of_scan(encoder_results: dict[str, Any],
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_remat_and_scan_are_there_where_they_are_asked_for(dropping: TransformerConfig, ids: Any, random_params: Any, loop: str) -> None:
+def test_remat_and_scan_are_there_where_they_are_asked_for(
+    dropping: TransformerConfig, ids: Any, random_params: Any, loop: str
+) -> None:
     config = dataclasses.replace(dropping, **LOOPS[loop])
     program = str(jax.make_jaxpr(lambda params: functional.encode(config, params, ids.source))(random_params(config)))
     assert ("remat" in program or "checkpoint[" in program) == (config.remat != "none")
@@ -91,7 +95,8 @@ def test_remat_and_scan_are_there_where_they_are_asked_for(dropping: Transformer
 
 
 def test_what_is_computed_again_is_not_kept(config: TransformerConfig) -> None:
-    """The memory of a backward pass, on long sequences: the attention weights are far larger than the products with weights."""
+    """The memory of a backward pass, on long sequences: the attention weights are far larger than the products with
+    weights."""
     source_ids = jnp.ones((4, 128), jnp.int32)
 
     def memory(remat: str) -> int:
@@ -104,11 +109,15 @@ def test_what_is_computed_again_is_not_kept(config: TransformerConfig) -> None:
     assert everything > 2 * products > 2.2 * inputs
 
 
-def test_the_whole_model_is_the_same_scanned_and_unrolled(dropping: TransformerConfig, ids: Any, random_params: Any) -> None:
+def test_the_whole_model_is_the_same_scanned_and_unrolled(
+    dropping: TransformerConfig, ids: Any, random_params: Any
+) -> None:
     """With dropout in both stacks, and the same stream of random words."""
     params = random_params(dropping)
     run = lambda loop, key: np.asarray(  # noqa: E731
-        functional.apply(dataclasses.replace(dropping, layer_loop=loop), params, ids.source, ids.target, dropout_key=key)
+        functional.apply(
+            dataclasses.replace(dropping, layer_loop=loop), params, ids.source, ids.target, dropout_key=key
+        )
     )
     scanned = run("scan", jax.random.key(7))
     assert compare(run("unrolled", jax.random.key(7)), scanned).within(FLOAT64_RELATIVE_RMS)
@@ -118,6 +127,9 @@ def test_the_whole_model_is_the_same_scanned_and_unrolled(dropping: TransformerC
 def test_layers_are_taken_in_order(config: TransformerConfig, ids: Any, random_params: Callable[..., Any]) -> None:
     """Each layer has its own parameters: with the two decoder layers exchanged it is another function."""
     params = random_params(config)
-    exchanged = {**params, "decoder": {**params["decoder"], "layers": jax.tree.map(lambda leaf: leaf[::-1], params["decoder"]["layers"])}}
+    exchanged = {
+        **params,
+        "decoder": {**params["decoder"], "layers": jax.tree.map(lambda leaf: leaf[::-1], params["decoder"]["layers"])},
+    }
     expected = np.asarray(functional.apply(config, params, ids.source, ids.target))
     assert not compare(np.asarray(functional.apply(config, exchanged, ids.source, ids.target)), expected).within(1e-3)

@@ -1,4 +1,5 @@
-"""The systems of SYSTEMS.md, as combinations of values: each is a config, runs forward, and has the properties that its masks allow."""
+"""The systems of SYSTEMS.md, as combinations of values: each is a config, runs forward, and has the properties that its
+masks allow."""
 
 from __future__ import annotations
 
@@ -23,35 +24,79 @@ OPEN_DECODING = {"decoding_decoder_padding": "none"}
 NO_DROPOUT = {"dropout_rate": 0.0}
 
 FLOYDHUB = {
-    **PRE, **STD_PLUS_EPS, **OPEN_DECODING, "position_frequency": "doubled", "masked_value": -1e9, "attention_dropout_rate": 0.1,
+    **PRE,
+    **STD_PLUS_EPS,
+    **OPEN_DECODING,
+    "position_frequency": "doubled",
+    "masked_value": -1e9,
+    "attention_dropout_rate": 0.1,
     "embedding_dropout_rate": 0.1,
-}  # fmt: skip
+}
 ANNOTATED_ZH = {
-    **PRE, **OPEN_DECODING, "norm_unbiased": True, "norm_eps": 1e-6, "activation": "none", "masked_value": -1e9, "source_pad_id": 0,
-    "target_pad_id": 0, "attention_dropout_rate": 0.1,
-}  # fmt: skip
+    **PRE,
+    **OPEN_DECODING,
+    "norm_unbiased": True,
+    "norm_eps": 1e-6,
+    "activation": "none",
+    "masked_value": -1e9,
+    "source_pad_id": 0,
+    "target_pad_id": 0,
+    "attention_dropout_rate": 0.1,
+}
 CODERSARTS = {
-    **STD_PLUS_EPS, "norm_placement": "pre", "scale_embedding": False, "position_index": "batch_row", "masked_value": -1e9,
+    **STD_PLUS_EPS,
+    "norm_placement": "pre",
+    "scale_embedding": False,
+    "position_index": "batch_row",
+    "masked_value": -1e9,
     "initializer": "torch",
-}  # fmt: skip
+}
 SAYHELLO_BIAS = {
-    "norm_eps_outside": True, "norm_unbiased": True, "norm_eps": 1e-12, "scale_embedding": False, "masked_value": -1e12,
-    "encoder_padding": "both", "decoder_padding": "both", "cross_padding": "both", "decoder_padding_id": 1, "attention_dropout_rate": 0.0,
+    "norm_eps_outside": True,
+    "norm_unbiased": True,
+    "norm_eps": 1e-12,
+    "scale_embedding": False,
+    "masked_value": -1e12,
+    "encoder_padding": "both",
+    "decoder_padding": "both",
+    "cross_padding": "both",
+    "decoder_padding_id": 1,
+    "attention_dropout_rate": 0.0,
     "initializer": "kaiming_uniform",
-}  # fmt: skip
+}
 HYUNWOONGKO = {
-    "norm_eps": 1e-12, "scale_embedding": False, "masked_value": -10000, "decoder_padding": "queries", "attention_dropout_rate": 0.0,
+    "norm_eps": 1e-12,
+    "scale_embedding": False,
+    "masked_value": -10000,
+    "decoder_padding": "queries",
+    "attention_dropout_rate": 0.0,
     "initializer": "kaiming_uniform",
-}  # fmt: skip
+}
 STEPWISE = {
-    **NO_DROPOUT, "scale_embedding": False, "masked_value": -1e9, "encoder_padding": "queries", "decoder_padding": "queries",
-    "cross_padding": "none", "initializer": "torch",
-}  # fmt: skip
+    **NO_DROPOUT,
+    "scale_embedding": False,
+    "masked_value": -1e9,
+    "encoder_padding": "queries",
+    "decoder_padding": "queries",
+    "cross_padding": "none",
+    "initializer": "torch",
+}
 CORE = {
-    **NO_DROPOUT, "num_heads": 1, "num_encoder_layers": 1, "num_decoder_layers": 1, "norm_kind": "none", "feed_forward": False,
-    "position_kind": "none", "attention_output": False, "attention_scale": 1.0, "scale_embedding": False, "encoder_padding": "none",
-    "decoder_padding": "none", "cross_padding": "none", "decoder_causal": False,
-}  # fmt: skip
+    **NO_DROPOUT,
+    "num_heads": 1,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 1,
+    "norm_kind": "none",
+    "feed_forward": False,
+    "position_kind": "none",
+    "attention_output": False,
+    "attention_scale": 1.0,
+    "scale_embedding": False,
+    "encoder_padding": "none",
+    "decoder_padding": "none",
+    "cross_padding": "none",
+    "decoder_causal": False,
+}
 MASKS = {**CORE, "encoder_padding": "keys", "decoder_padding": "keys", "decoder_causal": True, "masked_value": -1e9}
 POSITIONS = {**MASKS, "position_kind": "sinusoidal"}
 LAYERS = {**POSITIONS, "num_encoder_layers": 2, "num_decoder_layers": 2}
@@ -63,18 +108,37 @@ BART = {
     "decoder_embedding_norm": "after_positions", "head_bias": "buffer", "activation": "gelu", "scale_embedding": False,
 }  # fmt: skip
 M2M_100 = {
-    **OPEN_DECODER, **PRE, "position_layout": "halves", "position_frequency": "inclusive", "position_index": "non_pad_count",
-    "position_offset": 1, "head_bias": "none",
-}  # fmt: skip
+    **OPEN_DECODER,
+    **PRE,
+    "position_layout": "halves",
+    "position_frequency": "inclusive",
+    "position_index": "non_pad_count",
+    "position_offset": 1,
+    "head_bias": "none",
+}
 T5 = {
-    **OPEN_DECODER, **PRE, "position_kind": "relative_bias", "relative_buckets": 6, "relative_max_distance": 4, "norm_kind": "rms_norm",
-    "norm_bias": False, "attention_scale": 1.0, "attention_bias": False, "attention_output_bias": False, "feed_forward_bias": False,
-    "head_bias": "none", "head_dim": 5, "scale_head": True, "scale_embedding": False, "output_dropout_rate": 0.1,
-}  # fmt: skip
+    **OPEN_DECODER,
+    **PRE,
+    "position_kind": "relative_bias",
+    "relative_buckets": 6,
+    "relative_max_distance": 4,
+    "norm_kind": "rms_norm",
+    "norm_bias": False,
+    "attention_scale": 1.0,
+    "attention_bias": False,
+    "attention_output_bias": False,
+    "feed_forward_bias": False,
+    "head_bias": "none",
+    "head_dim": 5,
+    "scale_head": True,
+    "scale_embedding": False,
+    "output_dropout_rate": 0.1,
+}
 
 
 class System(NamedTuple):
-    """A config's options, and which properties hold of it: independent rows, invisible padding, causality, an exact cache."""
+    """A config's options, and which properties hold of it: independent rows, invisible padding, causality, an exact
+    cache."""
 
     options: dict[str, Any]
     rows: bool = True
@@ -115,7 +179,12 @@ def make_config(name: str) -> TransformerConfig:
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_system_is_a_config_with_its_properties(name: str) -> None:
     config = make_config(name)
-    properties = (config.batch_rows_are_independent, config.padding_is_invisible, config.is_causal, config.cache_is_exact)
+    properties = (
+        config.batch_rows_are_independent,
+        config.padding_is_invisible,
+        config.is_causal,
+        config.cache_is_exact,
+    )
     assert properties == SYSTEMS[name][1:]
 
 
@@ -125,7 +194,8 @@ def test_no_two_systems_are_the_same() -> None:
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_a_system_runs_forward(name: str, random_params: Any) -> None:
-    """With padding right, left and inside, a single token, and rows that are fully masked: finite, and each weight a share of one."""
+    """With padding right, left and inside, a single token, and rows that are fully masked: finite, and each weight a
+    share of one."""
     config = make_config(name)
     rng = np.random.default_rng(0)
     source, target = rng.integers(2, 13, (4, 6)), rng.integers(2, 11, (4, 5))
@@ -137,7 +207,11 @@ def test_a_system_runs_forward(name: str, random_params: Any) -> None:
     assert np.isfinite(logits).all()
     assert np.asarray(logits).std() > 0.01
     last = config.num_decoder_layers - 1
-    for weights in ("encoder.layers.0.self_attention", f"decoder.layers.{last}.self_attention", f"decoder.layers.{last}.cross_attention"):
+    for weights in (
+        "encoder.layers.0.self_attention",
+        f"decoder.layers.{last}.self_attention",
+        f"decoder.layers.{last}.cross_attention",
+    ):
         np.testing.assert_allclose(np.asarray(trace[f"{weights}.weights"]).sum(axis=-1), 1.0, rtol=1e-5)
     decoder_weights = np.asarray(trace["decoder.layers.0.self_attention.weights"])
     sees_the_future = (np.triu(decoder_weights, k=1) > 0).any(axis=(1, 2, 3))

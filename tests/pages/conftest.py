@@ -16,9 +16,20 @@ from jax_transformer.model_directory import Model, save_model
 
 SPECIALS = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 HOSTILE = [
-    "</script><script>window.broken=1</script>", "<img", "src=x", "onerror='window.broken=2'>", '<b>&"', "{{data}}", "&lt;", "$\\frac{1}$",
-    "👩‍👩‍👧", "שלום", "مرحبا", "x" * 90, "a\u202eb",
-]  # fmt: skip
+    "</script><script>window.broken=1</script>",
+    "<img",
+    "src=x",
+    "onerror='window.broken=2'>",
+    '<b>&"',
+    "{{data}}",
+    "&lt;",
+    "$\\frac{1}$",
+    "👩‍👩‍👧",
+    "שלום",
+    "مرحبا",
+    "x" * 90,
+    "a\u202eb",
+]
 
 
 class Drawn(NamedTuple):
@@ -39,9 +50,16 @@ def weights_of(model: Model, source: str, target: str) -> dict[str, np.ndarray]:
     assert model.target_tokenizer is not None
     source_ids, inputs = model.source_tokenizer.encode([source]), [[2, *model.target_tokenizer.encode([target])[0]]]
     _, trace = functional.apply(model.config, model.params, np.array(source_ids), np.array(inputs), return_trace=True)
-    layers = {"cross": "decoder.layers.{}.cross", "encoder": "encoder.layers.{}.self", "decoder": "decoder.layers.{}.self"}
+    layers = {
+        "cross": "decoder.layers.{}.cross",
+        "encoder": "encoder.layers.{}.self",
+        "decoder": "decoder.layers.{}.self",
+    }
     counts = {"cross": 2, "encoder": 1, "decoder": 2}
-    return {kind: np.stack([trace[f"{name.format(i)}_attention.weights"][0] for i in range(counts[kind])]) for kind, name in layers.items()}
+    return {
+        kind: np.stack([trace[f"{name.format(i)}_attention.weights"][0] for i in range(counts[kind])])
+        for kind, name in layers.items()
+    }
 
 
 @pytest.fixture(scope="session")
@@ -51,9 +69,16 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
     source = train_tokenizer([text, hostile], kind="whitespace", specials=SPECIALS, add_eos=True)
     target = train_tokenizer([target_text, hostile], kind="whitespace", specials=SPECIALS)
     config = TransformerConfig(
-        source_vocab_size=source.vocab_size, target_vocab_size=target.vocab_size, d_model=24, num_heads=3, decoder_num_heads=2, d_ff=16,
-        num_encoder_layers=1, num_decoder_layers=2, max_length=128,
-    )  # fmt: skip
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
+        d_model=24,
+        num_heads=3,
+        decoder_num_heads=2,
+        d_ff=16,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
+        max_length=128,
+    )
     params: dict[str, Any] = functional.init_params(config, jax.random.key(1))
     for attention in ("self_attention", "cross_attention"):
         kernel = params["decoder"]["layers"][attention]["query"]["kernel"]

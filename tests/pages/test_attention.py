@@ -1,4 +1,5 @@
-"""What `plot attention` draws is what the model computes: the numbers in a page and in a picture, its tokens, and what it refuses."""
+"""What `plot attention` draws is what the model computes: the numbers in a page and in a picture, its tokens, and what
+it refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def plot(drawn: Any, output: Path, *options: str, sentence: str | None = None) -
 
 
 def embedded(page: Path) -> Any:
-    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
+    (data,) = re.findall(
+        r'<script type="application/json" id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL
+    )
     return json.loads(data)
 
 
@@ -119,12 +122,18 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
     saved: list[Figure] = []
     write: Callable[..., None] = plot_style.save
-    monkeypatch.setattr(plot_style, "save", lambda figure, path, **options: (saved.append(figure), write(figure, path, **options)))
+    monkeypatch.setattr(
+        plot_style, "save", lambda figure, path, **options: (saved.append(figure), write(figure, path, **options))
+    )
     return saved
 
 
 def panels(figure: Figure) -> dict[str, np.ndarray]:
-    return {axes.get_title(): np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images and axes.get_title()}
+    return {
+        axes.get_title(): np.asarray(axes.images[0].get_array())
+        for axes in figure.axes
+        if axes.images and axes.get_title()
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -178,19 +187,46 @@ def test_characters_that_no_font_has_are_boxes() -> None:
     [
         (["{model}", " "], "expected a sentence to translate; received an empty one"),
         (["{model}", "x " * 130], "the sentence: expected from 1 to 128 tokens, the model's longest; received 131"),
-        (["{model}", "x", "--target", "x " * 128], "--target: expected at most 127 tokens, the model's longest; received 128"),
-        (["{model}", "x", "-o", "a.jpg"], "a.jpg: expected a file name that ends in one of .png, .svg, .pdf, .html; received '.jpg'"),
+        (
+            ["{model}", "x", "--target", "x " * 128],
+            "--target: expected at most 127 tokens, the model's longest; received 128",
+        ),
+        (
+            ["{model}", "x", "-o", "a.jpg"],
+            "a.jpg: expected a file name that ends in one of .png, .svg, .pdf, .html; received '.jpg'",
+        ),
         (["{model}", "x", "-o", "nowhere/a.html"], "expected a directory that exists; there is no nowhere"),
-        (["{model}", "x", "--layer", "2"], "--layer must be from 0 to 1, for cross attention of this model; received 2"),
-        (["{model}", "x", "--head", "-1"], "--head must be from 0 to 1, for cross attention of this model; received -1"),
-        (["{model}", "x", "--kind", "encoder", "--layer", "1"], "--layer must be from 0 to 0, for encoder attention of this model"),
-        (["{model}", "x", "--source-tag", "<2de>"], "source tag: expected none, for this vocabulary has no tags; received '<2de>'"),
+        (
+            ["{model}", "x", "--layer", "2"],
+            "--layer must be from 0 to 1, for cross attention of this model; received 2",
+        ),
+        (
+            ["{model}", "x", "--head", "-1"],
+            "--head must be from 0 to 1, for cross attention of this model; received -1",
+        ),
+        (
+            ["{model}", "x", "--kind", "encoder", "--layer", "1"],
+            "--layer must be from 0 to 0, for encoder attention of this model",
+        ),
+        (
+            ["{model}", "x", "--source-tag", "<2de>"],
+            "source tag: expected none, for this vocabulary has no tags; received '<2de>'",
+        ),
         (["nowhere", "x"], "nowhere"),
-        (["{bare}", "x"], "expected a model with tokenizers; this one has none: train it here, or port it together with its vocabularies"),
+        (
+            ["{bare}", "x"],
+            "expected a model with tokenizers; this one has none: train it here, or port it together with its "
+            "vocabularies",
+        ),
     ],
 )
 def test_mistakes_are_told_in_one_line(
-    drawn: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options: list[str], message: str
+    drawn: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
 ) -> None:
     import dataclasses
 

@@ -64,7 +64,9 @@ def test_the_map_tells_each_weight_and_its_tokens(visited: Visit, file: Path, dr
 
 def test_cells_are_as_dark_as_their_weights(visited: Visit, file: Path, drawn: Any) -> None:
     page = visited(file)
-    opacities = page.eval_on_selector_all(".cells rect", "all => all.map((cell) => Number(cell.getAttribute('fill-opacity')))")
+    opacities = page.eval_on_selector_all(
+        ".cells rect", "all => all.map((cell) => Number(cell.getAttribute('fill-opacity')))"
+    )
     mean = drawn.weights["cross"][0].mean(axis=0)
     np.testing.assert_allclose(opacities, (mean / mean.max()).flatten(), atol=1e-3)
 
@@ -76,7 +78,9 @@ def test_selectors_switch_the_map(visited: Visit, file: Path, drawn: Any) -> Non
         page.keyboard.press(key)
     choose(page, "layer", "1")
     choose(page, "head", "1")
-    assert readout(page).startswith(told(drawn.weights["cross"][1, 1], 2, 1)), "the cell stays, and its weight is the other map's"
+    assert readout(page).startswith(told(drawn.weights["cross"][1, 1], 2, 1)), (
+        "the cell stays, and its weight is the other map's"
+    )
     choose(page, "kind", "Encoder")
     assert page.inner_text("figcaption .title") == "Encoder self-attention, layer 0, head 1"
     assert page.locator("input[name=layer]").count() == 1
@@ -101,7 +105,8 @@ def test_small_maps_are_selectors_too(visited: Visit, file: Path, drawn: Any) ->
     assert page.locator(".overview [aria-pressed=true]").get_attribute("aria-label") == "layer 1, head 0"
     alphas = page.evaluate(
         "() => { const c = document.querySelector('[aria-label=\"layer 1, head 0\"] canvas');"
-        " return Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).filter((_, i) => i % 4 === 3); }"
+        " return Array.from(c.getContext('2d').getImageData(0, 0, c.width, c.height).data).filter((_, i) => i % 4 === "
+        "3); }"
     )
     weights = drawn.weights["cross"][1, 0]
     np.testing.assert_allclose(alphas, (255 * weights / weights.max()).flatten(), atol=2)
@@ -116,7 +121,13 @@ def test_the_keyboard_reaches_everything(visited: Visit, file: Path, drawn: Any)
     weights = drawn.weights["cross"][0, 0]
     page.keyboard.press("ArrowDown")
     assert readout(page).startswith(told(weights, 0, 0))
-    for key, (row, column) in (("ArrowDown", (1, 0)), ("End", (1, 4)), ("ArrowRight", (1, 4)), ("PageDown", (5, 4)), ("ArrowLeft", (5, 3))):
+    for key, (row, column) in (
+        ("ArrowDown", (1, 0)),
+        ("End", (1, 4)),
+        ("ArrowRight", (1, 4)),
+        ("PageDown", (5, 4)),
+        ("ArrowLeft", (5, 3)),
+    ):
         page.keyboard.press(key)
         assert readout(page).startswith(told(weights, row, column)), key
     assert page.inner_text("#announcement").startswith(told(weights, 5, 3))
@@ -134,15 +145,22 @@ def test_a_finger_leaves_what_it_has_chosen(visited: Visit, file: Path, drawn: A
 def test_the_word_alignment_is_printed(visited: Visit, file: Path, drawn: Any) -> None:
     page = visited(file)
     weights = drawn.weights["cross"][0].mean(axis=0)[:5, :4]
-    assert page.inner_text(".pharaoh code") == " ".join(f"{source}-{target}" for target, source in enumerate(weights.argmax(axis=1)))
+    assert page.inner_text(".pharaoh code") == " ".join(
+        f"{source}-{target}" for target, source in enumerate(weights.argmax(axis=1))
+    )
     assert page.locator(".pairs .to").all_inner_texts() == drawn.target.split()
-    assert page.locator(".pairs .from").all_inner_texts() == [drawn.text.split()[source] for source in weights.argmax(axis=1)]
+    assert page.locator(".pairs .from").all_inner_texts() == [
+        drawn.text.split()[source] for source in weights.argmax(axis=1)
+    ]
 
 
 def test_the_theme_colours_both_sizes_of_maps(visited: Visit, file: Path) -> None:
     def colours(page: Any) -> list[str]:
         """Of the page, of the large map's cells, and of a small map's darkest pixel."""
-        large = ["getComputedStyle(document.body).backgroundColor", "getComputedStyle(document.querySelector('.cells')).fill"]
+        large = [
+            "getComputedStyle(document.body).backgroundColor",
+            "getComputedStyle(document.querySelector('.cells')).fill",
+        ]
         small = "Array.from(document.querySelector('.overview canvas').getContext('2d').getImageData(0, 0, 5, 6).data)"
         pixels = np.reshape(page.evaluate(small), (-1, 4))
         red, green, blue, _ = pixels[pixels[:, 3].argmax()].tolist()
@@ -165,7 +183,9 @@ def test_no_width_scrolls_sideways(visited: Visit, file: Path, drawn: Any, tmp_p
         for kind in ("Encoder", "Decoder"):
             choose(page, "kind", kind)
             assert page.evaluate("document.documentElement.scrollWidth") == width
-    assert page.evaluate("(c => c.scrollWidth > c.clientWidth)(document.querySelector('.canvas'))"), "the map scrolls by itself"
+    assert page.evaluate("(c => c.scrollWidth > c.clientWidth)(document.querySelector('.canvas'))"), (
+        "the map scrolls by itself"
+    )
 
 
 def test_hostile_tokens_are_inert(visited: Visit, drawn: Any, tmp_path: Path) -> None:
@@ -179,5 +199,7 @@ def test_hostile_tokens_are_inert(visited: Visit, drawn: Any, tmp_path: Path) ->
     assert page.locator("img, main script, main b:not(.weight)").count() == 0
     assert page.locator("script").count() == 2
     assert page.locator(".pair dd").all_text_contents() == [drawn.hostile, drawn.hostile]
-    width = page.locator(".labels text").evaluate_all("all => Math.min(...all.map((text) => text.getBoundingClientRect().left))")
+    width = page.locator(".labels text").evaluate_all(
+        "all => Math.min(...all.map((text) => text.getBoundingClientRect().left))"
+    )
     assert width >= page.locator(".canvas").bounding_box()["x"], "no label is cut"

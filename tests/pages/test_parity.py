@@ -1,4 +1,5 @@
-"""The page of a parity report is one file that asks for nothing, holds the report as it is, and makes markup of no name in it."""
+"""The page of a parity report is one file that asks for nothing, holds the report as it is, and makes markup of no name
+in it."""
 
 from __future__ import annotations
 
@@ -58,5 +59,7 @@ def test_every_source_of_the_page_is_used() -> None:
 
 
 def test_another_schema_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected a parity report of schema 1; received schema 2: write it anew with this version"):
+    with pytest.raises(
+        ValueError, match="expected a parity report of schema 1; received schema 2: write it anew with this version"
+    ):
         parity.render(report() | {"schema": 2})

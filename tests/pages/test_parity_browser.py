@@ -1,4 +1,5 @@
-"""The page of a parity report in a real browser: it tells what the report says, all of it opens, sorts and filters, and no name runs."""
+"""The page of a parity report in a real browser: it tells what the report says, all of it opens, sorts and filters, and
+no name runs."""
 
 from __future__ import annotations
 
@@ -44,17 +45,46 @@ def column(page: Any, number: int) -> list[str]:
 
 def plain(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """A report of one stage of these rows."""
-    stage = {"name": "forward", "verdict": "diverged", "reasons": [], "only_in_candidate": [], "only_in_reference": [], "compared": 9}
-    nothing: dict[str, Any] = {"depth": [], "faults": [], "heat_map": None, "effect": None, "environment": {}, "sha256": {}}
+    stage = {
+        "name": "forward",
+        "verdict": "diverged",
+        "reasons": [],
+        "only_in_candidate": [],
+        "only_in_reference": [],
+        "compared": 9,
+    }
+    nothing: dict[str, Any] = {
+        "depth": [],
+        "faults": [],
+        "heat_map": None,
+        "effect": None,
+        "environment": {},
+        "sha256": {},
+    }
     return report() | nothing | {"stages": [stage | {"rows": rows}]}
 
 
 def make_row(number: int, **changes: Any) -> dict[str, Any]:
     size = (number * 7919 % 3001 + 1) * 1e-12
-    error = {"relative_rms": size, "max_error": 2 * size, "worst_index": [number], "exact": False, "non_finite_candidate": 0,
-             "non_finite_reference": 0, "compared": 9}  # fmt: skip
-    row = {"name": f"layers.{number}.output", "case": "", "verdict": "diverged", "gate": "relative RMS ≤ 1e-12", "allowed": 1e-12,
-           "times_allowed": size / 1e-12, "reason": "", "error": error}  # fmt: skip
+    error = {
+        "relative_rms": size,
+        "max_error": 2 * size,
+        "worst_index": [number],
+        "exact": False,
+        "non_finite_candidate": 0,
+        "non_finite_reference": 0,
+        "compared": 9,
+    }
+    row = {
+        "name": f"layers.{number}.output",
+        "case": "",
+        "verdict": "diverged",
+        "gate": "relative RMS ≤ 1e-12",
+        "allowed": 1e-12,
+        "times_allowed": size / 1e-12,
+        "reason": "",
+        "error": error,
+    }
     return row | changes
 
 
@@ -79,7 +109,10 @@ def test_the_worst_comes_first(visited: Visit, file: Path) -> None:
 
 def test_the_command_is_copied_or_selected(visited: Visit, file: Path) -> None:
     page, (first, *_) = visited(file), report()["faults"]
-    page.evaluate("Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => { window.kept = text; } } })")
+    page.evaluate(
+        "Object.defineProperty(navigator, 'clipboard', { value: { writeText: async (text) => { window.kept = text; } "
+        "} })"
+    )
     page.click(".cause .copy >> nth=0")
     page.locator("#announcement", has_text="Copied").wait_for(state="attached")
     assert page.evaluate("window.kept") == first["command"]
@@ -95,8 +128,13 @@ def test_the_command_is_copied_or_selected(visited: Visit, file: Path) -> None:
 def test_a_stage_filters_the_table(visited: Visit, file: Path) -> None:
     page, content = visited(file), report()
     assert page.locator(".funnel .count").all_text_contents() == [
-        "48 of 48 pass", "2 of 2 pass", "3 of 3 pass", "21 of 79 pass", "21 of 79 pass", "not compared",
-    ]  # fmt: skip
+        "48 of 48 pass",
+        "2 of 2 pass",
+        "3 of 3 pass",
+        "21 of 79 pass",
+        "21 of 79 pass",
+        "not compared",
+    ]
     assert "forward bfloat16 the candidate has no bfloat16" in text(page, ".reasons")
     page.click(".funnel button:has-text('masks')")
     assert column(page, 4) == [row["name"] for row in content["stages"][2]["rows"]]
@@ -115,7 +153,12 @@ def test_text_and_verdicts_filter_the_table(visited: Visit, file: Path) -> None:
     page.select_option("#arrays select", "forward")
     page.fill("#arrays input", "ENCODER layers.0 norm")
     assert column(page, 4) == [f"{FIRST}first divergence", "encoder.layers.0.feed_forward_norm"]
-    assert page.locator(".verdicts button").all_text_contents() == ["all 2", "✗ diverged 2", "? inconclusive 0", "✓ passed 0"]
+    assert page.locator(".verdicts button").all_text_contents() == [
+        "all 2",
+        "✗ diverged 2",
+        "? inconclusive 0",
+        "✓ passed 0",
+    ]
     page.fill("#arrays input", "")
     page.click(".verdicts button:has-text('passed')")
     assert set(column(page, 2)) == {"✓ passed"}
@@ -153,13 +196,16 @@ def test_thousands_of_rows_sort_at_once(visited: Visit, tmp_path: Path) -> None:
     last.wait_for(state="attached")
     assert page.locator("#arrays .more").is_hidden()
     took = page.evaluate(
-        "() => { const button = [...document.querySelectorAll('#arrays th button')].find((one) => one.textContent === 'Relative RMS');"
-        " const start = performance.now(); button.click(); document.body.offsetHeight; return performance.now() - start; }"
+        "() => { const button = [...document.querySelectorAll('#arrays th button')].find((one) => one.textContent === "
+        "'Relative RMS');"
+        " const start = performance.now(); button.click(); document.body.offsetHeight; return performance.now() - "
+        "start; }"
     )
     assert took < 1000
     last.wait_for(state="attached")
     sizes = page.evaluate(
-        "[...document.querySelectorAll('#arrays tbody td:nth-child(7)')].map((cell) => Number(cell.textContent.replace(',', '')))"
+        "[...document.querySelectorAll('#arrays tbody td:nth-child(7)')].map((cell) => "
+        "Number(cell.textContent.replace(',', '')))"
     )
     assert sizes == sorted(sizes, reverse=True)
 
@@ -209,7 +255,9 @@ def test_the_tree_opens_to_the_first_divergence_and_by_mouse_and_keyboard(visite
     page = visited(file)
     first = page.locator(".tree .is-first")
     assert first.is_visible()
-    assert text(page, ".tree .is-first").startswith("✗diverged self_attention_normfirst divergencecandidate at fault: norm: ε outside")
+    assert text(page, ".tree .is-first").startswith(
+        "✗diverged self_attention_normfirst divergencecandidate at fault: norm: ε outside"
+    )
     decoder = page.locator(".tree > details", has=page.locator("> summary code", has_text="decoder"))
     inner = decoder.locator("code", has_text="token_embedding")
     assert inner.is_hidden()
@@ -228,7 +276,9 @@ def test_the_tree_opens_to_the_first_divergence_and_by_mouse_and_keyboard(visite
 
 def test_modules_have_their_worst_verdict(visited: Visit, file: Path) -> None:
     page = visited(file)
-    lines = [" ".join(line.split()) for line in page.locator(".tree > details > summary, .tree > .leaf").all_text_contents()]
+    lines = [
+        " ".join(line.split()) for line in page.locator(".tree > details > summary, .tree > .leaf").all_text_contents()
+    ]
     assert lines[0].startswith("✓passed mask")
     assert lines[1].startswith("✗diverged encoder20 of 30 diverge, 4 at fault")
     assert lines[2].startswith("✗diverged decoder37 of 48 diverge, 8 at fault")
@@ -245,7 +295,9 @@ def test_modules_have_their_worst_verdict(visited: Visit, file: Path) -> None:
 def test_the_heat_map_tells_each_value(visited: Visit, file: Path) -> None:
     page, heat_map = visited(file), report()["heat_map"]
     largest = max(max(row) for row in heat_map["values"])
-    opacities = page.eval_on_selector_all(".cells rect", "all => all.map((cell) => Number(cell.getAttribute('fill-opacity')))")
+    opacities = page.eval_on_selector_all(
+        ".cells rect", "all => all.map((cell) => Number(cell.getAttribute('fill-opacity')))"
+    )
     assert opacities == pytest.approx([value / largest for row in heat_map["values"] for value in row], abs=1e-3)
     page.locator(".heat").scroll_into_view_if_needed()
     ground = page.locator(".ground").bounding_box()
@@ -257,7 +309,9 @@ def test_the_heat_map_tells_each_value(visited: Visit, file: Path) -> None:
     assert text(page, ".readout").endswith(" 3, 6, column 3")
     assert text(page, "#announcement").endswith(" 3, 6, column 3")
     page.click(".heat button")
-    darker = page.eval_on_selector_all(".cells rect", "all => all.map((cell) => Number(cell.getAttribute('fill-opacity')))")
+    darker = page.eval_on_selector_all(
+        ".cells rect", "all => all.map((cell) => Number(cell.getAttribute('fill-opacity')))"
+    )
     assert sum(darker) > sum(opacities), "a logarithm shows small values"
 
 
@@ -290,12 +344,18 @@ def test_little_is_said_of_little(visited: Visit, tmp_path: Path) -> None:
     """No depth, no faults, numbers that JSON can't say, an array without an error; doubts come first."""
     error = make_row(0)["error"]
     rows = [
-        make_row(1, verdict="passed", error=error | {"exact": True, "relative_rms": 0.0, "max_error": 0.0}, times_allowed=0.0),
+        make_row(
+            1, verdict="passed", error=error | {"exact": True, "relative_rms": 0.0, "max_error": 0.0}, times_allowed=0.0
+        ),
         make_row(2, error=None, times_allowed=None, reason="shapes [2] and [3]", gate="equal shapes"),
-        make_row(3, error=error | {"relative_rms": None, "max_error": None, "non_finite_candidate": 4}, times_allowed=None),
+        make_row(
+            3, error=error | {"relative_rms": None, "max_error": None, "non_finite_candidate": 4}, times_allowed=None
+        ),
         make_row(4, error=error | {"relative_rms": 0.5}, allowed=0.0, times_allowed=None, gate="equal"),
     ]
-    page = visited(written(tmp_path, plain(rows) | {"verdict": "inconclusive", "doubts": ["the candidate differs from itself"]}))
+    page = visited(
+        written(tmp_path, plain(rows) | {"verdict": "inconclusive", "doubts": ["the candidate differs from itself"]})
+    )
     assert text(page, "h1") == "? Inconclusive"
     assert "the candidate differs from itself" in text(page, ".doubts")
     assert column(page, 5) == ["0", "–", "not finite", "0.5"]
@@ -334,7 +394,8 @@ def contrast(page: Any, selector: str) -> float:
           };
           const node = document.querySelector(selector);
           let behind = node;
-          while (/^rgba\\(.*, 0\\)$|transparent/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement;
+          const isClear = (one) => /^rgba\\(.*, 0\\)$|transparent/.test(getComputedStyle(one).backgroundColor);
+          while (isClear(behind)) behind = behind.parentElement;
           const [a, b] = [getComputedStyle(node).color, getComputedStyle(behind).backgroundColor].map(light);
           return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
         }""",
@@ -346,9 +407,18 @@ def test_texts_stand_out(visited: Visit, file: Path) -> None:
     page = visited(file)
     page.click("text=Open all")
     texts = (
-        ".lead", ".mark.passed", ".funnel .diverged .mark", ".funnel .diverged .count", ".funnel .inconclusive .count",
-        ".funnel .inconclusive .mark", ".tree .tag", ".tree .tag.fault", ".tree .note", ".is-first .times", ".where .note",
-    )  # fmt: skip
+        ".lead",
+        ".mark.passed",
+        ".funnel .diverged .mark",
+        ".funnel .diverged .count",
+        ".funnel .inconclusive .count",
+        ".funnel .inconclusive .mark",
+        ".tree .tag",
+        ".tree .tag.fault",
+        ".tree .note",
+        ".is-first .times",
+        ".where .note",
+    )
     for _ in ("light", "dark"):
         for selector in texts:
             assert contrast(page, selector) >= 4.5, selector
@@ -366,7 +436,9 @@ def spoiled(value: Any) -> Any:
 
 @pytest.mark.parametrize("width", [1200, 700, 390])
 def test_no_width_scrolls_sideways(visited: Visit, file: Path, tmp_path: Path, width: int) -> None:
-    long = json.loads(json.dumps(report()).replace("self_attention_norm", "x" * 120).replace("candidate.safetensors", "y" * 300))
+    long = json.loads(
+        json.dumps(report()).replace("self_attention_norm", "x" * 120).replace("candidate.safetensors", "y" * 300)
+    )
     for path in (file, written(tmp_path, long)):
         page = visited(path, width)
         page.click("text=Open all")

@@ -22,9 +22,19 @@ from jax_transformer.trees import flatten, unflatten
 
 Arrays = dict[str, np.ndarray]
 CONFIG = TransformerConfig(
-    source_vocab_size=17, target_vocab_size=13, d_model=24, num_heads=3, d_ff=28, num_encoder_layers=2, num_decoder_layers=2, max_length=20,
-    source_pad_id=1, target_pad_id=2, activation="gelu", masked_value=-1e9,
-)  # fmt: skip
+    source_vocab_size=17,
+    target_vocab_size=13,
+    d_model=24,
+    num_heads=3,
+    d_ff=28,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    max_length=20,
+    source_pad_id=1,
+    target_pad_id=2,
+    activation="gelu",
+    masked_value=-1e9,
+)
 NORMS, ACTIVATION, UNKNOWN = "_norm", "decoder.layers.1.feed_forward.hidden", "decoder.layers.1.cross_attention.output"
 """What is wrong in the candidate: ε in every norm, one activation, and something that no catalogue has."""
 COMMAND = "jax-transformer parity candidate.safetensors --reference reference.safetensors --node {} --case '{}'"
@@ -42,9 +52,13 @@ class Problem(NamedTuple):
 def changed(node: Node, captured: Arrays, params: dict[str, Any]) -> np.ndarray | None:
     """What a faulty node makes of what the candidate feeds it; None for a node without fault."""
     replay = Replay(
-        CONFIG, node, {argument: captured[name] for argument, name in node.inputs.items()},
-        {role: parameter(params, path) for role, path in node.parameters.items()}, captured, params,
-    )  # fmt: skip
+        CONFIG,
+        node,
+        {argument: captured[name] for argument, name in node.inputs.items()},
+        {role: parameter(params, path) for role, path in node.parameters.items()},
+        captured,
+        params,
+    )
     if node.name.endswith(NORMS):
         return replay.under(norm_eps_outside=True)
     if node.name == ACTIVATION:
@@ -94,7 +108,12 @@ def make_stages(problems: dict[str, Problem]) -> tuple[Stage, ...]:
 
     def merged(stage: str, keep: Any, of_truth: bool = False) -> Stage:
         sides = {case: (keep(one.candidate), keep(one.reference), one.reference) for case, one in problems.items()}
-        return merge_stages({case: compare_stage(stage, a, b, truth=truth if of_truth else None) for case, (a, b, truth) in sides.items()})
+        return merge_stages(
+            {
+                case: compare_stage(stage, a, b, truth=truth if of_truth else None)
+                for case, (a, b, truth) in sides.items()
+            }
+        )
 
     weights = flatten(make_params())
     ids = [{"source_ids": one.source_ids, "decoder_input_ids": one.decoder_input_ids} for one in problems.values()]
@@ -103,7 +122,11 @@ def make_stages(problems: dict[str, Problem]) -> tuple[Stage, ...]:
         merge_stages({case: compare_stage("inputs", one, one) for case, one in zip(problems, ids, strict=True)}),
         merged("masks", lambda trace: {name: value for name, value in trace.items() if value.dtype == bool}),
         merged("forward", floats),
-        merged("forward float32", lambda trace: {name: value.astype(np.float32) for name, value in floats(trace).items()}, True),
+        merged(
+            "forward float32",
+            lambda trace: {name: value.astype(np.float32) for name, value in floats(trace).items()},
+            True,
+        ),
         Stage("forward bfloat16", not_run="the candidate has no bfloat16"),
     )
 
@@ -111,10 +134,16 @@ def make_stages(problems: dict[str, Problem]) -> tuple[Stage, ...]:
 def make_faults(case: str, problem: Problem) -> tuple[Fault, ...]:
     captured = with_ids(problem.candidate, problem.source_ids, problem.decoder_input_ids)
     return tuple(
-        Fault("candidate", "forward", finding, relative_rms(problem.candidate[finding.node], problem.reference[finding.node]), case,
-              COMMAND.format(finding.node, case))
+        Fault(
+            "candidate",
+            "forward",
+            finding,
+            relative_rms(problem.candidate[finding.node], problem.reference[finding.node]),
+            case,
+            COMMAND.format(finding.node, case),
+        )
         for finding in diagnose(CONFIG, make_params(), captured)
-    )  # fmt: skip
+    )
 
 
 def make_depth(problem: Problem) -> tuple[Depth, ...]:
@@ -126,18 +155,31 @@ def make_depth(problem: Problem) -> tuple[Depth, ...]:
         return relative_rms(trace[name].astype(np.float32), problem.reference[name])
 
     return tuple(
-        Depth(node.name, relative_rms(problem.candidate[node.name], problem.reference[node.name]), local(node, problem.candidate),
-              local(node, problem.reference), in_float32(problem.candidate, node.name), in_float32(problem.reference, node.name))
+        Depth(
+            node.name,
+            relative_rms(problem.candidate[node.name], problem.reference[node.name]),
+            local(node, problem.candidate),
+            local(node, problem.reference),
+            in_float32(problem.candidate, node.name),
+            in_float32(problem.reference, node.name),
+        )
         for node in nodes(CONFIG)
         if node.kind != "mask"
-    )  # fmt: skip
+    )
 
 
 def make_heat_map(name: str, case: str, problem: Problem) -> HeatMap:
     reference = problem.reference[name]
     values = np.abs(problem.candidate[name] - reference) / np.sqrt(np.mean(np.square(reference)))
     labels = tuple(f"{b}, {t}" for b in range(reference.shape[0]) for t in range(reference.shape[1]))
-    return HeatMap(name, case, "row of the batch, position", "feature", labels, tuple(map(tuple, values.reshape(len(labels), -1).tolist())))
+    return HeatMap(
+        name,
+        case,
+        "row of the batch, position",
+        "feature",
+        labels,
+        tuple(map(tuple, values.reshape(len(labels), -1).tolist())),
+    )
 
 
 def make_effect(case: str, problem: Problem) -> Effect:
@@ -145,7 +187,9 @@ def make_effect(case: str, problem: Problem) -> Effect:
     log_ours, log_theirs = (logits - np.log(np.exp(logits).sum(axis=-1, keepdims=True)) for logits in (ours, theirs))
     changes = ours.argmax(axis=-1) != theirs.argmax(axis=-1)
     divergence = float((np.exp(log_theirs) * (log_theirs - log_ours)).sum(axis=-1).mean())
-    return Effect(case, relative_rms(ours, theirs), max_error(ours, theirs), divergence, int(changes.sum()), changes.size)
+    return Effect(
+        case, relative_rms(ours, theirs), max_error(ours, theirs), divergence, int(changes.sum()), changes.size
+    )
 
 
 @cache
@@ -160,9 +204,20 @@ def make_report(is_faulty: bool = True) -> Report:
         "heat_map": make_heat_map("encoder.layers.0.self_attention_norm", case, problem),
     }
     return Report(
-        "candidate.safetensors", "reference.safetensors", stages if is_faulty else stages[:-1],
-        {"jax": "0.11.1", "torch": "2.9.0", "jax_default_matmul_precision": "highest", "tf32": "off", "machine": "AMD EPYC, 2 cores"},
-        {"candidate.safetensors": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-         "reference.safetensors": "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"},
-        depth=make_depth(problem), **(found if is_faulty else {}),
-    )  # fmt: skip
+        "candidate.safetensors",
+        "reference.safetensors",
+        stages if is_faulty else stages[:-1],
+        {
+            "jax": "0.11.1",
+            "torch": "2.9.0",
+            "jax_default_matmul_precision": "highest",
+            "tf32": "off",
+            "machine": "AMD EPYC, 2 cores",
+        },
+        {
+            "candidate.safetensors": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
+            "reference.safetensors": "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752",
+        },
+        depth=make_depth(problem),
+        **(found if is_faulty else {}),
+    )

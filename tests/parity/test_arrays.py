@@ -13,9 +13,13 @@ from jax_transformer.parity.arrays import NOTES, ParityError, read_arrays, save_
 
 def test_arrays_come_back_in_their_order(tmp_path: Path) -> None:
     arrays = {
-        "z.1/kernel[0]": np.arange(6.0).reshape(2, 3), "a": np.array(3, np.int32), "mask.cross": np.array([True, False]),
-        "half": np.ones(2, np.float16), "brain": np.array([1.5, -2], ml_dtypes.bfloat16), "none": np.zeros((0, 2)),
-    }  # fmt: skip
+        "z.1/kernel[0]": np.arange(6.0).reshape(2, 3),
+        "a": np.array(3, np.int32),
+        "mask.cross": np.array([True, False]),
+        "half": np.ones(2, np.float16),
+        "brain": np.array([1.5, -2], ml_dtypes.bfloat16),
+        "none": np.zeros((0, 2)),
+    }
     save_arrays(tmp_path / "a.npz", arrays, {"framework": "jax"})
     kept = read_arrays(tmp_path / "a.npz")
     assert list(kept.arrays) == list(arrays)

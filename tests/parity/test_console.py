@@ -1,4 +1,5 @@
-"""What a terminal says of a report: the worst first, each cause once, nothing left out unsaid, at 80 columns as at 120."""
+"""What a terminal says of a report: the worst first, each cause once, nothing left out unsaid, at 80 columns as at
+120."""
 
 from __future__ import annotations
 
@@ -57,10 +58,17 @@ def test_each_cause_is_told_once_with_its_certainty() -> None:
     norms = [fault for fault in faults if fault.finding.cause == "norm: ε outside the root"]
     assert len(norms) == 10
     assert text.count("cause norm: ε outside the root, at 10 nodes of the candidate") == 1
-    assert f"nodes {FIRST}, encoder.layers.0.feed_forward_norm, encoder.layers.1.self_attention_norm and 7 more (forward" in text
+    assert (
+        f"nodes {FIRST}, encoder.layers.0.feed_forward_norm, encoder.layers.1.self_attention_norm and 7 more (forward"
+        in text
+    )
     assert f"local {norms[0].finding.local_error:.2e}, propagated {norms[0].propagated_error:.2e}, at the first" in text
     assert f"residual {max(fault.finding.matches[0].residual for fault in norms):.2e} at most" in text
-    margins = [fault.finding.runner_up.residual / fault.finding.matches[0].residual for fault in norms if fault.finding.runner_up]
+    margins = [
+        fault.finding.runner_up.residual / fault.finding.matches[0].residual
+        for fault in norms
+        if fault.finding.runner_up
+    ]
     assert f": {min(margins):.1e} times as much" in text
     assert f"cause tanh GELU, at 1 node of the candidate node {ACTIVATION} (forward" in text
     assert f"cause unexplained, at 1 node of the candidate node {UNKNOWN} (forward" in text
@@ -69,13 +77,19 @@ def test_each_cause_is_told_once_with_its_certainty() -> None:
 def test_commands_stay_in_one_piece() -> None:
     commands = [fault.command for (fault, *_) in grouped(make_report().faults)]
     for width in (80, 120):
-        assert [line.removeprefix("  replay      ") for line in printed(make_report(), width) if line.startswith("  replay")] == commands
+        assert [
+            line.removeprefix("  replay      ") for line in printed(make_report(), width) if line.startswith("  replay")
+        ] == commands
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_what_is_told_fits(width: int) -> None:
     lines = printed(make_report(), width)
-    long = [line for line in lines if len(line) > width and not line.startswith(("first at", "  replay", "    ", "sha256", "jax"))]
+    long = [
+        line
+        for line in lines
+        if len(line) > width and not line.startswith(("first at", "  replay", "    ", "sha256", "jax"))
+    ]
     assert long == []
     first = next(line for line in lines[lines.index("forward") :] if line.startswith(f"✗  {FIRST} "))
     assert ("[2, 0, 23]" in first) == (width == 120), "the place has room in a wide one alone"
@@ -93,7 +107,9 @@ def test_the_effect_and_the_environment_are_told() -> None:
 
 
 def test_causes_that_cannot_be_told_apart_say_what_would() -> None:
-    fault = make_fault(Match("one", 0.0), Match("two", 0.0), runner_up=Match("three", 0.1), told_apart_by="a longer sentence")
+    fault = make_fault(
+        Match("one", 0.0), Match("two", 0.0), runner_up=Match("three", 0.1), told_apart_by="a longer sentence"
+    )
     text = joined(printed(diverged(faults=(fault,))))
     assert "cause one or two, at 1 node of the reference node logits (forward)" in text
     assert "residual 0.00e+00 runner-up three leaves 1.00e-01: more than nothing" in text

@@ -1,4 +1,5 @@
-"""Why a candidate decodes other tokens: every known fault is found and named, rounding is forgiven, and what is unknown has no name."""
+"""Why a candidate decodes other tokens: every known fault is found and named, rounding is forgiven, and what is unknown
+has no name."""
 
 from __future__ import annotations
 
@@ -29,13 +30,28 @@ from jax_transformer.trees import flatten, unflatten
 START, EOS, PAD, MOST = 4, 3, 2, 10
 FLOOR = 1e-13
 CONFIG = TransformerConfig(
-    source_vocab_size=17, target_vocab_size=15, d_model=12, num_heads=3, d_ff=14, num_encoder_layers=2, num_decoder_layers=2, max_length=12,
-    source_pad_id=1, target_pad_id=PAD, dropout_rate=0.0, norm_placement="pre", final_norm=True,
-)  # fmt: skip
+    source_vocab_size=17,
+    target_vocab_size=15,
+    d_model=12,
+    num_heads=3,
+    d_ff=14,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    max_length=12,
+    source_pad_id=1,
+    target_pad_id=PAD,
+    dropout_rate=0.0,
+    norm_placement="pre",
+    final_norm=True,
+)
 RELATIVE = dataclasses.replace(
-    CONFIG, position_kind="relative_bias", relative_buckets=6, relative_max_distance=5, decoder_padding="none",
+    CONFIG,
+    position_kind="relative_bias",
+    relative_buckets=6,
+    relative_max_distance=5,
+    decoder_padding="none",
     decoding_cross_padding="none",
-)  # fmt: skip
+)
 PROBLEMS: dict[str, tuple[TransformerConfig, dict[str, Any], tuple[int, ...]]] = {
     "greedy": (CONFIG, {}, (3, 9)),
     "beams": (CONFIG, {"beam_size": 4}, (3, 9)),
@@ -49,7 +65,8 @@ TIES = "of equals takes the last"
 
 
 def make_params(config: TransformerConfig, seed: int) -> dict[str, Any]:
-    """Random weights whose tokens depend on the source and on the place, so that some sentences end early, with id 3, and some don't."""
+    """Random weights whose tokens depend on the source and on the place, so that some sentences end early, with id 3,
+    and some don't."""
     rng = np.random.default_rng(seed)
     leaves = {path: 0.4 * rng.standard_normal(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
     for path, leaf in leaves.items():
@@ -95,7 +112,9 @@ def causes(problem: DecodingProblem, received: Decoded, *, scored: bool) -> list
 def decoded_otherwise(problem: DecodingProblem, decoded: Decoded) -> int:
     """How many sentences have other tokens."""
     pairs = zip(decoded.sequences.tolist(), problem.truth.sequences.tolist(), strict=True)
-    return sum("".join(map(chr, one)).rstrip(chr(PAD)) != "".join(map(chr, other)).rstrip(chr(PAD)) for one, other in pairs)
+    return sum(
+        "".join(map(chr, one)).rstrip(chr(PAD)) != "".join(map(chr, other)).rstrip(chr(PAD)) for one, other in pairs
+    )
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -110,7 +129,9 @@ def test_every_fault_is_found_and_named(name: str) -> None:
             assert (with_scores is not None) == (sentences > 0 or are_scored_otherwise), variant.name
             assert (by_tokens is not None) == (sentences > 0), variant.name
             assert with_scores is None or variant.name in with_scores
-            assert by_tokens is None or (variant.name in by_tokens if sentences >= DECODED_OTHERWISE else by_tokens == [])
+            assert by_tokens is None or (
+                variant.name in by_tokens if sentences >= DECODED_OTHERWISE else by_tokens == []
+            )
             named += with_scores == [variant.name]
         assert named > 20
 
@@ -119,7 +140,12 @@ def test_every_fault_changes_tokens_somewhere() -> None:
     """But for that of ties, which these logits don't have; so that no test above is of nothing."""
     problems = [make_problem(name, seed) for name, (_, _, seeds) in PROBLEMS.items() for seed in seeds]
     names = {variant.name for problem in problems for variant in catalogue(problem)}
-    seen = {variant.name for problem in problems for variant, decoded in problem.outcomes if decoded_otherwise(problem, decoded)}
+    seen = {
+        variant.name
+        for problem in problems
+        for variant, decoded in problem.outcomes
+        if decoded_otherwise(problem, decoded)
+    }
     assert names - seen == {TIES}
 
 
@@ -199,7 +225,9 @@ def test_an_unknown_fault_has_no_name(name: str) -> None:
     for seed in seeds:
         problem, params = make_problem(name, seed), make_params(config, seed)
         rng = np.random.default_rng(seed)
-        params["head"]["kernel"] = params["head"]["kernel"] * (1.0 + 0.01 * rng.standard_normal(params["head"]["kernel"].shape))
+        params["head"]["kernel"] = params["head"]["kernel"] * (
+            1.0 + 0.01 * rng.standard_normal(params["head"]["kernel"].shape)
+        )
         received = decode(problem.rule, logits_of_model(config, params, make_sources()), problem.count)
         finding = explain_decoding(problem, received.sequences, received.scores, logit_floor=FLOOR).finding
         assert finding is not None
@@ -232,8 +260,10 @@ def test_what_tells_several_apart_is_said() -> None:
         "sentences that have ended go on until all have, not in the scores",
     ]  # fmt: skip
     assert finding.told_apart_by == (
-        "the scores of the hypotheses, which were not given; a batch in which every sentence ends early (end token ends nothing); "
-        "sentences that end early (sentences that have ended go on until all have and sentences that have ended go on until all have, "
+        "the scores of the hypotheses, which were not given; a batch in which every sentence ends early (end token "
+        "ends nothing); "
+        "sentences that end early (sentences that have ended go on until all have and sentences that have ended go on "
+        "until all have, "
         "not in the scores)"
     )
 
@@ -260,7 +290,9 @@ def program(x64: None, quick_compilation: None) -> Iterator[Callable[..., Decode
     def run(name: str, seed: int) -> Decoded:
         jax.clear_caches()
         config, options, _ = PROBLEMS[name]
-        model = Model(config, make_params(config, seed), None, None, GenerationConfig(decoder_start_id=START, eos_id=EOS))
+        model = Model(
+            config, make_params(config, seed), None, None, GenerationConfig(decoder_start_id=START, eos_id=EOS)
+        )
         found = generate(model, make_sources(), DecodingConfig(max_new_tokens=MOST, **options))
         return Decoded(found.sequences[:, 0], found.scores[:, 0], np.zeros((0, 0)))
 
@@ -275,7 +307,9 @@ def test_a_cache_that_is_not_reordered(program: Callable[..., Decoded], monkeypa
 
 
 @pytest.mark.parametrize(("by", "name"), [(1, "cache position one too far"), (-1, "cache position one too near")])
-def test_a_cache_that_counts_wrong(program: Callable[..., Decoded], monkeypatch: pytest.MonkeyPatch, by: int, name: str) -> None:
+def test_a_cache_that_counts_wrong(
+    program: Callable[..., Decoded], monkeypatch: pytest.MonkeyPatch, by: int, name: str
+) -> None:
     embed = Stack.embed
 
     def shifted(stack: Stack, vectors: Any, table: Any, numbers: Any, *rest: Any) -> Any:
@@ -291,7 +325,12 @@ def test_a_cache_that_counts_wrong(program: Callable[..., Decoded], monkeypatch:
 @pytest.mark.parametrize(
     ("received", "scores", "floor", "told"),
     [
-        (np.zeros((8, 2)), None, 0.0, r"decoded tokens: expected integers of shape \[8, T\].*; received float64 of shape \[8, 2\]"),
+        (
+            np.zeros((8, 2)),
+            None,
+            0.0,
+            r"decoded tokens: expected integers of shape \[8, T\].*; received float64 of shape \[8, 2\]",
+        ),
         (np.zeros((7, 2), int), None, 0.0, r"received int64 of shape \[7, 2\]"),
         (
             np.zeros((8, 2), int),

@@ -1,4 +1,5 @@
-"""Decoding in NumPy: the same tokens and scores as the project's own programs have, which decode with a cache, in JAX."""
+"""Decoding in NumPy: the same tokens and scores as the project's own programs have, which decode with a cache, in
+JAX."""
 
 from __future__ import annotations
 
@@ -27,9 +28,20 @@ START, EOS, PAD, MOST = 4, 3, 2, 10
 SEEDS = (3, 10, 11)
 LENGTH_PENALTIES = (1.0, 0.0, 2.0)
 CONFIG = TransformerConfig(
-    source_vocab_size=17, target_vocab_size=15, d_model=12, num_heads=3, d_ff=14, num_encoder_layers=2, num_decoder_layers=2, max_length=12,
-    source_pad_id=1, target_pad_id=PAD, dropout_rate=0.0, norm_placement="pre", final_norm=True,
-)  # fmt: skip
+    source_vocab_size=17,
+    target_vocab_size=15,
+    d_model=12,
+    num_heads=3,
+    d_ff=14,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    max_length=12,
+    source_pad_id=1,
+    target_pad_id=PAD,
+    dropout_rate=0.0,
+    norm_placement="pre",
+    final_norm=True,
+)
 SEARCHES: dict[str, dict[str, Any]] = {
     "greedy": {},
     "2 beams": {"beam_size": 2, "early_stopping": True},
@@ -42,7 +54,8 @@ SEARCHES: dict[str, dict[str, Any]] = {
 
 
 def make_params(config: TransformerConfig, seed: int) -> dict[str, Any]:
-    """Random weights whose tokens depend on the source and on the place, so that some sentences end early, with id 3, and some don't."""
+    """Random weights whose tokens depend on the source and on the place, so that some sentences end early, with id 3,
+    and some don't."""
     rng = np.random.default_rng(seed)
     leaves = {path: 0.4 * rng.standard_normal(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
     for path, leaf in leaves.items():
@@ -90,7 +103,9 @@ def test_tokens_and_scores_are_the_project_s(search: str) -> None:
             width = decoded.sequences.shape[1]
             np.testing.assert_array_equal(decoded.sequences, received.sequences[:, 0, :width])
             assert (received.sequences[:, 0, width:] == PAD).all()
-            np.testing.assert_allclose(decoded.scores, received.scores[:, 0], rtol=HYPOTHESIS_SCORE, atol=HYPOTHESIS_SCORE)
+            np.testing.assert_allclose(
+                decoded.scores, received.scores[:, 0], rtol=HYPOTHESIS_SCORE, atol=HYPOTHESIS_SCORE
+            )
             lengths += (decoded.sequences != PAD).sum(axis=1).tolist()
     assert len(set(lengths)) > 5, "sentences should end at several places"
 
@@ -110,7 +125,11 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "batch rows": {"position_index": "batch_row"},
     "real tokens": {"position_index": "non_pad_count", "position_offset": 1},
     "relative": {"position_kind": "relative_bias", "relative_buckets": 6, "relative_max_distance": 5},
-    "other masks while decoding": {"decoder_padding": "none", "decoding_decoder_padding": "keys", "decoding_cross_padding": "none"},
+    "other masks while decoding": {
+        "decoder_padding": "none",
+        "decoding_decoder_padding": "keys",
+        "decoding_cross_padding": "none",
+    },
     "queries": {"decoder_padding": "queries", "cross_padding": "both"},
 }
 
@@ -132,7 +151,9 @@ def test_logits_are_those_of_the_whole_model(name: str) -> None:
 
 def test_what_is_replaced_must_be_there() -> None:
     replace = {"decoder.position": lambda captured: captured["decoder_input_ids"]}
-    with pytest.raises(ValueError, match=r"replace: expected names of this model's decoder; received decoder\.position"):
+    with pytest.raises(
+        ValueError, match=r"replace: expected names of this model's decoder; received decoder\.position"
+    ):
         logits_of_model(CONFIG, make_params(CONFIG, 0), make_sources(), replace=replace)
 
 

@@ -1,4 +1,5 @@
-"""Diagnosis by replay: faults of the catalogue are found where they are and named, several at once, and others are never named."""
+"""Diagnosis by replay: faults of the catalogue are found where they are and named, several at once, and others are
+never named."""
 
 from __future__ import annotations
 
@@ -23,11 +24,27 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "post": {},
-    "pre": {"norm_placement": "pre", "final_norm": True, "norm_eps_outside": True, "norm_unbiased": True, "activation": "gelu",
-            "masked_value": -1e9, "position_frequency": "doubled"},
-    "rms": {"norm_kind": "rms_norm", "norm_bias": False, "norm_placement": "pre", "final_norm": True, "feed_forward_gated": True,
-            "attention_bias": False, "position_kind": "learned", "decoder_padding": "queries", "cross_padding": "both"},
-}  # fmt: skip
+    "pre": {
+        "norm_placement": "pre",
+        "final_norm": True,
+        "norm_eps_outside": True,
+        "norm_unbiased": True,
+        "activation": "gelu",
+        "masked_value": -1e9,
+        "position_frequency": "doubled",
+    },
+    "rms": {
+        "norm_kind": "rms_norm",
+        "norm_bias": False,
+        "norm_placement": "pre",
+        "final_norm": True,
+        "feed_forward_gated": True,
+        "attention_bias": False,
+        "position_kind": "learned",
+        "decoder_padding": "queries",
+        "cross_padding": "both",
+    },
+}
 
 
 class Case(NamedTuple):
@@ -47,8 +64,14 @@ class Case(NamedTuple):
     def replay(self, name: str, captured: dict[str, np.ndarray]) -> Replay:
         (node,) = (node for node in nodes(self.config) if node.name == name)
         inputs = {argument: captured[source] for argument, source in node.inputs.items()}
-        return Replay(self.config, node, inputs, {role: parameter(self.params, path) for role, path in node.parameters.items()}, captured,
-                      self.params)  # fmt: skip
+        return Replay(
+            self.config,
+            node,
+            inputs,
+            {role: parameter(self.params, path) for role, path in node.parameters.items()},
+            captured,
+            self.params,
+        )
 
 
 @cache
@@ -131,7 +154,9 @@ IDS = ("source_ids", "decoder_input_ids")
 
 def test_where_nothing_else_was_captured_a_fault_shows_at_the_next_node_that_was() -> None:
     case = make_case("post")
-    captured = case.faulty(**{"encoder.layers.1.self_attention.context": 1.01 * case.trace["encoder.layers.1.self_attention.context"]})
+    captured = case.faulty(
+        **{"encoder.layers.1.self_attention.context": 1.01 * case.trace["encoder.layers.1.self_attention.context"]}
+    )
     kept = {name: captured[name] for name in (*IDS, "encoder.layers.0.output", "encoder.layers.1.output", "logits")}
     assert [(finding.node, finding.cause) for finding in diagnose(case.config, case.params, kept)] == [
         ("encoder.layers.1.output", "unexplained")
@@ -150,7 +175,10 @@ def test_a_fault_that_was_not_captured_is_named_at_its_own_node(node: str, chang
     case = make_case("post")
     value = np.broadcast_to(case.replay(node, case.faulty()).under(**changes), case.trace[node].shape)
     captured = case.faulty(**{node: value})
-    kept = {name: captured[name] for name in (*IDS, "encoder.layers.0.output", "encoder.layers.1.output", "decoder.output", "logits")}
+    kept = {
+        name: captured[name]
+        for name in (*IDS, "encoder.layers.0.output", "encoder.layers.1.output", "decoder.output", "logits")
+    }
     first, *_ = diagnose(case.config, case.params, kept)
     assert first.node == node
     assert cause in [match.variant for match in first.matches]

@@ -9,7 +9,14 @@ from jax_transformer.config import TransformerConfig
 from jax_transformer.parity.masks import infer_masks
 
 CONFIG = TransformerConfig(
-    d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1, source_vocab_size=9, target_vocab_size=9, max_length=9
+    d_model=8,
+    num_heads=2,
+    d_ff=8,
+    num_encoder_layers=1,
+    num_decoder_layers=1,
+    source_vocab_size=9,
+    target_vocab_size=9,
+    max_length=9,
 )
 LOGITS = {
     "mask.encoder_self": "encoder.layers.0.self_attention.logits",

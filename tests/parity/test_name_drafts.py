@@ -1,4 +1,5 @@
-"""Drafts of maps: what follows from shapes and words is written out, what doesn't is commented out, and nothing is left unsaid."""
+"""Drafts of maps: what follows from shapes and words is written out, what doesn't is commented out, and nothing is left
+unsaid."""
 
 from __future__ import annotations
 
@@ -50,18 +51,32 @@ def lines(reference: Names) -> tuple[list[str], list[str]]:
 
 
 def test_parameters_that_words_and_shapes_tell() -> None:
-    words = {"attn.wq.weight": (6, 6), "attn.wk.weight": (6, 6), "attn.wv.weight": (6, 6), "attn.wo.weight": (6, 6), "fc.weight": (8, 6)}
+    words = {
+        "attn.wq.weight": (6, 6),
+        "attn.wk.weight": (6, 6),
+        "attn.wv.weight": (6, 6),
+        "attn.wo.weight": (6, 6),
+        "fc.weight": (8, 6),
+    }
     norms = {"norm_a.gamma": (6,), "norm_b.gamma": (6,)}
-    _, parameters = lines(Names({}, {"tok.weight": (11, 6), **blocks(words | norms), "proj.weight": (12, 6), "extra": (99,)}))
+    _, parameters = lines(
+        Names({}, {"tok.weight": (11, 6), **blocks(words | norms), "proj.weight": (12, 6), "extra": (99,)})
+    )
     assert parameters == [
         "  tok.weight: source_embedding/embedding",
-        '  enc.blocks.{i}.attn.wq.weight: {name: "encoder/layers/self_attention/query/kernel[{i}]", axes: "(N H) D -> D N H"}',
-        '  enc.blocks.{i}.attn.wk.weight: {name: "encoder/layers/self_attention/key/kernel[{i}]", axes: "(N H) D -> D N H"}',
-        '  enc.blocks.{i}.attn.wv.weight: {name: "encoder/layers/self_attention/value/kernel[{i}]", axes: "(N H) D -> D N H"}',
-        '  enc.blocks.{i}.attn.wo.weight: {name: "encoder/layers/self_attention/output/kernel[{i}]", axes: "D (N H) -> N H D"}',
-        "  # enc.blocks.{i}.norm_a.gamma: encoder/layers/self_attention_norm/scale[{i}]  # or enc.blocks.{i}.norm_b.gamma",
+        '  enc.blocks.{i}.attn.wq.weight: {name: "encoder/layers/self_attention/query/kernel[{i}]", axes: "(N H) D -> '
+        'D N H"}',
+        '  enc.blocks.{i}.attn.wk.weight: {name: "encoder/layers/self_attention/key/kernel[{i}]", axes: "(N H) D -> D '
+        'N H"}',
+        '  enc.blocks.{i}.attn.wv.weight: {name: "encoder/layers/self_attention/value/kernel[{i}]", axes: "(N H) D -> '
+        'D N H"}',
+        '  enc.blocks.{i}.attn.wo.weight: {name: "encoder/layers/self_attention/output/kernel[{i}]", axes: "D (N H) '
+        '-> N H D"}',
+        "  # enc.blocks.{i}.norm_a.gamma: encoder/layers/self_attention_norm/scale[{i}]  # or "
+        "enc.blocks.{i}.norm_b.gamma",
         '  enc.blocks.{i}.fc.weight: {name: "encoder/layers/feed_forward/hidden/kernel[{i}]", axes: "O I -> I O"}',
-        "  # enc.blocks.{i}.norm_b.gamma: encoder/layers/feed_forward_norm/scale[{i}]  # or enc.blocks.{i}.norm_a.gamma",
+        "  # enc.blocks.{i}.norm_b.gamma: encoder/layers/feed_forward_norm/scale[{i}]  # or "
+        "enc.blocks.{i}.norm_a.gamma",
         '  proj.weight: {name: "head/kernel", axes: "O I -> I O"}',
         "  # not used: extra [99]",
     ]
@@ -84,7 +99,9 @@ def test_one_that_may_be_either_is_a_guess() -> None:
 
 def test_activations_that_words_and_shapes_tell() -> None:
     parts = {"attn.wq@input": (4, 5, 6), "attn.wq": (4, 5, 6), "attn@logits": (12, 5, 5), "attn": (4, 5, 6)}
-    captured = blocks(parts) | {f"enc.blocks.{i}": (4, 5, 6) for i in range(2)} | {"proj": (4, 7, 12), "output": (4, 7, 12)}
+    captured = (
+        blocks(parts) | {f"enc.blocks.{i}": (4, 5, 6) for i in range(2)} | {"proj": (4, 7, 12), "output": (4, 7, 12)}
+    )
     activations, _ = lines(Names(captured, {}))
     assert activations == [
         "  enc.blocks.{i}.attn.wq: encoder.layers.{i}.self_attention.query",
@@ -110,10 +127,22 @@ def test_a_draft_is_a_map_and_so_it_is_with_its_guesses_taken(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("theirs", "ours", "is_likelier_than"),
     [
-        ("decoder.layers.0.encoder_attn.k_proj", "decoder/layers/cross_attention/key", "decoder/layers/self_attention/key"),
-        ("decoder.block.0.layer.1.EncDecAttention.q", "decoder/layers/cross_attention/query", "decoder/layers/self_attention/query"),
+        (
+            "decoder.layers.0.encoder_attn.k_proj",
+            "decoder/layers/cross_attention/key",
+            "decoder/layers/self_attention/key",
+        ),
+        (
+            "decoder.block.0.layer.1.EncDecAttention.q",
+            "decoder/layers/cross_attention/query",
+            "decoder/layers/self_attention/query",
+        ),
         ("tgt_embed.0.lut", "target_embedding", "source_embedding"),
-        ("encoder.layers.3.self_attn_layer_norm", "encoder/layers/self_attention_norm", "encoder/layers/feed_forward_norm"),
+        (
+            "encoder.layers.3.self_attn_layer_norm",
+            "encoder/layers/self_attention_norm",
+            "encoder/layers/feed_forward_norm",
+        ),
     ],
 )
 def test_words_of_programs_are_understood(theirs: str, ours: str, is_likelier_than: str) -> None:

@@ -85,15 +85,19 @@ def test_several_softmaxes_within_a_module_are_none_of_its_own() -> None:
 def test_parameters_come_in_our_axes(names: NameMap) -> None:
     parts = [f"encoder/layers/cross_attention/{part}/kernel[0]" for part in ("query", "key", "value")]
     like = {
-        "head/kernel": (12, 7), "encoder/layers/self_attention/query/kernel[0]": (12, 3, 4), **dict.fromkeys(parts, (12, 3, 4)),
+        "head/kernel": (12, 7),
+        "encoder/layers/self_attention/query/kernel[0]": (12, 3, 4),
+        **dict.fromkeys(parts, (12, 3, 4)),
         "encoder/layers/self_attention_norm/scale[0]": (12,),
-    }  # fmt: skip
+    }
     tensors = {"out": arange(7, 12), "enc.0.attn.wq.weight": arange(12, 12), "enc.0.in_proj": arange(36, 12)}
     arrays, missing = names.rename_parameters(tensors, like)
     assert list(arrays) == list(like)[:-1]
     assert missing == {"encoder/layers/self_attention_norm/scale[0]": "enc.0.norm1.gamma"}
     np.testing.assert_array_equal(arrays["head/kernel"], arange(7, 12).T)
-    np.testing.assert_array_equal(arrays["encoder/layers/self_attention/query/kernel[0]"], arange(12, 12).T.reshape(12, 3, 4))
+    np.testing.assert_array_equal(
+        arrays["encoder/layers/self_attention/query/kernel[0]"], arange(12, 12).T.reshape(12, 3, 4)
+    )
     np.testing.assert_array_equal(arrays[parts[2]], arange(36, 12)[24:].T.reshape(12, 3, 4))
     with pytest.raises(ParityError, match=r"out: for head/kernel \(12, 7\) expected \(7, 12\); received \(12, 7\)"):
         names.rename_parameters(tensors | {"out": arange(12, 7)}, like)
@@ -119,7 +123,8 @@ def test_what_is_written_is_read_again(names: NameMap, tmp_path: Path) -> None:
     names.write(tmp_path / "again.yaml")
     assert NameMap.read(tmp_path / "again.yaml") == names
     odd = NameMap(
-        {"- a: 'b' #": ("x: y",), "*": ("null",), "@": ("[0]", "é")}, {"k w": ParameterName("p", Axes.parse("1 (N H) D -> D N H"))}
+        {"- a: 'b' #": ("x: y",), "*": ("null",), "@": ("[0]", "é")},
+        {"k w": ParameterName("p", Axes.parse("1 (N H) D -> D N H"))},
     )
     odd.write(tmp_path / "odd.yaml")
     assert NameMap.read(tmp_path / "odd.yaml") == odd
@@ -131,7 +136,9 @@ def test_layers_that_are_called_alike_are_written_in_one_line() -> None:
     """Only where {i} would stand for all of them, and for nothing else."""
     layers = {f"enc.{i}.linears.0": (f"encoder.layers.{i}.self_attention.query",) for i in range(2)}
     shifted = {"enc.1.norm@input": ("encoder.layers.0.output",), "norm@input": ("encoder.layers.1.output",)}
-    partly = {f"dec.{i}.out": (f"decoder.layers.{i}.output",) for i in range(2)} | {"last": ("decoder.layers.2.output", "decoder.output")}
+    partly = {f"dec.{i}.out": (f"decoder.layers.{i}.output",) for i in range(2)} | {
+        "last": ("decoder.layers.2.output", "decoder.output")
+    }
     kernels = {f"enc.{i}.w": ParameterName(f"encoder/k[{i}]", Axes.parse("O I -> I O")) for i in range(2)}
     text = NameMap(layers | shifted | partly, kernels).text()
     assert text.splitlines() == [
@@ -150,7 +157,10 @@ def test_layers_that_are_called_alike_are_written_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("activations:\n  a.{i}: [b.{i}]", r"expected YAML \(between brackets, names in quotes\); while parsing .* line 2"),
+        (
+            "activations:\n  a.{i}: [b.{i}]",
+            r"expected YAML \(between brackets, names in quotes\); while parsing .* line 2",
+        ),
         ("- a", "line 1: expected the keys 'activations' and 'parameters'; received a list"),
         ("activation:\n  a: b", "line 1: expected 'activations' or 'parameters'; received 'activation'"),
         ("activations: a", "line 1: expected entries 'their name: our name'; received 'a'"),
@@ -161,7 +171,10 @@ def test_layers_that_are_called_alike_are_written_in_one_line() -> None:
         ("activations:\n  a.{i}: b", r"line 2: expected \{i\} on both sides or on neither; received a.\{i\}: b"),
         ("parameters:\n  a: {nam: b}", "line 2: expected 'name' and, if they differ, 'axes'; received nam"),
         ("parameters:\n  a: {name: b, axes: A B -> B}", "line 2: axes: expected an equation such as"),
-        ("parameters:\n  a: {name: b, axes: 3 B -> B}", "line 2: expected as many names as the axes fuse, 3; received 1: b"),
+        (
+            "parameters:\n  a: {name: b, axes: 3 B -> B}",
+            "line 2: expected as many names as the axes fuse, 3; received 1: b",
+        ),
         ('parameters:\n  a: "{b,c}/kernel"', "line 2: expected as many names as the axes fuse, 1; received 2"),
     ],
 )

@@ -1,4 +1,5 @@
-"""The unknown faults of the self-test are faults: each is somewhere, changes what it should, and changes it again alike."""
+"""The unknown faults of the self-test are faults: each is somewhere, changes what it should, and changes it again
+alike."""
 
 from __future__ import annotations
 
@@ -22,22 +23,53 @@ from jax_transformer.parity.truth import Node, formulas, forward, nodes, paramet
 from jax_transformer.parity.truth.graph import Kind
 
 SIZES: dict[str, Any] = {
-    "source_vocab_size": 13, "target_vocab_size": 11, "d_model": 12, "num_heads": 3, "d_ff": 14, "num_encoder_layers": 1,
-    "num_decoder_layers": 2, "max_length": 10, "source_pad_id": 1, "target_pad_id": 2, "dropout_rate": 0.0,
-}  # fmt: skip
+    "source_vocab_size": 13,
+    "target_vocab_size": 11,
+    "d_model": 12,
+    "num_heads": 3,
+    "d_ff": 14,
+    "num_encoder_layers": 1,
+    "num_decoder_layers": 2,
+    "max_length": 10,
+    "source_pad_id": 1,
+    "target_pad_id": 2,
+    "dropout_rate": 0.0,
+}
 CONFIGS = {
     "post-norm": TransformerConfig(**SIZES),
     "pre-norm": TransformerConfig(
-        **SIZES, norm_placement="pre", final_norm=True, norm_eps=0.01, norm_eps_outside=True, norm_unbiased=True, activation="gelu",
-        feed_forward_gated=True, position_kind="learned", attention_output=False,
+        **SIZES,
+        norm_placement="pre",
+        final_norm=True,
+        norm_eps=0.01,
+        norm_eps_outside=True,
+        norm_unbiased=True,
+        activation="gelu",
+        feed_forward_gated=True,
+        position_kind="learned",
+        attention_output=False,
     ),
     "T5": TransformerConfig(
-        **SIZES | {"source_vocab_size": 11}, share_embeddings=True, tie_head=True, scale_head=True, head_bias="none", scale_embedding=False,
-        position_kind="relative_bias", relative_buckets=8, relative_max_distance=6, norm_kind="rms_norm", norm_bias=False,
-        norm_placement="pre", final_norm=True, norm_eps=1e-6, attention_scale=1.0, attention_bias=False, attention_output_bias=False,
+        **SIZES | {"source_vocab_size": 11},
+        share_embeddings=True,
+        tie_head=True,
+        scale_head=True,
+        head_bias="none",
+        scale_embedding=False,
+        position_kind="relative_bias",
+        relative_buckets=8,
+        relative_max_distance=6,
+        norm_kind="rms_norm",
+        norm_bias=False,
+        norm_placement="pre",
+        final_norm=True,
+        norm_eps=1e-6,
+        attention_scale=1.0,
+        attention_bias=False,
+        attention_output_bias=False,
         feed_forward_bias=False,
     ),
-}  # fmt: skip
+}
 
 
 class Model(NamedTuple):
@@ -84,7 +116,8 @@ def test_there_are_enough_of_them_and_each_has_its_name() -> None:
 
 @pytest.mark.parametrize("fault", UNKNOWNS, ids=lambda fault: fault.name)
 def test_it_changes_a_node(fault: Unknown, models: list[Model]) -> None:
-    """Of every kind that it is said to apply to, only what isn't masked, alike for the same choices; what it is given stays as it was."""
+    """Of every kind that it is said to apply to, only what isn't masked, alike for the same choices; what it is given
+    stays as it was."""
     possible = list(put_in(fault, models))
     assert {site.node.kind for site, _ in possible} == set(fault.kinds)
     for site, wrong in possible:
@@ -128,7 +161,9 @@ def test_norms_without_a_fault(models: list[Model]) -> None:
 @pytest.mark.parametrize("frequency", ["standard", "inclusive"])
 @pytest.mark.parametrize("index", ["column", "non_pad_count"])
 def test_sinusoids_without_a_fault(layout: Any, frequency: Any, index: Any, models: list[Model]) -> None:
-    config = replace(models[0].config, position_layout=layout, position_frequency=frequency, position_index=index, position_offset=1)
+    config = replace(
+        models[0].config, position_layout=layout, position_frequency=frequency, position_index=index, position_offset=1
+    )
     table = formulas.sinusoid_table(config, 10)
     site = Site(config, node_named(models[0], "encoder.positions"), {}, {"table": table}, np.random.default_rng(0))
     np.testing.assert_allclose(sinusoids(site), table, rtol=0, atol=1e-15)
@@ -174,13 +209,19 @@ def test_what_a_node_does_not_have_is_refused(models: list[Model]) -> None:
     ("name", "node", "inputs"),
     [
         ("the last key is always visible", "mask.encoder_self", {"source_ids": np.array([[3, 4, 5, 1], [3, 4, 5, 6]])}),
-        ("one sentence of the batch is not masked", "mask.encoder_self", {"source_ids": np.array([[3, 4, 1, 1], [3, 4, 5, 6]])}),
+        (
+            "one sentence of the batch is not masked",
+            "mask.encoder_self",
+            {"source_ids": np.array([[3, 4, 1, 1], [3, 4, 5, 6]])},
+        ),
         ("one hidden cell of a mask is visible", "mask.encoder_self", {"source_ids": np.array([[3, 1, 4], [3, 4, 5]])}),
         ("the mask is causal in blocks of two", "mask.decoder_self", {"decoder_input_ids": np.array([[3, 4], [5, 6]])}),
         ("one head is dropped", CONTEXT, {"weights": np.ones((1, 1, 2, 2)), "value": np.ones((1, 2, 1, 4))}),
     ],
-)  # fmt: skip
-def test_what_would_be_a_known_fault_is_refused(name: str, node: str, inputs: dict[str, np.ndarray], models: list[Model]) -> None:
+)
+def test_what_would_be_a_known_fault_is_refused(
+    name: str, node: str, inputs: dict[str, np.ndarray], models: list[Model]
+) -> None:
     """No mask at all; nothing left of attention."""
     (fault,) = (fault for fault in UNKNOWNS if fault.name == name)
     site = models[0].site(node_named(models[0], node))
@@ -190,5 +231,12 @@ def test_what_would_be_a_known_fault_is_refused(name: str, node: str, inputs: di
 
 def test_to_bfloat16() -> None:
     """Eight bits, ties to even."""
-    expected = {1.0: 1.0, 1 + 2**-8: 1.0, 1 + 3 * 2**-8: 1 + 2**-6, 1 + 2**-8 + 2**-20: 1 + 2**-7, -3.14159: -3.140625, 0.0: 0.0}
+    expected = {
+        1.0: 1.0,
+        1 + 2**-8: 1.0,
+        1 + 3 * 2**-8: 1 + 2**-6,
+        1 + 2**-8 + 2**-20: 1 + 2**-7,
+        -3.14159: -3.140625,
+        0.0: 0.0,
+    }
     np.testing.assert_array_equal(to_bfloat16(np.array(list(expected))), list(expected.values()))

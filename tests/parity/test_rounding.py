@@ -1,4 +1,5 @@
-"""Arrays that amplify rounding pass by what rounding does to them; faults in them, and programs that compute badly, don't."""
+"""Arrays that amplify rounding pass by what rounding does to them; faults in them, and programs that compute badly,
+don't."""
 
 from __future__ import annotations
 

@@ -29,7 +29,9 @@ def noisy(array: np.ndarray, size: float) -> np.ndarray:
 
 def test_what_is_the_same_passes() -> None:
     reference = make_arrays()
-    candidate = {name: noisy(array, 1e-14) if array.dtype == float else array for name, array in reversed(reference.items())}
+    candidate = {
+        name: noisy(array, 1e-14) if array.dtype == float else array for name, array in reversed(reference.items())
+    }
     stage = compare_stage("forward", candidate, reference)
     assert stage.verdict == "passed"
     assert [row.name for row in stage.rows] == list(reference), "in the reference's order"
@@ -57,7 +59,11 @@ def test_the_first_that_differs_is_named() -> None:
         ("first", make_arrays("float32")["first"], "dtypes float32 and float64"),
         ("ids", np.arange(4.0), "dtypes float64 and int64"),
         ("first", np.full((2, 3, 4), np.nan), "24 values that are not finite"),
-        ("first", np.where(np.arange(24).reshape(2, 3, 4) == 7, np.inf, make_arrays()["first"]), "1 values that are not finite"),
+        (
+            "first",
+            np.where(np.arange(24).reshape(2, 3, 4) == 7, np.inf, make_arrays()["first"]),
+            "1 values that are not finite",
+        ),
     ],
 )
 def test_whatever_differs_diverges(name: str, array: np.ndarray, reason: str) -> None:
@@ -90,7 +96,9 @@ INFINITE = changed(make_arrays(), first=np.full((2, 3, 4), np.inf))
     ],
     ids=["nothing", "no_names", "fewer", "more", "nan", "infinite", "nan_in_reference", "float32", "float16", "empty"],
 )
-def test_nothing_passes_vacuously(candidate: dict[str, np.ndarray], reference: dict[str, np.ndarray], reason: str) -> None:
+def test_nothing_passes_vacuously(
+    candidate: dict[str, np.ndarray], reference: dict[str, np.ndarray], reason: str
+) -> None:
     stage = compare_stage("forward", candidate, reference)
     assert stage.verdict == "inconclusive"
     assert reason in " ".join([*stage.reasons, *(row.reason for row in stage.rows)])
@@ -136,12 +144,18 @@ def test_a_tolerance_takes_the_place_of_gates() -> None:
     candidate = changed(reference, first=noisy(reference["first"], 1e-4))
     assert compare_stage("forward", candidate, reference, tolerance=1e-3).verdict == "passed"
     assert compare_stage("forward", candidate, reference, tolerance=1e-5).verdict == "diverged"
-    assert compare_stage("forward", changed(candidate, ids=np.ones(4, int)), reference, tolerance=1e-3).verdict == "diverged"
+    assert (
+        compare_stage("forward", changed(candidate, ids=np.ones(4, int)), reference, tolerance=1e-3).verdict
+        == "diverged"
+    )
 
 
 def test_json_says_it_all_and_is_json() -> None:
     reference = make_arrays()
-    stages = (compare_stage("forward", changed(reference, first=NAN["first"]), reference), Stage("gradients", not_run="no loss"))
+    stages = (
+        compare_stage("forward", changed(reference, first=NAN["first"]), reference),
+        Stage("gradients", not_run="no loss"),
+    )
     report = Report("a.npz", "b.npz", stages, {"numpy": "2"}, {"a.npz": "00"})
     content = json.loads(report.to_json(), parse_constant=lambda text: pytest.fail(f"{text} is no JSON"))
     assert (content["schema"], content["verdict"], content["exit_code"]) == (1, "diverged", 4)

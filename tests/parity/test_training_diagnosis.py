@@ -1,4 +1,5 @@
-"""Diagnosis of losses and steps: every fault of the catalogue is named, or said to be invisible on these inputs; others are never named."""
+"""Diagnosis of losses and steps: every fault of the catalogue is named, or said to be invisible on these inputs; others
+are never named."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ import numpy as np
 import pytest
 
 from jax_transformer.parity.arrays import ParityError
-from jax_transformer.parity.training_diagnosis import Step, explain_loss, explain_step, explain_steps, unseen_losses, unseen_updates
+from jax_transformer.parity.training_diagnosis import (
+    Step,
+    explain_loss,
+    explain_step,
+    explain_steps,
+    unseen_losses,
+    unseen_updates,
+)
 from jax_transformer.parity.training_variants import SMOOTHED, loss_variants, pairs, update_variants
 from jax_transformer.parity.truth.losses import LossRule, loss
 from jax_transformer.parity.truth.updates import State, UpdateRule, initial_state, step
@@ -31,7 +39,8 @@ LOSSES = {
 
 
 def logits_and_labels(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """[4, 6, 11] and [4, 6]: pads on the right, on the left and inside, every special id, and a label that never counts."""
+    """[4, 6, 11] and [4, 6]: pads on the right, on the left and inside, every special id, and a label that never
+    counts."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(3, 11, (4, 6))
     labels[0, 4:] = labels[1, :2] = labels[1, 3] = labels[2, 1:] = PAD
@@ -66,7 +75,9 @@ def test_two_faults_of_a_loss_at_once(name: str) -> None:
         named = {each.name: each for each in [*loss_variants(rule), *every]}
         for match in finding.matches:
             np.testing.assert_allclose(loss(named[match.variant].of(rule), logits, labels), received, rtol=1e-12)
-        assert variant.name in finding.cause or all(", and " not in match.variant for match in finding.matches), variant.name
+        assert variant.name in finding.cause or all(", and " not in match.variant for match in finding.matches), (
+            variant.name
+        )
         assert finding.matches
 
 
@@ -123,18 +134,28 @@ def test_every_way_of_smoothing_is_told() -> None:
 def test_the_usual_faults_of_losses_are_in_the_catalogue() -> None:
     names = {variant.name for rule in LOSSES.values() for variant in loss_variants(rule)}
     assert names >= {
-        "pads counted", "mean over sentences", "summed rather than averaged", "smoothing missing", "smoothing: ε/V on every other entry",
-        "smoothing: ε/(V − 1) on every other entry", "smoothing: ε/(V − 2) on every other entry", "softmax before the log-softmax",
-        "labels late by one: compared with the logits before", "labels early by one: compared with the logits after",
-    }  # fmt: skip
+        "pads counted",
+        "mean over sentences",
+        "summed rather than averaged",
+        "smoothing missing",
+        "smoothing: ε/V on every other entry",
+        "smoothing: ε/(V − 1) on every other entry",
+        "smoothing: ε/(V − 2) on every other entry",
+        "softmax before the log-softmax",
+        "labels late by one: compared with the logits before",
+        "labels early by one: compared with the logits after",
+    }
 
 
 # --- steps
 
 SHAPES = {
-    "source_embedding/embedding": (9, 6), "encoder/layers/self_attention/key/bias[0]": (3,), "encoder/layers/norm/scale[0]": (6,),
-    "output/kernel": (6, 5), "output/bias": (5,),
-}  # fmt: skip
+    "source_embedding/embedding": (9, 6),
+    "encoder/layers/self_attention/key/bias[0]": (3,),
+    "encoder/layers/norm/scale[0]": (6,),
+    "output/kernel": (6, 5),
+    "output/bias": (5,),
+}
 KEY, TABLE, KERNEL = "encoder/layers/self_attention/key/bias[0]", "source_embedding/embedding", "output/kernel"
 PADS = ((TABLE, 2),)
 
@@ -146,20 +167,33 @@ def noam(count: int) -> float:
 RATES = (1e-2, 9e-3, 7e-3, 4e-3)
 UPDATES = {
     "Adam": UpdateRule("adam", noam),
-    "Adam, clipped, L2": UpdateRule("adam", RATES, b2=0.999, eps=5e-9, weight_decay=5e-4, clip_norm=1.0, pad_rows=PADS,
-                                    pad_rows_move="by_decay"),
-    "AdamW, clipped": UpdateRule("adam", noam, weight_decay=0.1, weight_decay_kind="decoupled", clip_norm=1.0, clip_epsilon=0.0,
-                                 decays_vectors=False, pad_rows=PADS, pad_rows_move="never"),
+    "Adam, clipped, L2": UpdateRule(
+        "adam", RATES, b2=0.999, eps=5e-9, weight_decay=5e-4, clip_norm=1.0, pad_rows=PADS, pad_rows_move="by_decay"
+    ),
+    "AdamW, clipped": UpdateRule(
+        "adam",
+        noam,
+        weight_decay=0.1,
+        weight_decay_kind="decoupled",
+        clip_norm=1.0,
+        clip_epsilon=0.0,
+        decays_vectors=False,
+        pad_rows=PADS,
+        pad_rows_move="never",
+    ),
     "SGD": UpdateRule("sgd", RATES, pad_rows=PADS),
     "SGD, momentum, clipped, L2": UpdateRule("sgd", RATES, momentum=0.9, weight_decay=0.01, clip_norm=1.0),
-    "SGD, momentum, decoupled": UpdateRule("sgd", RATES, momentum=0.9, weight_decay=0.01, weight_decay_kind="decoupled"),
-}  # fmt: skip
+    "SGD, momentum, decoupled": UpdateRule(
+        "sgd", RATES, momentum=0.9, weight_decay=0.01, weight_decay_kind="decoupled"
+    ),
+}
 
 
-def made(rule: UpdateRule, seed: int = 0, steps: int = 3, change: Callable[[dict[str, np.ndarray]], None] | None = None) -> tuple[
-    State, list[Step]
-]:  # fmt: skip
-    """Where a side begins, and its steps along gradients whose norms are about 1 … 30; `change`: of its updates, in place."""
+def made(
+    rule: UpdateRule, seed: int = 0, steps: int = 3, change: Callable[[dict[str, np.ndarray]], None] | None = None
+) -> tuple[State, list[Step]]:
+    """Where a side begins, and its steps along gradients whose norms are about 1 … 30; `change`: of its updates, in
+    place."""
     rng = np.random.default_rng(seed)
     before = state = initial_state({path: rng.standard_normal(shape) for path, shape in SHAPES.items()})
     steps_made = []
@@ -178,11 +212,22 @@ def made(rule: UpdateRule, seed: int = 0, steps: int = 3, change: Callable[[dict
 def test_the_usual_faults_of_steps_are_in_the_catalogue() -> None:
     names = {variant.name for rule in UPDATES.values() for variant in update_variants(rule)}
     assert names >= {
-        "clipping missing", "clipped by norm + 1e-6", "clipped by the norm, without + 1e-6", "clipped parameter by parameter",
-        "ε inside the root", "no bias correction", "β₁ and β₂ swapped", "decay missing", "decoupled decay for L2", "L2 decay for decoupled",
-        "schedule a step early", "schedule a step late: the first rate twice", "pad row updated", "pad row not updated",
+        "clipping missing",
+        "clipped by norm + 1e-6",
+        "clipped by the norm, without + 1e-6",
+        "clipped parameter by parameter",
+        "ε inside the root",
+        "no bias correction",
+        "β₁ and β₂ swapped",
+        "decay missing",
+        "decoupled decay for L2",
+        "L2 decay for decoupled",
+        "schedule a step early",
+        "schedule a step late: the first rate twice",
+        "pad row updated",
+        "pad row not updated",
         "maximises: the step has the other sign",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("name", UPDATES)
@@ -201,7 +246,8 @@ def test_every_fault_of_a_step_is_named_alone(name: str) -> None:
 
 @pytest.mark.parametrize("name", UPDATES)
 def test_one_step_hides_some_and_says_which(name: str) -> None:
-    """A fault is named, among others or alone; or nothing is found, and it is among those that can't be seen on these gradients."""
+    """A fault is named, among others or alone; or nothing is found, and it is among those that can't be seen on these
+    gradients."""
     rule, unseen = UPDATES[name], unseen_updates(UPDATES[name], *made(UPDATES[name], steps=1))
     assert "schedule a step late: the first rate twice" in unseen
     for variant in update_variants(rule):
@@ -218,7 +264,10 @@ def test_what_one_step_of_adam_hides() -> None:
     rule = UPDATES["Adam, clipped, L2"]
     unseen = unseen_updates(rule, *made(rule, steps=1))
     assert {unseen[name] for name in ("β₁ and β₂ swapped", "β₂ = 0.98")} == {UNSEEN_AT_FIRST}
-    assert unseen["clipped by the norm, without + 1e-6"] == "gradients whose norm exceeds the clip, by another factor in each step"
+    assert (
+        unseen["clipped by the norm, without + 1e-6"]
+        == "gradients whose norm exceeds the clip, by another factor in each step"
+    )
     before, (only,) = made(replace(rule, clip_norm=0.0), seed=4, steps=1)
     (finding,) = explain_step(rule, before, *only)
     assert finding.cause == "clipping missing or clipped value by value"
@@ -336,7 +385,10 @@ def test_one_cause_for_most_doesnt_hide_the_rest(name: str) -> None:
     rule = UPDATES[name]
     (fault,) = (variant for variant in update_variants(rule) if variant.name == "schedule a step early")
     findings = explain_steps(rule, *made(fault.of(rule), change=change))
-    assert [(finding.node, finding.cause) for finding in findings] == [("step", fault.name), ("output/bias", "not updated")]
+    assert [(finding.node, finding.cause) for finding in findings] == [
+        ("step", fault.name),
+        ("output/bias", "not updated"),
+    ]
 
 
 def test_a_parameter_with_another_rule_is_named_by_it() -> None:
@@ -344,7 +396,9 @@ def test_a_parameter_with_another_rule_is_named_by_it() -> None:
     rule = UPDATES["AdamW, clipped"]
     before, steps = made(rule)
     _, others = made(replace(rule, weight_decay=0.0))
-    mixed = [Step(one.gradients, {**one.after, TABLE: other.after[TABLE]}) for one, other in zip(steps, others, strict=True)]
+    mixed = [
+        Step(one.gradients, {**one.after, TABLE: other.after[TABLE]}) for one, other in zip(steps, others, strict=True)
+    ]
     (finding,) = explain_steps(rule, before, mixed)
     assert (finding.node, finding.cause) == (TABLE, "decay missing")
 
@@ -354,7 +408,9 @@ def test_most_parameters_with_another_rule_are_listed() -> None:
     rule = UPDATES["Adam"]
     before, steps = made(rule)
     _, others = made(replace(rule, eps_inside_root=True))
-    mixed = [Step(one.gradients, {**other.after, TABLE: one.after[TABLE]}) for one, other in zip(steps, others, strict=True)]
+    mixed = [
+        Step(one.gradients, {**other.after, TABLE: one.after[TABLE]}) for one, other in zip(steps, others, strict=True)
+    ]
     findings = explain_steps(rule, before, mixed)
     assert {finding.node for finding in findings} == SHAPES.keys() - {KEY, TABLE}
     assert {finding.cause for finding in findings} == {"ε inside the root"}
@@ -366,7 +422,12 @@ def test_updates_that_are_not_finite() -> None:
 
     before, steps = made(UPDATES["SGD"], steps=1, change=change)
     (finding,) = explain_steps(UPDATES["SGD"], before, steps)
-    assert (finding.node, finding.cause, finding.local_error, finding.runner_up) == (KERNEL, "unexplained", np.inf, None)
+    assert (finding.node, finding.cause, finding.local_error, finding.runner_up) == (
+        KERNEL,
+        "unexplained",
+        np.inf,
+        None,
+    )
 
 
 # --- what isn't three steps of one side
@@ -380,11 +441,17 @@ def test_what_cant_be_explained_is_refused() -> None:
     with pytest.raises(ParityError, match="a learning rate for each step up to step 3; the schedule has fewer"):
         explain_steps(replace(rule, rates=(0.1, 0.2)), before, steps)
     without = {path: array for path, array in steps[1].gradients.items() if path != KERNEL}
-    with pytest.raises(ParityError, match=f"step 2: expected gradients of the parameters before; not on both sides: {KERNEL}"):
+    with pytest.raises(
+        ParityError, match=f"step 2: expected gradients of the parameters before; not on both sides: {KERNEL}"
+    ):
         explain_steps(rule, before, [steps[0], Step(without, steps[1].after)])
     single = {path: array.astype(np.float32) for path, array in steps[0].after.items()}
-    with pytest.raises(ParityError, match=r"step 1: parameters after it: .*: expected float64 of shape .* received float32"):
+    with pytest.raises(
+        ParityError, match=r"step 1: parameters after it: .*: expected float64 of shape .* received float32"
+    ):
         unseen_updates(rule, before, [Step(steps[0].gradients, single)])
     turned = {path: array.T for path, array in steps[0].gradients.items()}
-    with pytest.raises(ParityError, match=r"step 1: gradients: .* expected float64 of shape \[9, 6\], .* of shape \[6, 9\]"):
+    with pytest.raises(
+        ParityError, match=r"step 1: gradients: .* expected float64 of shape \[9, 6\], .* of shape \[6, 9\]"
+    ):
         explain_steps(rule, before, [Step(turned, steps[0].after)])

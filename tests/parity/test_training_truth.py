@@ -58,7 +58,10 @@ def test_the_loss_is_the_trainers(smoothing: Any, epsilon: float, counts_pads: b
     value, gradient = jax.jit(jax.value_and_grad(mean))(hidden)
     rule = LossRule(PAD, epsilon, smoothing, counts_pads)
     np.testing.assert_allclose(loss(rule, hidden @ kernel, labels), value, rtol=FLOAT64_RELATIVE_RMS)
-    assert relative_rms(logits_gradient(rule, hidden @ kernel, labels) @ kernel.T, np.asarray(gradient)) <= FLOAT64_RELATIVE_RMS
+    assert (
+        relative_rms(logits_gradient(rule, hidden @ kernel, labels) @ kernel.T, np.asarray(gradient))
+        <= FLOAT64_RELATIVE_RMS
+    )
 
 
 EXTREMES = [LossRule(PAD), LossRule(PAD, 0.1, "others_but_pad"), LossRule(-100, 0.2, "others", counts_pads=True)]
@@ -72,7 +75,9 @@ def test_the_gradient_is_the_losses(rule: LossRule) -> None:
     for each in (rule, *(variant.of(rule) for variant in loss_variants(rule))):
         h = 1e-5
         quotient = (loss(each, logits + h * direction, labels) - loss(each, logits - h * direction, labels)) / (2 * h)
-        np.testing.assert_allclose((logits_gradient(each, logits, labels) * direction).sum(), quotient, rtol=1e-7, err_msg=str(each))
+        np.testing.assert_allclose(
+            (logits_gradient(each, logits, labels) * direction).sum(), quotient, rtol=1e-7, err_msg=str(each)
+        )
 
 
 def test_a_log_softmax_of_a_log_softmax_is_itself() -> None:
@@ -110,7 +115,12 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "AdamW": {"weight_decay": 0.1, "weight_decay_kind": "decoupled"},
     "SGD": {"optimizer": "sgd", "clip_norm": 2.0},
     "SGD, momentum, L2": {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.01},
-    "SGD, momentum, decoupled": {"optimizer": "sgd", "momentum": 0.9, "weight_decay": 0.1, "weight_decay_kind": "decoupled"},
+    "SGD, momentum, decoupled": {
+        "optimizer": "sgd",
+        "momentum": 0.9,
+        "weight_decay": 0.1,
+        "weight_decay_kind": "decoupled",
+    },
 }
 
 
@@ -132,9 +142,16 @@ def test_steps_are_the_trainers(name: str) -> None:
         return optax.apply_updates(params, updates), state
 
     rule = UpdateRule(
-        config.optimizer if config.optimizer == "sgd" else "adam", lambda count: float(schedule(jnp.asarray(count))), config.adam_b1,
-        config.adam_b2, config.adam_eps, config.momentum, config.weight_decay, config.weight_decay_kind, config.clip_norm,
-    )  # fmt: skip
+        config.optimizer if config.optimizer == "sgd" else "adam",
+        lambda count: float(schedule(jnp.asarray(count))),
+        config.adam_b1,
+        config.adam_b2,
+        config.adam_eps,
+        config.momentum,
+        config.weight_decay,
+        config.weight_decay_kind,
+        config.clip_norm,
+    )
     rng = np.random.default_rng(0)
     ours = initial_state(drawn(rng))
     params = {path: jnp.asarray(array) for path, array in ours.parameters.items()}
@@ -154,7 +171,9 @@ def test_a_step_leaves_what_it_is_given() -> None:
     parameters, gradients = drawn(rng), drawn(rng)
     copies = {path: (parameters[path].copy(), gradients[path].copy()) for path in SHAPES}
     for moved in ("as_others", "by_decay", "never"):
-        rule = UpdateRule("adam", (0.1,), clip_norm=0.1, weight_decay=0.1, pad_rows=(("embedding", 2),), pad_rows_move=moved)
+        rule = UpdateRule(
+            "adam", (0.1,), clip_norm=0.1, weight_decay=0.1, pad_rows=(("embedding", 2),), pad_rows_move=moved
+        )
         step(rule, initial_state(parameters), gradients)
     for path, (parameter, gradient) in copies.items():
         np.testing.assert_array_equal(parameters[path], parameter)

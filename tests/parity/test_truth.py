@@ -1,4 +1,5 @@
-"""The truth in NumPy is the JAX model's function, over all that a config can say; and one node of it can be had, or changed, by itself."""
+"""The truth in NumPy is the JAX model's function, over all that a config can say; and one node of it can be had, or
+changed, by itself."""
 
 from __future__ import annotations
 
@@ -54,10 +55,20 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
         {"position_layout": "halves", "position_frequency": "inclusive"},
         {"position_kind": "learned"},
         {"position_kind": "relative_bias", "relative_buckets": 6, "relative_max_distance": 5},
-        {"position_kind": "relative_bias", "relative_buckets": 7, "relative_max_distance": 6, "relative_bias_per_layer": True},
+        {
+            "position_kind": "relative_bias",
+            "relative_buckets": 7,
+            "relative_max_distance": 6,
+            "relative_bias_per_layer": True,
+        },
         {"position_kind": "none"},
     ],
-    "index": [{}, {"position_offset": 2}, {"position_index": "batch_row"}, {"position_index": "non_pad_count", "position_offset": 1}],
+    "index": [
+        {},
+        {"position_offset": 2},
+        {"position_index": "batch_row"},
+        {"position_index": "non_pad_count", "position_offset": 1},
+    ],
     "norm": [
         {},
         {"norm_eps": 0.01, "norm_eps_outside": True, "norm_unbiased": True},
@@ -88,10 +99,16 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
         {"decoder_padding": "none", "decoder_causal": False},
     ],
     "cross_mask": [{"cross_padding": cover} for cover in COVERS],
-}  # fmt: skip
+}
 WITHOUT_NORMS: list[dict[str, Any]] = [
     {"norm_kind": "none"},
-    {"norm_kind": "none", "norm_placement": "pre", "position_kind": "none", "feed_forward": False, "cross_padding": "none"},
+    {
+        "norm_kind": "none",
+        "norm_placement": "pre",
+        "position_kind": "none",
+        "feed_forward": False,
+        "cross_padding": "none",
+    },
 ]
 """Apart from the aspects, of which it contradicts some."""
 
@@ -104,7 +121,10 @@ def pairwise(aspects: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]
     chosen = []
     while left:
         needed = dict(min(left))
-        drawn = [[(aspect, needed.get(aspect, rng.randrange(count))) for aspect, count in enumerate(counts)] for _ in range(30)]
+        drawn = [
+            [(aspect, needed.get(aspect, rng.randrange(count))) for aspect, count in enumerate(counts)]
+            for _ in range(30)
+        ]
         chosen.append(max(drawn, key=lambda choice: len(left.intersection(itertools.combinations(choice, 2)))))
         left -= set(itertools.combinations(chosen[-1], 2))
     tables = list(aspects.values())
@@ -161,7 +181,11 @@ def test_it_is_the_jax_models_function(options: dict[str, Any], batch: Any, rand
         assert_same(recompute(node, config, captured(expected, batch), params), expected[node.name], node.name)
 
     paths = {path for node in nodes(config) for path in node.parameters.values()}
-    leaves = {(path, None if "/layers/" not in path else i) for path, leaf in flatten(params).items() for i in range(len(leaf))}
+    leaves = {
+        (path, None if "/layers/" not in path else i)
+        for path, leaf in flatten(params).items()
+        for i in range(len(leaf))
+    }
     assert paths == {path if i is None else f"{path}[{i}]" for path, i in leaves}
 
 
@@ -170,11 +194,18 @@ def test_it_is_the_jax_models_function(options: dict[str, Any], batch: Any, rand
 def test_masks_of_training_and_of_decoding(cover: Any, causal: bool, batch: Any, config: TransformerConfig) -> None:
     """Of every cover, and of what each says while the JAX model decodes."""
     config = dataclasses.replace(
-        config, decoder_causal=causal, encoder_padding=cover, decoder_padding=cover, cross_padding=cover, decoding_cross_padding="both",
+        config,
+        decoder_causal=causal,
+        encoder_padding=cover,
+        decoder_padding=cover,
+        cross_padding=cover,
+        decoding_cross_padding="both",
         decoding_decoder_padding="queries",
-    )  # fmt: skip
+    )
     for masking in (config, config.while_decoding()):
-        expected = {f"mask.{name}": mask for name, mask in make_masks(masking, *batch)._asdict().items() if mask is not None}
+        expected = {
+            f"mask.{name}": mask for name, mask in make_masks(masking, *batch)._asdict().items() if mask is not None
+        }
         masks = [node for node in nodes(masking) if node.kind == "mask"]
         assert [node.name for node in masks] == list(expected)
         for node in masks:
@@ -187,16 +218,24 @@ def test_masks_of_training_and_of_decoding(cover: Any, causal: bool, batch: Any,
 def test_sinusoids(layout: Any, frequency: Any, index: Any) -> None:
     for width in (2, 14):
         config = TransformerConfig(
-            d_model=width, num_heads=1, max_length=600, position_layout=layout, position_frequency=frequency, position_index=index,
+            d_model=width,
+            num_heads=1,
+            max_length=600,
+            position_layout=layout,
+            position_frequency=frequency,
+            position_index=index,
             position_offset=3,
-        )  # fmt: skip
+        )
         expected = positions.sinusoid_table(config, config.encoder)
         np.testing.assert_allclose(formulas.sinusoid_table(config, len(expected)), expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("buckets", "most"), [(32, 128), (4, 3), (64, 1000), (10, 160), (17, 27), (12, 384), (19, 196)])
+@pytest.mark.parametrize(
+    ("buckets", "most"), [(32, 128), (4, 3), (64, 1000), (10, 160), (17, 27), (12, 384), (19, 196)]
+)
 def test_relative_buckets(buckets: int, most: int) -> None:
-    """In the last four, some distances would have other buckets in float64; in the last two, also if only one step of it were float64."""
+    """In the last four, some distances would have other buckets in float64; in the last two, also if only one step of
+    it were float64."""
     config = TransformerConfig(position_kind="relative_bias", relative_buckets=buckets, relative_max_distance=most)
     for stack, is_causal in (("encoder", False), ("decoder", True)):
         received = [formulas.relative_bucket(config, offset, stack) for offset in range(-1999, 2000)]  # type: ignore[arg-type]
@@ -206,21 +245,33 @@ def test_relative_buckets(buckets: int, most: int) -> None:
 def test_gelu_is_exact() -> None:
     """x Φ(x), computed with 40 digits."""
     exact = {
-        -30.0: -1.4720141781444561179e-196, -8.0: -4.9767684594174272988e-15, -3.0: -0.00404969409489028358, -1.0: -0.15865525393145705141,
-        -0.1: -0.046017216272297104188, 1e-8: 5.0000000398942281448e-9, 0.5: 0.34573123063700655182, 2.0: 1.9544997361036415856,
-    }  # fmt: skip
+        -30.0: -1.4720141781444561179e-196,
+        -8.0: -4.9767684594174272988e-15,
+        -3.0: -0.00404969409489028358,
+        -1.0: -0.15865525393145705141,
+        -0.1: -0.046017216272297104188,
+        1e-8: 5.0000000398942281448e-9,
+        0.5: 0.34573123063700655182,
+        2.0: 1.9544997361036415856,
+    }
     received = formulas.gelu(np.array([list(exact)]))
     assert received.shape == (1, len(exact))
     for (x, expected), value in zip(exact.items(), received[0], strict=True):
-        assert value == pytest.approx(expected, rel=1e-15 * max(1.0, x**2), abs=0.0), x  # x/√2, rounded, moves it by that much
+        assert value == pytest.approx(expected, rel=1e-15 * max(1.0, x**2), abs=0.0), (
+            x
+        )  # x/√2, rounded, moves it by that much
 
 
 def test_silu_of_what_would_overflow() -> None:
-    np.testing.assert_allclose(formulas.silu(np.array([-1e4, -1.0, 0.0, 1e4])), [0.0, -0.2689414213699951, 0.0, 1e4], rtol=1e-15)
+    np.testing.assert_allclose(
+        formulas.silu(np.array([-1e4, -1.0, 0.0, 1e4])), [0.0, -0.2689414213699951, 0.0, 1e4], rtol=1e-15
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_it_is_float64_whatever_it_is_given(dtype: str, config: TransformerConfig, ids: Any, random_params: Any) -> None:
+def test_it_is_float64_whatever_it_is_given(
+    dtype: str, config: TransformerConfig, ids: Any, random_params: Any
+) -> None:
     """JAX arrays, too, and what was captured in lower precision."""
     params = jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype), random_params(config))
     wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
@@ -231,14 +282,19 @@ def test_it_is_float64_whatever_it_is_given(dtype: str, config: TransformerConfi
     (logits,) = (node for node in nodes(config) if node.name == "logits")
     output = jnp.asarray(expected["decoder.output"], dtype)
     again = recompute(logits, config, {"decoder.output": output}, params)
-    np.testing.assert_array_equal(again, recompute(logits, config, {"decoder.output": np.asarray(output, np.float64)}, wide))
+    np.testing.assert_array_equal(
+        again, recompute(logits, config, {"decoder.output": np.asarray(output, np.float64)}, wide)
+    )
 
 
 def test_values_that_are_not_finite_are_results(ids: Any, random_params: Any, config: TransformerConfig) -> None:
     config = dataclasses.replace(config, norm_eps=0.0)
     constant = np.zeros((5, 6, 12))
     trace = forward(
-        config, random_params(config), *ids, replace={"encoder.layers.0.self_attention.output": constant, "encoder.embedding": constant}
+        config,
+        random_params(config),
+        *ids,
+        replace={"encoder.layers.0.self_attention.output": constant, "encoder.embedding": constant},
     )
     assert np.isnan(trace["encoder.layers.0.self_attention_norm"]).all()
     assert np.isnan(trace["logits"]).all()
@@ -250,11 +306,18 @@ def test_values_that_are_not_finite_are_results(ids: Any, random_params: Any, co
 @pytest.mark.parametrize(
     "name",
     [
-        "mask.encoder_self", "encoder.token_embedding", "encoder.layers.0.self_attention.key", "encoder.layers.0.self_attention.weights",
-        "encoder.layers.0.feed_forward_norm", "encoder.output", "decoder.layers.0.self_attention_residual",
-        "decoder.layers.1.cross_attention.context", "decoder.layers.1.feed_forward.hidden", "logits",
+        "mask.encoder_self",
+        "encoder.token_embedding",
+        "encoder.layers.0.self_attention.key",
+        "encoder.layers.0.self_attention.weights",
+        "encoder.layers.0.feed_forward_norm",
+        "encoder.output",
+        "decoder.layers.0.self_attention_residual",
+        "decoder.layers.1.cross_attention.context",
+        "decoder.layers.1.feed_forward.hidden",
+        "logits",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("placement", ["pre", "post"])
 def test_a_change_is_local_to_its_node_and_propagates_to_those_behind_it(
     name: str, placement: Any, config: TransformerConfig, ids: Any, random_params: Any
@@ -341,7 +404,9 @@ def test_what_lies_downstream(config: TransformerConfig) -> None:
     assert downstream(graph, "logits") == ()
     assert downstream(graph, "decoder.output") == ("logits",)
     behind = downstream(graph, "mask.cross")
-    assert behind[:4] == tuple(f"decoder.layers.0.cross_attention.{name}" for name in ("logits", "weights", "context", "output"))
+    assert behind[:4] == tuple(
+        f"decoder.layers.0.cross_attention.{name}" for name in ("logits", "weights", "context", "output")
+    )
     assert behind[-1] == "logits"
     assert "decoder.layers.1.cross_attention.key" not in behind
     assert downstream(graph, "source_ids")[:3] == ("mask.encoder_self", "mask.cross", "encoder.token_embedding")
@@ -357,7 +422,9 @@ def test_a_layers_parameter(config: TransformerConfig, random_params: Any) -> No
 # --- what is refused
 
 
-@pytest.mark.parametrize("path", ["head/scale", "heads/kernel", "head/kernel/0", "decoder/layers/self_attention/query/kernel[2]"])
+@pytest.mark.parametrize(
+    "path", ["head/scale", "heads/kernel", "head/kernel/0", "decoder/layers/self_attention/query/kernel[2]"]
+)
 def test_a_parameter_that_is_not_there(path: str, config: TransformerConfig, random_params: Any) -> None:
     with pytest.raises(ValueError, match=re.escape(f"{path} is not among the parameters, but the config asks for it")):
         parameter(random_params(config), path)
@@ -366,13 +433,17 @@ def test_a_parameter_that_is_not_there(path: str, config: TransformerConfig, ran
 def test_an_input_that_was_not_captured(config: TransformerConfig) -> None:
     (node,) = (node for node in nodes(config) if node.name == "encoder.layers.0.self_attention.logits")
     missing = r"encoder\.layers\.0\.self_attention\.key, mask\.encoder_self"
-    with pytest.raises(ValueError, match=rf"^encoder\.layers\.0\.self_attention\.logits is computed from {missing}, which the trace"):
+    with pytest.raises(
+        ValueError, match=rf"^encoder\.layers\.0\.self_attention\.logits is computed from {missing}, which the trace"
+    ):
         recompute(node, config, {"encoder.layers.0.self_attention.query": np.zeros((1, 2, 3, 5))}, {})
 
 
 def test_replacements_that_do_not_fit(config: TransformerConfig, ids: Any, random_params: Any) -> None:
     run = lambda **arrays: forward(config, random_params(config), *ids, replace=arrays)  # noqa: E731
-    with pytest.raises(ValueError, match=r"replace: expected names of this model's activations; received Logits, source_ids"):
+    with pytest.raises(
+        ValueError, match=r"replace: expected names of this model's activations; received Logits, source_ids"
+    ):
         run(Logits=np.zeros(3), source_ids=ids.source)
     with pytest.raises(ValueError, match=r"replace: logits: expected shape \(5, 8, 11\), received \(8, 11\)"):
         run(logits=np.zeros((8, 11)))
@@ -382,7 +453,9 @@ def test_replacements_that_do_not_fit(config: TransformerConfig, ids: Any, rando
 def test_ids_that_have_no_row(token: int, config: TransformerConfig, ids: Any, random_params: Any) -> None:
     source = ids.source.copy()
     source[1, 2] = token
-    with pytest.raises(ValueError, match=r"a table of 13 rows: expected numbers from 0 to 12; received (-1 to 12|0 to 13)"):
+    with pytest.raises(
+        ValueError, match=r"a table of 13 rows: expected numbers from 0 to 12; received (-1 to 12|0 to 13)"
+    ):
         forward(config, random_params(config), source, ids.target)
 
 

@@ -1,4 +1,5 @@
-"""The catalogue of faults: each can be told from the rest, and what is recognised rather than replayed is never seen where it isn't."""
+"""The catalogue of faults: each can be told from the rest, and what is recognised rather than replayed is never seen
+where it isn't."""
 
 from __future__ import annotations
 
@@ -27,13 +28,38 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 CONFIGS: dict[str, dict[str, Any]] = {
     "post": {},
-    "pre": {"norm_placement": "pre", "final_norm": True, "norm_eps_outside": True, "norm_unbiased": True, "activation": "gelu",
-            "masked_value": -1e9, "position_frequency": "doubled", "encoder_embedding_norm": "after_positions"},
-    "rms": {"norm_kind": "rms_norm", "norm_bias": False, "norm_placement": "pre", "feed_forward_gated": True, "scale_head": True,
-            "attention_bias": False, "position_kind": "learned", "decoder_padding": "queries", "cross_padding": "both"},
-    "counted": {"position_index": "non_pad_count", "position_offset": 1, "position_layout": "halves", "position_frequency": "inclusive",
-                "attention_output": False, "tie_head": True, "scale_embedding": False, "decoder_embedding_norm": "before_positions"},
-}  # fmt: skip
+    "pre": {
+        "norm_placement": "pre",
+        "final_norm": True,
+        "norm_eps_outside": True,
+        "norm_unbiased": True,
+        "activation": "gelu",
+        "masked_value": -1e9,
+        "position_frequency": "doubled",
+        "encoder_embedding_norm": "after_positions",
+    },
+    "rms": {
+        "norm_kind": "rms_norm",
+        "norm_bias": False,
+        "norm_placement": "pre",
+        "feed_forward_gated": True,
+        "scale_head": True,
+        "attention_bias": False,
+        "position_kind": "learned",
+        "decoder_padding": "queries",
+        "cross_padding": "both",
+    },
+    "counted": {
+        "position_index": "non_pad_count",
+        "position_offset": 1,
+        "position_layout": "halves",
+        "position_frequency": "inclusive",
+        "attention_output": False,
+        "tie_head": True,
+        "scale_embedding": False,
+        "decoder_embedding_norm": "before_positions",
+    },
+}
 LENGTHS = {"post": (7, 5), "pre": (7, 5), "rms": (6, 6), "counted": (7, 5)}
 
 
@@ -101,74 +127,200 @@ def test_every_fault_that_can_be_seen_is_recognised_as_itself(name: str) -> None
 
 LAYER = "decoder.layers.1"
 TOLD: list[tuple[str, str, list[str]]] = [
-    ("pre", "decoder.output", [
-        "norm: ε inside the root", "norm: variance over D", "norm: ε = 0", "norm: ε = 1e-12", "norm: RMS without centring",
-        "norm: scale dropped", "norm: bias dropped", "norm: scale and bias swapped", "norm missing", "norm twice",
-        "norm: variance in float32", "computed in float32", "computed in bfloat16",
-    ]),
-    ("rms", f"{LAYER}.cross_attention_norm", ["norm: scale dropped", "norm: ε outside the root", "norm: variance in float32"]),
-    ("pre", "encoder.embedding", ["norm: ε = 0.001", "norm: scale dropped", "positions missing", "norm: variance in float32"]),
+    (
+        "pre",
+        "decoder.output",
+        [
+            "norm: ε inside the root",
+            "norm: variance over D",
+            "norm: ε = 0",
+            "norm: ε = 1e-12",
+            "norm: RMS without centring",
+            "norm: scale dropped",
+            "norm: bias dropped",
+            "norm: scale and bias swapped",
+            "norm missing",
+            "norm twice",
+            "norm: variance in float32",
+            "computed in float32",
+            "computed in bfloat16",
+        ],
+    ),
+    (
+        "rms",
+        f"{LAYER}.cross_attention_norm",
+        ["norm: scale dropped", "norm: ε outside the root", "norm: variance in float32"],
+    ),
+    (
+        "pre",
+        "encoder.embedding",
+        ["norm: ε = 0.001", "norm: scale dropped", "positions missing", "norm: variance in float32"],
+    ),
     ("counted", "decoder.embedding", ["norm: scale dropped", "norm: variance in float32", "positions added twice"]),
-    ("pre", f"{LAYER}.output", [
-        "residual dropped", "residual doubled", "sublayer's output dropped", "residual taken after the norm",
-        "normed after the residual is added",
-    ]),
+    (
+        "pre",
+        f"{LAYER}.output",
+        [
+            "residual dropped",
+            "residual doubled",
+            "sublayer's output dropped",
+            "residual taken after the norm",
+            "normed after the residual is added",
+        ],
+    ),
     ("post", f"{LAYER}.feed_forward_norm", ["norm missing", "norm before the residual is added", "residual doubled"]),
     ("post", f"{LAYER}.output", ["norm twice", "rounded to float32"]),
     ("post", "encoder.output", ["a final norm with scale 1 and bias 0"]),
-    ("pre", f"{LAYER}.feed_forward_norm", ["reads what the sublayer before it read", "reads what the self-attention read"]),
-    ("pre", f"{LAYER}.feed_forward.hidden", ["reads what the sublayer before it read", "reads what the self-attention read"]),
+    (
+        "pre",
+        f"{LAYER}.feed_forward_norm",
+        ["reads what the sublayer before it read", "reads what the self-attention read"],
+    ),
+    (
+        "pre",
+        f"{LAYER}.feed_forward.hidden",
+        ["reads what the sublayer before it read", "reads what the self-attention read"],
+    ),
     ("post", f"{LAYER}.feed_forward.hidden", ["reads what the sublayer before it read", "tanh GELU", "no activation"]),
-    ("rms", f"{LAYER}.feed_forward.hidden", ["gate and hidden layer swapped", "gate missing", "GELU by sigmoid(1.702 x)"]),
-    ("post", "decoder.token_embedding", [
-        "√d_model missing", "pad row zero", "tables of the two sides swapped", "decoder's ids one to the right: the first twice",
-        "decoder's ids one to the right: a pad first", "decoder's ids one to the left: the last twice",
-        "decoder's ids one to the left: a pad last", "decoder's ids one to the left: token 0 last",
-    ]),
+    (
+        "rms",
+        f"{LAYER}.feed_forward.hidden",
+        ["gate and hidden layer swapped", "gate missing", "GELU by sigmoid(1.702 x)"],
+    ),
+    (
+        "post",
+        "decoder.token_embedding",
+        [
+            "√d_model missing",
+            "pad row zero",
+            "tables of the two sides swapped",
+            "decoder's ids one to the right: the first twice",
+            "decoder's ids one to the right: a pad first",
+            "decoder's ids one to the left: the last twice",
+            "decoder's ids one to the left: a pad last",
+            "decoder's ids one to the left: token 0 last",
+        ],
+    ),
     ("post", "decoder.embedding", ["√d_model applied after positions", "positions missing"]),
-    ("post", "encoder.positions", [
-        "positions: sin and cos in halves", "positions: exponents doubled", "positions: 1 too far", "positions: indexed by batch row",
-        "positions: indexed by count of real tokens", "positions: zero at pads", "positions: rounded to float16",
-        "positions: computed in float16", "positions: computed in float32", "positions: computed in bfloat16",
-        "positions: frequencies in float32", "positions: table of half the rows whose last is read again",
-        "positions: table of one row less read from the first again",
-    ]),
-    ("counted", "encoder.positions", ["positions: row of pads not zero", "positions: computed in float32", "positions: 1 too near"]),
-    ("rms", "encoder.positions", ["positions: table of half the rows read from the first again", "positions: zero at pads"]),
-    ("post", f"{LAYER}.self_attention.query", [
-        "kernel transposed", "kernel of the key", "bias missing", "fused kernel of 3 × N × H sliced as N × 3 × H",
-        "fused kernel of N × 3 × H sliced as 3 × N × H", "heads split in the other order", "heads split without transposing",
-        "reads its input normed",
-    ]),
+    (
+        "post",
+        "encoder.positions",
+        [
+            "positions: sin and cos in halves",
+            "positions: exponents doubled",
+            "positions: 1 too far",
+            "positions: indexed by batch row",
+            "positions: indexed by count of real tokens",
+            "positions: zero at pads",
+            "positions: rounded to float16",
+            "positions: computed in float16",
+            "positions: computed in float32",
+            "positions: computed in bfloat16",
+            "positions: frequencies in float32",
+            "positions: table of half the rows whose last is read again",
+            "positions: table of one row less read from the first again",
+        ],
+    ),
+    (
+        "counted",
+        "encoder.positions",
+        ["positions: row of pads not zero", "positions: computed in float32", "positions: 1 too near"],
+    ),
+    (
+        "rms",
+        "encoder.positions",
+        ["positions: table of half the rows read from the first again", "positions: zero at pads"],
+    ),
+    (
+        "post",
+        f"{LAYER}.self_attention.query",
+        [
+            "kernel transposed",
+            "kernel of the key",
+            "bias missing",
+            "fused kernel of 3 × N × H sliced as N × 3 × H",
+            "fused kernel of N × 3 × H sliced as 3 × N × H",
+            "heads split in the other order",
+            "heads split without transposing",
+            "reads its input normed",
+        ],
+    ),
     ("rms", f"{LAYER}.cross_attention.key", ["keys and values of the decoder"]),
-    ("post", f"{LAYER}.cross_attention.key", [
-        "kernel of the value", "fused kernel of 3 × N × H sliced as N × 3 × H",
-    ]),
-    ("post", f"{LAYER}.self_attention.output", [
-        "kernel transposed", "heads merged without transposing back", "heads merged in the other order",
-    ]),
-    ("counted", f"{LAYER}.self_attention.output", ["heads merged without transposing back", "heads merged in the other order"]),
+    (
+        "post",
+        f"{LAYER}.cross_attention.key",
+        [
+            "kernel of the value",
+            "fused kernel of 3 × N × H sliced as N × 3 × H",
+        ],
+    ),
+    (
+        "post",
+        f"{LAYER}.self_attention.output",
+        [
+            "kernel transposed",
+            "heads merged without transposing back",
+            "heads merged in the other order",
+        ],
+    ),
+    (
+        "counted",
+        f"{LAYER}.self_attention.output",
+        ["heads merged without transposing back", "heads merged in the other order"],
+    ),
     ("post", f"{LAYER}.feed_forward.output", ["kernel transposed", "bias missing"]),
-    ("post", f"{LAYER}.cross_attention.logits", [
-        "scale missing", "scaled by √d_model", "scaled by head_dim", "mask not applied", "masked logits are 0", "masked logits are -10000",
-        "masked logits are -1e+09", "masked logits are -inf", "masked logits are -65504", "-65504 added to masked logits",
-        "masked logits are -3.38953e+38", "masked logits are -3.40282e+38", "-1e+09 added to masked logits",
-    ]),
+    (
+        "post",
+        f"{LAYER}.cross_attention.logits",
+        [
+            "scale missing",
+            "scaled by √d_model",
+            "scaled by head_dim",
+            "mask not applied",
+            "masked logits are 0",
+            "masked logits are -10000",
+            "masked logits are -1e+09",
+            "masked logits are -inf",
+            "masked logits are -65504",
+            "-65504 added to masked logits",
+            "masked logits are -3.38953e+38",
+            "masked logits are -3.40282e+38",
+            "-1e+09 added to masked logits",
+        ],
+    ),
     ("post", f"{LAYER}.self_attention.weights", ["softmax over the queries", "softmax over the heads"]),
-    ("post", "mask.decoder_self", [
-        "mask inverted", "not causal", "causal mask off by one: sees a token too many", "causal mask off by one: doesn't see itself",
-        "pads masked as queries", "padding not masked", "padding mask one place to the left", "padding mask one place to the right",
-    ]),
+    (
+        "post",
+        "mask.decoder_self",
+        [
+            "mask inverted",
+            "not causal",
+            "causal mask off by one: sees a token too many",
+            "causal mask off by one: doesn't see itself",
+            "pads masked as queries",
+            "padding not masked",
+            "padding mask one place to the left",
+            "padding mask one place to the right",
+        ],
+    ),
     ("post", "mask.encoder_self", ["mask inverted", "pads masked as queries", "causal where it shouldn't be"]),
     ("rms", "mask.encoder_self", ["padding of the other side"]),
     ("rms", "mask.decoder_self", ["padding of the other side", "pads masked as keys"]),
     ("rms", "mask.cross", ["cross-attention uses the target's padding", "causal where it shouldn't be"]),
-    ("post", "logits", [
-        "bias missing", "bias added twice", "head scaled by 1/√d_model", "head scaled by √d_model", "log-softmax taken already",
-        "softmax taken already",
-    ]),
+    (
+        "post",
+        "logits",
+        [
+            "bias missing",
+            "bias added twice",
+            "head scaled by 1/√d_model",
+            "head scaled by √d_model",
+            "log-softmax taken already",
+            "softmax taken already",
+        ],
+    ),
     ("rms", "logits", ["head not scaled by 1/√d_model"]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "node", "variants"), TOLD, ids=[f"{name}-{node}" for name, node, _ in TOLD])
@@ -178,7 +330,11 @@ def test_a_fault_is_named_alone(name: str, node: str, variants: list[str]) -> No
     for variant in variants:
         found = matches(replay, values[variant])
         assert variant in found
-        same = [other for other in found if distance(values[variant], values.get(other, np.zeros(()))) > FLOAT64_RELATIVE_RMS]
+        same = [
+            other
+            for other in found
+            if distance(values[variant], values.get(other, np.zeros(()))) > FLOAT64_RELATIVE_RMS
+        ]
         assert same == [], f"{variant} is taken for what isn't its value"
 
 
@@ -220,7 +376,8 @@ def test_dropout_is_recognised_with_its_rate(name: str, node: str, of: str, rate
 
 @pytest.mark.parametrize(("name", "node", "of"), DROPPED)
 def test_dropout_is_not_seen_where_there_is_none(name: str, node: str, of: str) -> None:
-    """In one value off by 1 %, zeros, values all kept and scaled, too many dropped, another rate, half the columns or any other fault."""
+    """In one value off by 1 %, zeros, values all kept and scaled, too many dropped, another rate, half the columns or
+    any other fault."""
     replay, rng = make_case(name).replay(node), np.random.default_rng(4)
     received = with_dropout(replay, rng, 0.3)
     assert matches(replay, received)
@@ -231,7 +388,11 @@ def test_dropout_is_not_seen_where_there_is_none(name: str, node: str, of: str) 
     other = replay.own if argument is None else replay.inputs[argument]
     columns = np.where(np.arange(other.shape[-1]) % 2, other * 2.0, 0.0)
     others = [columns, other / 0.9, *(dropped(rng, other, 0.5) * factor for factor in (0.5 / 0.9, 0.5 / 0.67))]
-    for wrong in (off, np.zeros_like(received), *(a if argument is None else replay.compute({argument: a}) for a in others)):
+    for wrong in (
+        off,
+        np.zeros_like(received),
+        *(a if argument is None else replay.compute({argument: a}) for a in others),
+    ):
         assert matches(replay, wrong) == []
     for fault, value in outcomes(replay):
         assert fault.startswith("dropout") or not any(found.startswith("dropout") for found in matches(replay, value))
@@ -250,7 +411,11 @@ def test_dropout_of_attention_is_found_where_the_first_rows_say_nothing() -> Non
 
 def reversed_sum(replay: Replay, dtype: type[np.floating]) -> np.ndarray:
     """A projection in low precision that sums in the other order."""
-    x, kernel, bias = replay.inputs["x"].astype(dtype), replay.parameters["kernel"].astype(dtype), replay.parameters["bias"].astype(dtype)
+    x, kernel, bias = (
+        replay.inputs["x"].astype(dtype),
+        replay.parameters["kernel"].astype(dtype),
+        replay.parameters["bias"].astype(dtype),
+    )
     y = np.zeros((*x.shape[:2], *kernel.shape[1:]), dtype)
     for i in reversed(range(x.shape[-1])):
         y += x[:, :, i, None, None] * kernel[i]
@@ -264,7 +429,9 @@ def test_float32_is_recognised_in_whatever_order_it_sums() -> None:
     assert 1e-9 < distance(value, replayed["computed in float32"]) < 1e-6, "another program"
     assert matches(replay, value) == ["computed in float32"]
     coarse = {name: rounded(array, "bfloat16") for name, array in replay.parameters.items()}
-    assert matches(replay, rounded(reversed_sum(replace(replay, parameters=coarse), np.float32), "bfloat16")) == ["computed in bfloat16"]
+    assert matches(replay, rounded(reversed_sum(replace(replay, parameters=coarse), np.float32), "bfloat16")) == [
+        "computed in bfloat16"
+    ]
     assert matches(replay, rounded(replay.own, "float32")) == ["rounded to float32"]
     for wrong in (value * (1.0 + 2.0**-40), rounded(value * 1.0001, "float32"), np.zeros_like(value), np.round(value)):
         assert matches(replay, wrong) == []
@@ -397,9 +564,13 @@ def test_what_heads_and_slices_stand_for() -> None:
     parts = [make_case("post").replay(f"{LAYER}.self_attention.{part}").own for part in ("query", "key", "value")]
     siblings = [part.reshape(batch, length, -1) for part in parts]
     fused = np.concatenate(siblings, axis=-1).reshape(batch, length, heads, 3, width)
-    np.testing.assert_allclose(values["fused kernel of 3 × N × H sliced as N × 3 × H"], fused[:, :, :, 1], rtol=1e-13, atol=1e-12)
+    np.testing.assert_allclose(
+        values["fused kernel of 3 × N × H sliced as N × 3 × H"], fused[:, :, :, 1], rtol=1e-13, atol=1e-12
+    )
     fused = np.stack(parts, axis=-2).reshape(batch, length, 3, heads, width)
-    np.testing.assert_allclose(values["fused kernel of N × 3 × H sliced as 3 × N × H"], fused[:, :, 1], rtol=1e-13, atol=1e-12)
+    np.testing.assert_allclose(
+        values["fused kernel of N × 3 × H sliced as 3 × N × H"], fused[:, :, 1], rtol=1e-13, atol=1e-12
+    )
 
 
 def test_what_the_head_does_wrong() -> None:

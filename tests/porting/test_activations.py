@@ -1,4 +1,5 @@
-"""Names of activations that follow from rules: cases that no dialect's table has. (The tables' are in parity_tests/test_names.py.)"""
+"""Names of activations that follow from rules: cases that no dialect's table has. (The tables' are in
+parity_tests/test_names.py.)"""
 
 from __future__ import annotations
 
@@ -55,8 +56,16 @@ def test_two_attentions_in_one_module_are_told_apart_by_their_order() -> None:
 def test_queries_keys_and_values_of_one_linear_map() -> None:
     """A module of its own that is called, unlike nn.MultiheadAttention's parameter."""
     config = config_of(norm_placement="post", final_norm=False)
-    fused = [rule for rule in harvard.DIALECT.rules(config) if not re.search(r"linears\.[012]|^(en|de)coder\.norm", rule.names[0])]
-    for stack, attention, ours in (("encoder", "self_attn", "self"), ("decoder", "self_attn", "self"), ("decoder", "src_attn", "cross")):
+    fused = [
+        rule
+        for rule in harvard.DIALECT.rules(config)
+        if not re.search(r"linears\.[012]|^(en|de)coder\.norm", rule.names[0])
+    ]
+    for stack, attention, ours in (
+        ("encoder", "self_attn", "self"),
+        ("decoder", "self_attn", "self"),
+        ("decoder", "src_attn", "cross"),
+    ):
         path = f"{stack}/layers/{ours}_attention/{{query,key,value}}/kernel"
         fused.append(Rule(f"{stack}.layers.{{i}}.{attention}.qkv.weight", path, "(3 N H) D -> D N H"))
     names = activation_names(config, fused)

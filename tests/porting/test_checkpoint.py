@@ -25,9 +25,15 @@ def state_dict(bias: bool = False) -> dict[str, Any]:
     from torch_reference.sayhello import SayhelloTransformer
 
     model = SayhelloTransformer(
-        source_vocab_size=7, target_vocab_size=6, d_model=4, num_heads=2, d_ff=5, num_encoder_layers=1, num_decoder_layers=1,
+        source_vocab_size=7,
+        target_vocab_size=6,
+        d_model=4,
+        num_heads=2,
+        d_ff=5,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
         attention_bias=bias,
-    )  # fmt: skip
+    )
     return model.state_dict()
 
 
@@ -90,7 +96,9 @@ def test_names_without_the_models_prefix_are_unexpected() -> None:
 def test_several_state_dicts_are_named_and_none_is_taken(tmp_path: Path) -> None:
     path = tmp_path / "several.pt"
     torch.save({"model": state_dict(), "ema": state_dict(), "epoch": 3}, path)
-    with pytest.raises(PortingError, match=r"several.pt: expected one state_dict; received several, under 'model', 'ema'"):
+    with pytest.raises(
+        PortingError, match=r"several.pt: expected one state_dict; received several, under 'model', 'ema'"
+    ):
         open_checkpoint(path, known)
     with pytest.raises(PortingError, match=r"state_dict: expected one state_dict; received several, under 'a', 'b'"):
         open_checkpoint({"a": {"x": np.ones(1)}, "b": {"x": np.ones(1)}}, known)
@@ -105,8 +113,13 @@ def test_several_state_dicts_are_named_and_none_is_taken(tmp_path: Path) -> None
 def test_relatives_are_told_apart_by_name_alone() -> None:
     with pytest.raises(PortingError, match="say which this is") as error:
         import_checkpoint(state_dict(bias=True), **HINTS)
-    assert [problem.split(":")[0] for problem in error.value.problems] == ["dialect='sayhello'", "dialect='hyunwoongko'"]
-    ours, theirs = (import_checkpoint(state_dict(bias=True), name, **HINTS).config for name in ("sayhello", "hyunwoongko"))
+    assert [problem.split(":")[0] for problem in error.value.problems] == [
+        "dialect='sayhello'",
+        "dialect='hyunwoongko'",
+    ]
+    ours, theirs = (
+        import_checkpoint(state_dict(bias=True), name, **HINTS).config for name in ("sayhello", "hyunwoongko")
+    )
     assert (ours.norm_unbiased, theirs.norm_unbiased) == (True, False)
     assert import_checkpoint(state_dict(), **HINTS).config.attention_bias is False
 
@@ -129,7 +142,13 @@ def test_a_position_table_is_computed_or_given(tmp_path: Path) -> None:
     np.save(tmp_path / "table.npy", table)
     torch.save(torch.from_numpy(table), tmp_path / "alone.pt")
     torch.save({"positions": torch.from_numpy(table)}, tmp_path / "named.pt")
-    for given in (table, torch.from_numpy(table), tmp_path / "table.npy", str(tmp_path / "alone.pt"), tmp_path / "named.pt"):
+    for given in (
+        table,
+        torch.from_numpy(table),
+        tmp_path / "table.npy",
+        str(tmp_path / "alone.pt"),
+        tmp_path / "named.pt",
+    ):
         model = import_checkpoint(state_dict(), **HINTS, position_table=given)
         assert model.config.max_length == 9
         for stack in ("encoder", "decoder"):

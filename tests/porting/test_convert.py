@@ -11,16 +11,32 @@ from jax_transformer.config import GenerationConfig, TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model_directory import Model, load_model, save_model
 from jax_transformer.porting import dialects
-from jax_transformer.porting.convert import export_checkpoint, import_checkpoint, params_from_state_dict, state_dict_from_params
+from jax_transformer.porting.convert import (
+    export_checkpoint,
+    import_checkpoint,
+    params_from_state_dict,
+    state_dict_from_params,
+)
 from jax_transformer.porting.dialects import detect, get_dialect, pytorch
 from jax_transformer.porting.files import read_tensors
 from jax_transformer.porting.rules import PortingError, Rule
 from jax_transformer.trees import flatten
 
 CONFIG = TransformerConfig(
-    source_vocab_size=13, target_vocab_size=11, d_model=12, num_heads=3, d_ff=7, num_encoder_layers=2, num_decoder_layers=3, max_length=9,
-    source_pad_id=1, target_pad_id=2, norm_placement="pre", activation="gelu", final_norm=True,
-)  # fmt: skip
+    source_vocab_size=13,
+    target_vocab_size=11,
+    d_model=12,
+    num_heads=3,
+    d_ff=7,
+    num_encoder_layers=2,
+    num_decoder_layers=3,
+    max_length=9,
+    source_pad_id=1,
+    target_pad_id=2,
+    norm_placement="pre",
+    activation="gelu",
+    final_norm=True,
+)
 HINTS = {
     "num_heads": 3,
     "norm_placement": "pre",
@@ -80,8 +96,12 @@ def test_what_a_state_dict_does_not_tell_is_asked_for_together():
     with pytest.raises(PortingError) as error:
         import_checkpoint(make_state_dict())
     assert [problem.split(":")[0] for problem in error.value.problems] == [
-        "num_heads", "norm_placement", "activation", "source_pad_id", "target_pad_id",
-    ]  # fmt: skip
+        "num_heads",
+        "norm_placement",
+        "activation",
+        "source_pad_id",
+        "target_pad_id",
+    ]
 
 
 @pytest.mark.parametrize("share", [False, True])
@@ -97,11 +117,15 @@ def test_ties(share, tie):
     if share or tie:
         with pytest.raises(PortingError) as error:
             import_checkpoint(state_dict, **HINTS)
-        assert [problem.split(":")[0] for problem in error.value.problems] == [name for name, value in told.items() if value]
+        assert [problem.split(":")[0] for problem in error.value.problems] == [
+            name for name, value in told.items() if value
+        ]
     else:
         assert import_checkpoint(state_dict, **HINTS).config == config
     with pytest.raises(PortingError, match="tied tensors") if not (share and tie) else pytest.raises(PortingError):
-        import_checkpoint(state_dict | {"head.weight": np.ones((11, 12), "float32")}, **HINTS, share_embeddings=True, tie_head=True)
+        import_checkpoint(
+            state_dict | {"head.weight": np.ones((11, 12), "float32")}, **HINTS, share_embeddings=True, tie_head=True
+        )
 
 
 def test_norm_first_is_the_same_as_norm_placement():
@@ -132,7 +156,9 @@ def test_hints_that_are_wrong(hints, expected):
 
 
 def test_other_hints_reach_the_config():
-    config = import_checkpoint(make_state_dict(), **HINTS, norm_eps=1e-6, dropout_rate=0.3, compute_dtype="bfloat16").config
+    config = import_checkpoint(
+        make_state_dict(), **HINTS, norm_eps=1e-6, dropout_rate=0.3, compute_dtype="bfloat16"
+    ).config
     assert (config.norm_eps, config.dropout_rate, config.compute_dtype) == (1e-6, 0.3, "bfloat16")
 
 
@@ -165,8 +191,10 @@ def test_what_else_is_wrong_is_told_where_sizes_cannot_be_told():
         import_checkpoint(state_dict, num_heads=3, source_pad_id=1)
     told = [problem.split(",")[0].split(" (")[0] for problem in error.value.problems]
     assert told == [
-        "missing tensor transformer.encoder.layers.0.linear1.weight", "tensor head.bias", "target_pad_id: the id that pads target sentences"
-    ]  # fmt: skip
+        "missing tensor transformer.encoder.layers.0.linear1.weight",
+        "tensor head.bias",
+        "target_pad_id: the id that pads target sentences",
+    ]
 
 
 def test_numbers_that_a_checkpoint_does_not_hold_are_its_programs(tmp_path):
@@ -176,7 +204,9 @@ def test_numbers_that_a_checkpoint_does_not_hold_are_its_programs(tmp_path):
     imported = import_checkpoint(make_state_dict(), **HINTS, norm_eps=1e-6)
     export_checkpoint(imported, tmp_path / "model.safetensors")
     other = dataclasses.replace(imported, config=dataclasses.replace(imported.config, norm_eps=1e-5))
-    with pytest.raises(PortingError, match=r"norm_eps must be 1e-06, as in the checkpoint that was imported; received 1e-05"):
+    with pytest.raises(
+        PortingError, match=r"norm_eps must be 1e-06, as in the checkpoint that was imported; received 1e-05"
+    ):
         export_checkpoint(other, tmp_path / "model.safetensors")
 
 
@@ -209,7 +239,9 @@ def test_a_layer_after_a_gap_is_unexpected():
 
 def test_a_missing_layer_is_found():
     state_dict = {name: tensor for name, tensor in make_state_dict().items() if "encoder.layers.0." not in name}
-    with pytest.raises(PortingError, match=r"transformer\.encoder\.layers\.0\.linear1\.weight, which tells the model's size") as error:
+    with pytest.raises(
+        PortingError, match=r"transformer\.encoder\.layers\.0\.linear1\.weight, which tells the model's size"
+    ) as error:
         import_checkpoint(state_dict, dialect="pytorch", **HINTS)
     assert "no tensor starts with transformer.encoder.layers.0." in str(error.value)
 
@@ -230,7 +262,9 @@ def test_detection_never_guesses(monkeypatch):
     assert detect(make_state_dict()).name == "pytorch"
     with pytest.raises(PortingError, match="no known dialect has tensors of these names"):
         import_checkpoint({"encoder.weight": np.ones(2)}, **HINTS)
-    with pytest.raises(PortingError, match=r"dialect must be one of pytorch, floydhub, .*; received 'torch' \(nearest: pytorch\)"):
+    with pytest.raises(
+        PortingError, match=r"dialect must be one of pytorch, floydhub, .*; received 'torch' \(nearest: pytorch\)"
+    ):
         get_dialect("torch")
 
     twin = dataclasses.replace(pytorch.DIALECT, name="twin", title="the same keys, other numbers")
@@ -276,7 +310,9 @@ def test_a_config_that_it_cannot_express_is_refused_by_field(field, value):
     config = dataclasses.replace(CONFIG, **{field: value})
     with pytest.raises(PortingError) as error:
         state_dict_from_params(config, {}, "pytorch")
-    assert any(problem.startswith(f"{field} must be") and f"received {value!r}" in problem for problem in error.value.problems)
+    assert any(
+        problem.startswith(f"{field} must be") and f"received {value!r}" in problem for problem in error.value.problems
+    )
 
 
 def test_tied_names_have_the_same_array():
@@ -288,7 +324,9 @@ def test_tied_names_have_the_same_array():
     assert not any(np.shares_memory(one, other) for one in arrays for other in arrays if one is not other)
 
 
-@pytest.mark.parametrize(("field", "value"), [("decoder_num_heads", 3), ("decoder_d_ff", 7), ("head_dim", 4), ("decoder_padding_id", 2)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("decoder_num_heads", 3), ("decoder_d_ff", 7), ("head_dim", 4), ("decoder_padding_id", 2)]
+)
 def test_the_same_said_otherwise_is_expressed(field, value):
     config = dataclasses.replace(CONFIG, **{field: value})
     assert list(state_dict_from_params(config, make_params(config), "pytorch")) == list(make_state_dict())
@@ -296,17 +334,29 @@ def test_the_same_said_otherwise_is_expressed(field, value):
 
 @pytest.mark.parametrize("name", dialects.all_dialects())
 def test_every_config_field_is_accounted_for(name):
-    """A field that is new in TransformerConfig must be placed in every table: fixed, chosen, read, or without a part in the function."""
+    """A field that is new in TransformerConfig must be placed in every table: fixed, chosen, read, or without a part in
+    the function."""
     table = get_dialect(name)
     of_shapes = {
-        "source_vocab_size", "target_vocab_size", "d_model", "d_ff", "max_length", "num_encoder_layers", "num_decoder_layers",
-        "decoder_d_ff", "decoder_max_length",
-    }  # fmt: skip
+        "source_vocab_size",
+        "target_vocab_size",
+        "d_model",
+        "d_ff",
+        "max_length",
+        "num_encoder_layers",
+        "num_decoder_layers",
+        "decoder_d_ff",
+        "decoder_max_length",
+    }
     checked_further = {"head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_padding_id"}
     of_training = {
-        "dropout_rate", "embedding_dropout_rate", "attention_dropout_rate", "feed_forward_dropout_rate", "output_dropout_rate",
+        "dropout_rate",
+        "embedding_dropout_rate",
+        "attention_dropout_rate",
+        "feed_forward_dropout_rate",
+        "output_dropout_rate",
         "initializer",
-    }  # fmt: skip
+    }
     how_it_is_computed = {"compute_dtype", "attention_path", "layer_loop", "remat", "norm_eps"}
     of_other_positions = {"relative_buckets", "relative_max_distance", "relative_bias_per_layer"}
     placed = {*table.fixed, *table.choices, *table.asks}
@@ -337,7 +387,9 @@ def test_a_dialect_may_compute_what_its_checkpoints_do_not_hold():
         pytorch.DIALECT,
         name="toy",
         rules=lambda config: [rule for rule in pytorch.rules(config) if rule.names != ("positions",)],
-        computed=lambda config: {f"constants/{stack}_positions": np.ones((9, 12), "float32") for stack in ("encoder", "decoder")},
+        computed=lambda config: {
+            f"constants/{stack}_positions": np.ones((9, 12), "float32") for stack in ("encoder", "decoder")
+        },
     )
     state_dict = make_state_dict()
     del state_dict["positions"]

@@ -39,7 +39,9 @@ def test_another_dtype_is_deferred_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [(TILE + 3, 2 * TILE + 5), (TILE + 1, 3, TILE - 1), (2, 3, 4, 5), (1, 7), (7, 1), (3,), (), (0, 4)], ids=str
+    "shape",
+    [(TILE + 3, 2 * TILE + 5), (TILE + 1, 3, TILE - 1), (2, 3, 4, 5), (1, 7), (7, 1), (3,), (), (0, 4)],
+    ids=str,
 )
 def test_a_copy_lies_in_order(shape: tuple[int, ...]) -> None:
     """Whatever the order of the axes was."""

@@ -51,7 +51,9 @@ def test_a_file_that_is_mapped_anew_reads_the_same(suffix, key, tmp_path, monkey
     path = tmp_path / f"a{suffix}"
     write_tensors(path, arrays)
     opened = []
-    monkeypatch.setattr(files.SafetensorsFile, "_open", lambda self, own=files.SafetensorsFile._open: opened.append(1) or own(self))
+    monkeypatch.setattr(
+        files.SafetensorsFile, "_open", lambda self, own=files.SafetensorsFile._open: opened.append(1) or own(self)
+    )
     monkeypatch.setattr(files, "_load_torch", lambda path, own=files._load_torch: opened.append(1) or own(path))
     if suffix == ".safetensors":
         tensors = read_tensors(path)
@@ -67,7 +69,21 @@ def test_a_file_that_is_mapped_anew_reads_the_same(suffix, key, tmp_path, monkey
     assert all(array.tobytes() == arrays[name].tobytes() for name, array in received)
 
 
-DTYPES = ["float32", "bool", "int64", "bfloat16", "float16", "uint8", "float64", "int32", "int8", "int16", "uint16", "uint32", "uint64"]
+DTYPES = [
+    "float32",
+    "bool",
+    "int64",
+    "bfloat16",
+    "float16",
+    "uint8",
+    "float64",
+    "int32",
+    "int8",
+    "int16",
+    "uint16",
+    "uint32",
+    "uint64",
+]
 
 
 def test_a_file_is_what_safetensors_writes(tmp_path):
@@ -75,12 +91,23 @@ def test_a_file_is_what_safetensors_writes(tmp_path):
     from safetensors.numpy import save_file
 
     rng = np.random.default_rng(0)
-    arrays = {name: (4 * rng.standard_normal((3, 5))).astype(dtype) for dtype in DTYPES for name in (f"z.{dtype}", f"a.{dtype}")}
-    arrays |= {"scalar": np.float32(3.0), "empty": np.zeros((0, 4), np.float32), 'é "quoted" \\ 名': np.ones(2, np.float32)}
+    arrays = {
+        name: (4 * rng.standard_normal((3, 5))).astype(dtype)
+        for dtype in DTYPES
+        for name in (f"z.{dtype}", f"a.{dtype}")
+    }
+    arrays |= {
+        "scalar": np.float32(3.0),
+        "empty": np.zeros((0, 4), np.float32),
+        'é "quoted" \\ 名': np.ones(2, np.float32),
+    }
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     assert len(DTYPES) == len(files.SAFETENSORS_DTYPES)
     save_file(arrays, tmp_path / "theirs.safetensors", metadata={"format": "pt"})
-    deferred = {name: Deferred(array.shape, array.dtype, lambda array=array: iter(array[None])) for name, array in arrays.items()}
+    deferred = {
+        name: Deferred(array.shape, array.dtype, lambda array=array: iter(array[None]))
+        for name, array in arrays.items()
+    }
     for given in (arrays, deferred, {name: array.T.copy().T for name, array in arrays.items()}):
         digest = write_tensors(tmp_path / "ours.safetensors", given)
         content = (tmp_path / "ours.safetensors").read_bytes()
@@ -225,7 +252,11 @@ def test_the_old_torch_format(tmp_path):
 
 def test_tensors_become_arrays_without_a_copy():
     torch = pytest.importorskip("torch")
-    state = {"a": torch.randn(3, 4).T, "b": torch.randn(3, 4).to(torch.bfloat16).T, "c": torch.nn.Parameter(torch.ones(2))}
+    state = {
+        "a": torch.randn(3, 4).T,
+        "b": torch.randn(3, 4).to(torch.bfloat16).T,
+        "c": torch.nn.Parameter(torch.ones(2)),
+    }
     arrays = as_arrays(state)
     for name, tensor in state.items():
         assert arrays[name].shape == tensor.shape
@@ -266,7 +297,10 @@ def test_the_files_of_an_index_are_one_checkpoint(suffix, tmp_path):
 @pytest.mark.parametrize(
     ("places", "message"),
     [
-        ({"a": "../one.safetensors"}, "expected names of files beside it, without folders; received '../one.safetensors'"),
+        (
+            {"a": "../one.safetensors"},
+            "expected names of files beside it, without folders; received '../one.safetensors'",
+        ),
         ({"a": "/etc/one.safetensors"}, "without folders; received '/etc/one.safetensors'"),
         ({"a": ".."}, "without folders; received '..'"),
         ({"a": "three.safetensors"}, "three.safetensors: no such file"),

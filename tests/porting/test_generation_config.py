@@ -1,5 +1,5 @@
-"""What generation_config.json, or a config.json of old, says of decoding: what is read, what is told, what is written. (What it does:
-parity_tests.)"""
+"""What generation_config.json, or a config.json of old, says of decoding: what is read, what is told, what is written.
+(What it does: parity_tests.)"""
 
 from __future__ import annotations
 
@@ -14,24 +14,38 @@ from jax_transformer.porting.rules import PortingError
 
 READ: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
-    ({"num_beams": 4, "length_penalty": 2.0, "early_stopping": True, "no_repeat_ngram_size": 3, "renormalize_logits": True},
-     {"beam_size": 4, "length_penalty": 2.0, "early_stopping": True, "no_repeat_ngram": 3, "renormalize": True}),
+    (
+        {
+            "num_beams": 4,
+            "length_penalty": 2.0,
+            "early_stopping": True,
+            "no_repeat_ngram_size": 3,
+            "renormalize_logits": True,
+        },
+        {"beam_size": 4, "length_penalty": 2.0, "early_stopping": True, "no_repeat_ngram": 3, "renormalize": True},
+    ),
     ({"num_beams": None, "max_length": None, "transformers_version": "5.0.0", "bos_token_id": 0}, {}),
     ({"forced_bos_token_id": 0, "forced_eos_token_id": 2}, {"forced_bos_id": 0, "forced_eos_id": 2}),
     ({"forced_eos_token_id": [2]}, {"forced_eos_id": 2}),
     # the start token counts in a length
     ({"max_length": 142, "min_length": 56}, {"max_new_tokens": 141, "min_new_tokens": 55}),
-    ({"max_new_tokens": 9, "max_length": 30, "min_new_tokens": 3, "min_length": 8}, {"max_new_tokens": 9, "min_new_tokens": 3}),
+    (
+        {"max_new_tokens": 9, "max_length": 30, "min_new_tokens": 3, "min_length": 8},
+        {"max_new_tokens": 9, "min_new_tokens": 3},
+    ),
     ({"min_length": 1}, {}),
     ({"min_length": 0, "min_new_tokens": 0}, {}),
     # the end is no bad word
     ({"bad_words_ids": [[7], [2], [2, 7]], "eos_token_id": 2}, {"bad_words": ((7,), (2, 7))}),
     ({"bad_words_ids": [[2]], "eos_token_id": [2]}, {}),
     # drawing
-    ({"do_sample": True, "temperature": 0.6, "top_p": 0.9}, {"sampling": True, "temperature": 0.6, "top_p": 0.9, "top_k": 50}),
+    (
+        {"do_sample": True, "temperature": 0.6, "top_p": 0.9},
+        {"sampling": True, "temperature": 0.6, "top_p": 0.9, "top_k": 50},
+    ),
     ({"do_sample": True, "top_k": 0, "min_p": 0.1}, {"sampling": True, "top_k": 0, "min_p": 0.1}),
     ({"do_sample": False, "temperature": 0.6}, {"sampling": False, "temperature": 0.6}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("content", "fields"), READ, ids=str)
@@ -49,16 +63,23 @@ def test_what_is_read(content: dict[str, Any], fields: dict[str, Any]) -> None:
     [
         ({"repetition_penalty": 1.2, "num_beams": 4}, {"repetition_penalty": 1.2}, {"beam_size": 4}),
         ({"num_beam_groups": 2, "diversity_penalty": 0.5}, {"num_beam_groups": 2, "diversity_penalty": 0.5}, {}),
-        ({"encoder_no_repeat_ngram_size": 3, "suppress_tokens": [4], "num_return_sequences": 2},
-         {"encoder_no_repeat_ngram_size": 3, "suppress_tokens": [4], "num_return_sequences": 2}, {}),
+        (
+            {"encoder_no_repeat_ngram_size": 3, "suppress_tokens": [4], "num_return_sequences": 2},
+            {"encoder_no_repeat_ngram_size": 3, "suppress_tokens": [4], "num_return_sequences": 2},
+            {},
+        ),
         ({"repetition_penalty": 1.0, "diversity_penalty": 0.0, "suppress_tokens": [], "guidance_scale": None}, {}, {}),
-        ({"do_sample": True, "num_beams": 4, "temperature": 0.5}, {"do_sample": True}, {"beam_size": 4, "temperature": 0.5}),
+        (
+            {"do_sample": True, "num_beams": 4, "temperature": 0.5},
+            {"do_sample": True},
+            {"beam_size": 4, "temperature": 0.5},
+        ),
         ({"forced_eos_token_id": [2, 3]}, {"forced_eos_token_id": [2, 3]}, {}),
         ({"min_length": 20, "max_length": 20}, {"min_length": 20}, {"max_new_tokens": 19}),
         ({"min_new_tokens": 20, "max_length": 20}, {"min_new_tokens": 20}, {"max_new_tokens": 19}),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_no_decoding_obeys_is_told(content: dict[str, Any], told: dict[str, Any], fields: dict[str, Any]) -> None:
     """And kept."""
     text = json.dumps(content)
@@ -71,7 +92,13 @@ def test_what_no_decoding_obeys_is_told(content: dict[str, Any], told: dict[str,
 
 
 def test_config_json_counts_where_there_is_no_other() -> None:
-    config = {"d_model": 8, "num_beams": 4, "max_length": 9, "task_specific_params": {"translation": {"num_beams": 2}}, "bos_token_id": 5}
+    config = {
+        "d_model": 8,
+        "num_beams": 4,
+        "max_length": 9,
+        "task_specific_params": {"translation": {"num_beams": 2}},
+        "bos_token_id": 5,
+    }
     assert decoding_fields(in_effect(config, "")) == {"beam_size": 4, "max_new_tokens": 8}
     assert decoding_fields(in_effect(config, '{"num_beams": 3}')) == {"beam_size": 3}
     assert decoding_fields(in_effect(config | {"force_bos_token_to_be_generated": True}, ""))["forced_bos_id"] == 5
@@ -91,8 +118,16 @@ CHANGED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {"other": "kept", "num_beams": 2, "no_repeat_ngram_size": 3},
     ),
     ({"num_beams": 4, "bad_words_ids": [[1]]}, {"bad_words": ((1,), (2, 3))}, {"bad_words_ids": [[1], [2, 3]]}),
-    ({"max_length": 20, "min_length": 5}, {"max_new_tokens": 19, "min_new_tokens": 3}, {"max_length": 20, "min_new_tokens": 3}),
-    ({"max_length": 20, "min_length": 5}, {"max_new_tokens": 30, "min_new_tokens": 4}, {"max_new_tokens": 30, "min_length": 5}),
+    (
+        {"max_length": 20, "min_length": 5},
+        {"max_new_tokens": 19, "min_new_tokens": 3},
+        {"max_length": 20, "min_new_tokens": 3},
+    ),
+    (
+        {"max_length": 20, "min_length": 5},
+        {"max_new_tokens": 30, "min_new_tokens": 4},
+        {"max_new_tokens": 30, "min_length": 5},
+    ),
     ({"max_new_tokens": 20}, {"max_decode_length": 8}, {"max_new_tokens": 8}),
     ({}, {"max_decode_length": 8, "max_new_tokens": 9}, {"max_new_tokens": 8}),
     ({}, {"sampling": True, "top_p": 0.5}, {"do_sample": True, "top_p": 0.5, "top_k": 0}),
@@ -111,7 +146,14 @@ def test_what_was_changed_is_written(content: dict[str, Any], fields: dict[str, 
 
 def test_a_changed_config_json_becomes_a_file_of_its_own() -> None:
     """With all that it said of decoding, for it is no longer read."""
-    config = {"d_model": 8, "num_beams": 4, "repetition_penalty": 1.2, "eos_token_id": 2, "pad_token_id": 1, "decoder_start_token_id": 2}
+    config = {
+        "d_model": 8,
+        "num_beams": 4,
+        "repetition_penalty": 1.2,
+        "eos_token_id": 2,
+        "pad_token_id": 1,
+        "decoder_start_token_id": 2,
+    }
     assert text_of(GenerationConfig(beam_size=4), config, "") == ""
     written = json.loads(text_of(GenerationConfig(beam_size=5), config, ""))
     assert written == {key: value for key, value in config.items() if key != "d_model"} | {"num_beams": 5}

@@ -1,4 +1,5 @@
-"""Directories of transformers: what is refused, with its reason, and that nothing is half-written. (What they compute: parity_tests.)"""
+"""Directories of transformers: what is refused, with its reason, and that nothing is half-written. (What they compute:
+parity_tests.)"""
 
 from __future__ import annotations
 
@@ -29,12 +30,24 @@ from jax_transformer.porting.dialects import all_dialects
 from jax_transformer.porting.rules import PortingError
 from jax_transformer.trees import flatten
 
-FAMILIES = [name for name, table in all_dialects().items() if table.config_file and name != "m2m_100"]  # whose tables PyTorch makes
+FAMILIES = [
+    name for name, table in all_dialects().items() if table.config_file and name != "m2m_100"
+]  # whose tables PyTorch makes
 METADATA = {"format": "pt"}
 SIZES: dict[str, Any] = {
-    "source_vocab_size": 13, "target_vocab_size": 13, "d_model": 12, "num_heads": 3, "d_ff": 7, "num_encoder_layers": 2,
-    "num_decoder_layers": 1, "max_length": 20, "source_pad_id": 1, "target_pad_id": 1, "share_embeddings": True, "tie_head": True,
-}  # fmt: skip
+    "source_vocab_size": 13,
+    "target_vocab_size": 13,
+    "d_model": 12,
+    "num_heads": 3,
+    "d_ff": 7,
+    "num_encoder_layers": 2,
+    "num_decoder_layers": 1,
+    "max_length": 20,
+    "source_pad_id": 1,
+    "target_pad_id": 1,
+    "share_embeddings": True,
+    "tie_head": True,
+}
 
 
 def make_config(name: str, **options: Any) -> TransformerConfig:
@@ -58,17 +71,26 @@ def write(folder: Path, name: str = "t5", **json_options: Any) -> Path:
     model = make_model(config)
     file = all_dialects()[name].config_file
     assert file is not None
-    content = {"model_type": file.model_type, "architectures": [file.architectures[0]], "is_encoder_decoder": True, **file.write(config)}
+    content = {
+        "model_type": file.model_type,
+        "architectures": [file.architectures[0]],
+        "is_encoder_decoder": True,
+        **file.write(config),
+    }
     content |= {"decoder_start_token_id": 2, "eos_token_id": 3} | json_options
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
     tensors = state_dict_from_params(config, model.params, name)
-    save_file({key: np.ascontiguousarray(value) for key, value in tensors.items()}, folder / "model.safetensors", METADATA)
+    save_file(
+        {key: np.ascontiguousarray(value) for key, value in tensors.items()}, folder / "model.safetensors", METADATA
+    )
     return folder
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_directory_becomes_a_model_directory_and_comes_back(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_becomes_a_model_directory_and_comes_back(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     there = write(tmp_path / "there", name)
     (there / "source.spm").write_bytes(b"\x00pieces")
     (there / "generation_config.json").write_text(json.dumps({"num_beams": 4, "eos_token_id": 3}))
@@ -83,7 +105,9 @@ def test_a_directory_becomes_a_model_directory_and_comes_back(name: str, tmp_pat
     assert main(["port", str(tmp_path / "model"), str(tmp_path / "back")]) == 0
     for file in ("model.safetensors", "source.spm"):
         assert (tmp_path / "back" / file).read_bytes() == (there / file).read_bytes()
-    config, generation = (json.loads((tmp_path / "back" / f"{file}.json").read_text()) for file in ("config", "generation_config"))
+    config, generation = (
+        json.loads((tmp_path / "back" / f"{file}.json").read_text()) for file in ("config", "generation_config")
+    )
     assert config == json.loads((there / "config.json").read_text()) | {"dtype": "float32", "pad_token_id": 1}
     assert generation == {"num_beams": 4, "eos_token_id": 3}
 
@@ -95,7 +119,9 @@ def test_a_model_that_was_trained_here_can_go_to_transformers(name: str, tmp_pat
     export_checkpoint(model, tmp_path / "there", name)
     back = import_checkpoint(tmp_path / "there")
     before, after = dataclasses.asdict(model.config), dataclasses.asdict(back.config)
-    of_dropout = {name for name in before if name.endswith("dropout_rate")}  # None is dropout_rate, and T5 has one rate for all
+    of_dropout = {
+        name for name in before if name.endswith("dropout_rate")
+    }  # None is dropout_rate, and T5 has one rate for all
     assert {name for name in before if before[name] != after[name]} <= {*of_dropout, "head_dim"}
     assert (back.config.encoder, back.config.decoder) == (model.config.encoder, model.config.decoder)
     assert after["dropout_rate"] == 0.2
@@ -106,17 +132,49 @@ def test_a_model_that_was_trained_here_can_go_to_transformers(name: str, tmp_pat
 @pytest.mark.parametrize(
     ("name", "options", "told"),
     [
-        ("t5", {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "is_encoder_decoder": ...},
-         r"model_type must be one of marian, .*umt5; received 'gpt2' \(GPT2LMHeadModel\), which isn't said to be an encoder-decoder"),
-        ("t5", {"architectures": ["T5EncoderModel"]}, r"architectures must be T5ForConditionalGeneration or T5Model or .*; received T5Enc"),
-        ("marian", {"architectures": ["MarianForCausalLM"], "is_decoder": True, "is_encoder_decoder": False},
-         r"is_encoder_decoder must be True; received False\n.*is_decoder must be False; received True\n.*received MarianForCausalLM"),
-        ("bart", {"quantization_config": {"quant_method": "bitsandbytes"}}, "quantization_config: quantised weights can't be carried over"),
-        ("bart", {"activation_function": "tanh"}, "activation_function must be one of relu, .*; received 'tanh', which isn't built here"),
+        (
+            "t5",
+            {"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "is_encoder_decoder": ...},
+            r"model_type must be one of marian, .*umt5; received 'gpt2' \(GPT2LMHeadModel\), which isn't said to be "
+            r"an encoder-decoder",
+        ),
+        (
+            "t5",
+            {"architectures": ["T5EncoderModel"]},
+            r"architectures must be T5ForConditionalGeneration or T5Model or .*; received T5Enc",
+        ),
+        (
+            "marian",
+            {"architectures": ["MarianForCausalLM"], "is_decoder": True, "is_encoder_decoder": False},
+            r"is_encoder_decoder must be True; received False\n.*is_decoder must be False; received True\n.*received "
+            r"MarianForCausalLM",
+        ),
+        (
+            "bart",
+            {"quantization_config": {"quant_method": "bitsandbytes"}},
+            "quantization_config: quantised weights can't be carried over",
+        ),
+        (
+            "bart",
+            {"activation_function": "tanh"},
+            "activation_function must be one of relu, .*; received 'tanh', which isn't built here",
+        ),
         ("t5", {"dense_act_fn": "mish"}, "dense_act_fn must be one of relu, .*; received 'mish'"),
-        ("t5", {"feed_forward_proj": "gated-mish", "dense_act_fn": ...}, "feed_forward_proj must be one of .*; received 'gated-mish'"),
-        ("t5", {"feed_forward_proj": "half-relu"}, "feed_forward_proj must be NAME or gated-NAME; received 'half-relu'"),
-        ("bart", {"activation_function": ["gelu"]}, r"activation_function must be one of relu, .*; received \['gelu'\]"),
+        (
+            "t5",
+            {"feed_forward_proj": "gated-mish", "dense_act_fn": ...},
+            "feed_forward_proj must be one of .*; received 'gated-mish'",
+        ),
+        (
+            "t5",
+            {"feed_forward_proj": "half-relu"},
+            "feed_forward_proj must be NAME or gated-NAME; received 'half-relu'",
+        ),
+        (
+            "bart",
+            {"activation_function": ["gelu"]},
+            r"activation_function must be one of relu, .*; received \['gelu'\]",
+        ),
         ("bart", {"architectures": "BertModel"}, "architectures must be .*; received BertModel, which"),
         ("bart", {"architectures": [None, 1]}, "architectures must be .*; received None, 1, which"),
         ("bart", {"model_type": ["bart"]}, r"model_type must be one of .*; received \['bart'\]"),
@@ -128,7 +186,7 @@ def test_a_model_that_was_trained_here_can_go_to_transformers(name: str, tmp_pat
         ("t5", {"num_layers": 3}, "num_encoder_layers: config.json says 3; the tensors say 2"),
         ("t5", {"eos_token_id": [3, 4]}, r"eos_token_id must be one id; received \[3, 4\]"),
     ],
-)  # fmt: skip
+)
 def test_another_kind_of_model_is_refused(name: str, options: dict[str, Any], told: str, tmp_path: Path) -> None:
     directory = write(tmp_path / "there", name, **options)
     with pytest.raises(PortingError, match=told):
@@ -142,15 +200,26 @@ def test_another_kind_of_model_is_refused(name: str, options: dict[str, Any], to
     [
         ("bart", {"num_attention_heads": 6}, {"num_heads": 6}),
         ("bart", {"num_attention_heads": 6, "encoder_attention_heads": ...}, {"num_heads": 6}),
-        ("t5", {"feed_forward_proj": "gated-gelu", "dense_act_fn": "relu"}, {"activation": "relu", "feed_forward_gated": True}),
-        ("t5", {"feed_forward_proj": "gated-gelu", "dense_act_fn": ...}, {"activation": "gelu_tanh", "feed_forward_gated": True}),
+        (
+            "t5",
+            {"feed_forward_proj": "gated-gelu", "dense_act_fn": "relu"},
+            {"activation": "relu", "feed_forward_gated": True},
+        ),
+        (
+            "t5",
+            {"feed_forward_proj": "gated-gelu", "dense_act_fn": ...},
+            {"activation": "gelu_tanh", "feed_forward_gated": True},
+        ),
         ("t5", {"scale_decoder_outputs": None, "tie_word_embeddings": True}, {"scale_head": False}),
         ("t5", {"scale_decoder_outputs": ..., "tie_word_embeddings": True}, {"scale_head": True}),
         ("t5", {"architectures": ["T5WithLMHeadModel"]}, {}),
     ],
 )
-def test_what_config_json_says_in_other_words(name: str, options: dict[str, Any], fields: dict[str, Any], tmp_path: Path) -> None:
-    """As transformers takes it: other names of keys prevail, and so do T5's dense_act_fn and is_gated_act. It is written back as it was."""
+def test_what_config_json_says_in_other_words(
+    name: str, options: dict[str, Any], fields: dict[str, Any], tmp_path: Path
+) -> None:
+    """As transformers takes it: other names of keys prevail, and so do T5's dense_act_fn and is_gated_act. It is
+    written back as it was."""
     directory = write(tmp_path / "there", name, **options)
     model = import_checkpoint(directory)
     assert {field: getattr(model.config, field) for field in fields} == fields
@@ -161,7 +230,9 @@ def test_what_config_json_says_in_other_words(name: str, options: dict[str, Any]
 
 def test_a_config_that_changed_is_written_without_other_names(tmp_path: Path) -> None:
     model = import_checkpoint(write(tmp_path / "there", "bart", num_attention_heads=6))
-    export_checkpoint(dataclasses.replace(model, config=dataclasses.replace(model.config, dropout_rate=0.4)), tmp_path / "back")
+    export_checkpoint(
+        dataclasses.replace(model, config=dataclasses.replace(model.config, dropout_rate=0.4)), tmp_path / "back"
+    )
     back = import_checkpoint(tmp_path / "back").config
     assert (back.dropout_rate, back.num_heads) == (0.4, 6)
     assert "num_attention_heads" not in json.loads((tmp_path / "back" / "config.json").read_text())
@@ -209,13 +280,21 @@ def test_its_tokenizer_is_the_models(tmp_path: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("names", "words", "told"),
     [
-        (("<unk>", "<pad>", "<s>", "</s>"), 9, "its tokenizer: expected at most 13 tokens, the rows of the source embedding; received 14"),
+        (
+            ("<unk>", "<pad>", "<s>", "</s>"),
+            9,
+            "its tokenizer: expected at most 13 tokens, the rows of the source embedding; received 14",
+        ),
         (("<pad>", "<unk>", "<s>", "</s>"), 5, ""),  # padded with <unk>
         (("<s>", "<pad>", "<unk>", "</s>"), 5, ""),
-        (("<unk>", "<s>", "<pad>", "</s>"), 5, "expected source_pad_id=1 to be its padding; received a list whose padding is 2"),
+        (
+            ("<unk>", "<s>", "<pad>", "</s>"),
+            5,
+            "expected source_pad_id=1 to be its padding; received a list whose padding is 2",
+        ),
         (("<s>", "<pad>", "</s>", "<unk>"), 5, "--eos-id: expected 2, as its tokenizer says; received 3"),
     ],
-)  # fmt: skip
+)
 def test_a_tokenizer_that_does_not_fit_is_kept_but_not_used(
     names: tuple[str, ...], words: int, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -241,7 +320,9 @@ def test_vocabularies_that_are_given_prevail(tmp_path: Path, capsys: pytest.Capt
     assert model.source_tokenizer.encode(["w6"]) == [[10, 3]]
     write_tokenizer(tmp_path / "given.json", words=9)
     assert main(["port", str(there), str(tmp_path / "other"), *options]) == 2
-    assert f"{given}: expected at most 13 tokens, the rows of the source embedding; received 14" in capsys.readouterr().err
+    assert (
+        f"{given}: expected at most 13 tokens, the rows of the source embedding; received 14" in capsys.readouterr().err
+    )
 
 
 # --- how it is decoded
@@ -265,7 +346,11 @@ def test_what_is_said_of_decoding_may_be_given_instead(tmp_path: Path) -> None:
     there = write(tmp_path / "there")
     (there / "generation_config.json").write_text('{"num_beams": 4, "max_length": 20}')
     model = import_checkpoint(there, beam_size=2, bad_words=[[4], [5, 6]])
-    assert (model.generation.beam_size, model.generation.bad_words, model.generation.max_new_tokens) == (2, ((4,), (5, 6)), 19)
+    assert (model.generation.beam_size, model.generation.bad_words, model.generation.max_new_tokens) == (
+        2,
+        ((4,), (5, 6)),
+        19,
+    )
 
 
 @pytest.mark.parametrize(
@@ -301,10 +386,16 @@ def test_a_model_directory_of_the_first_format_is_exported(tmp_path: Path) -> No
 def test_a_model_that_was_trained_here_says_how_long_its_translations_are(tmp_path: Path) -> None:
     """Or else transformers would stop after 20 tokens."""
     generation = GenerationConfig(decoder_start_id=2, eos_id=3, max_decode_length=15, beam_size=4)
-    export_checkpoint(dataclasses.replace(make_model(make_config("bart")), generation=generation), tmp_path / "there", "bart")
+    export_checkpoint(
+        dataclasses.replace(make_model(make_config("bart")), generation=generation), tmp_path / "there", "bart"
+    )
     assert json.loads((tmp_path / "there" / "generation_config.json").read_text()) == {
-        "pad_token_id": 1, "num_beams": 4, "max_new_tokens": 15, "decoder_start_token_id": 2, "eos_token_id": 3,
-    }  # fmt: skip
+        "pad_token_id": 1,
+        "num_beams": 4,
+        "max_new_tokens": 15,
+        "decoder_start_token_id": 2,
+        "eos_token_id": 3,
+    }
 
 
 def test_no_generation_config_is_made_up(tmp_path: Path) -> None:
@@ -341,7 +432,9 @@ def test_two_embeddings_leave_the_shared_one_unread(tmp_path: Path) -> None:
     assert set(load_file(tmp_path / "back" / "model.safetensors")) == set(tensors)
 
 
-@pytest.mark.parametrize("kept", ["lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"])
+@pytest.mark.parametrize(
+    "kept", ["lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"]
+)
 @pytest.mark.parametrize("name", ["bart", "marian"])
 def test_a_tied_embedding_may_have_any_of_its_names(name: str, kept: str, tmp_path: Path) -> None:
     from safetensors.numpy import load_file
@@ -359,7 +452,11 @@ def test_a_tied_embedding_may_have_any_of_its_names(name: str, kept: str, tmp_pa
     ("name", "options", "told"),
     [
         ("bart", {"norm_eps": 0.1}, r"norm_eps must be 1e-05, as in its programs; received 0\.1"),
-        ("bart", {"share_embeddings": False, "target_vocab_size": 17}, "target_vocab_size must be source_vocab_size=13; received 17"),
+        (
+            "bart",
+            {"share_embeddings": False, "target_vocab_size": 17},
+            "target_vocab_size must be source_vocab_size=13; received 17",
+        ),
     ],
 )
 def test_what_a_directory_cannot_tell_is_refused(name: str, options: dict[str, Any], told: str, tmp_path: Path) -> None:
@@ -406,7 +503,10 @@ def test_a_directory_without_weights_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("place", "told"),
-    [("missing.safetensors", "no such file"), ("../there/model.safetensors", "expected names of files beside it, without folders")],
+    [
+        ("missing.safetensors", "no such file"),
+        ("../there/model.safetensors", "expected names of files beside it, without folders"),
+    ],
 )
 def test_shards_that_are_missing_or_elsewhere_are_refused(place: str, told: str, tmp_path: Path) -> None:
     directory = write(tmp_path / "there")
@@ -447,7 +547,9 @@ def test_hints_that_contradict_config_json_are_refused(tmp_path: Path) -> None:
     assert import_checkpoint(directory, dropout_rate=0.4).config.dropout_rate == 0.4
 
 
-def test_tensors_that_no_program_reads_are_left_out_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tensors_that_no_program_reads_are_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     directory = write(tmp_path / "there")
     from safetensors.numpy import load_file
 
@@ -472,14 +574,18 @@ def test_a_place_that_is_taken_is_left_alone(tmp_path: Path) -> None:
 def test_a_dialect_without_directories_says_so(tmp_path: Path) -> None:
     directory = write(tmp_path / "there")
     model = import_checkpoint(directory)
-    with pytest.raises(PortingError, match=r"dialect harvard has no directories, as marian, .* have: expected a name that ends in \.pt"):
+    with pytest.raises(
+        PortingError, match=r"dialect harvard has no directories, as marian, .* have: expected a name that ends in \.pt"
+    ):
         export_checkpoint(model, tmp_path / "out", "harvard")
 
 
 def test_a_name_on_the_hub_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for name in ("nobody/nothing", "a--b/c", "a/b.git"):
-        with pytest.raises(PortingError, match=f"{name}: no such file or directory, and no model of this name on the Hub"):
+        with pytest.raises(
+            PortingError, match=f"{name}: no such file or directory, and no model of this name on the Hub"
+        ):
             import_checkpoint(name)
     assert main(["port", "./nothing", str(tmp_path / "model")]) == 2
 
@@ -504,11 +610,16 @@ class Hub(BaseHTTPRequestHandler):
         path = urlsplit(self.path).path
         file = self.served / path.rpartition("/")[2]
         if path.startswith("/api/models/someone/tiny/tree/"):
-            files = [{"type": "file", "path": entry.name, "size": entry.stat().st_size, "oid": "0" * 40} for entry in self.served.iterdir()]
+            files = [
+                {"type": "file", "path": entry.name, "size": entry.stat().st_size, "oid": "0" * 40}
+                for entry in self.served.iterdir()
+            ]
             body = json.dumps(files).encode()
         elif path.startswith("/api/models/someone/tiny"):
             names = [{"rfilename": entry.name} for entry in sorted(self.served.iterdir())]
-            body = json.dumps({"id": "someone/tiny", "modelId": "someone/tiny", "sha": self.COMMIT, "siblings": names, "tags": []}).encode()
+            body = json.dumps(
+                {"id": "someone/tiny", "modelId": "someone/tiny", "sha": self.COMMIT, "siblings": names, "tags": []}
+            ).encode()
         elif path.startswith("/someone/tiny/resolve/") and file.is_file():
             body = file.read_bytes()
             self.asked.append(file.name)
@@ -516,7 +627,11 @@ class Hub(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         self.send_response(200)
-        headers = {"X-Repo-Commit": self.COMMIT, "ETag": f'"{hashlib.sha1(body).hexdigest()}"', "Content-Type": "application/json"}
+        headers = {
+            "X-Repo-Commit": self.COMMIT,
+            "ETag": f'"{hashlib.sha1(body).hexdigest()}"',
+            "Content-Type": "application/json",
+        }
         for name, value in {**headers, "Content-Length": str(len(body))}.items():
             self.send_header(name, value)
         self.end_headers()
@@ -528,7 +643,8 @@ class Hub(BaseHTTPRequestHandler):
 
 
 def test_a_name_on_the_hub(tmp_path: Path) -> None:
-    """By huggingface_hub itself, from a Hub of our own: only the files that are needed, and from its cache the next time."""
+    """By huggingface_hub itself, from a Hub of our own: only the files that are needed, and from its cache the next
+    time."""
     directory = write(tmp_path / "there", "bart")
     (directory / "tf_model.h5").write_bytes(b"not asked for")
     (directory / "README.md").write_text("nor this")
@@ -536,14 +652,19 @@ def test_a_name_on_the_hub(tmp_path: Path) -> None:
     Hub.served = directory
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    environment = os.environ | {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path / "cache")}
+    environment = os.environ | {
+        "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}",
+        "HF_HOME": str(tmp_path / "cache"),
+    }
     environment |= {"HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
     try:
         for name, place, code in (("tiny", "model", 0), ("tiny", "again", 0), ("other", "none", 2)):
             command = [sys.executable, "-c", HUB_COMMAND, "port", f"someone/{name}", str(tmp_path / place)]
             done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
             assert done.returncode == code, done.stderr
-            assert (done.stdout + done.stderr).count(f"files:    someone/{name}" if code == 0 else "no model of this name on the Hub") == 1
+            assert (done.stdout + done.stderr).count(
+                f"files:    someone/{name}" if code == 0 else "no model of this name on the Hub"
+            ) == 1
     finally:
         server.shutdown()
         server.server_close()

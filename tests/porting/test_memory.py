@@ -18,16 +18,23 @@ from jax_transformer.model.functional import abstract_params
 from jax_transformer.porting.convert import state_dict_from_params
 from jax_transformer.porting.files import write_tensors
 
-pytestmark = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="/proc/self/status, which tells the peak, is Linux's")
+pytestmark = pytest.mark.skipif(
+    not Path("/proc/self/status").exists(), reason="/proc/self/status, which tells the peak, is Linux's"
+)
 
 WHOLE, PIECES = (0.8, 1.3), (0.0, 0.4)
-"""The least and most times the checkpoint's size, on top of what the process had before, or had with the model: of what holds all of it,
-and of what goes through piece by piece."""
+"""The least and most times the checkpoint's size, on top of what the process had before, or had with the model: of what
+holds all of it, and of what goes through piece by piece."""
 
 HINTS = {
-    "num_heads": 8, "source_pad_id": 1, "target_pad_id": 1, "norm_placement": "post", "activation": "relu", "share_embeddings": False,
+    "num_heads": 8,
+    "source_pad_id": 1,
+    "target_pad_id": 1,
+    "norm_placement": "post",
+    "activation": "relu",
+    "share_embeddings": False,
     "tie_head": False,
-}  # fmt: skip
+}
 
 MEASURED = """
 import json, sys
@@ -41,7 +48,8 @@ FUNCTIONS = """
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 
 small, large, back, hints = *sys.argv[1:4], json.loads(sys.argv[4])
-export_checkpoint(import_checkpoint(small, "pytorch", **hints), back)  # everything that is loaded when it is first needed
+# load everything that is loaded when it is first needed
+export_checkpoint(import_checkpoint(small, "pytorch", **hints), back)
 figures = {"before": measured("VmRSS")}
 model = import_checkpoint(large, "pytorch", **hints)
 figures |= {"import": measured("VmHWM") - figures["before"], "with_model": measured("VmRSS")}
@@ -70,7 +78,9 @@ def test_peak_memory(suffix: str, tmp_path: Path) -> None:
     if suffix == ".pt":
         pytest.importorskip("torch")
     small, large, back = (tmp_path / f"{name}{suffix}" for name in ("small", "large", "back"))
-    write_checkpoint(small, source_vocab_size=9, target_vocab_size=7, d_model=16, d_ff=8, num_encoder_layers=1, num_decoder_layers=1)
+    write_checkpoint(
+        small, source_vocab_size=9, target_vocab_size=7, d_model=16, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
+    )
     write_checkpoint(large, source_vocab_size=7000, target_vocab_size=6000)
     size = large.stat().st_size
     assert size > 200e6
@@ -84,12 +94,17 @@ def test_peak_memory(suffix: str, tmp_path: Path) -> None:
 def test_peak_memory_of_the_command(tmp_path: Path) -> None:
     """From a file to a model directory and back; converting what has the dtype already costs nothing."""
     small, large = tmp_path / "small.safetensors", tmp_path / "large.safetensors"
-    write_checkpoint(small, source_vocab_size=9, target_vocab_size=7, d_model=16, d_ff=8, num_encoder_layers=1, num_decoder_layers=1)
+    write_checkpoint(
+        small, source_vocab_size=9, target_vocab_size=7, d_model=16, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
+    )
     write_checkpoint(large, source_vocab_size=7000, target_vocab_size=6000)
     told = [word for name, value in HINTS.items() for word in ("--set", f"{name}={value}")]
     there = [(str(file), str(file.with_suffix(""))) for file in (small, large)]
     back = [(directory, f"{directory}-back.safetensors") for _, directory in there]
-    for places, options, (least, most) in ((there, [*told, "--dtype", "float32"], PIECES), (back, [], WHOLE)):  # mapped: it is all touched
+    for places, options, (least, most) in (
+        (there, [*told, "--dtype", "float32"], PIECES),
+        (back, [], WHOLE),
+    ):  # mapped: it is all touched
         command = [sys.executable, "-c", MEASURED + COMMAND, json.dumps([*places, options]), str(tmp_path / "peak")]
         subprocess.run(command, check=True, capture_output=True, text=True)
         share = json.loads((tmp_path / "peak").read_text()) / large.stat().st_size

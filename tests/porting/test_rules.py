@@ -44,7 +44,9 @@ def leaves_from_tensors(*arguments, **options):
 
 
 def tensors_from_leaves(*arguments, **options):
-    return {name: np.asarray(tensor) for name, tensor in porting_rules.tensors_from_leaves(*arguments, **options).items()}
+    return {
+        name: np.asarray(tensor) for name, tensor in porting_rules.tensors_from_leaves(*arguments, **options).items()
+    }
 
 
 def make_tensors(dtype="float32"):
@@ -139,7 +141,8 @@ def test_a_rule_that_matches_nothing_is_reported_once():
 
     problems = problems_of_import(drop)
     assert problems[0] == (
-        "unused rule: no tensor matches layers.{i}.norm ↔ layers/norm/scale, 4 of shape (6,) expected (nearest: layers.0.norms)"
+        "unused rule: no tensor matches layers.{i}.norm ↔ layers/norm/scale, 4 of shape (6,) expected (nearest: "
+        "layers.0.norms)"
     )
     assert [p.split()[:2] for p in problems[1:]] == [["unexpected", "tensor"]] * 4
 
@@ -148,13 +151,22 @@ def test_a_rule_that_matches_nothing_is_reported_once():
     ("change", "expected"),
     [
         (lambda t: t.update(pe=t["pe"][0]), "tensor pe: expected shape (1, 7, 6); received (7, 6)"),
-        (lambda t: t.update({"layers.1.norm": t["layers.1.norm"].astype(int)}), "expected a dtype of float16, bfloat16, float32, float64"),
+        (
+            lambda t: t.update({"layers.1.norm": t["layers.1.norm"].astype(int)}),
+            "expected a dtype of float16, bfloat16, float32, float64",
+        ),
         (
             lambda t: t.update({"layers.1.norm": t["layers.1.norm"].astype("float64")}),
             "tensor layers.1.norm: expected dtype float32, as layers.0.norm has; received float64",
         ),
-        (lambda t: t["layers.3.attn.in_bias"].__setitem__(2, np.nan), "tensor layers.3.attn.in_bias (18,): 1 values are not finite"),
-        (lambda t: t["head.weight"].__setitem__((1, 2), 9), "tied tensors embed.weight and head.weight (11, 6) differ in 1 of 66 values"),
+        (
+            lambda t: t["layers.3.attn.in_bias"].__setitem__(2, np.nan),
+            "tensor layers.3.attn.in_bias (18,): 1 values are not finite",
+        ),
+        (
+            lambda t: t["head.weight"].__setitem__((1, 2), 9),
+            "tied tensors embed.weight and head.weight (11, 6) differ in 1 of 66 values",
+        ),
         (lambda t: t.update(extra=np.zeros(3)), "unexpected tensor extra (3,)"),
         (lambda t: t.pop("head.weight"), "missing tensor head.weight: expected shape (11, 6)"),
     ],
@@ -185,11 +197,15 @@ def test_all_faults_are_reported_together():
     [
         (lambda p: p.pop("layers/norm/scale"), "missing leaf layers/norm/scale: expected shape (4, 6)"),
         (lambda p: p.update(other=np.zeros(2)), "unexpected leaf other"),
-        (lambda p: p.update({"layers/norm/scale": np.zeros((5, 6))}), "leaf layers/norm/scale: expected shape (4, 6); received (5, 6)"),
+        (
+            lambda p: p.update({"layers/norm/scale": np.zeros((5, 6))}),
+            "leaf layers/norm/scale: expected shape (4, 6); received (5, 6)",
+        ),
         (lambda p: p["embedding"].__setitem__((0, 0), np.inf), "leaf embedding (11, 6): 1 values are not finite"),
         (
             lambda p: p["constants/decoder_positions"].__setitem__((0, 0), 5),
-            "leaves that pe holds once constants/encoder_positions and constants/decoder_positions (7, 6) differ in 1 of 42 values",
+            "leaves that pe holds once constants/encoder_positions and constants/decoder_positions (7, 6) differ in 1 "
+            "of 42 values",
         ),
         (
             lambda p: p.update({"layers/attention/key/bias": np.zeros((4, 2, 3), "float64")}),
@@ -216,9 +232,14 @@ def test_mistakes_in_a_table_are_named():
         "leaf embedding: several rules lead to it",
     ]
     twice = [*TABLE, Rule("layers.1.norm", "left/over")]
-    assert problems_of_import(lambda t: None, twice, {**SHAPES, "left/over": (2,)}) == ["tensor layers.1.norm: several rules use it"]
+    assert problems_of_import(lambda t: None, twice, {**SHAPES, "left/over": (2,)}) == [
+        "tensor layers.1.norm: several rules use it"
+    ]
     wrong_rank = [*TABLE, Rule("other", "left/over", "A B -> B A")]
-    assert "B A are not the axes of a leaf (2,)" in problems_of_import(lambda t: None, wrong_rank, {**SHAPES, "left/over": (2,)})[0]
+    assert (
+        "B A are not the axes of a leaf (2,)"
+        in problems_of_import(lambda t: None, wrong_rank, {**SHAPES, "left/over": (2,)})[0]
+    )
 
 
 def test_a_copy_that_may_be_left_out():
@@ -246,7 +267,11 @@ def test_a_rule_must_have_as_many_paths_as_it_fuses_leaves():
 
 
 @given(
-    st.permutations("ABCD"), st.permutations("ABCD"), st.lists(st.integers(1, 4), min_size=4, max_size=4), st.integers(1, 3), st.booleans()
+    st.permutations("ABCD"),
+    st.permutations("ABCD"),
+    st.lists(st.integers(1, 4), min_size=4, max_size=4),
+    st.integers(1, 3),
+    st.booleans(),
 )
 def test_split_and_merge_are_inverse(torch_axes, jax_axes, sizes, group, fused):
     """Whatever the order and the grouping of the axes."""

@@ -20,7 +20,9 @@ from jax_transformer.validation import ConfigError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-TRAIN = TrainConfig(schedule="constant", learning_rate=0.01, warmup_steps=0, adam_b1=0.8, adam_b2=0.9, adam_eps=1e-6, clip_norm=1.0)
+TRAIN = TrainConfig(
+    schedule="constant", learning_rate=0.01, warmup_steps=0, adam_b1=0.8, adam_b2=0.9, adam_eps=1e-6, clip_norm=1.0
+)
 
 
 @pytest.fixture(scope="module")
@@ -31,14 +33,17 @@ def batch(ids: Any, config: TransformerConfig) -> Batch:
     return Batch(source_ids=ids.source[:4], decoder_input_ids=ids.target[:4], labels=labels)
 
 
-def step_in_float64(config: TransformerConfig, train: TrainConfig, params: Any, batch: Batch) -> tuple[TrainState, dict[str, float]]:
+def step_in_float64(
+    config: TransformerConfig, train: TrainConfig, params: Any, batch: Batch
+) -> tuple[TrainState, dict[str, float]]:
     state = init_state(config, train, jax.tree.map(jnp.asarray, params))
     return make_train_step(config, train)(state, batch)
 
 
 @pytest.mark.parametrize("parts", [2, 4])
 def test_parts_equal_the_large_batch(parts: int, config: TransformerConfig, random_params: Any, batch: Batch) -> None:
-    """In float64: the loss, the gradient (seen in Adam's first moment) before and after clipping, and the stepped parameters."""
+    """In float64: the loss, the gradient (seen in Adam's first moment) before and after clipping, and the stepped
+    parameters."""
     with jax.enable_x64(True):
         params = random_params(config)
         whole, in_one = step_in_float64(config, TRAIN, params, batch)
@@ -65,7 +70,9 @@ def test_pads_that_count_do_in_parts_too(config: TransformerConfig, random_param
         np.testing.assert_allclose(received, expected, rtol=1e-11, atol=1e-14)
 
 
-def test_the_mean_of_the_parts_means_would_be_another_gradient(config: TransformerConfig, random_params: Any, batch: Batch) -> None:
+def test_the_mean_of_the_parts_means_would_be_another_gradient(
+    config: TransformerConfig, random_params: Any, batch: Batch
+) -> None:
     """Which shows that the batch above can tell a sum over tokens from a mean of means."""
     with jax.enable_x64(True):
         params = random_params(config)
@@ -85,7 +92,11 @@ def test_each_part_has_dropout_of_its_own(config: TransformerConfig, batch: Batc
     key = jax.random.fold_in(jax.random.fold_in(jax.random.key(train.seed), 0), 0)
     params = all_params(init_state(model, train))
     total, tokens = summed_loss(
-        model, params, jax.tree.map(lambda array: array[:1], twice), Criterion(model.target_pad_id, train.label_smoothing), key
+        model,
+        params,
+        jax.tree.map(lambda array: array[:1], twice),
+        Criterion(model.target_pad_id, train.label_smoothing),
+        key,
     )
     assert abs(float(metrics["loss"]) - float(total / tokens)) > 1e-3
 
@@ -101,13 +112,16 @@ def test_accumulation_is_refused_where_a_rows_number_counts() -> None:
 
 
 def test_the_moving_average_follows_its_recurrence(config: TransformerConfig, batch: Batch) -> None:
-    """It starts from the initial parameters and keeps min(decay, (1 + t) / (10 + t)) of itself; decay 0.15 decides from the second step."""
+    """It starts from the initial parameters and keeps min(decay, (1 + t) / (10 + t)) of itself; decay 0.15 decides from
+    the second step."""
     train = dataclasses.replace(TRAIN, ema_decay=0.15)
     state, step = init_state(config, train), make_train_step(config, train)
     expected = jax.tree.map(np.asarray, state.params)
     for kept in (0.1, 0.15, 0.15):
         state, _ = step(state, batch)
-        expected = jax.tree.map(lambda mean, new, kept=kept: kept * mean + (1 - kept) * np.asarray(new), expected, state.params)
+        expected = jax.tree.map(
+            lambda mean, new, kept=kept: kept * mean + (1 - kept) * np.asarray(new), expected, state.params
+        )
     for received, value in zip(jax.tree.leaves(state.average), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(received, value, rtol=1e-5, atol=1e-7)
     kept, trained = flatten(kept_params(state)), flatten(state.params)

@@ -20,22 +20,31 @@ def test_each_epoch_has_the_corpora_by_their_weights(tmp_path: Path) -> None:
     config = RunConfig(
         model=TransformerConfig(max_length=16),
         data=DataConfig(
-            train=(write(tmp_path / "a.tsv", "a", 60),), valid=(write(tmp_path / "v.tsv", "a", 3),), weight=0.5, max_length=16,
+            train=(write(tmp_path / "a.tsv", "a", 60),),
+            valid=(write(tmp_path / "v.tsv", "a", 3),),
+            weight=0.5,
+            max_length=16,
             more=(
                 CorpusConfig(train=(write(tmp_path / "b.tsv", "b", 40),), weight=2.0),
                 CorpusConfig(train=(write(tmp_path / "c.tsv", "c", 9),)),
             ),
-            batch_tokens=64, num_shapes=1, tokenizer="whitespace", cache_dir=str(tmp_path / "cache"),
+            batch_tokens=64,
+            num_shapes=1,
+            tokenizer="whitespace",
+            cache_dir=str(tmp_path / "cache"),
         ),
         train=TrainConfig(max_steps=1000, max_epochs=4),
-    )  # fmt: skip
+    )
     corpus = prepare(config.data)
     schedule = BatchSchedule(config, corpus)
     rows = schedule.shapes[0].rows
     assert schedule.batches_per_epoch == -(-(30 + 80 + 9) // rows)
     assert schedule.last_step == 4 * schedule.batches_per_epoch
     batches = list(schedule.batches_from(0))
-    epochs = [batches[start : start + schedule.batches_per_epoch] for start in range(0, len(batches), schedule.batches_per_epoch)]
+    epochs = [
+        batches[start : start + schedule.batches_per_epoch]
+        for start in range(0, len(batches), schedule.batches_per_epoch)
+    ]
     firsts = []
     for epoch in epochs:
         sources = [row for batch in epoch for row in batch.source_ids if row[0] != corpus.source_tokenizer.pad_id]
@@ -45,4 +54,6 @@ def test_each_epoch_has_the_corpora_by_their_weights(tmp_path: Path) -> None:
         firsts.append(frozenset(word for word in words if word.startswith("a")))
     assert len(set(firsts)) == 4, "another half each time"
     again = list(schedule.batches_from(schedule.batches_per_epoch + 3))
-    assert all((one.source_ids == other.source_ids).all() for one, other in zip(again, batches[-len(again) :], strict=True))
+    assert all(
+        (one.source_ids == other.source_ids).all() for one, other in zip(again, batches[-len(again) :], strict=True)
+    )

@@ -9,7 +9,15 @@ from jax_transformer.training.early_stopping import evaluations_since_best
 
 @pytest.mark.parametrize(
     ("losses", "stale"),
-    [([], 0), ([3.0], 0), ([3.0, 2.0], 0), ([2.0, 3.0], 1), ([3.0, 2.0, 2.5, 2.1], 2), ([2.0, 2.0, 2.0], 2), ([2.0, 3.0, 1.0], 0)],
+    [
+        ([], 0),
+        ([3.0], 0),
+        ([3.0, 2.0], 0),
+        ([2.0, 3.0], 1),
+        ([3.0, 2.0, 2.5, 2.1], 2),
+        ([2.0, 2.0, 2.0], 2),
+        ([2.0, 3.0, 1.0], 0),
+    ],
 )
 def test_losses_go_down(losses: list[float], stale: int) -> None:
     records = [record for loss in losses for record in ({"step": 1, "loss": 0.0}, {"step": 1, "valid_loss": loss})]

@@ -12,7 +12,9 @@ from jax_transformer.cli import main
 from jax_transformer.training.evaluation import Sample
 from jax_transformer.training.events import EventLog, MissingTensorBoard, require_tensorboard, scalars
 
-needs_tensorboard = pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="the package tensorboard is not installed")
+needs_tensorboard = pytest.mark.skipif(
+    importlib.util.find_spec("tensorboard") is None, reason="the package tensorboard is not installed"
+)
 
 
 def read(run: Path) -> Any:
@@ -48,8 +50,9 @@ def test_metrics_and_samples_are_read_back(tmp_path: Path) -> None:
     assert reader.PluginTagToContent("text") == {"samples/1": b""}
     [text] = reader.Tensors("samples/1")
     assert (text.step, text.tensor_proto.string_val[0].decode()) == (
-        2, "    source      a house\n    reference   ein <b>Haus</b>\n    translation ein Hund"
-    )  # fmt: skip
+        2,
+        "    source      a house\n    reference   ein <b>Haus</b>\n    translation ein Hund",
+    )
 
 
 @needs_tensorboard
@@ -63,17 +66,22 @@ def test_a_resumed_run_hides_the_steps_it_makes_anew(tmp_path: Path, last: int) 
             log.record({"step": step, "time": 1000.0 * loss + step, "loss": loss})
         log.close()
         written = sorted((tmp_path / "tensorboard").iterdir())[-1]
-        written.rename(written.with_name(f"events.out.tfevents.{loss == 1.0:d}"))  # names are by the second: read in this order
+        written.rename(
+            written.with_name(f"events.out.tfevents.{loss == 1.0:d}")
+        )  # names are by the second: read in this order
     assert steps_and_values(read(tmp_path), "train/loss") == [
-        *((step, 5.0) for step in range(1, last + 1)), *((step, 1.0) for step in again)
-    ]  # fmt: skip
+        *((step, 5.0) for step in range(1, last + 1)),
+        *((step, 1.0) for step in again),
+    ]
 
 
 def test_a_missing_package_is_told_before_anything_is_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "tensorboard" else find(name, *rest))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == "tensorboard" else find(name, *rest)
+    )
     with pytest.raises(MissingTensorBoard, match="expected the package tensorboard"):
         require_tensorboard()
     run, cache = tmp_path / "run", tmp_path / "cache"

@@ -18,7 +18,9 @@ from jax_transformer.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-TRAIN = TrainConfig(schedule="constant", learning_rate=0.01, warmup_steps=0, freeze=("encoder/*", "*_embedding/embedding"))
+TRAIN = TrainConfig(
+    schedule="constant", learning_rate=0.01, warmup_steps=0, freeze=("encoder/*", "*_embedding/embedding")
+)
 
 
 def is_frozen(path: str) -> bool:

@@ -17,13 +17,30 @@ from jax_transformer.training.report_data import read_run
 from jax_transformer.training.run_directory import RunDirectory, RunError
 
 SPLIT = SplitReport(
-    read=3, empty=1, too_long=0, unequal=0, overlapping=0, duplicated=0, kept=2, source_tokens=9, target_tokens=8, source_unknown=0,
-    target_unknown=1, source_length_counts=(0, 3), target_length_counts=(1, 2),
-)  # fmt: skip
+    read=3,
+    empty=1,
+    too_long=0,
+    unequal=0,
+    overlapping=0,
+    duplicated=0,
+    kept=2,
+    source_tokens=9,
+    target_tokens=8,
+    source_unknown=0,
+    target_unknown=1,
+    source_length_counts=(0, 3),
+    target_length_counts=(1, 2),
+)
 REPORT = Report(
-    max_length=9, max_length_ratio=0.0, drop_duplicates=False, drop_overlap=False, source_vocab_size=5, target_vocab_size=6, datasets=(),
+    max_length=9,
+    max_length_ratio=0.0,
+    drop_duplicates=False,
+    drop_overlap=False,
+    source_vocab_size=5,
+    target_vocab_size=6,
+    datasets=(),
     splits={"train": SPLIT},
-)  # fmt: skip
+)
 PARAMS = {"encoder": {"kernel": np.zeros((2, 3), np.float32)}, "constants": {"table": np.zeros(4, np.float64)}}
 
 
@@ -69,7 +86,9 @@ def test_samples_are_the_same_few_sentences_each_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("every", "written_after"), [(0, []), (1, [1, 2, 3, 4]), (2, [2, 4])])
-def test_the_report_comes_after_every_so_many_evaluations_and_at_the_end(tmp_path: Path, every: int, written_after: list[int]) -> None:
+def test_the_report_comes_after_every_so_many_evaluations_and_at_the_end(
+    tmp_path: Path, every: int, written_after: list[int]
+) -> None:
     run = tmp_path / "run"
     written = journal(run, report_every=every)
     found = []

@@ -1,4 +1,5 @@
-"""Which parameters a run keeps: the best checkpoint's, the mean of several, a moving average; and runs that start from a model."""
+"""Which parameters a run keeps: the best checkpoint's, the mean of several, a moving average; and runs that start from
+a model."""
 
 from __future__ import annotations
 
@@ -29,17 +30,27 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 def small_run(folder: Path, **options: Any) -> RunConfig:
     """12 steps of one shape, with dropout; an evaluation and a checkpoint every 3."""
     return RunConfig(
-        model=TransformerConfig(d_model=16, num_heads=2, d_ff=24, num_encoder_layers=1, num_decoder_layers=1, max_length=32),
+        model=TransformerConfig(
+            d_model=16, num_heads=2, d_ff=24, num_encoder_layers=1, num_decoder_layers=1, max_length=32
+        ),
         data=DataConfig(
-            phrasebook_pairs=200, valid_pairs=8, test_pairs=4, max_length=32, batch_tokens=640, num_shapes=1,
+            phrasebook_pairs=200,
+            valid_pairs=8,
+            test_pairs=4,
+            max_length=32,
+            batch_tokens=640,
+            num_shapes=1,
             cache_dir=str(folder / "cache"),
         ),
         train=TrainConfig(
-            schedule="constant", learning_rate=3e-3, warmup_steps=2, evaluate_sentences=0,
+            schedule="constant",
+            learning_rate=3e-3,
+            warmup_steps=2,
+            evaluate_sentences=0,
             **{"max_steps": 12, "evaluate_every": 3, "keep_checkpoints": 1} | options,
         ),
         run_dir=str(folder / "run"),
-    )  # fmt: skip
+    )
 
 
 def stopping_after(checks: int) -> Callable[[], contextlib.AbstractContextManager[Callable[[], bool]]]:
@@ -71,14 +82,21 @@ def test_the_model_is_the_mean_of_the_last_checkpoints(averaged: TrainingResult,
         assert result.steps == [step]
         singles.append(params_of(result.run))
     for path, leaf in params_of(averaged.run).items():
-        np.testing.assert_allclose(leaf, np.mean([single[path] for single in singles], axis=0, dtype=np.float64), rtol=1e-6, atol=1e-8)
+        np.testing.assert_allclose(
+            leaf, np.mean([single[path] for single in singles], axis=0, dtype=np.float64), rtol=1e-6, atol=1e-8
+        )
     training = load_model(averaged.run).training
     assert training is not None
     assert training["checkpoints"] == [6, 9, 12]
-    assert json.loads((averaged.run / "metrics.jsonl").read_text().splitlines()[-1])["model_valid_loss"] == training["valid_loss"]
+    assert (
+        json.loads((averaged.run / "metrics.jsonl").read_text().splitlines()[-1])["model_valid_loss"]
+        == training["valid_loss"]
+    )
 
 
-def test_a_stopped_run_keeps_the_same_mean(averaged: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_keeps_the_same_mean(
+    averaged: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The checkpoint of the stop, at step 7, is none of those that were evaluated, and doesn't push one of them out."""
     config = small_run(tmp_path, average_checkpoints=3, accumulate=2)
     with monkeypatch.context() as patch:
@@ -93,7 +111,9 @@ def test_a_stopped_run_keeps_the_same_mean(averaged: TrainingResult, tmp_path: P
 def test_the_command_averages(averaged: TrainingResult, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["average", str(averaged.run), "--output", str(tmp_path / "mean"), "--count", "3"]) == 0
     assert "the mean of steps 6, 9, 12; valid loss" in capsys.readouterr().out
-    assert (tmp_path / "mean" / "params.safetensors").read_bytes() == (averaged.model / "params.safetensors").read_bytes()
+    assert (tmp_path / "mean" / "params.safetensors").read_bytes() == (
+        averaged.model / "params.safetensors"
+    ).read_bytes()
 
 
 def test_the_command_refuses_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -106,7 +126,10 @@ def test_the_command_refuses_what_is_no_run(tmp_path: Path, capsys: pytest.Captu
 def test_means_are_wide_and_leave_constants_alone() -> None:
     """Of 1 and 1 + 2^-23 in float32, thrice, a sum in float32 would lose the half."""
     small = np.float32(1 + 2**-23)
-    trees = [{"w": np.array([value], np.float32), "constants": {"table": np.array([7.0])}} for value in (1.0, small, small, small)]
+    trees = [
+        {"w": np.array([value], np.float32), "constants": {"table": np.array([7.0])}}
+        for value in (1.0, small, small, small)
+    ]
     mean = mean_params(trees)
     assert mean["w"].dtype == np.float32
     assert mean["w"][0] == np.float32(1 + 0.75 * 2**-23)
@@ -134,7 +157,8 @@ def test_patience_ends_a_run_and_a_resumed_one_stays_ended(tmp_path: Path, monke
 
 
 def test_the_moving_average_is_what_is_kept_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a decay of nearly 1 it moves by at most 9 / (10 + t) a step: another model than the last parameters, after a stop as well.
+    """With a decay of nearly 1 it moves by at most 9 / (10 + t) a step: another model than the last parameters, after a
+    stop as well.
 
     Muon's state is kept beside it.
     """
@@ -159,7 +183,9 @@ def test_a_run_starts_from_a_models_parameters_and_vocabulary(averaged: Training
     """Other text, the model's tokenizers: with everything but a bias frozen, all else is what it was."""
     config = small_run(tmp_path, max_steps=1, freeze=("encoder/*", "decoder/*", "*embedding/*", "head/kernel"))
     other_text = dataclasses.replace(config.data, split_seed=5, phrasebook_pairs=100)
-    ported = dataclasses.replace(load_model(averaged.run), origin={"dialect": "pytorch", "prefix": "module.", "tensors": {}, "config": {}})
+    ported = dataclasses.replace(
+        load_model(averaged.run), origin={"dialect": "pytorch", "prefix": "module.", "tensors": {}, "config": {}}
+    )
     save_model(ported, tmp_path / "ported")
     result = train(dataclasses.replace(config, data=other_text, init_from=str(tmp_path / "ported")))
     assert load_model(result.run).origin == ported.origin
@@ -168,13 +194,16 @@ def test_a_run_starts_from_a_models_parameters_and_vocabulary(averaged: Training
     ours, theirs = load_model(result.run), load_model(averaged.run)
     assert ours.source_tokenizer is not None
     assert theirs.source_tokenizer is not None
-    assert ours.source_tokenizer.encode(["The cat sees a dog."]) == theirs.source_tokenizer.encode(["The cat sees a dog."])
+    assert ours.source_tokenizer.encode(["The cat sees a dog."]) == theirs.source_tokenizer.encode(
+        ["The cat sees a dog."]
+    )
     assert ours.source_tokenizer.vocab_size == theirs.source_tokenizer.vocab_size
 
 
 @pytest.mark.parametrize("start_id", [2, 3])
 def test_it_is_decoded_as_the_model_that_it_began_with(start_id: int, averaged: TrainingResult, tmp_path: Path) -> None:
-    """But for lengths, which are those of the run's sentences, and for a first token that follows another start than the run's, 2."""
+    """But for lengths, which are those of the run's sentences, and for a first token that follows another start than
+    the run's, 2."""
     model = load_model(averaged.run)
     ids = {"decoder_start_id": start_id, "forced_bos_id": 5, "forced_eos_id": 3, "bad_words": ((1,), (7, 8))}
     search = {"beam_size": 4, "early_stopping": True, "length_penalty": 0.8, "max_new_tokens": 9, "min_new_tokens": 6}
@@ -186,7 +215,9 @@ def test_it_is_decoded_as_the_model_that_it_began_with(start_id: int, averaged: 
     assert kept == (expected if start_id == 2 else dataclasses.replace(expected, forced_bos_id=None))
 
 
-def test_another_config_or_vocabulary_is_refused_before_there_is_a_run(averaged: TrainingResult, tmp_path: Path) -> None:
+def test_another_config_or_vocabulary_is_refused_before_there_is_a_run(
+    averaged: TrainingResult, tmp_path: Path
+) -> None:
     config = small_run(tmp_path)
     model = dataclasses.replace(config.model, d_ff=32, activation="gelu", dropout_rate=0.3)
     with pytest.raises(InitialModelError) as refused:
@@ -202,7 +233,10 @@ def test_another_way_of_splitting_text_is_refused(averaged: TrainingResult, tmp_
     """The vocabulary is the model's; what is done to the text before it is looked up isn't."""
     config = small_run(tmp_path)
     files = {f"{side}_tokenizer": str(averaged.model / f"{side}_tokenizer.json") for side in ("source", "target")}
-    differences = (({"source_bos": True}, r"is <bos> .* in the run, and (?!<bos>)"), ({"source_eos": False}, r"and .* <eos> in "))
+    differences = (
+        ({"source_bos": True}, r"is <bos> .* in the run, and (?!<bos>)"),
+        ({"source_eos": False}, r"and .* <eos> in "),
+    )
     for options, received in differences:
         data = dataclasses.replace(config.data, **files, **options)
         with pytest.raises(InitialModelError, match=rf"data.source_tokenizer: .*{received}") as refused:
@@ -212,7 +246,8 @@ def test_another_way_of_splitting_text_is_refused(averaged: TrainingResult, tmp_
 
 
 def test_a_run_does_not_go_on_with_other_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that was changed since is noticed, though the run's config names the same file; put back, the run goes on."""
+    """A file that was changed since is noticed, though the run's config names the same file; put back, the run goes
+    on."""
     text = "".join(f"the cat {k}\tdie katze {k}\n" for k in range(40))
     (tmp_path / "train.tsv").write_text(text, encoding="utf-8")
     config = small_run(tmp_path, max_steps=3)
@@ -246,9 +281,18 @@ def test_a_dry_run_tells_what_the_run_is(averaged: TrainingResult, tmp_path: Pat
     assert not Path(config.run_dir).exists()
 
 
-def test_the_commands_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_dry_run_writes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    options = ["--data.phrasebook-pairs", "50", "--data.cache-dir", str(tmp_path / "cache"), "--model.num-encoder-layers", "1"]
+    options = [
+        "--data.phrasebook-pairs",
+        "50",
+        "--data.cache-dir",
+        str(tmp_path / "cache"),
+        "--model.num-encoder-layers",
+        "1",
+    ]
     assert main(["train", "demo", "--dry-run", *options]) == 0
     assert "phrasebook_pairs: 50" in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["cache"]

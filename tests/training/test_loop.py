@@ -38,18 +38,33 @@ def small_run(folder: Path, num_shapes: int = 2, **options: int) -> RunConfig:
     """24 steps over 3 epochs, dropout in every place, a checkpoint every 5 steps."""
     return RunConfig(
         model=TransformerConfig(
-            d_model=32, num_heads=2, d_ff=48, num_encoder_layers=1, num_decoder_layers=1, max_length=32, dropout_rate=0.2
+            d_model=32,
+            num_heads=2,
+            d_ff=48,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            max_length=32,
+            dropout_rate=0.2,
         ),
         data=DataConfig(
-            phrasebook_pairs=300, valid_pairs=8, test_pairs=8, max_length=32, batch_tokens=640, num_shapes=num_shapes,
+            phrasebook_pairs=300,
+            valid_pairs=8,
+            test_pairs=8,
+            max_length=32,
+            batch_tokens=640,
+            num_shapes=num_shapes,
             cache_dir=str(folder / "cache"),
         ),
         train=TrainConfig(
-            schedule="constant", learning_rate=3e-3, warmup_steps=5, log_every=1, evaluate_sentences=4,
+            schedule="constant",
+            learning_rate=3e-3,
+            warmup_steps=5,
+            log_every=1,
+            evaluate_sentences=4,
             **{"max_steps": 24, "evaluate_every": 5, **options},
         ),
         run_dir=str(folder / "run"),
-    )  # fmt: skip
+    )
 
 
 def metrics(run: Path) -> list[dict[str, object]]:
@@ -71,8 +86,11 @@ def start(config: RunConfig, folder: Path) -> subprocess.Popen[str]:
     file.write_text(dump_config(config))
     return subprocess.Popen(
         [sys.executable, "-m", "jax_transformer.cli", "train", "--config", str(file)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
 
 
 def wait_for_step(run: Path, step: int) -> None:
@@ -86,7 +104,16 @@ def wait_for_step(run: Path, step: int) -> None:
 
 def test_a_run_writes_what_it_promises(unbroken: TrainingResult) -> None:
     run = unbroken.run
-    files = {"config.yaml", "metrics.jsonl", "samples.jsonl", "data.json", "parameters.json", "report.html", "checkpoints", "model"}
+    files = {
+        "config.yaml",
+        "metrics.jsonl",
+        "samples.jsonl",
+        "data.json",
+        "parameters.json",
+        "report.html",
+        "checkpoints",
+        "model",
+    }
     assert files <= {path.name for path in run.iterdir()}
     steps = [line["step"] for line in metrics(run) if "loss" in line]
     assert steps == list(range(1, 25))
@@ -196,9 +223,13 @@ MULTI30K = Path(os.environ.get("JAX_TRANSFORMER_SHARED", "/nowhere")) / "data" /
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="JAX_TRANSFORMER_SHARED names no folder with data/multi30k")
 def test_real_text_trains(tmp_path: Path) -> None:
-    """Multi30k with joint BPE, as the preset cuts it: at most 8 programs, at most 15 % padding. And a falling loss, of a smaller model."""
+    """Multi30k with joint BPE, as the preset cuts it: at most 8 programs, at most 15 % padding. And a falling loss, of
+    a smaller model."""
     preset = get_preset("tiny")
-    files = {split: tuple(str(MULTI30K / f"{name}.lc.norm.tok.{side}.gz") for side in ("en", "de")) for split, name in SPLITS.items()}
+    files = {
+        split: tuple(str(MULTI30K / f"{name}.lc.norm.tok.{side}.gz") for side in ("en", "de"))
+        for split, name in SPLITS.items()
+    }
     data = dataclasses.replace(preset.data, **files, cache_dir=str(tmp_path / "cache"))
     schedule = BatchSchedule(dataclasses.replace(preset, data=data), prepare(data))
     assert len(schedule.shapes) + 1 <= 8  # and one for the validation loss
@@ -210,8 +241,12 @@ def test_real_text_trains(tmp_path: Path) -> None:
     config = dataclasses.replace(
         preset,
         model=dataclasses.replace(preset.model, num_encoder_layers=1, num_decoder_layers=1),
-        data=dataclasses.replace(data, valid=(str(tmp_path / "valid.en"), str(tmp_path / "valid.de")), num_shapes=1, max_length=64),
-        train=dataclasses.replace(preset.train, max_steps=30, evaluate_every=30, evaluate_sentences=0, warmup_steps=10, log_every=5),
+        data=dataclasses.replace(
+            data, valid=(str(tmp_path / "valid.en"), str(tmp_path / "valid.de")), num_shapes=1, max_length=64
+        ),
+        train=dataclasses.replace(
+            preset.train, max_steps=30, evaluate_every=30, evaluate_sentences=0, warmup_steps=10, log_every=5
+        ),
         run_dir=str(tmp_path / "run"),
     )
     losses = [line["loss"] for line in metrics(train(config).run) if "loss" in line]

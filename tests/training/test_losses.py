@@ -57,7 +57,9 @@ def test_its_gradient_is_softmax_minus_target(smoothing: float) -> None:
     gradient = jax.jit(jax.grad(lambda x: cross_entropy(x, jnp.asarray(labels), Criterion(PAD, smoothing))[0]))(logits)
     softmax = np.exp(logits) / np.exp(logits).sum(axis=-1, keepdims=True)
     target = (1 - smoothing) * np.eye(V)[labels] + smoothing / V
-    np.testing.assert_allclose(gradient, np.where((labels != PAD)[..., None], softmax - target, 0.0), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(
+        gradient, np.where((labels != PAD)[..., None], softmax - target, 0.0), rtol=1e-12, atol=1e-15
+    )
 
 
 def test_what_stands_at_pads_does_not_matter() -> None:
@@ -105,11 +107,16 @@ def in_chunks(*head: Any, smoothing: float = 0.1) -> tuple[jax.Array, jax.Array]
 def test_chunks_give_the_same_loss_and_gradients(
     monkeypatch: pytest.MonkeyPatch, head: Any, tokens_at_once: int, smoothing: float, has_bias: bool
 ) -> None:
-    """Of fifteen tokens: one by one, with the last chunk filled up by one or by six, and all at once; of the loss times three."""
+    """Of fifteen tokens: one by one, with the last chunk filled up by one or by six, and all at once; of the loss times
+    three."""
     head = head[: 2 + has_bias]
 
     def tripled(loss: Any) -> Any:
-        return jax.jit(jax.value_and_grad(lambda *head: (3.0 * loss(*head)[0], loss(*head)), argnums=range(len(head)), has_aux=True))
+        return jax.jit(
+            jax.value_and_grad(
+                lambda *head: (3.0 * loss(*head)[0], loss(*head)), argnums=range(len(head)), has_aux=True
+            )
+        )
 
     def whole(hidden: Any, kernel: Any, bias: Any = 0.0) -> Any:
         return cross_entropy(hidden @ kernel + bias, labels(), Criterion(PAD, smoothing))
@@ -128,9 +135,13 @@ def test_without_a_gradient_none_is_computed(head: Any) -> None:
 def test_in_bfloat16_sums_are_wide(head: Any) -> None:
     hidden, kernel, bias = (x.astype(jnp.float32) for x in head)
     narrow = hidden.astype(jnp.bfloat16)
-    total, gradients = jax.jit(jax.value_and_grad(lambda *head: in_chunks(*head)[0], argnums=(0, 1, 2)))(narrow, kernel, bias)
+    total, gradients = jax.jit(jax.value_and_grad(lambda *head: in_chunks(*head)[0], argnums=(0, 1, 2)))(
+        narrow, kernel, bias
+    )
     assert (total.dtype, *(x.dtype for x in gradients)) == (jnp.float32, jnp.bfloat16, jnp.float32, jnp.float32)
-    exact = jax.jit(jax.grad(lambda *head: in_chunks(*head)[0], argnums=(0, 1, 2)))(narrow.astype(jnp.float32), kernel, bias)
+    exact = jax.jit(jax.grad(lambda *head: in_chunks(*head)[0], argnums=(0, 1, 2)))(
+        narrow.astype(jnp.float32), kernel, bias
+    )
     for received, expected in zip(gradients, exact, strict=True):
         np.testing.assert_allclose(np.asarray(received, np.float32), expected, rtol=0.05, atol=0.05)
 
@@ -140,7 +151,9 @@ def test_all_logits_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch, head
 
     def largest(chunk_bytes: int) -> int:
         monkeypatch.setattr(losses, "CHUNK_BYTES", chunk_bytes)
-        return largest_array(jax.make_jaxpr(jax.grad(lambda *head: in_chunks(*head)[0], argnums=(0, 1, 2)))(*head).jaxpr)
+        return largest_array(
+            jax.make_jaxpr(jax.grad(lambda *head: in_chunks(*head)[0], argnums=(0, 1, 2)))(*head).jaxpr
+        )
 
     assert largest(2 * 4 * V) < 6 * V + B * T * D  # two tokens of fifteen
     assert largest(2**20) == B * T * V  # which the measure would show

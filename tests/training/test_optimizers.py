@@ -16,16 +16,33 @@ from jax_transformer.trees import flatten, unflatten
 
 RATE = 0.5
 MODEL = TransformerConfig(
-    source_vocab_size=11, target_vocab_size=12, d_model=8, num_heads=2, d_ff=12, num_encoder_layers=2, num_decoder_layers=1, max_length=8,
+    source_vocab_size=11,
+    target_vocab_size=12,
+    d_model=8,
+    num_heads=2,
+    d_ff=12,
+    num_encoder_layers=2,
+    num_decoder_layers=1,
+    max_length=8,
     share_embeddings=False,
-)  # fmt: skip
+)
 LAYER = {
     "encoder": ("self_attention/query", "self_attention/key", "self_attention/value", "self_attention/output"),
-    "decoder": ("self_attention/query", "self_attention/key", "self_attention/value", "self_attention/output", "cross_attention/query",
-                "cross_attention/key", "cross_attention/value", "cross_attention/output"),
-}  # fmt: skip
+    "decoder": (
+        "self_attention/query",
+        "self_attention/key",
+        "self_attention/value",
+        "self_attention/output",
+        "cross_attention/query",
+        "cross_attention/key",
+        "cross_attention/value",
+        "cross_attention/output",
+    ),
+}
 MATRICES = {
-    f"{stack}/layers/{name}/kernel" for stack, names in LAYER.items() for name in (*names, "feed_forward/hidden", "feed_forward/output")
+    f"{stack}/layers/{name}/kernel"
+    for stack, names in LAYER.items()
+    for name in (*names, "feed_forward/hidden", "feed_forward/output")
 }
 
 
@@ -38,7 +55,9 @@ def params() -> Params:
 
 def gradients_like(params: Params, seed: int) -> Params:
     generator = np.random.default_rng(seed)
-    return unflatten({path: jnp.asarray(generator.normal(size=leaf.shape), jnp.float32) for path, leaf in flatten(params).items()})
+    return unflatten(
+        {path: jnp.asarray(generator.normal(size=leaf.shape), jnp.float32) for path, leaf in flatten(params).items()}
+    )
 
 
 def updates_of(config: TrainConfig, params: Params, gradients: list[Params]) -> Params:
@@ -80,9 +99,12 @@ def test_matrices_move_by_orthogonalised_gradients(params: Params) -> None:
 
 
 def test_matrices_move_by_momentum(params: Params) -> None:
-    """The second step: of gradients g₁ and g₂ along Nesterov's 0.95 m + 0.05 g₂, with m the mean 0.95 g₁ + g₂, each without its bias."""
+    """The second step: of gradients g₁ and g₂ along Nesterov's 0.95 m + 0.05 g₂, with m the mean 0.95 g₁ + g₂, each
+    without its bias."""
     first, second = gradients_like(params, 1), gradients_like(params, 2)
-    updates, one, two = (flatten(tree) for tree in (updates_of(TrainConfig(optimizer="muon"), params, [first, second]), first, second))
+    updates, one, two = (
+        flatten(tree) for tree in (updates_of(TrainConfig(optimizer="muon"), params, [first, second]), first, second)
+    )
     for path in MATRICES:
         g1, g2 = (as_matrices(path, np.asarray(some[path], np.float64)) for some in (one, two))
         mean = 0.05 * (0.95 * g1 + g2)
@@ -103,7 +125,9 @@ def test_all_else_moves_as_by_adam(params: Params) -> None:
 
 def test_frozen_matrices_are_no_matter(params: Params) -> None:
     rest = unflatten({path: leaf for path, leaf in flatten(params).items() if path not in MATRICES})
-    adam, muon = (flatten(updates_of(TrainConfig(optimizer=name), rest, [gradients_like(rest, 1)])) for name in ("adam", "muon"))
+    adam, muon = (
+        flatten(updates_of(TrainConfig(optimizer=name), rest, [gradients_like(rest, 1)])) for name in ("adam", "muon")
+    )
     for path, leaf in adam.items():
         np.testing.assert_array_equal(muon[path], leaf)
 

@@ -19,21 +19,37 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 LOSSES = [2.0, 3.0, 3.0, 1.0, 2.0, 2.0, 2.0, 1.0]
 """At steps 2, 4, … 12, at the last, 13, and of the model that is kept."""
 SCALES = [1.0] * 6 + [0.5] * 6 + [0.25]
-"""By step: with a patience of 1 the second evaluation in a row that is no better, at step 6 and at step 12, halves the rate."""
+"""By step: with a patience of 1 the second evaluation in a row that is no better, at step 6 and at step 12, halves the
+rate."""
 
 
 def run(folder: Path) -> RunConfig:
     return RunConfig(
-        model=TransformerConfig(d_model=16, num_heads=2, d_ff=16, num_encoder_layers=1, num_decoder_layers=1, max_length=32),
+        model=TransformerConfig(
+            d_model=16, num_heads=2, d_ff=16, num_encoder_layers=1, num_decoder_layers=1, max_length=32
+        ),
         data=DataConfig(
-            phrasebook_pairs=60, valid_pairs=8, test_pairs=8, max_length=32, batch_tokens=640, num_shapes=1, cache_dir=str(folder / "cache")
+            phrasebook_pairs=60,
+            valid_pairs=8,
+            test_pairs=8,
+            max_length=32,
+            batch_tokens=640,
+            num_shapes=1,
+            cache_dir=str(folder / "cache"),
         ),
         train=TrainConfig(
-            max_steps=13, schedule="constant", learning_rate=2e-3, warmup_steps=0, plateau_patience=1, plateau_factor=0.5, log_every=1,
-            evaluate_every=2, evaluate_sentences=0,
+            max_steps=13,
+            schedule="constant",
+            learning_rate=2e-3,
+            warmup_steps=0,
+            plateau_patience=1,
+            plateau_factor=0.5,
+            log_every=1,
+            evaluate_every=2,
+            evaluate_sentences=0,
         ),
         run_dir=str(folder / "run"),
-    )  # fmt: skip
+    )
 
 
 def rates(result: TrainingResult) -> list[float]:
@@ -58,7 +74,9 @@ def test_the_rate_falls_within_a_run(unbroken: TrainingResult) -> None:
     assert rates(unbroken) == pytest.approx([2e-3 * scale for scale in SCALES], rel=1e-6)
 
 
-@pytest.mark.parametrize("last", [6, 9], ids=["killed after the evaluation that halves it", "stopped between evaluations"])
+@pytest.mark.parametrize(
+    "last", [6, 9], ids=["killed after the evaluation that halves it", "stopped between evaluations"]
+)
 def test_a_resumed_run_goes_on_at_the_same_rate(
     last: int, unbroken: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,5 @@
-"""report.html as text: what is read from the run's files, what becomes of broken ones, and that nothing in them becomes markup."""
+"""report.html as text: what is read from the run's files, what becomes of broken ones, and that nothing in them becomes
+markup."""
 
 from __future__ import annotations
 
@@ -26,16 +27,27 @@ from jax_transformer.training.run_directory import RunDirectory, RunError
 
 def window(step: int, **figures: Any) -> dict[str, Any]:
     return {
-        "step": step, "loss": 5.0 / step, "learning_rate": 1e-3, "gradient_norm": 1.0, "target_tokens": 100, "seconds": 2.0,
-        "compile_seconds": 1.0, "programs": 2, "tokens_per_second": 50.0, "time": 1000.0 + step, **figures,
-    }  # fmt: skip
+        "step": step,
+        "loss": 5.0 / step,
+        "learning_rate": 1e-3,
+        "gradient_norm": 1.0,
+        "target_tokens": 100,
+        "seconds": 2.0,
+        "compile_seconds": 1.0,
+        "programs": 2,
+        "tokens_per_second": 50.0,
+        "time": 1000.0 + step,
+        **figures,
+    }
 
 
 def validation(step: int, loss: float, **figures: Any) -> dict[str, Any]:
     return {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(loss), "time": 1000.5 + step, **figures}
 
 
-def write_run(run: Path, records: list[dict[str, Any]], samples: list[dict[str, Any]] | None = None, **options: Any) -> Path:
+def write_run(
+    run: Path, records: list[dict[str, Any]], samples: list[dict[str, Any]] | None = None, **options: Any
+) -> Path:
     run.mkdir()
     (run / "config.yaml").write_text(dump_config(RunConfig(train=TrainConfig(**options))))
     for name, lines in (("metrics", records), ("samples", samples or [])):
@@ -65,7 +77,9 @@ def embedded(page: str) -> Any:
 
 
 def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", [window(1), validation(1, 2.0), window(2), validation(2, 1.0), window(3), validation(3, 1.5)])
+    run = write_run(
+        tmp_path / "run", [window(1), validation(1, 2.0), window(2), validation(2, 1.0), window(3), validation(3, 1.5)]
+    )
     path = write_report(run)
     assert path == run / "report.html"
     data = embedded(path.read_text(encoding="utf-8"))
@@ -73,8 +87,13 @@ def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
     assert data["best"]["step"] == 2
     assert data["curves"]["valid_loss"] == {"steps": [1, 2, 3], "values": [2.0, 1.0, 1.5], "count": 3, "means": None}
     assert data["speed"] == {
-        "training": 6.0, "compiling": 3.0, "evaluating": 1.5, "target_tokens": 300, "tokens_per_second": 50.0, "programs": 2,
-    }  # fmt: skip
+        "training": 6.0,
+        "compiling": 3.0,
+        "evaluating": 1.5,
+        "target_tokens": 300,
+        "tokens_per_second": 50.0,
+        "programs": 2,
+    }
     first = path.read_bytes()
     path.unlink()
     assert write_report(run).read_bytes() == first
@@ -84,7 +103,9 @@ def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
 
 def test_the_best_checkpoint_is_the_one_that_training_keeps(tmp_path: Path) -> None:
     """By the figure that the config names, the later of equals."""
-    records = [validation(step, loss, valid_bleu=bleu) for step, loss, bleu in ((1, 1.0, 30.0), (2, 1.0, 40.0), (3, 2.0, 20.0))]
+    records = [
+        validation(step, loss, valid_bleu=bleu) for step, loss, bleu in ((1, 1.0, 30.0), (2, 1.0, 40.0), (3, 2.0, 20.0))
+    ]
     assert report_data.best_evaluation(records, "loss")["step"] == 2  # type: ignore[index]
     assert report_data.best_evaluation([*records, validation(4, 3.0, valid_bleu=40.0)], "bleu")["step"] == 4  # type: ignore[index]
     assert report_data.best_evaluation([window(1), validation(2, math.nan)], "loss") is None
@@ -118,8 +139,13 @@ def test_a_run_that_has_only_a_config_has_a_report(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("model:\n  d_model: 64\n")
     data = read_run(tmp_path)
     assert {key: data[key] for key in ("step", "best", "data", "parameters", "environment", "scores")} == {
-        "step": 0, "best": None, "data": None, "parameters": [], "environment": {}, "scores": {},
-    }  # fmt: skip
+        "step": 0,
+        "best": None,
+        "data": None,
+        "parameters": [],
+        "environment": {},
+        "scores": {},
+    }
     assert all(curve == {"steps": [], "values": [], "count": 0, "means": None} for curve in data["curves"].values())
     (tmp_path / "data.json").write_text('{"splits": {"train"')  # being written
     assert read_run(tmp_path)["data"] is None
@@ -160,8 +186,12 @@ def test_a_report_is_whole_or_the_old_one(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 HOSTILE = [
-    "</script><script>alert(1)</script>", "<!--<script>", "<img src=x onerror=alert(1)>", "{{script}} {{data}}", "a\u2028b & \x00 \\u003c",
-]  # fmt: skip
+    "</script><script>alert(1)</script>",
+    "<!--<script>",
+    "<img src=x onerror=alert(1)>",
+    "{{script}} {{data}}",
+    "a\u2028b & \x00 \\u003c",
+]
 
 
 def test_text_of_the_run_never_becomes_markup(tmp_path: Path) -> None:
@@ -179,7 +209,9 @@ def test_the_page_asks_for_nothing_and_runs_its_own_script_alone(tmp_path: Path)
     page = render(read_run(write_run(tmp_path / "run", [])))
     assert "default-src 'none'" in page
     assert "{{" not in page
-    assert set(re.findall(r"\w+://[^\s'\"]+", page)) == {"http://www.w3.org/2000/svg"}  # a name, not an address that is asked
+    assert set(re.findall(r"\w+://[^\s'\"]+", page)) == {
+        "http://www.w3.org/2000/svg"
+    }  # a name, not an address that is asked
     assert "url(" not in page
     assert "src=" not in page
 
@@ -210,7 +242,9 @@ def test_a_long_run_has_a_small_report(tmp_path: Path) -> None:
     assert loss["values"][loss["steps"].index(77_777)] == 1000.0
     assert (len(loss["means"]["steps"]), loss["means"]["steps"][-1]) == (MEANS, 100_000)
     first = loss["means"]["steps"][0]
-    assert loss["means"]["values"][0] == pytest.approx(np.mean([1.0 + step % 7 for step in range(1, first + 1)]), rel=1e-5)
+    assert loss["means"]["values"][0] == pytest.approx(
+        np.mean([1.0 + step % 7 for step in range(1, first + 1)]), rel=1e-5
+    )
     assert len(render(data)) < 300_000
 
 
@@ -238,19 +272,26 @@ def test_the_config_tells_what_differs_from_the_defaults(tmp_path: Path) -> None
     assert fields["data.train"] == {"path": "data.train", "value": "[]", "changed": False}
     assert fields["unknown.list[1].a"]["value"] == "2"
     assert {path for path, field in fields.items() if field["changed"]} == {
-        "train.max_steps", "unknown.list[0].a", "unknown.list[1].a", "unknown.none",
-    }  # fmt: skip
+        "train.max_steps",
+        "unknown.list[0].a",
+        "unknown.list[1].a",
+        "unknown.none",
+    }
 
 
 def test_a_resumed_run_forgets_the_samples_it_makes_anew(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run", RunConfig())
     for step in (5, 10):
-        run.log({"step": step, "samples": [{"source": "a\u2028b", "reference": "", "translation": ""}]}, "samples.jsonl")
+        run.log(
+            {"step": step, "samples": [{"source": "a\u2028b", "reference": "", "translation": ""}]}, "samples.jsonl"
+        )
         run.log({"step": step})
     run.forget_after(5)
     run.close()
     for name in ("samples.jsonl", "metrics.jsonl"):
-        assert [json.loads(line)["step"] for line in (run.path / name).read_text(encoding="utf-8").split("\n") if line] == [5]
+        assert [
+            json.loads(line)["step"] for line in (run.path / name).read_text(encoding="utf-8").split("\n") if line
+        ] == [5]
 
 
 def test_every_source_of_the_page_is_used() -> None:
@@ -260,5 +301,7 @@ def test_every_source_of_the_page_is_used() -> None:
 
 def test_the_config_shown_is_the_one_written() -> None:
     """Every field of every part, by the path that options have."""
-    paths = {field["path"] for field in report_data.flat_config(json.loads(json.dumps(dataclasses.asdict(RunConfig()))))}
+    paths = {
+        field["path"] for field in report_data.flat_config(json.loads(json.dumps(dataclasses.asdict(RunConfig()))))
+    }
     assert {f"train.{field.name}" for field in dataclasses.fields(TrainConfig)} <= paths

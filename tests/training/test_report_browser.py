@@ -25,7 +25,8 @@ Open = Callable[..., Any]
 
 
 def write_run(run: Path, steps: int = 100, evaluations: int = 5, texts: list[str] | None = None) -> Path:
-    """A run of `steps` lines of metrics whose loss at step s is 8 / s, and whose validation is best at the last evaluation."""
+    """A run of `steps` lines of metrics whose loss at step s is 8 / s, and whose validation is best at the last
+    evaluation."""
     run.mkdir()
     (run / "config.yaml").write_text(dump_config(RunConfig()))
     lines, samples = [], []
@@ -36,12 +37,36 @@ def write_run(run: Path, steps: int = 100, evaluations: int = 5, texts: list[str
             "target_tokens": 100,
             "seconds": 0.1,
         }
-        lines.append({"step": step, "loss": 8 / step, "perplexity": math.exp(8 / step), "tokens_per_second": 1000.0, "time": step, **speed})
+        lines.append(
+            {
+                "step": step,
+                "loss": 8 / step,
+                "perplexity": math.exp(8 / step),
+                "tokens_per_second": 1000.0,
+                "time": step,
+                **speed,
+            }
+        )
         if evaluations and step % (steps // evaluations) == 0:
-            scores = {"valid_bleu": 40 * step / steps, "valid_chrf": 60 * step / steps, "valid_exact_match": 0.0, "valid_sentences": 9}
-            lines.append({"step": step, "valid_loss": 9 / step, "valid_perplexity": math.exp(9 / step), "time": step + 0.5, **scores})
+            scores = {
+                "valid_bleu": 40 * step / steps,
+                "valid_chrf": 60 * step / steps,
+                "valid_exact_match": 0.0,
+                "valid_sentences": 9,
+            }
+            lines.append(
+                {
+                    "step": step,
+                    "valid_loss": 9 / step,
+                    "valid_perplexity": math.exp(9 / step),
+                    "time": step + 0.5,
+                    **scores,
+                }
+            )
             references = texts or ["Das ist ein Haus.", "Sie haben einen alten Hund gesehen."]
-            translated = [" ".join(text.split()[: step * 6 // steps]) for text in references] if texts is None else references
+            translated = (
+                [" ".join(text.split()[: step * 6 // steps]) for text in references] if texts is None else references
+            )
             sentences = [
                 {"source": f"{i} {ref}", "reference": ref, "translation": said}
                 for i, (ref, said) in enumerate(zip(references, translated, strict=True))
@@ -51,11 +76,27 @@ def write_run(run: Path, steps: int = 100, evaluations: int = 5, texts: list[str
         (run / f"{name}.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in content))
     name = texts[1] if texts else "encoder/layers"
     shapes = {f"{name}/kernel": [2, 64, 32], "decoder/norm/scale": [8], "head/bias": [100], "head/kernel": [64, 100]}
-    table = [{"path": path, "shape": shape, "dtype": "float32", "count": math.prod(shape)} for path, shape in shapes.items()]
+    table = [
+        {"path": path, "shape": shape, "dtype": "float32", "count": math.prod(shape)} for path, shape in shapes.items()
+    ]
     (run / "parameters.json").write_text(json.dumps({"environment": {"device": name}, "parameters": table}))
     counts = {"source_length_counts": [0, 1, 5, 9, 3, 0, 2], "target_length_counts": [0, 2, 4, 9, 4, 1, 0]}
-    split = {"read": 20, "empty": 1, "too_long": 2, "kept": 17, "source_tokens": 60, "target_tokens": 70, "duplicated": 4, **counts}
-    data = {"max_length": 5, "source_vocab_size": 100, "target_vocab_size": 120, "splits": {name if texts else "train": split}}
+    split = {
+        "read": 20,
+        "empty": 1,
+        "too_long": 2,
+        "kept": 17,
+        "source_tokens": 60,
+        "target_tokens": 70,
+        "duplicated": 4,
+        **counts,
+    }
+    data = {
+        "max_length": 5,
+        "source_vocab_size": 100,
+        "target_vocab_size": 120,
+        "splits": {name if texts else "train": split},
+    }
     (run / "data.json").write_text(json.dumps(data))
     write_report(run)
     return run
@@ -83,7 +124,9 @@ def readout(page: Any, chart: str) -> str:
 
 
 def paths(page: Any, chart: str) -> list[str]:
-    return page.eval_on_selector_all(f"[data-chart={chart}] .canvas path.curve", "all => all.map((path) => path.getAttribute('d'))")
+    return page.eval_on_selector_all(
+        f"[data-chart={chart}] .canvas path.curve", "all => all.map((path) => path.getAttribute('d'))"
+    )
 
 
 def test_every_chart_has_its_curves_and_the_best_checkpoint(opened: Open, run: Path) -> None:
@@ -96,8 +139,12 @@ def test_every_chart_has_its_curves_and_the_best_checkpoint(opened: Open, run: P
     assert not any("NaN" in path for chart in charts for path in paths(page, chart))
     assert page.locator(".best line").count() == len(charts)
     assert page.locator("[data-chart=loss] .best circle").count() == 1
-    labels = page.eval_on_selector_all("[data-chart] svg[role=img]", "all => all.map((svg) => svg.getAttribute('aria-label'))")
-    assert labels[0].startswith("Loss against steps: training from 8 at step 1 to 0.08 at step 100; validation from 0.45")
+    labels = page.eval_on_selector_all(
+        "[data-chart] svg[role=img]", "all => all.map((svg) => svg.getAttribute('aria-label'))"
+    )
+    assert labels[0].startswith(
+        "Loss against steps: training from 8 at step 1 to 0.08 at step 100; validation from 0.45"
+    )
     assert page.locator(".histogram rect.bar").count() == 14
 
 
@@ -139,7 +186,9 @@ def test_the_scale_can_be_logarithmic(opened: Open, run: Path) -> None:
     button.click()
     assert button.get_attribute("aria-pressed") == "true"
     assert paths(page, "loss") != linear
-    ticks = page.eval_on_selector_all("[data-chart=loss] .axes text[text-anchor=end]", "all => all.map((text) => text.textContent)")
+    ticks = page.eval_on_selector_all(
+        "[data-chart=loss] .axes text[text-anchor=end]", "all => all.map((text) => text.textContent)"
+    )
     assert {"0.1", "1"} <= set(ticks)
     button.click()
     assert paths(page, "loss") == linear
@@ -150,7 +199,9 @@ def test_parameters_sort_and_filter(opened: Open, run: Path) -> None:
     page.click("#parameters summary")
 
     def column(number: int) -> list[str]:
-        return page.eval_on_selector_all(f".parameters tbody tr :nth-child({number})", "all => all.map((cell) => cell.textContent)")
+        return page.eval_on_selector_all(
+            f".parameters tbody tr :nth-child({number})", "all => all.map((cell) => cell.textContent)"
+        )
 
     assert column(1) == ["decoder/norm/scale", "encoder/layers/kernel", "head/bias", "head/kernel"]
     page.click(".parameters th button:text('Parameters')")
@@ -173,7 +224,9 @@ def test_the_data_tells_what_became_of_the_pairs(opened: Open, run: Path) -> Non
         "Source tokens: 60", "Target tokens: 70",
     ]  # fmt: skip
     caption = page.locator(".histogram figcaption").first
-    assert caption.inner_text() == "train, source median 3, 99\u202f% at most 6 or more tokens".replace(" median", "\nmedian")
+    assert caption.inner_text() == "train, source median 3, 99\u202f% at most 6 or more tokens".replace(
+        " median", "\nmedian"
+    )
     page.locator(".histogram .catch").nth(3).hover()
     assert caption.inner_text().endswith("3 tokens: 9 pairs (45.0\u202f%)")
     page.locator(".histogram .catch").nth(6).hover()
@@ -190,10 +243,15 @@ def test_the_config_can_be_searched(opened: Open, run: Path) -> None:
 def test_a_sentence_is_followed_over_the_steps(opened: Open, run: Path) -> None:
     page = opened(run)
     page.check("fieldset label:nth-of-type(2) input")
-    rows = page.eval_on_selector_all(".history tbody tr", "all => all.map((row) => row.innerText.replace(/\\s+/g, ' '))")
+    rows = page.eval_on_selector_all(
+        ".history tbody tr", "all => all.map((row) => row.innerText.replace(/\\s+/g, ' '))"
+    )
     assert rows[0].startswith("20 Sie")
     assert rows[-1] == "100best Sie haben einen alten Hund gesehen. 7 / 7"
-    assert page.locator(".history tr:first-child .missing").get_attribute("title") == "missing: haben einen alten Hund gesehen ."
+    assert (
+        page.locator(".history tr:first-child .missing").get_attribute("title")
+        == "missing: haben einen alten Hund gesehen ."
+    )
     assert page.locator(".history tr:last-child mark").count() == 0
     page.check("fieldset label:nth-of-type(1) input")
     assert "80–100" in page.inner_text(".history tbody tr:last-child")  # two equal translations in one row
@@ -245,7 +303,8 @@ def test_text_stands_out_from_its_background(opened: Open, run: Path, theme: str
     page = opened(run, color_scheme=theme)
     names = ["ink", "soft", "accent", "good", "warn", "slot-0", "slot-1", "slot-2", "mark", "page"]
     colours = page.evaluate(
-        "names => names.map((name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim())", names
+        "names => names.map((name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim())",
+        names,
     )
 
     def luminance(colour: str) -> float:
@@ -300,12 +359,22 @@ def test_a_long_run_is_drawn_quickly_enough_to_use(opened: Open, tmp_path: Path)
 
 def test_a_model_of_several_checkpoints_says_so(opened: Open, tmp_path: Path) -> None:
     run = write_run(tmp_path / "run")
-    final = {"step": 100, "model_step": 100, "model_checkpoints": [80, 100], "model_valid_loss": 0.5, "test": {"bleu": 1.0, "chrf": 2.0}}
+    final = {
+        "step": 100,
+        "model_step": 100,
+        "model_checkpoints": [80, 100],
+        "model_valid_loss": 0.5,
+        "test": {"bleu": 1.0, "chrf": 2.0},
+    }
     with open(run / "metrics.jsonl", "a") as file:
         file.write(json.dumps(final))
     write_report(run)
     page = opened(run)
-    assert page.inner_text(".scores tbody tr:nth-child(2)").split("\t")[:3] == ["validation, mean of steps 80, 100", "0.5", "1.649"]
+    assert page.inner_text(".scores tbody tr:nth-child(2)").split("\t")[:3] == [
+        "validation, mean of steps 80, 100",
+        "0.5",
+        "1.649",
+    ]
     assert "finished" in page.inner_text("h1")
 
 

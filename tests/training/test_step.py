@@ -1,4 +1,5 @@
-"""One optimizer step: the arithmetic of Adam by hand, what it counts, what it leaves alone, and what its dropout depends on."""
+"""One optimizer step: the arithmetic of Adam by hand, what it counts, what it leaves alone, and what its dropout
+depends on."""
 
 from __future__ import annotations
 
@@ -16,11 +17,27 @@ from jax_transformer.data.batching import Batch
 from jax_transformer.run_config import TrainConfig
 from jax_transformer.training.losses import Criterion
 from jax_transformer.training.optimizers import make_optimizer
-from jax_transformer.training.step import TrainState, TrainStep, all_params, init_state, make_evaluation_step, make_train_step, summed_loss
+from jax_transformer.training.step import (
+    TrainState,
+    TrainStep,
+    all_params,
+    init_state,
+    make_evaluation_step,
+    make_train_step,
+    summed_loss,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
-TRAIN = TrainConfig(schedule="constant", learning_rate=0.01, warmup_steps=0, adam_b1=0.8, adam_b2=0.9, adam_eps=1e-6, label_smoothing=0.1)
+TRAIN = TrainConfig(
+    schedule="constant",
+    learning_rate=0.01,
+    warmup_steps=0,
+    adam_b1=0.8,
+    adam_b2=0.9,
+    adam_eps=1e-6,
+    label_smoothing=0.1,
+)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +70,9 @@ def step(model: TransformerConfig) -> TrainStep:
 
 def gradients_of(model: TransformerConfig, state: TrainState, batch: Batch) -> Any:
     def mean(params: Any) -> Any:
-        total, tokens = summed_loss(model, {**params, "constants": state.constants}, batch, Criterion(model.target_pad_id, 0.1))
+        total, tokens = summed_loss(
+            model, {**params, "constants": state.constants}, batch, Criterion(model.target_pad_id, 0.1)
+        )
         return total / tokens
 
     return jax.jit(jax.grad(mean))(state.params)
@@ -69,10 +88,12 @@ def distance(a: Any, b: Any) -> float:
 
 
 def test_two_steps_are_adams(model: TransformerConfig, state: TrainState, step: TrainStep, batch: Batch) -> None:
-    """Kingma & Ba 2015, algorithm 1, with the gradient of the loss per target token. In float64: Adam makes large steps of what rounding
-    leaves of gradients that are zero, and two programs round otherwise."""
+    """Kingma & Ba 2015, algorithm 1, with the gradient of the loss per target token. In float64: Adam makes large steps
+    of what rounding leaves of gradients that are zero, and two programs round otherwise."""
     with jax.enable_x64(True):
-        received = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64) if leaf.dtype == jnp.float32 else leaf, copy(state))
+        received = jax.tree.map(
+            lambda leaf: jnp.asarray(leaf, jnp.float64) if leaf.dtype == jnp.float32 else leaf, copy(state)
+        )
         params = jax.tree.map(np.asarray, received.params)
         first = second = jax.tree.map(np.zeros_like, params)
         for t in (1, 2):
@@ -80,7 +101,9 @@ def test_two_steps_are_adams(model: TransformerConfig, state: TrainState, step: 
             received, metrics = step(received, batch)
             first = jax.tree.map(lambda m, g: 0.8 * m + 0.2 * g, first, gradients)
             second = jax.tree.map(lambda v, g: 0.9 * v + 0.1 * g**2, second, gradients)
-            update = jax.tree.map(lambda m, v, t=t: m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.9**t)) + 1e-6), first, second)
+            update = jax.tree.map(
+                lambda m, v, t=t: m / (1 - 0.8**t) / (np.sqrt(v / (1 - 0.9**t)) + 1e-6), first, second
+            )
             params = jax.tree.map(lambda p, u: p - 0.01 * u, params, update)
             assert distance(received.params, params) < 1e-12
             assert int(received.step) == t
@@ -96,7 +119,9 @@ def test_constants_stay(state: TrainState, step: TrainStep, batch: Batch) -> Non
     assert all_params(received).keys() == {*received.params, "constants"}
 
 
-def test_the_loss_is_per_target_token(model: TransformerConfig, state: TrainState, step: TrainStep, batch: Batch) -> None:
+def test_the_loss_is_per_target_token(
+    model: TransformerConfig, state: TrainState, step: TrainStep, batch: Batch
+) -> None:
     _, metrics = step(copy(state), batch)
     total, tokens = summed_loss(model, all_params(state), batch, Criterion(model.target_pad_id, 0.1))
     assert int(metrics["tokens"]) == int(tokens) == (batch.labels != model.target_pad_id).sum()
@@ -104,7 +129,9 @@ def test_the_loss_is_per_target_token(model: TransformerConfig, state: TrainStat
     np.testing.assert_allclose(metrics["learning_rate"], 0.01)
 
 
-def test_a_batch_of_nothing_but_pads_changes_no_weight(model: TransformerConfig, state: TrainState, step: TrainStep, batch: Batch) -> None:
+def test_a_batch_of_nothing_but_pads_changes_no_weight(
+    model: TransformerConfig, state: TrainState, step: TrainStep, batch: Batch
+) -> None:
     received, metrics = step(copy(state), batch._replace(labels=np.full_like(batch.labels, model.target_pad_id)))
     assert float(metrics["loss"]) == 0.0
     assert distance(received.params, state.params) == 0.0
@@ -117,7 +144,9 @@ def test_the_state_is_taken_over(state: TrainState, step: TrainStep, batch: Batc
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((given.params, given.optimizer)))
 
 
-def test_clipping_bounds_the_gradient_by_its_global_norm(model: TransformerConfig, state: TrainState, batch: Batch) -> None:
+def test_clipping_bounds_the_gradient_by_its_global_norm(
+    model: TransformerConfig, state: TrainState, batch: Batch
+) -> None:
     """The first moments after a step are (1 − b1) times the gradient that Adam was given."""
     gradients = gradients_of(model, state, batch)
     norm = global_norm(gradients)
@@ -164,7 +193,11 @@ def test_the_initial_weights_are_a_function_of_the_seed(config: TransformerConfi
 def test_in_bfloat16_weights_and_moments_stay_wide(config: TransformerConfig, batch: Batch) -> None:
     model = dataclasses.replace(config, compute_dtype="bfloat16")
     state, metrics = jax.eval_shape(lambda: make_train_step(model, TRAIN)(init_state(model, TRAIN), batch))
-    floats = [leaf.dtype for leaf in jax.tree.leaves((state.params, state.optimizer)) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+    floats = [
+        leaf.dtype
+        for leaf in jax.tree.leaves((state.params, state.optimizer))
+        if jnp.issubdtype(leaf.dtype, jnp.floating)
+    ]
     assert set(floats) == {jnp.dtype("float32")}
     assert metrics["loss"].dtype == jnp.float32
 

@@ -1,4 +1,5 @@
-"""Runs on a streamed corpus: stopped anywhere they go on bit for bit; every pair is trained on once an epoch; the unknown is called so."""
+"""Runs on a streamed corpus: stopped anywhere they go on bit for bit; every pair is trained on once an epoch; the
+unknown is called so."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def pairs_of(count: int) -> list[Pair]:
 
 def write(folder: Path, pairs: list[Pair]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "train.jsonl").write_text("".join(json.dumps({"en": source, "de": target}) + "\n" for source, target in pairs))
+    (folder / "train.jsonl").write_text(
+        "".join(json.dumps({"en": source, "de": target}) + "\n" for source, target in pairs)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -77,18 +80,31 @@ def small_run(folder: Path, dataset: Path, data: dict[str, Any] | None = None, *
         ),
         data=DataConfig(
             **{
-                "dataset": str(dataset), "source_language": "en", "target_language": "de", "streaming": True, "stream_pairs": SHARD,
-                "valid_pairs": VALID, "max_length": 8, "batch_tokens": 56, "num_shapes": 1, "tokenizer": "whitespace", "max_unknown": 1.0,
+                "dataset": str(dataset),
+                "source_language": "en",
+                "target_language": "de",
+                "streaming": True,
+                "stream_pairs": SHARD,
+                "valid_pairs": VALID,
+                "max_length": 8,
+                "batch_tokens": 56,
+                "num_shapes": 1,
+                "tokenizer": "whitespace",
+                "max_unknown": 1.0,
                 "cache_dir": str(folder / "cache"),
             }
             | (data or {})
         ),
         train=TrainConfig(
-            schedule="constant", learning_rate=3e-3, warmup_steps=5, log_every=1, evaluate_sentences=0,
+            schedule="constant",
+            learning_rate=3e-3,
+            warmup_steps=5,
+            log_every=1,
+            evaluate_sentences=0,
             **{"max_steps": 1000, "max_epochs": 2, "evaluate_every": 5} | options,
         ),
         run_dir=str(folder / "run"),
-    )  # fmt: skip
+    )
 
 
 def stopping_after(checks: int) -> Callable[[], contextlib.AbstractContextManager[Callable[[], bool]]]:
@@ -174,12 +190,16 @@ def test_from_every_position_the_same_batches_follow(dataset: Path, tmp_path: Pa
 def test_every_pair_comes_once_an_epoch_shuffled_anew(dataset: Path, tmp_path: Path) -> None:
     schedule, corpus = schedule_of(small_run(tmp_path, dataset))
     batches = sentences(list(schedule.scheduled_from(0, {})), corpus.source_tokenizer.pad_id)
-    expected = Counter(map(tuple, corpus.source_tokenizer.encode([source for source, _ in pairs_of(VALID + TRAIN)[VALID:]])))
+    expected = Counter(
+        map(tuple, corpus.source_tokenizer.encode([source for source, _ in pairs_of(VALID + TRAIN)[VALID:]]))
+    )
     first, second = batches[:EPOCH], batches[EPOCH:]
     for epoch in (first, second):
         assert Counter(row for batch in epoch for row in batch) == expected
     assert first != second
-    assert sorted(row for batch in first[:4] for row in batch) == sorted(row for batch in second[:4] for row in batch), "within a shard"
+    assert sorted(row for batch in first[:4] for row in batch) == sorted(
+        row for batch in second[:4] for row in batch
+    ), "within a shard"
     other, _ = schedule_of(small_run(tmp_path, dataset, seed=1))
     assert sentences(list(other.scheduled_from(0, {})), corpus.source_tokenizer.pad_id)[:EPOCH] != first
 
@@ -208,7 +228,10 @@ def test_pairs_longer_than_any_of_the_first_shard_are_trained_on(tmp_path: Path)
     assert items[-1].figures["stream"] == {"read": 70, "kept": 68, "empty": 1, "too_long": 1, "unequal": 0}
     lines = schedule.closing_lines(items[-1].position)
     assert lines[0].startswith("train: 70 pairs read, 68 kept; ")
-    assert lines[1:] == ["train: 1 pairs with an empty side dropped", "train: 1 pairs with a side over max_length=8 tokens dropped"]
+    assert lines[1:] == [
+        "train: 1 pairs with an empty side dropped",
+        "train: 1 pairs with a side over max_length=8 tokens dropped",
+    ]
 
 
 def test_what_was_dropped_is_told_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -241,7 +264,8 @@ def test_a_dry_run_says_what_is_unknown(dataset: Path, tmp_path: Path) -> None:
 def test_a_stream_that_breaks_off_leaves_a_run_that_goes_on(
     unbroken: TrainingResult, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seven of the eight batches of two shards are trained on: the eighth waits until it is known whether it is the last."""
+    """Seven of the eight batches of two shards are trained on: the eighth waits until it is known whether it is the
+    last."""
     config = small_run(tmp_path, dataset)
     prepare(config.data)
     whole = StreamedPairs.pairs_from
@@ -282,14 +306,22 @@ def test_a_stream_that_is_another_now_is_refused(tmp_path: Path, monkeypatch: py
         next(schedule.scheduled_from(2, {"epoch": 0, "start": 0, "batches": 2, "revision": "abc"}))
 
 
-def test_a_stream_without_a_usable_pair_is_no_endless_run(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_without_a_usable_pair_is_no_endless_run(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     schedule, _ = schedule_of(small_run(tmp_path, dataset, max_epochs=0))
-    monkeypatch.setattr(StreamedPairs, "pairs_from", lambda self, start: iter([("", "nothing")] * 40 if start < 40 else []))
-    with pytest.raises(CorpusError, match="expected usable training pairs after the first 0; received none in a whole pass"):
+    monkeypatch.setattr(
+        StreamedPairs, "pairs_from", lambda self, start: iter([("", "nothing")] * 40 if start < 40 else [])
+    )
+    with pytest.raises(
+        CorpusError, match="expected usable training pairs after the first 0; received none in a whole pass"
+    ):
         list(schedule.scheduled_from(0, {}))
 
 
-def test_no_more_than_the_next_shard_is_read_ahead(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_than_the_next_shard_is_read_ahead(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = small_run(tmp_path, dataset, {"stream_pairs": 10})
     schedule, _ = schedule_of(config)
     whole = StreamedPairs.pairs_from
@@ -315,5 +347,7 @@ def test_one_seed_gives_one_run(unbroken: TrainingResult, dataset: Path, tmp_pat
     config = small_run(tmp_path, dataset, max_steps=3)
     again = train(config)
     assert metrics(again.run)[:3] == [line for line in metrics(unbroken.run) if "loss" in line][:3]
-    other = train(dataclasses.replace(config, train=dataclasses.replace(config.train, seed=1), run_dir=str(tmp_path / "other")))
+    other = train(
+        dataclasses.replace(config, train=dataclasses.replace(config.train, seed=1), run_dir=str(tmp_path / "other"))
+    )
     assert metrics(other.run)[:3] != metrics(again.run)[:3]

@@ -30,9 +30,19 @@ from jax_transformer.verification.sides import Arrays, CannotRun, Dtype, Gradien
 from jax_transformer.verification.training_setup import SETUP
 
 CONFIG = TransformerConfig(
-    source_vocab_size=23, target_vocab_size=19, d_model=12, num_heads=3, d_ff=16, num_encoder_layers=1, num_decoder_layers=2, max_length=15,
-    source_pad_id=1, target_pad_id=2, activation="gelu", dropout_rate=0.0,
-)  # fmt: skip
+    source_vocab_size=23,
+    target_vocab_size=19,
+    d_model=12,
+    num_heads=3,
+    d_ff=16,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    max_length=15,
+    source_pad_id=1,
+    target_pad_id=2,
+    activation="gelu",
+    dropout_rate=0.0,
+)
 GENERATION = GenerationConfig(decoder_start_id=0, eos_id=3)
 Fault = Callable[[Replay], np.ndarray]
 """What a node computes instead of what it should."""
@@ -62,7 +72,9 @@ class FakeSide:
     force: Mapping[str, Any] = field(default_factory=dict)
     """What is in force, where it is something else than was asked for."""
     held: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda weights: weights
-    loss_rule: LossRule = field(default_factory=lambda: LossRule(CONFIG.target_pad_id, SETUP.label_smoothing, SETUP.smoothing))
+    loss_rule: LossRule = field(
+        default_factory=lambda: LossRule(CONFIG.target_pad_id, SETUP.label_smoothing, SETUP.smoothing)
+    )
     slope: float = 0.01
     """Of a parameter: its gradient."""
     update: UpdateRule = field(default_factory=lambda: update_rule(CONFIG))
@@ -102,7 +114,11 @@ class FakeSide:
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
         self._asked("train")
         state, kept, gradients = initial_state(_trained(problem)), [_trained(problem)], []
-        rates = tuple(self.update.rates[min(number, 3)] for number in range(steps + 1)) if isinstance(self.update.rates, tuple) else ()
+        rates = (
+            tuple(self.update.rates[min(number, 3)] for number in range(steps + 1))
+            if isinstance(self.update.rates, tuple)
+            else ()
+        )
         rule = UpdateRule(**{**vars(self.update), "rates": rates})
         for _ in range(steps):
             gradients.append(self._slopes(state.parameters))
@@ -114,7 +130,9 @@ class FakeSide:
     def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
         self._asked("decode" if beam_size == 1 else "beams")
         pad_id = self.config.target_pad_id
-        rule = DecodeRule(beam_size=beam_size, max_new_tokens=max_new_tokens, decoder_start_id=0, eos_id=3, pad_id=pad_id)
+        rule = DecodeRule(
+            beam_size=beam_size, max_new_tokens=max_new_tokens, decoder_start_id=0, eos_id=3, pad_id=pad_id
+        )
         logits_of = logits_of_model(self.config, problem.params, problem.source_ids)
         return self.decoded(decode(rule, logits_of, len(problem.source_ids)).sequences)
 
@@ -139,7 +157,11 @@ def _by_layer(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def _trained(problem: Problem) -> dict[str, np.ndarray]:
-    return {path: leaf.astype(np.float64) for path, leaf in _by_layer(problem.params).items() if not path.startswith("constants/")}
+    return {
+        path: leaf.astype(np.float64)
+        for path, leaf in _by_layer(problem.params).items()
+        if not path.startswith("constants/")
+    }
 
 
 def run_pair(candidate: FakeSide, reference: FakeSide, **options: Any) -> Report:

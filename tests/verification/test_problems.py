@@ -1,4 +1,5 @@
-"""The problems of a parity run: sizes, padding and weights on which mistakes show, for every published system and sizes that collide."""
+"""The problems of a parity run: sizes, padding and weights on which mistakes show, for every published system and sizes
+that collide."""
 
 from __future__ import annotations
 
@@ -21,15 +22,23 @@ POST = dataclasses.replace(CONFIG, max_length=40)
 PRE = dataclasses.replace(POST, norm_placement="pre", final_norm=True)
 PRE_TIED = dataclasses.replace(PRE, tie_head=True)
 T5 = dataclasses.replace(
-    PRE, norm_kind="rms_norm", norm_bias=False, position_kind="relative_bias", target_vocab_size=23, share_embeddings=True,
-    relative_buckets=8, relative_max_distance=16,
-)  # fmt: skip
+    PRE,
+    norm_kind="rms_norm",
+    norm_bias=False,
+    position_kind="relative_bias",
+    target_vocab_size=23,
+    share_embeddings=True,
+    relative_buckets=8,
+    relative_max_distance=16,
+)
 LEARNED = dataclasses.replace(POST, position_kind="learned")
 CONFIGS = {"post": POST, "pre": PRE, "pre, tied": PRE_TIED, "learned": LEARNED, "relative": T5}
 
 
 def sizes_of(config: TransformerConfig) -> set[int]:
-    of_stacks = (getattr(stack, name) for stack in (config.encoder, config.decoder) for name in ("num_heads", "head_dim", "d_ff"))
+    of_stacks = (
+        getattr(stack, name) for stack in (config.encoder, config.decoder) for name in ("num_heads", "head_dim", "d_ff")
+    )
     return {config.d_model, config.source_vocab_size, config.target_vocab_size, *of_stacks}
 
 
@@ -48,10 +57,15 @@ def test_no_two_sizes_of_a_system_are_equal(name: str) -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"num_heads": 7, "d_model": 28, "d_ff": 11}, {"d_ff": 9}, {"d_model": 14, "num_heads": 2, "d_ff": 8}, {"max_length": 6},
-        {"source_vocab_size": 11, "target_vocab_size": 9}, {"num_heads": 2, "head_dim": 11, "d_ff": 9}, {"decoder_max_length": 5},
+        {"num_heads": 7, "d_model": 28, "d_ff": 11},
+        {"d_ff": 9},
+        {"d_model": 14, "num_heads": 2, "d_ff": 8},
+        {"max_length": 6},
+        {"source_vocab_size": 11, "target_vocab_size": 9},
+        {"num_heads": 2, "head_dim": 11, "d_ff": 9},
+        {"decoder_max_length": 5},
     ],
-)  # fmt: skip
+)
 def test_sizes_that_would_collide_are_avoided(fields: dict[str, int]) -> None:
     config = dataclasses.replace(CONFIG, **fields)
     problem = own_problem(config, make_params(config))
@@ -139,7 +153,8 @@ def spread(config: TransformerConfig, problem: Problem) -> Spread:
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
 def test_weights_of_other_kinds(config: TransformerConfig) -> None:
-    """Every parameter is another, and a float32 number; constants stay. Large means and small variances do reach norms."""
+    """Every parameter is another, and a float32 number; constants stay. Large means and small variances do reach
+    norms."""
     own = flatten(make_params(config))
     problems = {problem.name: problem for problem in other_weights(config, make_params(config))}
     assert list(problems) == ["random weights", "small variances", "large means"]
@@ -148,7 +163,9 @@ def test_weights_of_other_kinds(config: TransformerConfig) -> None:
         assert leaves.keys() == own.keys()
         for path, leaf in leaves.items():
             assert np.asarray(leaf).shape == np.asarray(own[path]).shape
-            np.testing.assert_array_equal(np.asarray(leaf, np.float32).astype(np.float64), np.asarray(leaf, np.float64), err_msg=path)
+            np.testing.assert_array_equal(
+                np.asarray(leaf, np.float32).astype(np.float64), np.asarray(leaf, np.float64), err_msg=path
+            )
             if path.startswith("constants/"):
                 np.testing.assert_array_equal(leaf, own[path])
             else:

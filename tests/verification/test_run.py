@@ -19,7 +19,11 @@ from jax_transformer.verification.explanations import update_rule
 from jax_transformer.verification.run import run
 
 LAYER = "encoder.layers.0."
-NORM, HIDDEN, QUERY = f"{LAYER}self_attention_norm", "decoder.layers.1.feed_forward.hidden", "decoder.layers.0.cross_attention.query"
+NORM, HIDDEN, QUERY = (
+    f"{LAYER}self_attention_norm",
+    "decoder.layers.1.feed_forward.hidden",
+    "decoder.layers.0.cross_attention.query",
+)
 Trace = dict[str, np.ndarray]
 
 
@@ -58,9 +62,19 @@ def test_equal_sides_pass_every_stage() -> None:
     report = run_pair(FakeSide("a"), FakeSide("b"), stages=STAGES, dtypes=("float64", "float32", "bfloat16"))
     assert (report.exit_code, reasons(report), report.faults) == (0, [], ())
     assert [stage.name for stage in report.stages] == [
-        "weights", "inputs", "masks", "forward", "truth", "forward float32", "forward bfloat16", "loss", "gradients", "step", "trajectory",
+        "weights",
+        "inputs",
+        "masks",
+        "forward",
+        "truth",
+        "forward float32",
+        "forward bfloat16",
+        "loss",
+        "gradients",
+        "step",
+        "trajectory",
         "decode",
-    ]  # fmt: skip
+    ]
     assert all(stage.rows for stage in report.stages)
     cases = {row.case for stage in report.stages for row in stage.rows}
     assert "own weights" in cases
@@ -157,10 +171,14 @@ def test_a_precision_that_was_not_in_force(name: str, force: dict[str, Any], tol
 @pytest.mark.parametrize("name", ["candidate", "reference"])
 def test_a_side_that_differs_from_itself(name: str) -> None:
     rng = np.random.default_rng(0)
-    random = FakeSide(after=showing(QUERY, lambda array: array * (1 + 1e-16 * (rng.random(array.shape) > 2) + 1e-14 * rng.random())))
+    random = FakeSide(
+        after=showing(QUERY, lambda array: array * (1 + 1e-16 * (rng.random(array.shape) > 2) + 1e-14 * rng.random()))
+    )
     report = run_pair(**{"candidate": FakeSide(), "reference": FakeSide()} | {name: random})
     assert report.exit_code == 3
-    assert report.doubts == (f"the {name} differs from itself when it is run again, first at {QUERY}: does it draw random numbers?",)
+    assert report.doubts == (
+        f"the {name} differs from itself when it is run again, first at {QUERY}: does it draw random numbers?",
+    )
 
 
 def test_nan_on_both_sides() -> None:
@@ -213,7 +231,11 @@ def test_faults_are_named_and_all_are_listed() -> None:
     assert blamed(report) == NAMES
     assert blamed(report, "reference") == {}
     first = report.faults[0]
-    assert (first.stage, first.case, first.command) == ("forward", "own weights", f"jax-transformer parity model.pt --node {NORM}")
+    assert (first.stage, first.case, first.command) == (
+        "forward",
+        "own weights",
+        f"jax-transformer parity model.pt --node {NORM}",
+    )
     assert min(first.propagated_error, first.finding.local_error) > 1e-9
     assert report.effect is not None
     assert report.effect.relative_rms > 1e-9
@@ -274,15 +296,20 @@ def test_a_batch_that_a_side_changes() -> None:
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        (QUERY, lambda array: array.swapaxes(1, 2)), (QUERY, lambda array: array[:, :-1]), ("logits", lambda array: array[..., :-1]),
-        ("mask.cross", lambda array: array[..., :-1]), ("mask.cross", lambda array: array.astype(float)),
+        (QUERY, lambda array: array.swapaxes(1, 2)),
+        (QUERY, lambda array: array[:, :-1]),
+        ("logits", lambda array: array[..., :-1]),
+        ("mask.cross", lambda array: array[..., :-1]),
+        ("mask.cross", lambda array: array.astype(float)),
         (f"{LAYER}self_attention.logits", lambda array: array[..., 0]),
     ],
-)  # fmt: skip
+)
 def test_shapes_and_dtypes_that_differ(name: str, change: Callable[[np.ndarray], np.ndarray]) -> None:
     """Are told of that array alone: what follows is judged by what should have been there."""
     for side in ("candidate", "reference"):
-        report = run_pair(**{"candidate": FakeSide(), "reference": FakeSide()} | {side: FakeSide(after=showing(name, change))})
+        report = run_pair(
+            **{"candidate": FakeSide(), "reference": FakeSide()} | {side: FakeSide(after=showing(name, change))}
+        )
         assert report.exit_code == 4
         assert blamed(report, side) == {name: "unexplained"}  # type: ignore[arg-type]
         (row,) = (row for stage in report.stages for row in stage.rows if row.name == name and stage.name != "truth")
@@ -296,13 +323,24 @@ LATER: dict[str, tuple[dict[str, Any], str, int, dict[str, str]]] = {
     "loss": ({"loss_rule": LossRule(CONFIG.target_pad_id, 0.0)}, "loss", 1, {"loss": "smoothing missing"}),
     "unknown loss": ({"loss_rule": LossRule(CONFIG.target_pad_id, 0.0917)}, "loss", 4, {"loss": "unexplained"}),
     "gradients": (
-        {"slope": 0.02}, "gradients", 1, {"decoder/layers/cross_attention/key/kernel[0]": "all gradients are 2 times as large"},
+        {"slope": 0.02},
+        "gradients",
+        1,
+        {"decoder/layers/cross_attention/key/kernel[0]": "all gradients are 2 times as large"},
     ),
-    "step": ({"update": dataclasses.replace(update_rule(CONFIG), bias_correction=False)}, "step", 1, {"step": "no bias correction"}),
+    "step": (
+        {"update": dataclasses.replace(update_rule(CONFIG), bias_correction=False)},
+        "step",
+        1,
+        {"step": "no bias correction"},
+    ),
     "trajectory": (
-        {"update": dataclasses.replace(update_rule(CONFIG), bias_correction=False)}, "trajectory", 1, {"step": "no bias correction"},
+        {"update": dataclasses.replace(update_rule(CONFIG), bias_correction=False)},
+        "trajectory",
+        1,
+        {"step": "no bias correction"},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", LATER)
@@ -325,7 +363,9 @@ def test_tokens_that_differ() -> None:
 def test_the_first_stage_that_diverges_is_explained_and_the_rest_is_reported() -> None:
     wrong = FakeSide(faults={NORM: other_eps}, slope=0.02, loss_rule=LossRule(CONFIG.target_pad_id, 0.0))
     report = run_pair(wrong, FakeSide(), stages=("forward", "loss", "gradients"))
-    assert {stage.name: stage.verdict for stage in report.stages} == dict.fromkeys(["forward", "truth", "loss", "gradients"], "diverged")
+    assert {stage.name: stage.verdict for stage in report.stages} == dict.fromkeys(
+        ["forward", "truth", "loss", "gradients"], "diverged"
+    )
     assert blamed(report) == {NORM: NAMES[NORM]}
 
 
@@ -337,14 +377,17 @@ def test_a_node_alone() -> None:
     assert report.exit_code == 1
     assert blamed(report) == {HIDDEN: NAMES[HIDDEN]}
     assert {row.name for stage in report.stages for row in stage.rows} == {HIDDEN}
-    assert run_pair(FakeSide(faults={NORM: other_eps}), FakeSide(), node="decoder.layers.0.cross_attention.key").exit_code == 4, (
-        "it has the fault's consequences"
-    )
+    assert (
+        run_pair(FakeSide(faults={NORM: other_eps}), FakeSide(), node="decoder.layers.0.cross_attention.key").exit_code
+        == 4
+    ), "it has the fault's consequences"
     assert run_pair(FakeSide(), FakeSide(after=hiding("logits")), node=QUERY).exit_code == 0, "whatever else is missing"
 
 
 def test_a_node_that_is_nowhere() -> None:
-    with pytest.raises(ParityError, match=r"expected an activation of this model, such as logits; received 'encoder.layers.7.output'"):
+    with pytest.raises(
+        ParityError, match=r"expected an activation of this model, such as logits; received 'encoder.layers.7.output'"
+    ):
         run_pair(FakeSide(), FakeSide(), node="encoder.layers.7.output")
     hidden = FakeSide(after=hiding(QUERY))
     report = run_pair(FakeSide(), hidden, node=QUERY)

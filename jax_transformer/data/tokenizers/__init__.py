@@ -4,15 +4,17 @@ Six kinds are trained here:
 
 | kind | a token is | decode(encode(text)) is |
 |---|---|---|
-| words | a word (with inner apostrophes and hyphens), a number, or one punctuation character | the text up to spaces around punctuation |
+| words | a word (with inner apostrophes and hyphens), a number, or one punctuation character | the text up to spaces
+around punctuation |
 | whitespace | what stands between white space | the text, each run of white space made one space |
 | characters | one code point | the text |
-| bpe | a learned piece of a word, its leading space included (as ▁) | the text, but for U+2581 (▁) itself, which becomes a space |
+| bpe | a learned piece of a word, its leading space included (as ▁) | the text, but for U+2581 (▁) itself, which
+becomes a space |
 | unigram | the same, learned by sentencepiece | the same |
 | spacy | what spaCy's rules of a language split off | the text up to white space, and spaces around punctuation |
 
-The last column is for known tokens, and before lowercasing and normalization. All but spacy are a plain pipeline of Hugging Face
-`tokenizers`, normalise → split → look up → join, whose parts are all in its `tokenizer.json`.
+The last column is for known tokens, and before lowercasing and normalization. All but spacy are a plain pipeline of
+Hugging Face `tokenizers`, normalise → split → look up → join, whose parts are all in its `tokenizer.json`.
 
     tokenizer.py            Tokenizer: what they have in common
     special_tokens.py       the special tokens' ids, and the names that other programs give them

@@ -9,7 +9,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jax_transformer.data.tokenizers.pipelines import Normalization, PipelineBackend, make_pipeline, normalizer_steps, read_pipeline
+from jax_transformer.data.tokenizers.pipelines import (
+    Normalization,
+    PipelineBackend,
+    make_pipeline,
+    normalizer_steps,
+    read_pipeline,
+)
 from jax_transformer.data.tokenizers.special_tokens import (
     ALL_NAMES,
     BARE_NAMES,
@@ -46,31 +52,36 @@ def load_tokenizer(
 ) -> Tokenizer:
     """The tokenizer in a file: every token has the id that the file gives it.
 
-    - tokenizer.json: any pipeline of the library `tokenizers`, but for what it adds around a sentence; or a file of `Tokenizer.to_json`.
+    - tokenizer.json: any pipeline of the library `tokenizers`, but for what it adds around a sentence; or a file of
+      `Tokenizer.to_json`.
     - .model: of sentencepiece, of whatever kind; it encodes as sentencepiece does.
     - .txt: a token a line, and the line's number, from 0, is its id; text is split as `kind` says.
 
-    Special tokens are recognised by common names: <pad> [PAD] <blank>, <unk> [UNK], <bos> <s> <sos> [CLS] <init>, <eos> </s> [SEP], ….
-    Their ids are the file's. With `specials`, one that the file lacks comes after its last token, if `specials` gives it that id; a file
-    without <pad> also goes with `specials` whose pad is unk. No token is ever moved to make room.
+    Special tokens are recognised by common names: <pad> [PAD] <blank>, <unk> [UNK], <bos> <s> <sos> [CLS] <init>, <eos>
+      </s> [SEP], ….
+    Their ids are the file's. With `specials`, one that the file lacks comes after its last token, if `specials` gives
+    it that id; a file without <pad> also goes with `specials` whose pad is unk. No token is ever moved to make room.
 
     Args:
       kind: how a .txt is split (words, whitespace, characters or spacy); the other files say it themselves.
-      specials: the ids that the file is expected to have; where it has others, those are used, with a warning. None: whatever it has.
+      specials: the ids that the file is expected to have; where it has others, those are used, with a warning. None:
+        whatever it has.
       lowercase, normalization: done to the text before what the file itself does.
       language: for the kind spacy.
       tags: special tokens of the file that are used as tags. (It may have more.)
       add_bos, add_eos: whether `encode` puts <bos> before and <eos> after each sentence.
 
     Raises:
-      ValueError: a file that can't be read, is none of the three, or is empty; a line of a .txt that is empty, repeated or isn't one token
-        (told with its number); a tag that is missing, or a special token that is expected or to be added; a kind that a list of tokens says
-        too little for.
+      ValueError: a file that can't be read, is none of the three, or is empty; a line of a .txt that is empty, repeated
+        or isn't one token (told with its number); a tag that is missing, or a special token that is expected or to be
+        added; a kind that a list of tokens says too little for.
     """
     path = Path(path).expanduser()
     tags = check_tags(tags)
     if not path.is_file():
-        raise ValueError(f"{path}: expected a tokenizer.json, a sentencepiece .model, or a .txt of tokens; there is no such file")
+        raise ValueError(
+            f"{path}: expected a tokenizer.json, a sentencepiece .model, or a .txt of tokens; there is no such file"
+        )
     try:
         if path.suffix == ".json":
             backend = _read_json(path, specials, normalization, lowercase)
@@ -80,7 +91,8 @@ def load_tokenizer(
             backend = _read_list(path, kind, specials, normalization, lowercase, language, tags)
         else:
             raise ValueError(
-                f"expected a tokenizer.json, a sentencepiece .model, or a .txt of tokens; received a name ending in {path.suffix!r}"
+                "expected a tokenizer.json, a sentencepiece .model, or a .txt of tokens; received a name ending in "
+                f"{path.suffix!r}"
             )
         tokenizer = Tokenizer(backend, add_bos=add_bos, add_eos=add_eos)
     except ValueError as error:
@@ -88,15 +100,21 @@ def load_tokenizer(
         raise ValueError(message if message.startswith(f"{path}:") else f"{path}: {message}") from None
     missing = [tag for tag in tags if tag not in tokenizer.tags]
     if missing:
-        known = f"one of its special tokens ({', '.join(tokenizer.tags[:10])})" if tokenizer.tags else "none, for it has no such token"
+        known = (
+            f"one of its special tokens ({', '.join(tokenizer.tags[:10])})"
+            if tokenizer.tags
+            else "none, for it has no such token"
+        )
         raise ValueError(
-            f"{path}: expected as a source_tag {known}; received {', '.join(missing)}; add it to the file, or take it out of the config"
+            f"{path}: expected as a source_tag {known}; received {', '.join(missing)}; add it to the file, or take it "
+            "out of the config"
         )
     if specials is not None:
         received = SpecialIds(pad=tokenizer.pad_id, unk=tokenizer.unk_id, bos=tokenizer.bos_id, eos=tokenizer.eos_id)
         if received != specials:
             warnings.warn(
-                f"{path}: expected the special ids {specials.settings()}; received, and used, the file's: {received.settings()}",
+                f"{path}: expected the special ids {specials.settings()}; received, and used, the file's: "
+                f"{received.settings()}",
                 stacklevel=2,
             )
     return tokenizer
@@ -132,8 +150,8 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
 def with_marked_specials(content: dict) -> str:
     """A tokenizer.json whose special tokens are listed as such, and named so that no text is looked up as one.
 
-    A model that looks up any part of a text (Unigram, WordLevel, WordPiece) has the special tokens' names in its vocabulary; with a space
-    before them no text reaches them.
+    A model that looks up any part of a text (Unigram, WordLevel, WordPiece) has the special tokens' names in its
+    vocabulary; with a space before them no text reaches them.
     """
     model = dict(content["model"])
     listed = isinstance(model["vocab"], list)
@@ -142,11 +160,20 @@ def with_marked_specials(content: dict) -> str:
     added = {token["content"]: dict(token) for token in content.get("added_tokens", [])}
     for name in ALL_NAMES:
         if name in ids and name not in added:  # some files don't list them
-            added[name] = {"id": ids[name], "content": name, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+            added[name] = {
+                "id": ids[name],
+                "content": name,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+            }
         if name in added:
             added[name]["special"] = True
     if listed or model.get("type") in ("WordLevel", "WordPiece"):
-        hidden = {name: hidden_name(name) for name, token in added.items() if token["special"] and not name.startswith(" ")}
+        hidden = {
+            name: hidden_name(name) for name, token in added.items() if token["special"] and not name.startswith(" ")
+        }
         if listed:
             model["vocab"] = [[hidden.get(entry, entry), score] for entry, score in model["vocab"]]
         else:
@@ -173,11 +200,18 @@ def _read_model(path: Path, specials: SpecialIds | None, normalization: Normaliz
 
 
 def _read_list(
-    path: Path, kind: str, specials: SpecialIds | None, normalization: Normalization, lowercase: bool, language: str, tags: Sequence[str]
-) -> Backend:  # fmt: skip
+    path: Path,
+    kind: str,
+    specials: SpecialIds | None,
+    normalization: Normalization,
+    lowercase: bool,
+    language: str,
+    tags: Sequence[str],
+) -> Backend:
     if kind not in LISTABLE:
         raise ValueError(
-            f"expected the tokenizer {', '.join(LISTABLE)} with a list of tokens, which says nothing of merges; received {kind!r}"
+            f"expected the tokenizer {', '.join(LISTABLE)} with a list of tokens, which says nothing of merges; "
+            f"received {kind!r}"
         )
     entries = _read_entries(path, kind)
     ids = {entry: index for index, entry in enumerate(entries)}
@@ -219,7 +253,8 @@ def _read_entries(path: Path, kind: str) -> list[str]:
         entry = line.removesuffix("\r")
         if entry in lines:
             raise ValueError(
-                f"{path}:{number}: expected a token that isn't in a line before; received {entry!r} again, of line {lines[entry]}"
+                f"{path}:{number}: expected a token that isn't in a line before; received {entry!r} again, of line "
+                f"{lines[entry]}"
             )
         if not entry or (kind != "characters" and entry.split() != [entry]):
             raise ValueError(f"{path}:{number}: expected one token, without spaces; received {line!r}")
@@ -233,7 +268,8 @@ def _read_entries(path: Path, kind: str) -> list[str]:
 
 
 def _missing_specials(entries: Mapping[str, int], size: int, wanted: SpecialIds | None) -> dict[str, int]:
-    """The wanted special tokens that a vocabulary of this size lacks, by id: those after its last, which `wanted` must give them."""
+    """The wanted special tokens that a vocabulary of this size lacks, by id: those after its last, which `wanted` must
+    give them."""
     if wanted is None:
         return {}
     found = find_specials(entries)
@@ -247,7 +283,8 @@ def _missing_specials(entries: Mapping[str, int], size: int, wanted: SpecialIds 
         names = "; ".join(f"{special} (or {', '.join(NAMES[special][1:])})" for special in missing)
         free = ", ".join(f"{ROLES[special]}_id={index}" for index, special in enumerate(missing, size))
         raise ValueError(
-            f"expected the special tokens {names}; received none of these; add them to the file, or set {free} to have them after its end"
+            f"expected the special tokens {names}; received none of these; add them to the file, or set {free} to "
+            "have them after its end"
         )
     return dict(sorted(asked.items(), key=lambda item: item[1]))
 

@@ -2,15 +2,16 @@
 
 | class | files | source | target |
 |---|---|---|---|
-| MarianTokenizer | vocab.json, source.spm, target.spm, and target_vocab.json where the vocabularies are two | … </s> | … |
+| MarianTokenizer | vocab.json, source.spm, target.spm, and target_vocab.json where the vocabularies are two | … </s> |
+… |
 | M2M100Tokenizer | vocab.json, sentencepiece.bpe.model | [tag] … </s> | [tag] … |
 | NllbTokenizer | tokenizer.json | [tag] … </s> | [tag] … |
 | BartTokenizer, RobertaTokenizer | tokenizer.json, or vocab.json and merges.txt | <s> … </s> | … |
 | T5Tokenizer | tokenizer.json, or spiece.model | … </s> | … |
 | TokenizersBackend, PreTrainedTokenizer | tokenizer.json | what it says | … |
 
-Of a tokenizer.json these classes read the vocabulary, its merges, its character map and its special tokens, and take the rest from their
-own program; so it is here.
+Of a tokenizer.json these classes read the vocabulary, its merges, its character map and its special tokens, and take
+the rest from their own program; so it is here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from jax_transformer.data.tokenizers.given import with_marked_specials
 from jax_transformer.data.tokenizers.piece_lists import PieceListBackend
 from jax_transformer.data.tokenizers.pipelines import PipelineBackend, read_pipeline
 from jax_transformer.data.tokenizers.sentencepiece_model import character_map_of, pieces_of, read_sentencepiece
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, OF_PRETRAINING, UNUSED, find_specials, shown_name, unused_entries
+from jax_transformer.data.tokenizers.special_tokens import (
+    BOS,
+    EOS,
+    OF_PRETRAINING,
+    UNUSED,
+    find_specials,
+    shown_name,
+    unused_entries,
+)
 from jax_transformer.data.tokenizers.tokenizer import Tokenizer
 
 Json = Mapping[str, Any]
@@ -42,23 +51,34 @@ CLASSES = {
     "umt5": "TokenizersBackend",
 }
 """A config.json's model_type → the class of its tokenizer, where none is named."""
-NAMES = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "sep_token": "</s>", "cls_token": "<s>"}
+NAMES = {
+    "unk_token": "<unk>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "pad_token": "<pad>",
+    "sep_token": "</s>",
+    "cls_token": "<s>",
+}
 """What the special tokens are called in all these classes unless a setting says otherwise."""
 FAIRSEQ_LANGUAGES = {
     "m2m100": (
-        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht hu hy id ig ilo is it "
-        "ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw "
+        "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht "
+        "hu hy id ig ilo is it "
+        "ja jv ka kk km kn ko lb lg ln lo lt lv mg mk ml mn mr ms my ne nl no ns oc or pa pl ps pt ro ru sd si sk sl "
+        "so sq sr ss su sv sw "
         "ta th tl tn tr uk ur uz vi wo xh yi yo zh zu"
     ),
     "wmt21": "en ha is ja cs ru zh de",
 }
-"""The languages of M2M-100, and of the models of WMT21, in the order of their ids, which come after those of vocab.json."""
+"""The languages of M2M-100, and of the models of WMT21, in the order of their ids, which come after those of
+vocab.json."""
 
 
 def read_tokenizers(files: Files, config: Json) -> Pair:
     """The tokenizers of source and target.
 
-    Special tokens' names in a text are mere text, and <unk> is shown when decoding; in both transformers does otherwise.
+    Special tokens' names in a text are mere text, and <unk> is shown when decoding; in both transformers does
+    otherwise.
 
     Args:
       files: by name.
@@ -132,7 +152,8 @@ def _m2m_100(files: Files, settings: Json) -> Pair:
 
 
 def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) -> list[str]:
-    """The piece of each id, and `more` after them. Raises ValueError for files that add tokens to those, and for two of one id."""
+    """The piece of each id, and `more` after them. Raises ValueError for files that add tokens to those, and for two of
+    one id."""
     ids: dict[str, int] = _json(files, name)
     ids |= {piece: len(ids) + i for i, piece in enumerate(more)}
     by_id = {index: piece for piece, index in ids.items()}
@@ -149,11 +170,16 @@ def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) 
 
 
 def _named(entries: list[str], file: str, *names: str) -> dict[str, int]:
-    """The special tokens of these names among the entries, and ids without a token. Raises ValueError where a special token is missing."""
+    """The special tokens of these names among the entries, and ids without a token. Raises ValueError where a special
+    token is missing."""
     missing = [name for name in names if name not in entries]
     if missing:
-        raise ValueError(f"{file}: expected the special tokens {', '.join(names)}; received a list without {', '.join(missing)}")
-    return {entry: index for index, entry in enumerate(entries) if entry in names or UNUSED.fullmatch(shown_name(entry))}
+        raise ValueError(
+            f"{file}: expected the special tokens {', '.join(names)}; received a list without {', '.join(missing)}"
+        )
+    return {
+        entry: index for index, entry in enumerate(entries) if entry in names or UNUSED.fullmatch(shown_name(entry))
+    }
 
 
 # --- pipelines of the library tokenizers
@@ -171,7 +197,9 @@ def _t5(files: Files, settings: Json) -> Pair:
         pieces = pieces_of(model)
         sentinels = [f"<extra_id_{i}>" for i in reversed(range(settings.get("extra_ids", 100)))]
         vocabulary = [*([piece.text, piece.score] for piece in pieces), *([name, 0.0] for name in sentinels)]
-        added = [_added(i, piece.text, special=piece.kind == 3) for i, piece in enumerate(pieces) if piece.kind in (3, 4)]
+        added = [
+            _added(i, piece.text, special=piece.kind == 3) for i, piece in enumerate(pieces) if piece.kind in (3, 4)
+        ]
         character_map = character_map_of(model)
         normalizers = [_precompiled(base64.b64encode(character_map).decode("ascii"))] if character_map else []
     content = {
@@ -228,7 +256,9 @@ def _as_it_is(files: Files, settings: Json) -> Pair:
     tokenizer = Tokenizer(backend, add_bos=found.get(BOS) in around, add_eos=found.get(EOS) in around)
     if any(tokenizer.encode([text]) != [whole.encode(text).ids] for text in ("", "a")):
         names = " ".join(str(whole.id_to_token(index)) for index in around)
-        raise ValueError(f"tokenizer.json: expected a post_processor that adds <bos>, <eos> or both; received one that adds {names}")
+        raise ValueError(
+            f"tokenizer.json: expected a post_processor that adds <bos>, <eos> or both; received one that adds {names}"
+        )
     return _both(tokenizer)
 
 
@@ -238,7 +268,10 @@ def _pipeline(content: Json, added: list[dict[str, Any]], vocabulary: Any, setti
     Of the latter it leaves out what has no row in the embedding, as <mask> has none in facebook/bart-large-cnn's.
     """
     ids = vocabulary if isinstance(vocabulary, dict) else {entry: index for index, entry in enumerate(vocabulary)}
-    more = [_added(int(index), _content(token), **_flags(token)) for index, token in settings.get("added_tokens_decoder", {}).items()]
+    more = [
+        _added(int(index), _content(token), **_flags(token))
+        for index, token in settings.get("added_tokens_decoder", {}).items()
+    ]
     listed = {token["content"]: token for token in [*added, *more]}
     of_pretraining = {entry for entry in {*ids, *listed} if OF_PRETRAINING.fullmatch(entry)}
     extra = [*(settings.get("extra_special_tokens") or []), *(settings.get("additional_special_tokens") or [])]
@@ -264,9 +297,15 @@ def _pipeline(content: Json, added: list[dict[str, Any]], vocabulary: Any, setti
 
 def _bpe(vocabulary: Json, merges: list[Any], **options: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {
-        "type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False,
-        "byte_fallback": False, "ignore_merges": False,
-    }  # fmt: skip
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    }
     return usual | options | {"vocab": vocabulary, "merges": merges}
 
 

@@ -1,4 +1,5 @@
-"""A sentencepiece .model whose pieces have the ids of a list beside it, as Marian's and M2M-100's have in transformers."""
+"""A sentencepiece .model whose pieces have the ids of a list beside it, as Marian's and M2M-100's have in
+transformers."""
 
 from __future__ import annotations
 
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
 
 
 class PieceListBackend:
-    """A sentencepiece model and a list of pieces, as a Backend. The list may have pieces that the model doesn't have, and lack some.
+    """A sentencepiece model and a list of pieces, as a Backend. The list may have pieces that the model doesn't have,
+    and lack some.
 
-    Where texts may begin with a code such as >>deu<<, that is taken off and looked up in the list, in which it is a tag.
+    Where texts may begin with a code such as >>deu<<, that is taken off and looked up in the list, in which it is a
+    tag.
     """
 
     FORMAT = "jax-transformer piece list 1"
@@ -51,8 +54,9 @@ class PieceListBackend:
         codes, texts = zip(*(self._divided(sentence) for sentence in sentences), strict=True) if sentences else ((), ())
         split = self._processor.encode(list(texts), out_type=str, num_threads=1)
         return [
-            [*code, *(self._ids.get(piece, self._unk_id) for piece in pieces)] for code, pieces in zip(codes, split, strict=True)
-        ]  # fmt: skip
+            [*code, *(self._ids.get(piece, self._unk_id) for piece in pieces)]
+            for code, pieces in zip(codes, split, strict=True)
+        ]
 
     def _divided(self, sentence: str) -> tuple[list[int], str]:
         """The id of the code that a sentence begins with, if any, and the rest."""
@@ -78,21 +82,32 @@ class PieceListBackend:
         return PieceListBackend(self._model, entries, specials, takes_codes=self._takes_codes)
 
     def segmenter(self) -> Segmenter:
-        raise ValueError("subword sampling: expected a bpe or unigram tokenizer; received a sentencepiece model with a list of pieces")
+        raise ValueError(
+            "subword sampling: expected a bpe or unigram tokenizer; received a sentencepiece model with a list of "
+            "pieces"
+        )
 
     def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
         content = {
-            "format": self.FORMAT, "takes_codes": self._takes_codes, "add_bos": bos is not None, "add_eos": eos is not None,
-            "specials": self._specials, "entries": self._entries, "model": base64.b64encode(self._model).decode("ascii"),
-        }  # fmt: skip
+            "format": self.FORMAT,
+            "takes_codes": self._takes_codes,
+            "add_bos": bos is not None,
+            "add_eos": eos is not None,
+            "specials": self._specials,
+            "entries": self._entries,
+            "model": base64.b64encode(self._model).decode("ascii"),
+        }
         return json.dumps(content, ensure_ascii=False, indent=1)
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> tuple[PieceListBackend, bool, bool]:
-        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts missing."""
+        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts
+        missing."""
         try:
             model = base64.b64decode(content["model"], validate=True)
             backend = cls(model, content["entries"], content["specials"], takes_codes=content["takes_codes"])
             return backend, bool(content["add_bos"]), bool(content["add_eos"])
         except KeyError as error:
-            raise ValueError(f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}") from None
+            raise ValueError(
+                f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"
+            ) from None

@@ -6,7 +6,15 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials, hidden_name, unknown_token, unused_entries
+from jax_transformer.data.tokenizers.special_tokens import (
+    BOS,
+    EOS,
+    UNK,
+    find_specials,
+    hidden_name,
+    unknown_token,
+    unused_entries,
+)
 
 if TYPE_CHECKING:
     import tokenizers  # elsewhere imported where it is used, so that importing this module costs little
@@ -17,10 +25,11 @@ Normalization = Literal["none", "nfc", "nfkc"]
 
 WORD = r"\w+(?:[-'’]\w+|(?<=\d)[.,]\d+)*|[^\w\s]"
 SPACE_MARK = "▁"
-# A piece of BPE never mixes letters, digits and other characters, nor runs over a space: "dog." and "dog" share their pieces.
+# A piece of BPE never mixes letters, digits and other characters, nor runs over a space: "dog." and "dog" share their
+# pieces.
 PIECE = r"▁?(?:[\p{L}\p{M}]+(?:['’][\p{L}\p{M}]+)*|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"
-# Of unigram neither, and it takes apostrophes for other characters: so no piece fits across two of these, and a whole sentence has the same
-# best segmentation, which is what sentencepiece looks for.
+# Of unigram neither, and it takes apostrophes for other characters: so no piece fits across two of these, and a whole
+# sentence has the same best segmentation, which is what sentencepiece looks for.
 RUN = r"▁?(?:[\p{L}\p{M}]+|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"
 
 
@@ -28,7 +37,9 @@ class PipelineBackend:
     """A `tokenizers.Tokenizer`, as a Backend."""
 
     def __init__(self, pipeline: tokenizers.Tokenizer) -> None:
-        pipeline.encode_special_tokens = True  # "<eos>" in a user's sentence is text; the file format has no place for this flag
+        pipeline.encode_special_tokens = (
+            True  # "<eos>" in a user's sentence is text; the file format has no place for this flag
+        )
         pipeline.no_padding()
         pipeline.no_truncation()
         self._pipeline = pipeline
@@ -100,13 +111,16 @@ class PipelineBackend:
 
 
 def read_pipeline(text: str) -> tuple[PipelineBackend, bool, bool]:
-    """The backend in the text of a tokenizer.json, and whether it adds <bos> and <eos>. Raises ValueError for any other text."""
+    """The backend in the text of a tokenizer.json, and whether it adds <bos> and <eos>. Raises ValueError for any other
+    text."""
     from tokenizers import Tokenizer
 
     try:
         pipeline = Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exception for every malformed file
-        raise ValueError(f"tokenizer: expected the text of a tokenizer.json; received {text[:40]!r} ({error})") from None
+        raise ValueError(
+            f"tokenizer: expected the text of a tokenizer.json; received {text[:40]!r} ({error})"
+        ) from None
     backend = PipelineBackend(pipeline)
     found = find_specials(backend.specials)
     around = pipeline.encode("").ids if pipeline.post_processor is not None else []
@@ -135,7 +149,8 @@ def make_pipeline(kind: str, normalization: Normalization, lowercase: bool) -> t
         join = [decoders.Fuse()]
     else:
         model = models.BPE(unk_token=UNK) if kind == "bpe" else models.Unigram([(UNK, 0.0)], 0, False)
-        # A space before the sentence makes its first word the same token as elsewhere; decoding takes one space away again.
+        # A space before the sentence makes its first word the same token as elsewhere; decoding takes one space away
+        # again.
         steps += [normalizers.Prepend(SPACE_MARK), normalizers.Replace(" ", SPACE_MARK)]
         split = pre_tokenizers.Split(Regex(PIECE if kind == "bpe" else RUN), "isolated")
         join = [decoders.Fuse(), decoders.Replace(SPACE_MARK, " "), decoders.Strip(" ", 1, 0)]

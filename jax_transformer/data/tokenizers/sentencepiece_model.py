@@ -49,7 +49,9 @@ class SentencePieceBackend:
         return self._specials
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        return self._processor.encode([self._normalizer.normalize_str(sentence) for sentence in sentences], num_threads=1)
+        return self._processor.encode(
+            [self._normalizer.normalize_str(sentence) for sentence in sentences], num_threads=1
+        )
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
         return [self._decoded(sequence) for sequence in sequences]
@@ -58,7 +60,9 @@ class SentencePieceBackend:
         return self._processor.id_to_piece(index)
 
     def filled(self, size: int) -> SentencePieceBackend:
-        return SentencePieceBackend(self._model, self._extra | unused_entries(range(self.size, size)), self._normalization, self._lowercase)
+        return SentencePieceBackend(
+            self._model, self._extra | unused_entries(range(self.size, size)), self._normalization, self._lowercase
+        )
 
     def segmenter(self) -> Segmenter:
         from jax_transformer.data.tokenizers.subword_sampling import sentencepiece_segmenter
@@ -67,20 +71,28 @@ class SentencePieceBackend:
 
     def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
         content = {
-            "format": self.FORMAT, "normalization": self._normalization, "lowercase": self._lowercase, "add_bos": bos is not None,
-            "add_eos": eos is not None, "extra": self._extra, "model": base64.b64encode(self._model).decode("ascii"),
-        }  # fmt: skip
+            "format": self.FORMAT,
+            "normalization": self._normalization,
+            "lowercase": self._lowercase,
+            "add_bos": bos is not None,
+            "add_eos": eos is not None,
+            "extra": self._extra,
+            "model": base64.b64encode(self._model).decode("ascii"),
+        }
         return json.dumps(content, ensure_ascii=False, indent=1)
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> tuple[SentencePieceBackend, bool, bool]:
-        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts missing."""
+        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts
+        missing."""
         try:
             model = base64.b64decode(content["model"], validate=True)
             backend = cls(model, content["extra"], content["normalization"], content["lowercase"])
             return backend, bool(content["add_bos"]), bool(content["add_eos"])
         except KeyError as error:
-            raise ValueError(f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}") from None
+            raise ValueError(
+                f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"
+            ) from None
 
     def _decoded(self, sequence: list[int]) -> str:
         if self._unk_id not in sequence:
@@ -97,7 +109,9 @@ def read_sentencepiece(model: bytes) -> Any:
         processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         len(processor)
     except Exception as error:  # its bindings raise several classes
-        raise ValueError(f"expected a sentencepiece model; received {len(model)} bytes of something else ({error})") from None
+        raise ValueError(
+            f"expected a sentencepiece model; received {len(model)} bytes of something else ({error})"
+        ) from None
     return processor
 
 
@@ -124,7 +138,8 @@ def pieces_of(model: bytes) -> list[Piece]:
 
 
 def character_map_of(model: bytes) -> bytes:
-    """How a .model file normalises characters, compiled (ModelProto.normalizer_spec.precompiled_charsmap); empty if it doesn't."""
+    """How a .model file normalises characters, compiled (ModelProto.normalizer_spec.precompiled_charsmap); empty if it
+    doesn't."""
     normalizer = next((value for number, value in _fields(model) if number == 3 and isinstance(value, bytes)), b"")
     return next((value for number, value in _fields(normalizer) if number == 2 and isinstance(value, bytes)), b"")
 
@@ -133,7 +148,11 @@ def model_kind(model: bytes) -> str:
     """unigram, bpe, word or char: what the .model file says of itself (ModelProto.trainer_spec.model_type)."""
     trainer = next((value for number, value in _fields(model) if number == 2 and isinstance(value, bytes)), b"")
     kind = next((value for number, value in _fields(trainer) if number == 3), 1)
-    return {1: "unigram", 2: "bpe", 3: "word", 4: "char"}.get(kind, str(kind)) if isinstance(kind, int) else "of another kind"
+    return (
+        {1: "unigram", 2: "bpe", 3: "word", 4: "char"}.get(kind, str(kind))
+        if isinstance(kind, int)
+        else "of another kind"
+    )
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -26,7 +26,8 @@ class SpacyRules:
     """How `spacy.blank(language)` splits text, after normalization."""
 
     def __init__(self, language: str, normalization: Normalization, lowercase: bool, trained_with: str = "") -> None:
-        """Rules to be loaded later. `trained_with`: the version of spaCy that the vocabulary was made with; "" for this one.
+        """Rules to be loaded later. `trained_with`: the version of spaCy that the vocabulary was made with; "" for this
+        one.
 
         Raises:
           ValueError: an unknown normalization.
@@ -54,14 +55,16 @@ class SpacyRules:
     def _load(self) -> None:
         if not self.language:
             raise ValueError(
-                "language: expected a code such as 'en' for the kind 'spacy'; received ''; set source_language and target_language"
+                "language: expected a code such as 'en' for the kind 'spacy'; received ''; set source_language and "
+                "target_language"
             )
         self._tokenizer, version = _load_spacy(self.language)
         self._trained_with = self._trained_with or version
         wanted = _minor(self._trained_with)
         if wanted != _minor(version):
             warnings.warn(
-                f"tokenizer: expected spaCy {wanted}, with which this vocabulary was made; received {version}, which may split some text "
+                f"tokenizer: expected spaCy {wanted}, with which this vocabulary was made; received {version}, which "
+                "may split some text "
                 f"otherwise; for the same splitting, pip install 'spacy=={wanted}.*'",
                 stacklevel=4,
             )
@@ -74,7 +77,8 @@ def _load_spacy(language: str) -> tuple[Any, str]:
         import spacy
     except ImportError:
         raise ImportError(
-            "tokenizer: expected spaCy for the kind 'spacy'; it isn't installed; run: pip install 'jax-transformer[spacy]'"
+            "tokenizer: expected spaCy for the kind 'spacy'; it isn't installed; run: pip install "
+            "'jax-transformer[spacy]'"
         ) from None
     try:
         return spacy.blank(language).tokenizer, spacy.__version__
@@ -136,13 +140,18 @@ class SpacyBackend:
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> tuple[SpacyBackend, bool, bool]:
-        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts missing."""
+        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts
+        missing."""
         try:
-            rules = SpacyRules(content["language"], content["normalization"], content["lowercase"], content["spacy_version"])
+            rules = SpacyRules(
+                content["language"], content["normalization"], content["lowercase"], content["spacy_version"]
+            )
             backend = cls(rules, content["vocabulary"], content["specials"])
             added = bool(content["add_bos"]), bool(content["add_eos"])
         except KeyError as error:
-            raise ValueError(f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}") from None
+            raise ValueError(
+                f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"
+            ) from None
         names = find_specials(backend.specials)
         outside = [name for name in (UNK, BOS, EOS) if not 0 <= names.get(name, 0) < backend.size]
         if outside:

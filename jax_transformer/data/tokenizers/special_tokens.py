@@ -21,7 +21,8 @@ ALL_NAMES = tuple(name for names in NAMES.values() for name in names)
 NO_TOKEN = -1
 """In place of the id of a special token that a vocabulary lacks."""
 OF_PRETRAINING = re.compile(r"<mask>|\[MASK\]|<extra_id_\d+>")
-"""Names of special tokens that stand for what a model was trained to fill in: decoding leaves them out, but they are no tags."""
+"""Names of special tokens that stand for what a model was trained to fill in: decoding leaves them out, but they are no
+tags."""
 UNUSED = re.compile(r"<unused_\d+>")
 """Names of ids without a token: the rows that an embedding has beyond its vocabulary."""
 
@@ -38,7 +39,9 @@ class SpecialIds:
     def __post_init__(self) -> None:
         roles = asdict(self)
         if min(roles.values()) < 0 or len(set(roles.values())) < (3 if self.pad == self.unk else 4):
-            raise ValueError(f"special ids: expected four different ids, 0 or more (only pad may equal unk); received {roles}")
+            raise ValueError(
+                f"special ids: expected four different ids, 0 or more (only pad may equal unk); received {roles}"
+            )
 
     def names(self) -> dict[str, int]:
         """Each special token's text with its id, by id."""
@@ -68,7 +71,8 @@ def unused_entries(ids: Iterable[int]) -> dict[str, int]:
 
 
 def find_specials(ids: Mapping[str, int]) -> dict[str, int]:
-    """Our names of those special tokens that `ids`, a vocabulary's entries or some of them, has under one of their NAMES."""
+    """Our names of those special tokens that `ids`, a vocabulary's entries or some of them, has under one of their
+    NAMES."""
     shown = {shown_name(entry): index for entry, index in ids.items()}
     return {
         special: next(shown[name] for name in names if name in shown)
@@ -86,5 +90,7 @@ def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
     """The distinct tags. Raises ValueError for one that is empty, has spaces or is a special token's name."""
     for tag in tags:
         if tag.split() != [tag] or tag in ALL_NAMES:
-            raise ValueError(f"tags: expected one token without spaces, and no special token's name, such as <2de>; received {tag!r}")
+            raise ValueError(
+                f"tags: expected one token without spaces, and no special token's name, such as <2de>; received {tag!r}"
+            )
     return tuple(dict.fromkeys(tags))

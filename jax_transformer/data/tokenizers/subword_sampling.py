@@ -1,7 +1,9 @@
 """Random segmentations of words into subwords, as a pure function of the text and a seed.
 
-Each distinct word is segmented as often as it occurs, all its occurrences at once: they go down a tree of choices together, and part where
-the drawn numbers differ. So what takes time is the number of different words and segmentations, not the length of the text.
+Each distinct word is segmented as often as it occurs, all its occurrences at once: they go down a tree of choices
+  together, and part where
+the drawn numbers differ. So what takes time is the number of different words and segmentations, not the length of the
+text.
 """
 
 from __future__ import annotations
@@ -63,8 +65,11 @@ class Segmenter(Protocol):
         """`count` independent segmentations of a word, each with how often it was drawn."""
 
 
-def sample_segmentations(segmenter: Segmenter, sentences: Sequence[str], seed: int | tuple[int, ...], strength: float) -> list[list[int]]:
-    """The ids of each sentence, in segmentations drawn for each word on its own. Raises ValueError for a strength out of range."""
+def sample_segmentations(
+    segmenter: Segmenter, sentences: Sequence[str], seed: int | tuple[int, ...], strength: float
+) -> list[list[int]]:
+    """The ids of each sentence, in segmentations drawn for each word on its own. Raises ValueError for a strength out
+    of range."""
     segmenter.check(strength)
     draws = Draws(seed)
     split = [segmenter.words(sentence) for sentence in sentences]
@@ -77,7 +82,8 @@ def sample_segmentations(segmenter: Segmenter, sentences: Sequence[str], seed: i
 
 
 class BpeDropout:
-    """Merges from the most to the least urgent, each candidate left out at each step with some probability (Provilkov et al., 2020)."""
+    """Merges from the most to the least urgent, each candidate left out at each step with some probability (Provilkov
+    et al., 2020)."""
 
     def __init__(
         self,
@@ -85,13 +91,16 @@ class BpeDropout:
         symbols: Callable[[str], Segmentation],
         merge: Callable[[int, int], tuple[float, int] | None],
     ) -> None:
-        """`symbols`: a word's characters as ids. `merge`: the rank of a pair, the least is first, and what it becomes; None if never."""
+        """`symbols`: a word's characters as ids. `merge`: the rank of a pair, the least is first, and what it becomes;
+        None if never."""
         self.words = words
         self._symbols, self._merge = symbols, merge
 
     def check(self, strength: float) -> None:
         if not 0.0 <= strength <= 1.0:
-            raise ValueError(f"subword sampling: expected a probability of dropping a merge, in [0, 1]; received {strength}")
+            raise ValueError(
+                f"subword sampling: expected a probability of dropping a merge, in [0, 1]; received {strength}"
+            )
 
     def draw(self, word: str, count: int, draws: Draws, strength: float) -> Mapping[Segmentation, int]:
         level = {self._symbols(word): count}
@@ -137,7 +146,10 @@ class UnigramSampling:
     """Draws from the distribution of all segmentations, P(x)^strength up to a factor (Kudo, 2018)."""
 
     def __init__(
-        self, words: Callable[[str], list[str]], scores: Mapping[str, tuple[int, float]], unknown: Callable[[str], Segmentation]
+        self,
+        words: Callable[[str], list[str]],
+        scores: Mapping[str, tuple[int, float]],
+        unknown: Callable[[str], Segmentation],
     ) -> None:
         """`scores`: each piece's id and log-probability. `unknown`: the ids of a run of unknown characters."""
         self.words = words
@@ -151,7 +163,9 @@ class UnigramSampling:
 
     def draw(self, word: str, count: int, draws: Draws, strength: float) -> Mapping[Segmentation, int]:
         choices = self._choices(word, strength)
-        open_at: list[dict[Segmentation, int]] = [{} for _ in range(len(word) + 1)]  # what is drawn from here to the end
+        open_at: list[dict[Segmentation, int]] = [
+            {} for _ in range(len(word) + 1)
+        ]  # what is drawn from here to the end
         open_at[len(word)] = {(): count}
         for end in range(len(word), 0, -1):
             begins, ids, shares = choices[end]
@@ -164,7 +178,8 @@ class UnigramSampling:
         return {self._resolved(word, pieces): times for pieces, times in open_at[0].items()}
 
     def _choices(self, word: str, strength: float) -> list[tuple[list[int], list[int], list[float]]]:
-        """For each end of a piece the begins, the ids, and how the probabilities of the pieces so far add up, without the last."""
+        """For each end of a piece the begins, the ids, and how the probabilities of the pieces so far add up, without
+        the last."""
         length = len(word)
         edges: list[list[tuple[int, int, float]]] = [[] for _ in range(length + 1)]
         for begin in range(length):
@@ -210,12 +225,16 @@ class UnigramSampling:
 
 
 def pipeline_segmenter(pipeline: Any) -> Segmenter:
-    """For a `tokenizers.Tokenizer` with a BPE or Unigram model. Raises ValueError for one that can't be sampled from."""
+    """For a `tokenizers.Tokenizer` with a BPE or Unigram model. Raises ValueError for one that can't be sampled
+    from."""
     model = json.loads(pipeline.to_str())["model"]
     kind = model["type"]
     added = [token.content for token in pipeline.get_added_tokens_decoder().values() if not token.special]
     if added:
-        raise ValueError(f"subword sampling: expected a tokenizer without added tokens but special ones; received {', '.join(added[:10])}")
+        raise ValueError(
+            "subword sampling: expected a tokenizer without added tokens but special ones; received "
+            f"{', '.join(added[:10])}"
+        )
 
     def words(sentence: str) -> list[str]:
         return split_words(sentence, pipeline)
@@ -224,35 +243,53 @@ def pipeline_segmenter(pipeline: Any) -> Segmenter:
         return tuple(token.id for token in pipeline.model.tokenize(text))
 
     if kind == "Unigram":
-        scores = {piece: (index, score) for index, (piece, score) in enumerate(model["vocab"]) if index != model["unk_id"]}
+        scores = {
+            piece: (index, score) for index, (piece, score) in enumerate(model["vocab"]) if index != model["unk_id"]
+        }
         return UnigramSampling(words, scores, looked_up)
     marks = [name for name in ("continuing_subword_prefix", "end_of_word_suffix") if model.get(name)]
     if kind != "BPE" or marks:
         received = f"BPE with {', '.join(marks)}" if marks else kind
-        raise ValueError(f"subword sampling: expected a bpe or unigram tokenizer; received one with the model {received}")
+        raise ValueError(
+            f"subword sampling: expected a bpe or unigram tokenizer; received one with the model {received}"
+        )
     vocab: dict[str, int] = model["vocab"]
     ranks = {
         (vocab[left], vocab[right]): (float(rank), vocab[left + right])
-        for rank, (left, right) in enumerate(pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"])
+        for rank, (left, right) in enumerate(
+            pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]
+        )
     }
 
     def symbols(word: str) -> Segmentation:
         known = [vocab.get(character) for character in word]
-        return tuple(chain.from_iterable(looked_up(c) if index is None else (index,) for c, index in zip(word, known, strict=True)))
+        return tuple(
+            chain.from_iterable(
+                looked_up(c) if index is None else (index,) for c, index in zip(word, known, strict=True)
+            )
+        )
 
     return BpeDropout(words, symbols, lambda left, right: ranks.get((left, right)))
 
 
 def sentencepiece_segmenter(processor: Any, normalizer: Any, kind: str) -> Segmenter:
-    """For a `sentencepiece.SentencePieceProcessor` of a kind. Raises ValueError for one that isn't of subwords, or joins words."""
+    """For a `sentencepiece.SentencePieceProcessor` of a kind. Raises ValueError for one that isn't of subwords, or
+    joins words."""
     if kind not in ("unigram", "bpe"):
-        raise ValueError(f"subword sampling: expected a bpe or unigram tokenizer; received a sentencepiece model of the kind {kind}")
+        raise ValueError(
+            f"subword sampling: expected a bpe or unigram tokenizer; received a sentencepiece model of the kind {kind}"
+        )
     pieces = [processor.id_to_piece(index) for index in range(len(processor))]
     tests = (processor.is_control, processor.is_unknown, processor.is_unused, processor.is_byte)
-    scores = {piece: (i, processor.get_score(i)) for i, piece in enumerate(pieces) if not any(test(i) for test in tests)}
+    scores = {
+        piece: (i, processor.get_score(i)) for i, piece in enumerate(pieces) if not any(test(i) for test in tests)
+    }
     joining = next((piece for piece in scores if SPACE_MARK in piece.lstrip(SPACE_MARK)), None)
     if joining is not None:
-        raise ValueError(f"subword sampling: expected a sentencepiece model whose pieces stay within words; received one with {joining!r}")
+        raise ValueError(
+            "subword sampling: expected a sentencepiece model whose pieces stay within words; received one with "
+            f"{joining!r}"
+        )
     has_bytes = any(processor.is_byte(index) for index in range(len(processor)))
 
     def words(sentence: str) -> list[str]:
@@ -269,7 +306,9 @@ def sentencepiece_segmenter(processor: Any, normalizer: Any, kind: str) -> Segme
 
     def symbols(word: str) -> Segmentation:
         runs = groupby(word, key=scores.__contains__)
-        return tuple(chain.from_iterable((scores[c][0] for c in run) if known else unknown("".join(run)) for known, run in runs))
+        return tuple(
+            chain.from_iterable((scores[c][0] for c in run) if known else unknown("".join(run)) for known, run in runs)
+        )
 
     def merge(left: int, right: int) -> tuple[float, int] | None:
         found = scores.get(pieces[left] + pieces[right])

@@ -62,8 +62,8 @@ class Backend(Protocol):
 class Tokenizer:
     """Text to ids and back; made by `train_tokenizer`, `load_tokenizer` or `from_json`, never changed afterwards.
 
-    Of a special token that a given vocabulary lacks, the id is -1; without <pad>, pad_id is unk_id. A vocabulary without <unk> encodes
-    known tokens only.
+    Of a special token that a given vocabulary lacks, the id is -1; without <pad>, pad_id is unk_id. A vocabulary
+    without <unk> encodes known tokens only.
     """
 
     def __init__(self, backend: Backend, *, add_bos: bool, add_eos: bool) -> None:
@@ -73,7 +73,8 @@ class Tokenizer:
         if lacking:
             known = ", ".join(found)
             raise ValueError(
-                f"tokenizer: expected {' and '.join(lacking)}, to add to sentences; received only {known or 'no special token'}"
+                f"tokenizer: expected {' and '.join(lacking)}, to add to sentences; received only "
+                f"{known or 'no special token'}"
             )
         self._backend = backend
         self._add_bos, self._add_eos = add_bos, add_eos
@@ -97,8 +98,8 @@ class Tokenizer:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What `encode` can put before a sentence, by id: of a given vocabulary every special token that has no other role, but for those
-        that models fill in, such as <mask> and <extra_id_0>."""
+        """What `encode` can put before a sentence, by id: of a given vocabulary every special token that has no other
+        role, but for those that models fill in, such as <mask> and <extra_id_0>."""
         return tuple(self._tag_ids)
 
     @property
@@ -115,19 +116,24 @@ class Tokenizer:
         """The ids of each sentence, with <bos> and <eos> where this tokenizer adds them; unknown tokens are unk_id.
 
         Args:
-          tag: one of `tags`, whose id is put before each sentence, after <bos>; "" for none. In a sentence its text is mere text.
+          tag: one of `tags`, whose id is put before each sentence, after <bos>; "" for none. In a sentence its text is
+            mere text.
 
         Raises:
           ValueError: a tag that this vocabulary doesn't have; a token that it doesn't have, if it has no <unk> either.
         """
         return self._surrounded(self._backend.encode(sentences), tag)
 
-    def sample_encode(self, sentences: Sequence[str], *, seed: int | tuple[int, ...], strength: float, tag: str = "") -> list[list[int]]:
-        """As `encode`, in a segmentation drawn at random for each word: a function of the arguments and the vocabulary alone.
+    def sample_encode(
+        self, sentences: Sequence[str], *, seed: int | tuple[int, ...], strength: float, tag: str = ""
+    ) -> list[list[int]]:
+        """As `encode`, in a segmentation drawn at random for each word: a function of the arguments and the vocabulary
+        alone.
 
-        A bpe draws by BPE-dropout (Provilkov et al., 2020): at each step each possible merge is left out with probability `strength`. A
-        unigram draws a segmentation x of a word with a probability proportional to P(x)^strength (Kudo, 2018), so that a larger strength
-        stays closer to the best one. Strength 0 gives what `encode` gives, with both.
+        A bpe draws by BPE-dropout (Provilkov et al., 2020): at each step each possible merge is left out with
+        probability `strength`. A unigram draws a segmentation x of a word with a probability proportional to
+        P(x)^strength (Kudo, 2018), so that a larger strength stays closer to the best one. Strength 0 gives what
+        `encode` gives, with both.
 
         Args:
           seed: one or more integers, 0 or more.
@@ -144,10 +150,11 @@ class Tokenizer:
         return self._surrounded(sample_segmentations(self._segmenter, sentences, seed, strength), tag)
 
     def decode(self, ids: Iterable[Ids]) -> list[str]:
-        """The text of each sequence, to its end, without tags, <pad>, <bos> and <eos>, wherever they stand; unknown tokens read "<unk>",
-        and so do ids without a token (see `filled`).
+        """The text of each sequence, to its end, without tags, <pad>, <bos> and <eos>, wherever they stand; unknown
+        tokens read "<unk>", and so do ids without a token (see `filled`).
 
-        Where pad_id equals unk_id, a run of it at the end of a sequence is padding, and elsewhere it is an unknown token.
+        Where pad_id equals unk_id, a run of it at the end of a sequence is padding, and elsewhere it is an unknown
+        token.
 
         Raises:
           ValueError: an id outside the vocabulary.
@@ -173,7 +180,8 @@ class Tokenizer:
         return Tokenizer(self._backend, add_bos=bos, add_eos=eos)
 
     def filled(self, size: int) -> Tokenizer:
-        """The same with ids without a token after its own, for a model whose embedding has `size` rows: no text gives them.
+        """The same with ids without a token after its own, for a model whose embedding has `size` rows: no text gives
+        them.
 
         Raises:
           ValueError: fewer rows than tokens; a vocabulary without <unk>, which such ids are decoded as.
@@ -181,10 +189,13 @@ class Tokenizer:
         if size == self.vocab_size:
             return self
         if size < self.vocab_size:
-            raise ValueError(f"tokenizer: expected at most {size} tokens, the rows of the embedding; received {self.vocab_size}")
+            raise ValueError(
+                f"tokenizer: expected at most {size} tokens, the rows of the embedding; received {self.vocab_size}"
+            )
         if self.unk_id == NO_TOKEN:
             raise ValueError(
-                f"tokenizer: expected {size} tokens, or <unk> for those that are missing; received {self.vocab_size} without it"
+                f"tokenizer: expected {size} tokens, or <unk> for those that are missing; received {self.vocab_size} "
+                "without it"
             )
         return Tokenizer(self._backend.filled(size), add_bos=self._add_bos, add_eos=self._add_eos)
 
@@ -192,7 +203,8 @@ class Tokenizer:
         """The text of a file that `from_json` reads.
 
         But for the kind spacy and a given sentencepiece model, it is a standard `tokenizer.json`, readable by
-        `tokenizers.Tokenizer.from_file`. One thing is beyond the format: another reader takes "<eos>" in a sentence for the special token
+        `tokenizers.Tokenizer.from_file`. One thing is beyond the format: another reader takes "<eos>" in a sentence for
+          the special token
         unless it sets `encode_special_tokens`, as is done here.
         """
         names = {index: entry for entry, index in self._backend.specials.items()}
@@ -211,7 +223,8 @@ class Tokenizer:
         if tag and tag not in self._tag_ids:
             known = ", ".join(self.tags)
             raise ValueError(
-                f"source tag: expected {f'one of {known}' if known else 'none, for this vocabulary has no tags'}; received {tag!r}"
+                f"source tag: expected {f'one of {known}' if known else 'none, for this vocabulary has no tags'}; "
+                f"received {tag!r}"
             )
         before = [self.bos_id] * self._add_bos + ([self._tag_ids[tag]] if tag else [])
         after = [self.eos_id] * self._add_eos
@@ -228,7 +241,9 @@ class Tokenizer:
         ids = [int(token) for token in sequence]
         if ids and not 0 <= min(ids) <= max(ids) < self.vocab_size:
             outside = next(token for token in ids if not 0 <= token < self.vocab_size)
-            raise ValueError(f"token ids: expected 0 to {self.vocab_size - 1} (the vocabulary's size less one); received {outside}")
+            raise ValueError(
+                f"token ids: expected 0 to {self.vocab_size - 1} (the vocabulary's size less one); received {outside}"
+            )
         return ids
 
 
@@ -253,6 +268,7 @@ def read_backend(text: str) -> tuple[Backend, bool, bool]:
             return read
     formats = ", ".join(repr(own.FORMAT) for own in backends)
     raise ValueError(
-        f"tokenizer: expected a tokenizer.json, or one of the formats {formats}; received the format {content['format']!r}; upgrade "
+        f"tokenizer: expected a tokenizer.json, or one of the formats {formats}; received the format "
+        f"{content['format']!r}; upgrade "
         "jax-transformer"
     )

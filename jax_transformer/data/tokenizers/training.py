@@ -23,9 +23,11 @@ REPEATS = 1000
 MOST_WORDS = {"bpe": 1_000_000, "unigram": 250_000}
 """Different words that are learned from; sentencepiece is much the slower."""
 MOST_CHARACTERS = 40_000_000
-"""Characters that unigram is learned from, those of repeated words included: sentencepiece's memory grows with them, not with the words."""
+"""Characters that unigram is learned from, those of repeated words included: sentencepiece's memory grows with them,
+not with the words."""
 SENTENCEPIECE_RESERVED = frozenset("\t\n\r\0\x1f▅")
-"""Characters that sentencepiece's trainer has other uses for; pieces of just one of them are added to what it learned."""
+"""Characters that sentencepiece's trainer has other uses for; pieces of just one of them are added to what it
+learned."""
 
 
 def train_tokenizer(
@@ -44,22 +46,22 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Learns a vocabulary from `sentences`; the same sentences give the same tokenizer, byte for byte.
 
-    The specials have their ids; the tags and then the other tokens, by frequency in `sentences`, then by code point, fill the ids that are
-    left. `sentences` is gone through once, and none of it is kept but counts of words.
+    The specials have their ids; the tags and then the other tokens, by frequency in `sentences`, then by code point,
+    fill the ids that are left. `sentences` is gone through once, and none of it is kept but counts of words.
 
     Args:
-      vocab_size: most entries, specials and tags included; 0 means no limit, which bpe and unigram can't do without. The rarest tokens
-        give way.
-      min_frequency: tokens seen less often are left out; for bpe, pairs of pieces seen less often aren't merged, and for unigram, pieces
-        used less often in `sentences` are left out, while every character of `sentences` is kept.
+      vocab_size: most entries, specials and tags included; 0 means no limit, which bpe and unigram can't do without.
+        The rarest tokens give way.
+      min_frequency: tokens seen less often are left out; for bpe, pairs of pieces seen less often aren't merged, and
+        for unigram, pieces used less often in `sentences` are left out, while every character of `sentences` is kept.
       lowercase, normalization: done to all text first, normalization before lowercasing.
       language: its code, such as en; what spacy has its rules by, without use for the others.
       tags: tokens that `encode` can put before a sentence.
       add_bos, add_eos: whether `encode` puts <bos> before and <eos> after each sentence.
 
     Raises:
-      ValueError: an unknown kind or language; tags with spaces; sentences without a token; a vocabulary too small for the specials (and
-        the characters of bpe and unigram), or so small that a special's id lies beyond its end.
+      ValueError: an unknown kind or language; tags with spaces; sentences without a token; a vocabulary too small for
+        the specials (and the characters of bpe and unigram), or so small that a special's id lies beyond its end.
       ImportError: kind spacy, and spaCy isn't installed.
     """
     if kind not in get_args(Kind):
@@ -69,7 +71,9 @@ def train_tokenizer(
     fixed = len(reserved) + len(tags)
     if (vocab_size or kind in SUBWORDS) and vocab_size <= fixed:
         tagged = f" and {len(tags)} tags" if tags else ""
-        raise ValueError(f"vocab_size: expected more than the {len(reserved)} special tokens{tagged}; received {vocab_size}")
+        raise ValueError(
+            f"vocab_size: expected more than the {len(reserved)} special tokens{tagged}; received {vocab_size}"
+        )
     backend: Backend
     if kind == "spacy":
         backend = _train_spacy(sentences, language, normalization, lowercase, reserved, tags, vocab_size, min_frequency)
@@ -88,7 +92,12 @@ def train_tokenizer(
 
 
 def _train_words(
-    pipeline: Any, sentences: Iterable[str], reserved: dict[str, int], tags: Sequence[str], vocab_size: int, min_frequency: int
+    pipeline: Any,
+    sentences: Iterable[str],
+    reserved: dict[str, int],
+    tags: Sequence[str],
+    vocab_size: int,
+    min_frequency: int,
 ) -> Any:
     """A model that looks whole tokens up."""
     from tokenizers import models, trainers
@@ -97,14 +106,22 @@ def _train_words(
     trainer = trainers.WordLevelTrainer(vocab_size=room, min_frequency=min_frequency, show_progress=False)
     pipeline.train_from_iterator(sentences, trainer)
     vocabulary: dict[str, int] = pipeline.get_vocab()
-    ordered = sorted(vocabulary, key=lambda token: vocabulary[token])  # the trainer's ids are by frequency, then by code point
+    ordered = sorted(
+        vocabulary, key=lambda token: vocabulary[token]
+    )  # the trainer's ids are by frequency, then by code point
     return models.WordLevel(_place(ordered, reserved, tags, min_frequency), unk_token=UNK)
 
 
 def _train_spacy(
-    sentences: Iterable[str], language: str, normalization: Normalization, lowercase: bool, reserved: dict[str, int], tags: Sequence[str],
-    vocab_size: int, min_frequency: int,
-) -> Backend:  # fmt: skip
+    sentences: Iterable[str],
+    language: str,
+    normalization: Normalization,
+    lowercase: bool,
+    reserved: dict[str, int],
+    tags: Sequence[str],
+    vocab_size: int,
+    min_frequency: int,
+) -> Backend:
     from jax_transformer.data.tokenizers.spacy_rules import SpacyBackend, SpacyRules
 
     rules = SpacyRules(language, normalization, lowercase)
@@ -128,7 +145,12 @@ def _train_spacy(
 
 
 def _train_bpe(
-    pipeline: Any, sentences: Iterable[str], reserved: dict[str, int], tags: Sequence[str], vocab_size: int, min_frequency: int
+    pipeline: Any,
+    sentences: Iterable[str],
+    reserved: dict[str, int],
+    tags: Sequence[str],
+    vocab_size: int,
+    min_frequency: int,
 ) -> Any:
     """A model that merges characters into pieces, its ids by how often each piece occurs in the encoded `sentences`."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
@@ -138,7 +160,9 @@ def _train_bpe(
     _check_room("bpe", {*chain.from_iterable(words), *lost}, reserved, tags, vocab_size)
     learner = Tokenizer(models.BPE(unk_token=UNK))
     learner.pre_tokenizer = pre_tokenizers.Split(" ", "removed")  # no word has a space in it
-    trainer = trainers.BpeTrainer(vocab_size=room, min_frequency=min_frequency, initial_alphabet=sorted(lost), show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=room, min_frequency=min_frequency, initial_alphabet=sorted(lost), show_progress=False
+    )
     learner.train_from_iterator(_repeated(words), trainer)
     vocabulary: dict[str, int] = learner.get_vocab()
     ordered = _by_use(vocabulary, _count_pieces(learner, words))
@@ -147,7 +171,12 @@ def _train_bpe(
 
 
 def _train_unigram(
-    pipeline: Any, sentences: Iterable[str], reserved: dict[str, int], tags: Sequence[str], vocab_size: int, min_frequency: int
+    pipeline: Any,
+    sentences: Iterable[str],
+    reserved: dict[str, int],
+    tags: Sequence[str],
+    vocab_size: int,
+    min_frequency: int,
 ) -> Any:
     """A model of pieces with log-probabilities, its ids by how often each piece occurs in the encoded `sentences`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -155,9 +184,15 @@ def _train_unigram(
     words, lost = count_words(sentences, pipeline, MOST_WORDS["unigram"])
     characters = {*chain.from_iterable(words), *lost}
     _check_room("unigram", characters, reserved, tags, vocab_size)
-    learned = thinned_counts({word: words[word] for word in words if not SENTENCEPIECE_RESERVED & set(word)}, MOST_CHARACTERS)
+    learned = thinned_counts(
+        {word: words[word] for word in words if not SENTENCEPIECE_RESERVED & set(word)}, MOST_CHARACTERS
+    )
     beyond_it = characters - set(chain.from_iterable(learned))
-    scores = _sentencepiece_scores(learned, vocab_size - len(reserved) - len(tags) - len(beyond_it)) if characters - beyond_it else {}
+    scores = (
+        _sentencepiece_scores(learned, vocab_size - len(reserved) - len(tags) - len(beyond_it))
+        if characters - beyond_it
+        else {}
+    )
     scores |= dict.fromkeys(sorted(beyond_it), min(scores.values(), default=0.0))
     while True:
         learner = Tokenizer(models.Unigram([(UNK, 0.0), *scores.items()], 0, False))
@@ -185,20 +220,34 @@ def _sentencepiece_scores(words: Mapping[str, int], room: int) -> dict[str, floa
 
 
 def train_sentencepiece(words: Mapping[str, int], room: int) -> bytes:
-    """A sentencepiece unigram .model of at most `room` pieces, trained on counted words: any order of them gives the same bytes."""
+    """A sentencepiece unigram .model of at most `room` pieces, trained on counted words: any order of them gives the
+    same bytes."""
     import sentencepiece
 
     lines = (f"{word}\t{count}" for word, count in sorted(words.items()))
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines, input_format="tsv", model_writer=model, model_type="unigram", vocab_size=room + 1,
-            hard_vocab_limit=False, character_coverage=1.0, max_sentence_length=1 << 20,
+            sentence_iterator=lines,
+            input_format="tsv",
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=room + 1,
+            hard_vocab_limit=False,
+            character_coverage=1.0,
+            max_sentence_length=1 << 20,
             num_threads=1,  # the sums, and with them the result, depend on it
-            normalization_rule_name="identity", add_dummy_prefix=False, remove_extra_whitespaces=False,
-            split_by_unicode_script=False, split_by_number=False,  # the words are split already
-            unk_id=0, bos_id=-1, eos_id=-1, pad_id=-1, minloglevel=2,
-        )  # fmt: skip
+            normalization_rule_name="identity",
+            add_dummy_prefix=False,
+            remove_extra_whitespaces=False,
+            split_by_unicode_script=False,
+            split_by_number=False,  # the words are split already
+            unk_id=0,
+            bos_id=-1,
+            eos_id=-1,
+            pad_id=-1,
+            minloglevel=2,
+        )
     except RuntimeError as error:
         raise ValueError(
             f"unigram: expected text that sentencepiece can learn from; received {len(words)} different words ({error})"
@@ -206,12 +255,15 @@ def train_sentencepiece(words: Mapping[str, int], room: int) -> bytes:
     return model.getvalue()
 
 
-def _check_room(kind: str, characters: set[str], reserved: dict[str, int], tags: Sequence[str], vocab_size: int) -> None:
+def _check_room(
+    kind: str, characters: set[str], reserved: dict[str, int], tags: Sequence[str], vocab_size: int
+) -> None:
     fixed = len(reserved) + len(tags)
     if fixed + len(characters) >= vocab_size:
         tagged = f", {len(tags)} tags" if tags else ""
         raise ValueError(
-            f"vocab_size: expected more than {fixed + len(characters)} for {kind}, {len(reserved)} special tokens{tagged} and the "
+            f"vocab_size: expected more than {fixed + len(characters)} for {kind}, {len(reserved)} special "
+            f"tokens{tagged} and the "
             f"{len(characters)} characters of the training text; received {vocab_size}"
         )
 
@@ -250,10 +302,12 @@ def _place(ordered: list[str], reserved: dict[str, int], tags: Sequence[str], mi
 
 def _divide(
     ordered: list[str], reserved: dict[str, int], tags: Sequence[str], min_frequency: int
-) -> tuple[dict[str, int], dict[str, int]]:  # fmt: skip
+) -> tuple[dict[str, int], dict[str, int]]:
     """The ids of specials and tags, and those of the `ordered` tokens."""
     if not ordered:
-        raise ValueError(f"training text: expected a token seen {min_frequency} times or more; received none. Check the text.")
+        raise ValueError(
+            f"training text: expected a token seen {min_frequency} times or more; received none. Check the text."
+        )
     size = len(ordered) + len(reserved) + len(tags)
     beyond = {name: index for name, index in reserved.items() if index >= size}
     if beyond:

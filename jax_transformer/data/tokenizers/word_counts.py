@@ -13,9 +13,10 @@ from jax_transformer.data.tokenizers.pipelines import SPACE_MARK
 def count_words(sentences: Iterable[str], pipeline: Any, most_words: int) -> tuple[Counter[str], set[str]]:
     """How often each word of the `pipeline` (of a subword kind) occurs, and the characters of words that were given up.
 
-    One pass; nothing of `sentences` is kept. Text with more than `most_words` different words between spaces is thinned: whenever there are
-    more, the rarest are given up but for a share chosen by a hash of their letters, so that what is kept comes from the whole text, and the
-    frequent words keep their counts. Of text without spaces that is a sample of its sentences.
+    One pass; nothing of `sentences` is kept. Text with more than `most_words` different words between spaces is
+    thinned: whenever there are more, the rarest are given up but for a share chosen by a hash of their letters, so that
+      what is kept comes from the
+    whole text, and the frequent words keep their counts. Of text without spaces that is a sample of its sentences.
     """
     between_spaces: Counter[str] = Counter()
     given_up: set[str] = set()
@@ -42,9 +43,11 @@ def split_words(text: str, pipeline: Any) -> list[str]:
 
 
 def thinned_counts(counts: Mapping[str, int], most_characters: int) -> dict[str, int]:
-    """The counts as of a part of the text in which all words together have `most_characters` or so; all of it, where it has no more.
+    """The counts as of a part of the text in which all words together have `most_characters` or so; all of it, where it
+    has no more.
 
-    Each count is divided by the same number and rounded up or down by a hash of the word, so that rare words get their share together.
+    Each count is divided by the same number and rounded up or down by a hash of the word, so that rare words get their
+    share together.
     """
     total = sum(len(word) * count for word, count in counts.items())
     share = -(-total // most_characters)

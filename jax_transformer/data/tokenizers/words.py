@@ -1,10 +1,11 @@
 """Which word of a text each token belongs to, whatever the tokenizer.
 
-Words are what stands between white space. In scripts that write none between words (Han, kana, Thai, Lao, Burmese, Khmer), each token is
-one, or as many tokens as make up a character where they are bytes. White space that is a token belongs to the word after it; <bos>, <eos>,
-<pad> and tags belong to none.
+Words are what stands between white space. In scripts that write none between words (Han, kana, Thai, Lao, Burmese,
+Khmer), each token is one, or as many tokens as make up a character where they are bytes. White space that is a token
+belongs to the word after it; <bos>, <eos>, <pad> and tags belong to none.
 
-No tokenizer is asked how it marks words: where its tokens end in a text is told by what beginnings of the text, or of the tokens, give.
+No tokenizer is asked how it marks words: where its tokens end in a text is told by what beginnings of the text, or of
+  the tokens, give.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import numpy as np
 from jax_transformer.data.tokenizers.tokenizer import Tokenizer
 
 NO_WORD = -1
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
 _STOP = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 """After each match a token may end a word."""
 _RUN = re.compile(rf"([{_UNSPACED}]+)|[^\s{_UNSPACED}]+")
@@ -36,7 +39,8 @@ class Words(NamedTuple):
 def words_of_text(tokenizer: Tokenizer, text: str, tag: str = "") -> Words:
     """The words of a text; `numbers` is about `tokenizer.encode([text], tag)`.
 
-    A token belongs to the first word with whose end the text so far has it. So one that runs over a space belongs to the later word.
+    A token belongs to the first word with whose end the text so far has it. So one that runs over a space belongs to
+    the later word.
 
     Raises:
       ValueError: as `Tokenizer.encode`.
@@ -52,7 +56,8 @@ def words_of_text(tokenizer: Tokenizer, text: str, tag: str = "") -> Words:
 def words_of_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> Words:
     """The words of the text that `tokenizer.decode([ids])` gives; `numbers` is about `ids`.
 
-    A token belongs to the word of the last character that it adds to the text, or that the next token does which adds one.
+    A token belongs to the word of the last character that it adds to the text, or that the next token does which adds
+    one.
 
     Raises:
       ValueError: as `Tokenizer.decode`.

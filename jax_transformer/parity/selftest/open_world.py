@@ -1,8 +1,9 @@
 """The open world: faults that real programs could have and that no diagnosis knows.
 
-A check that is tested with the very faults that it can name proves little. These were written without a look at those: they must be seen,
-and at their node, and none may be given a name. Each changes the value of one activation, from that node's own inputs; what can't be had at
-one node (two layers exchanged, a layer run twice) isn't here.
+A check that is tested with the very faults that it can name proves little. These were written without a look at those:
+  they must be seen,
+and at their node, and none may be given a name. Each changes the value of one activation, from that node's own inputs;
+what can't be had at one node (two layers exchanged, a layer run twice) isn't here.
 """
 
 from __future__ import annotations

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """A node of a model, with what it computes from and where the fault's choices (which head, which weight) come from."""
+    """A node of a model, with what it computes from and where the fault's choices (which head, which weight) come
+    from."""
 
     config: TransformerConfig
     node: Node
@@ -37,7 +38,9 @@ class Site:
     ) -> np.ndarray:
         """The node's value, with these inputs, parameters or this config in place of its own."""
         with np.errstate(all="ignore"):
-            return self.node.compute(config or self.config, {**self.inputs, **(inputs or {})}, {**self.parameters, **(parameters or {})})
+            return self.node.compute(
+                config or self.config, {**self.inputs, **(inputs or {})}, {**self.parameters, **(parameters or {})}
+            )
 
     def pick(self, count: int) -> int:
         """One of so many.
@@ -70,7 +73,8 @@ class Unknown(NamedTuple):
     kinds: tuple[Kind, ...]
     """Of the nodes that may have it."""
     corrupt: Callable[[Site], np.ndarray]
-    """The node's wrong value, of the right one's shape and dtype. Raises LookupError where the fault makes no sense or changes nothing."""
+    """The node's wrong value, of the right one's shape and dtype. Raises LookupError where the fault makes no sense or
+    changes nothing."""
     needs: tuple[str, ...] = ()
     """Arguments of the formula, inputs or parameters, without which it makes no sense."""
 
@@ -80,7 +84,9 @@ def unknown(name: str, kinds: tuple[Kind, ...], wrong: Wrong, needs: tuple[str, 
 
     def corrupt(site: Site) -> np.ndarray:
         for argument in needs:
-            require(argument in site.inputs or argument in site.parameters, f"{name}: {site.node.name} has no {argument}")
+            require(
+                argument in site.inputs or argument in site.parameters, f"{name}: {site.node.name} has no {argument}"
+            )
         right = site.compute()
         with np.errstate(all="ignore"):
             value = wrong(site, right)

@@ -141,12 +141,19 @@ def one_frequency_off(site: Site, right: np.ndarray) -> np.ndarray:
 def sinusoids(site: Site, base: float = 10000.0, factor: np.ndarray | float = 1.0) -> np.ndarray:
     """The table [rows, D] with this base, and the frequency of every pair of columns times its factor."""
     config, table = site.config, site.parameters["table"]
-    require(config.position_kind == "sinusoidal" and config.position_frequency != "doubled", "needs frequencies by pairs of columns")
+    require(
+        config.position_kind == "sinusoidal" and config.position_frequency != "doubled",
+        "needs frequencies by pairs of columns",
+    )
     width = config.d_model
     exponents = np.arange(0, width, 2) / (width if config.position_frequency == "standard" else max(width - 2, 1))
     angles = np.arange(len(table))[:, None] * factor / base**exponents
     waves = [np.sin(angles), np.cos(angles)]
-    wrong = np.stack(waves, axis=-1).reshape(table.shape) if config.position_layout == "interleaved" else np.concatenate(waves, axis=-1)
+    wrong = (
+        np.stack(waves, axis=-1).reshape(table.shape)
+        if config.position_layout == "interleaved"
+        else np.concatenate(waves, axis=-1)
+    )
     return np.where(table.any(axis=-1, keepdims=True), wrong, 0.0)  # the row of pads may be zero
 
 

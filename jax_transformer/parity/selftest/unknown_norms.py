@@ -140,5 +140,7 @@ OF_NORMS: tuple[Unknown, ...] = (
     unknown("a residual branch is dropped for one sentence", _SUMS, _with_branch(_without_one_sentence)),
     unknown("a residual branch is the token before's", _SUMS, _with_branch(_of_the_token_before)),
     unknown("the residual stream is rounded to bfloat16", _SUMS, stream_in_bfloat16),
-    unknown("a residual sum is divided by √2", ("residual",), sum_over_root_two),  # a norm would take it for twice its ε
+    unknown(
+        "a residual sum is divided by √2", ("residual",), sum_over_root_two
+    ),  # a norm would take it for twice its ε
 )

@@ -34,8 +34,16 @@ def sentences_exchanged(site: Site, right: np.ndarray) -> np.ndarray:
 
 _COPIES: tuple[Kind, ...] = ("same", "merge_heads")
 _BY_SENTENCE: tuple[Kind, ...] = (
-    "embedding", "projection", "context", "norm", "residual_norm", "residual", "feed_forward_hidden", "logits", *_COPIES,
-)  # fmt: skip
+    "embedding",
+    "projection",
+    "context",
+    "norm",
+    "residual_norm",
+    "residual",
+    "feed_forward_hidden",
+    "logits",
+    *_COPIES,
+)
 
 OF_NUMBERS: tuple[Unknown, ...] = (
     unknown("it is rounded to 8 bits", ("projection", "context", "feed_forward_hidden", "residual"), rounded_to_int8),

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from jax_transformer.parity.selftest.unknown import Site, Unknown, Wrong, float32, require, to_bfloat16, to_int8, unknown
+from jax_transformer.parity.selftest.unknown import (
+    Site,
+    Unknown,
+    Wrong,
+    float32,
+    require,
+    to_bfloat16,
+    to_int8,
+    unknown,
+)
 from jax_transformer.parity.truth import formulas
 from jax_transformer.parity.truth.graph import Kind
 
@@ -165,18 +174,27 @@ _PRODUCTS: tuple[Kind, ...] = ("projection", "feed_forward_hidden", "logits")
 OF_PRODUCTS: tuple[Unknown, ...] = (
     unknown("one weight is perturbed", _PRODUCTS, _with_kernel(_one_weight_off)),
     unknown("a kernel has lost its smallest singular value", _PRODUCTS, _with_kernel(_low_rank)),
-    unknown("a kernel is rounded to float32", _PRODUCTS, _with_kernel(lambda _, kernel: float32(kernel).astype(np.float64))),
+    unknown(
+        "a kernel is rounded to float32", _PRODUCTS, _with_kernel(lambda _, kernel: float32(kernel).astype(np.float64))
+    ),
     unknown("a kernel is rounded to bfloat16", _PRODUCTS, _with_kernel(lambda _, kernel: to_bfloat16(kernel))),
     unknown("a kernel is rounded to 8 bits", _PRODUCTS, _with_kernel(lambda _, kernel: to_int8(kernel))),
     unknown("one feature is read from its neighbour", _PRODUCTS, feature_from_its_neighbour),
     unknown("a quarter of the features is not summed", _PRODUCTS, part_of_the_sum_missing),
     unknown("a bias is added twice", ("projection", "feed_forward_hidden"), bias_added_twice, ("bias",)),
-    *(unknown(f"the activation is {name}", ("feed_forward_hidden",), activated(function)) for name, function in ACTIVATIONS.items()),
-    unknown("the ungated factor is activated too", ("feed_forward_hidden",), other_factor_activated_too, ("gate_kernel",)),
+    *(
+        unknown(f"the activation is {name}", ("feed_forward_hidden",), activated(function))
+        for name, function in ACTIVATIONS.items()
+    ),
+    unknown(
+        "the ungated factor is activated too", ("feed_forward_hidden",), other_factor_activated_too, ("gate_kernel",)
+    ),
     unknown("the ungated factor has 1 added", ("feed_forward_hidden",), other_factor_plus_one, ("gate_kernel",)),
     unknown("large hidden units are clipped", ("feed_forward_hidden",), large_ones_clipped),
     unknown("one hidden unit is dead", ("feed_forward_hidden",), one_unit_dead),
-    unknown("the hidden bias is added after the activation", ("feed_forward_hidden",), bias_after_activation, ("bias",)),
+    unknown(
+        "the hidden bias is added after the activation", ("feed_forward_hidden",), bias_after_activation, ("bias",)
+    ),
     unknown("the logits of two tokens are exchanged", ("logits",), two_tokens_exchanged),
     unknown("logits are soft-capped at 30", ("logits",), soft_capped),
     unknown("logits have a temperature of 1.01", ("logits",), warmer),

@@ -1,10 +1,11 @@
 """Decoding once more, in NumPy and float64, without a cache: greedily, which is with one beam, or by beam search.
 
-As transformers 5's `generate` does it (`huggingface`), or the same with the penalty of Wu et al. 2016, §7 (`gnmt`). A search decides
-everything from the logits of whole prefixes; what gives those is an argument, so that any model can be decoded.
+As transformers 5's `generate` does it (`huggingface`), or the same with the penalty of Wu et al. 2016, §7 (`gnmt`). A
+search decides everything from the logits of whole prefixes; what gives those is an argument, so that any model can be
+decoded.
 
-**Ties.** Of candidates with the same score the one of the first beam comes first, and of one beam's the lowest id; of hypotheses the one
-that ended first.
+**Ties.** Of candidates with the same score the one of the first beam comes first, and of one beam's the lowest id; of
+hypotheses the one that ended first.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ if TYPE_CHECKING:
     from jax_transformer.config import TransformerConfig
 
 LogitsOf = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""prefixes [N, T], the start token among them, and rows [N], whose targets they begin → the logits of the tokens after them, [N, V]."""
+"""prefixes [N, T], the start token among them, and rows [N], whose targets they begin → the logits of the tokens after
+them, [N, V]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRule:
-    """How sentences are decoded. What follows `pad_id` is as it should be unless said otherwise: these are the choices in which programs
-    differ that mean the same."""
+    """How sentences are decoded. What follows `pad_id` is as it should be unless said otherwise: these are the choices
+    in which programs differ that mean the same."""
 
     beam_size: int = 1
     """Hypotheses that are followed side by side; with one, the most probable token comes next, again and again."""
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
-    """When a sentence is done: true, with beam_size ended hypotheses; false, when what is under way, were it to end now, is no better than
-    all of these; "never", when it could not become better at any length."""
+    """When a sentence is done: true, with beam_size ended hypotheses; false, when what is under way, were it to end
+    now, is no better than all of these; "never", when it could not become better at any length."""
     semantics: Literal["huggingface", "gnmt"] = "huggingface"
     max_new_tokens: int
     """Most tokens of a target, the end token counted and the start token not."""
@@ -86,8 +88,8 @@ class Decoded(NamedTuple):
     scores: np.ndarray
     """[B]: the sum of the tokens' log-probabilities over the penalty of the length."""
     margins: np.ndarray
-    """[B, steps], infinite where nothing was decided: how near, at each step, two numbers were whose order decided something. Of one beam,
-    the best two logits; of several, sums of log-probabilities, or scores."""
+    """[B, steps], infinite where nothing was decided: how near, at each step, two numbers were whose order decided
+    something. Of one beam, the best two logits; of several, sums of log-probabilities, or scores."""
 
 
 class _Beam(NamedTuple):
@@ -157,7 +159,8 @@ def _source_of(rule: DecodeRule, row: int, slot: int, count: int) -> int:
 def _advanced(rule: DecodeRule, search: _Search, values: np.ndarray) -> _Search:
     """One more token: values [K, V] of those that may follow each beam.
 
-    Of twice as many ways to go on as beams those that end are hypotheses, if they are among the first half; of the others the best go on.
+    Of twice as many ways to go on as beams those that end are hypotheses, if they are among the first half; of the
+    others the best go on.
     """
     beams, size = search.running, rule.beam_size
     length = len(beams[0].tokens) + 1
@@ -169,7 +172,10 @@ def _advanced(rule: DecodeRule, search: _Search, values: np.ndarray) -> _Search:
     ended = _best_ended(rule, search.ended, [_ended(rule, beams[way.parent], way) for way in may_end if way.ends])
     could_improve, distance = _could_improve(rule, going_on, ended, length)
     is_done = is_last or not could_improve or (len(ended) == size and (size == 1 or rule.early_stopping is True))
-    running = [_Beam((*beams[way.parent].tokens, way.token), way.total, _fed(rule, beams, slot, way)) for slot, way in enumerate(going_on)]
+    running = [
+        _Beam((*beams[way.parent].tokens, way.token), way.total, _fed(rule, beams, slot, way))
+        for slot, way in enumerate(going_on)
+    ]
     margin = _margin(rule, ways, ended, is_last, is_done, distance)
     return _Search(tuple(running), ended, is_done, (*search.margins, margin))
 
@@ -180,11 +186,15 @@ def _ways(rule: DecodeRule, beams: Sequence[_Beam], values: np.ndarray, is_last:
     totals = (values + np.array([[beam.total] for beam in beams])).ravel()
     found = best(totals, rule.candidates * rule.beam_size + 1, rule.ties)
     ends = is_last | ((found % size == rule.eos_id) & rule.eos_ends)
-    return [_Way(*way) for way in zip(totals[found], found // size, (found % size).tolist(), ends.tolist(), strict=True)]
+    return [
+        _Way(*way) for way in zip(totals[found], found // size, (found % size).tolist(), ends.tolist(), strict=True)
+    ]
 
 
 def _fed(rule: DecodeRule, beams: Sequence[_Beam], slot: int, way: _Way) -> tuple[int, ...]:
-    fed_before = beams[way.parent if rule.reorders_cache else min(slot, len(beams) - 1)].fed  # at first all were fed the same
+    fed_before = beams[
+        way.parent if rule.reorders_cache else min(slot, len(beams) - 1)
+    ].fed  # at first all were fed the same
     return (*fed_before, way.token)
 
 
@@ -195,10 +205,14 @@ def _ended(rule: DecodeRule, parent: _Beam, way: _Way) -> _Ended:
 
 def _best_ended(rule: DecodeRule, before: Sequence[_Ended], now: Sequence[_Ended]) -> tuple[_Ended, ...]:
     in_order = [*before, *now] if rule.ties == "first" else [*now, *before]
-    return tuple(sorted(in_order, key=lambda hypothesis: hypothesis.score, reverse=True)[: rule.beam_size])  # of equals, in this order
+    return tuple(
+        sorted(in_order, key=lambda hypothesis: hypothesis.score, reverse=True)[: rule.beam_size]
+    )  # of equals, in this order
 
 
-def _could_improve(rule: DecodeRule, going_on: Sequence[_Way], ended: Sequence[_Ended], length: int) -> tuple[bool, float]:
+def _could_improve(
+    rule: DecodeRule, going_on: Sequence[_Way], ended: Sequence[_Ended], length: int
+) -> tuple[bool, float]:
     """Whether a hypothesis under way could still be among the best, and how near that decision was."""
     if not going_on or len(ended) < rule.beam_size:
         return bool(going_on), np.inf
@@ -210,7 +224,12 @@ def _could_improve(rule: DecodeRule, going_on: Sequence[_Way], ended: Sequence[_
 
 
 def _margin(
-    rule: DecodeRule, ways: Sequence[_Way], ended: Sequence[_Ended], is_last: bool, is_done: bool, distance_of_stopping: float
+    rule: DecodeRule,
+    ways: Sequence[_Way],
+    ended: Sequence[_Ended],
+    is_last: bool,
+    is_done: bool,
+    distance_of_stopping: float,
 ) -> float:
     """By how much the nearest of this step's decisions was taken."""
     size, totals = rule.beam_size, [way.total for way in ways] + 2 * [-np.inf]
@@ -230,7 +249,8 @@ def _margin(
 
 
 def best(values: np.ndarray, count: int, ties: Literal["first", "last"] = "first") -> np.ndarray:
-    """The indices of the largest of values [N], in order, `count` or all; of equals the first comes first, or the last."""
+    """The indices of the largest of values [N], in order, `count` or all; of equals the first comes first, or the
+    last."""
     count = min(count, len(values))
     least = np.partition(values, -count)[-count]
     found = np.flatnonzero(values >= least)
@@ -262,11 +282,13 @@ def logits_of_model(
     *,
     replace: Mapping[str, Callable[[Captured], np.ndarray]] | None = None,
 ) -> LogitsOf:
-    """A model's logits under the masks of decoding. What doesn't depend on the target is computed once, the encoder above all.
+    """A model's logits under the masks of decoding. What doesn't depend on the target is computed once, the encoder
+    above all.
 
     Args:
       params, source_ids: as of `forward`. A sentence of pads alone is decoded like others.
-      replace: of some activations or masks of the decoder, what gives other ones in their place, from the ids and what comes before them.
+      replace: of some activations or masks of the decoder, what gives other ones in their place, from the ids and what
+        comes before them.
 
     Raises:
       ValueError: as `forward`; here, or when logits are asked for.
@@ -277,13 +299,17 @@ def logits_of_model(
     if unknown := sorted(replace.keys() - of_target):
         raise ValueError(f"replace: expected names of this model's decoder; received {', '.join(unknown)}")
     once: dict[str, np.ndarray] = {"source_ids": np.asarray(source_ids)}
-    if config.position_index == "batch_row":  # a prefix is at the position of its sentence, wherever among the prefixes it stands
+    if (
+        config.position_index == "batch_row"
+    ):  # a prefix is at the position of its sentence, wherever among the prefixes it stands
         once["decoder_input_ids"] = once["source_ids"][:, :1]
         of_target -= {"decoder.positions"}
     for node in graph:
         if node.name not in of_target:
             once[node.name] = recompute(node, config, once, params)
-    needed = {name for node in graph if node.name in of_target for name in node.inputs.values()} & once.keys() - {"decoder_input_ids"}
+    needed = {name for node in graph if node.name in of_target for name in node.inputs.values()} & once.keys() - {
+        "decoder_input_ids"
+    }
 
     def logits_of(prefixes: np.ndarray, rows: np.ndarray) -> np.ndarray:
         arrays = {"decoder_input_ids": prefixes} | {name: once[name][rows] for name in needed}

@@ -1,11 +1,12 @@
 """What a Transformer computes, once more: each step a plain formula in NumPy, to be checked by eye against the papers.
 
-Every formula takes the config first and reads every choice between formulas from it, so that another config given to one step answers a
-"what if". Which parameters there are isn't the config's to say here: one that isn't given isn't applied. Arrays are float64, ids are
-integers, masks are boolean with True = may attend. What the config says of how things are computed (dtypes, attention's path, the loop over
-layers) and of dropout plays no part.
+Every formula takes the config first and reads every choice between formulas from it, so that another config given to
+one step answers a "what if". Which parameters there are isn't the config's to say here: one that isn't given isn't
+applied. Arrays are float64, ids are integers, masks are boolean with True = may attend. What the config says of how
+things are computed (dtypes, attention's path, the loop over layers) and of dropout plays no part.
 
-Axes: B batch, S source, T target (or either), Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
+Axes: B batch, S source, T target (or either), Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V
+  vocabulary.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ def decoder_self_mask(config: TransformerConfig, decoder_input_ids: np.ndarray) 
 
 def cross_mask(config: TransformerConfig, source_ids: np.ndarray, decoder_input_ids: np.ndarray) -> np.ndarray:
     """[B, 1, T, S] or broadcastable to it."""
-    return padding_mask(config.cross_padding, decoder_input_ids != config.target_pad_id, source_ids != config.source_pad_id)
+    return padding_mask(
+        config.cross_padding, decoder_input_ids != config.target_pad_id, source_ids != config.source_pad_id
+    )
 
 
 def padding_mask(cover: PaddingCover, query_is_real: np.ndarray, key_is_real: np.ndarray) -> np.ndarray:
@@ -69,7 +72,8 @@ def token_embedding(config: TransformerConfig, ids: np.ndarray, embedding: np.nd
 def positions(config: TransformerConfig, ids: np.ndarray, table: np.ndarray, *, stack: Stack) -> np.ndarray:
     """ids [B, T], table [rows, D] → [B, T, D], or with 1 for B or T where the others would be the same.
 
-    The table is the one that the parameters hold, rounded as it may be: of another formula's positions, give `sinusoid_table`.
+    The table is the one that the parameters hold, rounded as it may be: of another formula's positions, give
+      `sinusoid_table`.
     """
     return rows(table, position_numbers(config, ids, stack))
 
@@ -98,7 +102,8 @@ def rows(table: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     """
     if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(table):
         raise ValueError(
-            f"a table of {len(table)} rows: expected numbers from 0 to {len(table) - 1}; received {numbers.min()} to {numbers.max()}"
+            f"a table of {len(table)} rows: expected numbers from 0 to {len(table) - 1}; received {numbers.min()} to "
+            f"{numbers.max()}"
         )
     return table[numbers]
 
@@ -128,7 +133,9 @@ def sinusoid_table(config: TransformerConfig, rows: int) -> np.ndarray:
     row = np.arange(rows)[:, None]
     table = np.empty((rows, width))
     sines, cosines = (
-        (slice(0, None, 2), slice(1, None, 2)) if config.position_layout == "interleaved" else np.s_[: width // 2, width // 2 :]
+        (slice(0, None, 2), slice(1, None, 2))
+        if config.position_layout == "interleaved"
+        else np.s_[: width // 2, width // 2 :]
     )
     table[:, sines] = np.sin(row / 10000.0**sine_exponents)
     table[:, cosines] = np.cos(row / 10000.0**cosine_exponents)
@@ -151,8 +158,8 @@ def position_bias(config: TransformerConfig, ids: np.ndarray, embedding: np.ndar
 def relative_bucket(config: TransformerConfig, offset: int, stack: Stack) -> int:
     """The bucket of a key that stands `offset` positions after its query.
 
-    Near distances have a bucket each, farther ones share some that are evenly wide in the logarithm. T5's programs decide in float32 into
-    which of those a distance falls; so must this, though all else is float64.
+    Near distances have a bucket each, farther ones share some that are evenly wide in the logarithm. T5's programs
+    decide in float32 into which of those a distance falls; so must this, though all else is float64.
     """
     is_causal = getattr(config, stack).is_causal
     buckets = config.relative_buckets if is_causal else config.relative_buckets // 2
@@ -169,7 +176,9 @@ def relative_bucket(config: TransformerConfig, offset: int, stack: Stack) -> int
 # --- norms and residuals (Ba et al. 2016; Zhang & Sennrich 2019)
 
 
-def norm(config: TransformerConfig, x: np.ndarray, scale: np.ndarray | None = None, bias: np.ndarray | None = None) -> np.ndarray:
+def norm(
+    config: TransformerConfig, x: np.ndarray, scale: np.ndarray | None = None, bias: np.ndarray | None = None
+) -> np.ndarray:
     """(x − mean) / deviation · scale + bias over the last axis of x [..., D]; RMSNorm leaves the mean in.
 
     T5's own norm takes its mean of squares in float32 whatever it is given; this doesn't.
@@ -197,7 +206,11 @@ def residual(config: TransformerConfig, x: np.ndarray, y: np.ndarray) -> np.ndar
 
 
 def residual_norm(
-    config: TransformerConfig, x: np.ndarray, y: np.ndarray, scale: np.ndarray | None = None, bias: np.ndarray | None = None
+    config: TransformerConfig,
+    x: np.ndarray,
+    y: np.ndarray,
+    scale: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
 ) -> np.ndarray:
     """The same with the norm placed after it."""
     return norm(config, residual(config, x, y), scale, bias)
@@ -211,7 +224,9 @@ def same(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
 # --- attention (Vaswani et al. 2017, §3.2)
 
 
-def projection(config: TransformerConfig, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None, *, axes: str) -> np.ndarray:
+def projection(
+    config: TransformerConfig, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None, *, axes: str
+) -> np.ndarray:
     """x · kernel + bias; `axes` says, as einsum has it, over what is summed."""
     return affine(_einsum(axes, x, kernel), None, bias)
 
@@ -240,7 +255,8 @@ def scaled_products(config: TransformerConfig, query: np.ndarray, key: np.ndarra
 
 
 def masked_value(config: TransformerConfig) -> float:
-    """What stands in the place of logits that may not be attended to. It is finite: where nothing may be, all weights are the same."""
+    """What stands in the place of logits that may not be attended to. It is finite: where nothing may be, all weights
+    are the same."""
     return float(np.finfo(np.float64).min) if config.masked_value is None else config.masked_value
 
 
@@ -305,6 +321,8 @@ def logits(config: TransformerConfig, x: np.ndarray, kernel: np.ndarray, bias: n
     return affine(_einsum("BTD,DV->BTV", x, kernel), None, bias)
 
 
-def tied_logits(config: TransformerConfig, x: np.ndarray, embedding: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+def tied_logits(
+    config: TransformerConfig, x: np.ndarray, embedding: np.ndarray, bias: np.ndarray | None = None
+) -> np.ndarray:
     """The same with the target embedding [V, D] for a kernel."""
     return logits(config, x, embedding.T, bias)

@@ -18,9 +18,23 @@ if TYPE_CHECKING:
     from jax_transformer.config import TransformerConfig
 
 Kind = Literal[
-    "mask", "token_embedding", "positions", "embedding", "position_bias", "projection", "merge_heads", "attention_logits",
-    "attention_weights", "context", "norm", "residual", "residual_norm", "same", "feed_forward_hidden", "logits",
-]  # fmt: skip
+    "mask",
+    "token_embedding",
+    "positions",
+    "embedding",
+    "position_bias",
+    "projection",
+    "merge_heads",
+    "attention_logits",
+    "attention_weights",
+    "context",
+    "norm",
+    "residual",
+    "residual_norm",
+    "same",
+    "feed_forward_hidden",
+    "logits",
+]
 """What a node computes: the formula of that name (of a mask, and of tied logits, one of several)."""
 
 MODEL_INPUTS = ("source_ids", "decoder_input_ids")
@@ -39,10 +53,13 @@ class Node(NamedTuple):
     inputs: Mapping[str, str]
     """The formula's argument → the name of the node before it, or of the MODEL_INPUTS, that it is."""
     parameters: Mapping[str, str]
-    """The formula's argument → the path of that parameter or constant; of one of a layer, `encoder/layers/…/kernel[0]`."""
+    """The formula's argument → the path of that parameter or constant; of one of a layer,
+    `encoder/layers/…/kernel[0]`."""
     formula: Formula
 
-    def compute(self, config: TransformerConfig, inputs: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]) -> np.ndarray:
+    def compute(
+        self, config: TransformerConfig, inputs: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
         """The formula's result; the arrays are given by argument, as in `inputs` and `parameters`."""
         return self.formula(config, **inputs, **parameters)
 
@@ -104,9 +121,18 @@ class _Scope:
     def layer(self, i: int) -> _Scope:
         return replace(self, name=f"{self.name}layers.{i}.", path=f"{self.path}layers/", index=f"[{i}]")
 
-    def add(self, name: str, kind: Kind, formula: Formula, inputs: Mapping[str, str | None], parameters: Mapping[str, str] = _NONE) -> str:
+    def add(
+        self,
+        name: str,
+        kind: Kind,
+        formula: Formula,
+        inputs: Mapping[str, str | None],
+        parameters: Mapping[str, str] = _NONE,
+    ) -> str:
         """Adds a node, which does without inputs that are None; returns its whole name."""
-        self.graph.append(Node(self.name + name, kind, {key: value for key, value in inputs.items() if value}, parameters, formula))
+        self.graph.append(
+            Node(self.name + name, kind, {key: value for key, value in inputs.items() if value}, parameters, formula)
+        )
         return self.name + name
 
     def parameters(self, module: str, *names: str) -> dict[str, str]:
@@ -148,7 +174,11 @@ def _add_stack(model: _Scope, stack: Stack, masks: Mapping[str, str], encoder_ou
 
 def _add_embedding(scope: _Scope, stack: Stack) -> str:
     config, ids = scope.config, {"ids": _IDS[stack]}
-    table = "shared_embedding" if config.share_embeddings else {"encoder": "source_embedding", "decoder": "target_embedding"}[stack]
+    table = (
+        "shared_embedding"
+        if config.share_embeddings
+        else {"encoder": "source_embedding", "decoder": "target_embedding"}[stack]
+    )
     parameters = {"embedding": f"{table}/embedding"}
     tokens = scope.add("token_embedding", "token_embedding", formulas.token_embedding, ids, parameters)
     tables = {"sinusoidal": f"constants/{stack}_positions", "learned": f"{stack}/positions/embedding"}
@@ -163,10 +193,14 @@ def _add_embedding(scope: _Scope, stack: Stack) -> str:
 
 def _add_position_bias(scope: _Scope, stack: Stack) -> str:
     parameters = scope.parameters("relative_bias", "embedding")
-    return scope.add("position_bias", "position_bias", partial(formulas.position_bias, stack=stack), {"ids": _IDS[stack]}, parameters)
+    return scope.add(
+        "position_bias", "position_bias", partial(formulas.position_bias, stack=stack), {"ids": _IDS[stack]}, parameters
+    )
 
 
-def _add_layer(layer: _Scope, stack: Stack, x: str, encoder_output: str | None, masks: Mapping[str, str], position_bias: str | None) -> str:
+def _add_layer(
+    layer: _Scope, stack: Stack, x: str, encoder_output: str | None, masks: Mapping[str, str], position_bias: str | None
+) -> str:
     config = layer.config
     h = _add_before(layer, "self_attention", x)
     scope = layer.within("self_attention")
@@ -200,7 +234,9 @@ def _add_after(layer: _Scope, sublayer: str, x: str, y: str, name: str) -> str:
     inputs = {"x": x, "y": y}
     if layer.config.norm_kind == "none" or layer.config.norm_placement == "pre":
         return layer.add(name, "residual", formulas.residual, inputs)
-    normed = layer.add(f"{sublayer}_norm", "residual_norm", formulas.residual_norm, inputs, layer.norm(f"{sublayer}_norm"))
+    normed = layer.add(
+        f"{sublayer}_norm", "residual_norm", formulas.residual_norm, inputs, layer.norm(f"{sublayer}_norm")
+    )
     return layer.add(name, "same", formulas.same, {"x": normed})
 
 
@@ -222,7 +258,9 @@ def _add_attention(scope: _Scope, query: str, key: str, value: str, mask: str | 
     if not scope.config.attention_output:
         return scope.add("output", "merge_heads", formulas.merge_heads, {"x": context})
     parameters = scope.linear("output", scope.config.attention_output_bias)
-    return scope.add("output", "projection", partial(formulas.projection, axes="BTNH,NHD->BTD"), {"x": context}, parameters)
+    return scope.add(
+        "output", "projection", partial(formulas.projection, axes="BTNH,NHD->BTD"), {"x": context}, parameters
+    )
 
 
 def _add_feed_forward(scope: _Scope, x: str) -> str:
@@ -231,7 +269,11 @@ def _add_feed_forward(scope: _Scope, x: str) -> str:
     parameters = scope.linear("hidden", use_bias) | {f"gate_{name}": path for name, path in gate.items()}
     hidden = scope.add("hidden", "feed_forward_hidden", formulas.feed_forward_hidden, {"x": x}, parameters)
     return scope.add(
-        "output", "projection", partial(formulas.projection, axes="BTF,FD->BTD"), {"x": hidden}, scope.linear("output", use_bias)
+        "output",
+        "projection",
+        partial(formulas.projection, axes="BTF,FD->BTD"),
+        {"x": hidden},
+        scope.linear("output", use_bias),
     )
 
 

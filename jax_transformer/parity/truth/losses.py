@@ -1,7 +1,8 @@
-"""The loss once more: a distribution for each token, how far the model's is from it, and what is made of the tokens' losses.
+"""The loss once more: a distribution for each token, how far the model's is from it, and what is made of the tokens'
+losses.
 
-Every choice between formulas is a field of `LossRule`, those that only mistaken programs make as well, so that another rule answers a
-"what if". Arrays are float64, labels are integers.
+Every choice between formulas is a field of `LossRule`, those that only mistaken programs make as well, so that another
+rule answers a "what if". Arrays are float64, labels are integers.
 
 Axes: B batch, T target, V vocabulary.
 """
@@ -48,14 +49,17 @@ class LossRule:
     counts_pads: bool = False
     """Whether tokens whose label is a pad count as others do. Labels below 0 never count."""
     mean_over: MeanOver = "tokens"
-    """tokens: the sum over those that count, divided by their number. sentences: the mean over sentences of their tokens' means. batch: the
+    """tokens: the sum over those that count, divided by their number. sentences: the mean over sentences of their
+    tokens' means. batch: the
     sum divided by B. positions: by B · T. elements: by B · T · V. sum: not at all."""
     subtracts_entropy: bool | None = None
-    """Whether the loss is the divergence from the smoothed distribution and not the cross-entropy. None: with "others_but_pad" only."""
+    """Whether the loss is the divergence from the smoothed distribution and not the cross-entropy. None: with
+    "others_but_pad" only."""
     normalizer: Normalizer = "log_softmax"
     """What makes log-probabilities of logits."""
     label_shift: int = 0
-    """By how many positions the labels are late: those of t + shift are compared with the logits of t, where both exist."""
+    """By how many positions the labels are late: those of t + shift are compared with the logits of t, where both
+    exist."""
     negated: bool = False
 
 
@@ -84,15 +88,20 @@ def logits_gradient(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> n
 
 
 def _compared(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Those logits and labels that are compared, and what each token's loss is multiplied by: [B, T', V], [B, T'], [B, T']."""
+    """Those logits and labels that are compared, and what each token's loss is multiplied by: [B, T', V], [B, T'], [B,
+    T']."""
     logits, labels, shift = np.asarray(logits, np.float64), np.asarray(labels), rule.label_shift
     if logits.ndim != 3 or labels.shape != logits.shape[:2]:
-        raise ValueError(f"expected logits [B, T, V] and labels [B, T]; received {list(logits.shape)} and {list(labels.shape)}")
+        raise ValueError(
+            f"expected logits [B, T, V] and labels [B, T]; received {list(logits.shape)} and {list(labels.shape)}"
+        )
     length = labels.shape[1] - abs(shift)
     logits, labels = logits[:, max(-shift, 0) :][:, :length], labels[:, max(shift, 0) :][:, :length]
     counts = (labels >= 0) & (rule.counts_pads | (labels != rule.pad_id))
     if (labels[counts] >= logits.shape[-1]).any():
-        raise ValueError(f"expected labels below {logits.shape[-1]}, the number of logits; received {labels[counts].max()}")
+        raise ValueError(
+            f"expected labels below {logits.shape[-1]}, the number of logits; received {labels[counts].max()}"
+        )
     weights = counts * _shares_of_tokens(rule, counts, logits.shape[-1])
     return logits, labels, -weights if rule.negated else weights
 
@@ -103,8 +112,12 @@ def _shares_of_tokens(rule: LossRule, counts: np.ndarray, vocabulary: int) -> np
         lengths = counts.sum(axis=1, keepdims=True)
         return 1.0 / (np.maximum(lengths, 1) * max((lengths > 0).sum(), 1))
     number = {
-        "tokens": counts.sum(), "batch": len(counts), "positions": counts.size, "elements": counts.size * vocabulary, "sum": 1,
-    }[rule.mean_over]  # fmt: skip
+        "tokens": counts.sum(),
+        "batch": len(counts),
+        "positions": counts.size,
+        "elements": counts.size * vocabulary,
+        "sum": 1,
+    }[rule.mean_over]
     return 1.0 / max(int(number), 1)
 
 

@@ -29,8 +29,8 @@ def forward(
       replace: arrays put in place of the activations or masks of these names; what follows, follows from them.
 
     Raises:
-      ValueError: a parameter is missing; an id or a position has no row in its table; `replace` names nothing of the model, or has
-        another shape.
+      ValueError: a parameter is missing; an id or a position has no row in its table; `replace` names nothing of the
+        model, or has another shape.
     """
     replace, graph = replace or {}, nodes(config)
     unknown = sorted(replace.keys() - {node.name for node in graph})
@@ -45,7 +45,9 @@ def forward(
     return {node.name: arrays[node.name] for node in graph}
 
 
-def recompute(node: Node, config: TransformerConfig, captured: Mapping[str, np.ndarray], params: Mapping[str, Any]) -> np.ndarray:
+def recompute(
+    node: Node, config: TransformerConfig, captured: Mapping[str, np.ndarray], params: Mapping[str, Any]
+) -> np.ndarray:
     """One node in float64, of what was captured (ids, masks and activations by name) and the parameters that it needs.
 
     Values that are not finite are results like others.

@@ -1,7 +1,7 @@
 """One optimizer step once more, over named arrays: clip, decay, moments, rate.
 
-Every choice between formulas is a field of `UpdateRule`, those that only mistaken programs make as well, so that another rule answers a
-"what if". Arrays are float64. SGD keeps its momentum where Adam keeps its first moment.
+Every choice between formulas is a field of `UpdateRule`, those that only mistaken programs make as well, so that
+another rule answers a "what if". Arrays are float64. SGD keeps its momentum where Adam keeps its first moment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-"""By the parameter's path, such as `decoder/norm/scale`, or of a layer's `encoder/layers/self_attention/query/kernel[0]`."""
+"""By the parameter's path, such as `decoder/norm/scale`, or of a layer's
+`encoder/layers/self_attention/query/kernel[0]`."""
 
 VECTORS = ("bias", "scale")
 """Last names of the parameters that many programs don't decay."""
@@ -38,7 +39,8 @@ class UpdateRule:
     pad_rows: tuple[tuple[str, int], ...] = ()
     """The path of each embedding, and its row of the pad."""
     pad_rows_move: Literal["as_others", "by_decay", "never"] = "as_others"
-    """by_decay: the row's gradient is dropped, as with torch's padding_idx; a backward pass that has done so makes no difference here."""
+    """by_decay: the row's gradient is dropped, as with torch's padding_idx; a backward pass that has done so makes no
+    difference here."""
 
     clip_kind: Literal["global", "each", "values"] = "global"
     """By the norm of all gradients; each parameter's by its own; each value by its size."""
@@ -46,7 +48,8 @@ class UpdateRule:
     """What is added to the norm."""
     eps_inside_root: bool = False
     eps_uncorrected: bool = False
-    """Whether ε is added to the root of the second moment as it is, before its bias is corrected (Kingma & Ba 2015, the end of §2)."""
+    """Whether ε is added to the root of the second moment as it is, before its bias is corrected (Kingma & Ba 2015, the
+    end of §2)."""
     bias_correction: bool = True
     correction_offset: int = 0
     """By how many steps the correction is ahead of the step."""
@@ -88,7 +91,8 @@ def step(rule: UpdateRule, state: State, gradients: Arrays, only: Iterable[str] 
     """The state after one step along these gradients, which aren't clipped yet. What it is given stays as it is.
 
     Args:
-      only: the paths of the parameters to move, which alone are in the result. The others count in the norm of the gradients.
+      only: the paths of the parameters to move, which alone are in the result. The others count in the norm of the
+        gradients.
 
     Raises:
       ValueError: gradients and parameters have other names or shapes.
@@ -100,7 +104,9 @@ def step(rule: UpdateRule, state: State, gradients: Arrays, only: Iterable[str] 
     for path in state.parameters if only is None else only:
         before = state.parameters[path]
         gradient = _clipped_and_decayed(rule, path, before, gradients[path], scale)
-        direction, first[path], second[path] = _direction(rule, state.count + 1, gradient, state.first[path], state.second[path])
+        direction, first[path], second[path] = _direction(
+            rule, state.count + 1, gradient, state.first[path], state.second[path]
+        )
         change = rate * direction
         if rule.weight_decay_kind == "decoupled":
             change = change + (rate if rule.decay_takes_rate else 1.0) * _decay(rule, path) * before
@@ -114,7 +120,9 @@ def _check(parameters: Arrays, gradients: Arrays) -> None:
         raise ValueError(f"expected a gradient for each parameter; not both are there for {', '.join(missing[:3])}")
     for path, array in parameters.items():
         if array.shape != gradients[path].shape:
-            raise ValueError(f"{path}: expected a gradient of shape {list(array.shape)}; received {list(gradients[path].shape)}")
+            raise ValueError(
+                f"{path}: expected a gradient of shape {list(array.shape)}; received {list(gradients[path].shape)}"
+            )
 
 
 def _rate(rule: UpdateRule, count: int) -> float:
@@ -145,7 +153,9 @@ def _unclipped(rule: UpdateRule, path: str, parameter: np.ndarray, gradient: np.
     return gradient + _decay(rule, path) * parameter if is_decayed else gradient
 
 
-def _clipped_and_decayed(rule: UpdateRule, path: str, parameter: np.ndarray, gradient: np.ndarray, scale: float) -> np.ndarray:
+def _clipped_and_decayed(
+    rule: UpdateRule, path: str, parameter: np.ndarray, gradient: np.ndarray, scale: float
+) -> np.ndarray:
     """What the moments are made of."""
     gradient = _unclipped(rule, path, parameter, gradient)
     if rule.clip_norm and rule.clip_kind == "values":
@@ -159,7 +169,8 @@ def _clipped_and_decayed(rule: UpdateRule, path: str, parameter: np.ndarray, gra
 def _direction(
     rule: UpdateRule, number: int, gradient: np.ndarray, first: np.ndarray, second: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """From a gradient to a step of a learning rate of 1, downwards, and the moments after it; steps are counted from 1."""
+    """From a gradient to a step of a learning rate of 1, downwards, and the moments after it; steps are counted from
+    1."""
     if rule.optimizer == "sgd":
         first = rule.momentum * first + (1.0 - rule.momentum if rule.momentum_averages else 1.0) * gradient
         return (gradient + rule.momentum * first if rule.nesterov else first), first, second

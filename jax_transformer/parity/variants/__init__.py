@@ -47,7 +47,8 @@ def catalogue(config: TransformerConfig) -> Iterator[Variant]:
 
 
 def outcomes(replay: Replay) -> Iterator[tuple[str, np.ndarray]]:
-    """Each variant of the node's kind that can be computed, by name, with its value; in float64, whatever was captured."""
+    """Each variant of the node's kind that can be computed, by name, with its value; in float64, whatever was
+    captured."""
     replay = replace(replay, inputs={name: in_float64(array) for name, array in replay.inputs.items()})
     with np.errstate(all="ignore"):
         shape = replay.own.shape

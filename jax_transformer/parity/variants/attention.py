@@ -33,7 +33,9 @@ def attention(config: TransformerConfig) -> Iterator[Variant]:
             yield configured(f"masked logits are {value:g}", logits, masked_value=value)
             if value:
                 yield Variant(f"{value:g} added to masked logits", logits, partial(_added, value=value))
-    yield Variant("masked value added rather than put in place", logits, partial(_added, value=formulas.masked_value(config)))
+    yield Variant(
+        "masked value added rather than put in place", logits, partial(_added, value=formulas.masked_value(config))
+    )
     weights: tuple[Kind, ...] = ("attention_weights",)
     for axis, name in ((-2, "queries"), (1, "heads"), (0, "batch")):
         yield Variant(f"softmax over the {name}", weights, partial(_softmax_over, axis=axis))

@@ -17,7 +17,11 @@ def block() -> Iterator[Variant]:
     yield Variant("residual dropped", kinds, lambda replay: replay.compute({"x": 0.0 * replay.inputs["x"]}))
     yield Variant("residual doubled", kinds, lambda replay: replay.compute({"x": 2.0 * replay.inputs["x"]}))
     yield Variant("sublayer's output dropped", kinds, lambda replay: replay.compute({"y": 0.0 * replay.inputs["y"]}))
-    yield Variant("residual taken after the norm", ("residual",), lambda replay: replay.compute({"x": replay.beside(_norm_of(replay))}))
+    yield Variant(
+        "residual taken after the norm",
+        ("residual",),
+        lambda replay: replay.compute({"x": replay.beside(_norm_of(replay))}),
+    )
     yield Variant("normed after the residual is added", ("residual",), lambda replay: _normed(replay, replay.own))
     yield Variant("norm missing", ("residual_norm",), lambda replay: replay.inputs["x"] + replay.inputs["y"])
     yield Variant("norm before the residual is added", ("residual_norm",), _norm_then_add)
@@ -33,7 +37,8 @@ def _norm_then_add(replay: Replay) -> np.ndarray:
 
 
 def _norm_of(replay: Replay) -> str:
-    """The norm of the sublayer that a residual, or the name after it, belongs to: before a residual, its sublayer read what it gave."""
+    """The norm of the sublayer that a residual, or the name after it, belongs to: before a residual, its sublayer read
+    what it gave."""
     rest = place(replay.node.name).path[0]
     return "feed_forward_norm" if rest == "output" else rest.replace("_residual", "_norm")
 
@@ -49,7 +54,9 @@ def _final_norm(replay: Replay) -> np.ndarray:
     if place(replay.node.name).layer is not None:
         raise LookupError("not the end of a stack")
     has_none = replay.config.norm_kind == "none"
-    return formulas.norm(changed(replay.config, norm_kind="layer_norm") if has_none else replay.config, replay.inputs["x"])
+    return formulas.norm(
+        changed(replay.config, norm_kind="layer_norm") if has_none else replay.config, replay.inputs["x"]
+    )
 
 
 def _parallel(replay: Replay, back: int) -> np.ndarray:
@@ -65,5 +72,7 @@ def _parallel(replay: Replay, back: int) -> np.ndarray:
     elif other:
         name = f"{sublayers[other - 1]}_residual"
     else:
-        return replay.compute({"x": replay.captured[f"{stack}.layers.{layer - 1}.output" if layer else f"{stack}.embedding"]})
+        return replay.compute(
+            {"x": replay.captured[f"{stack}.layers.{layer - 1}.output" if layer else f"{stack}.embedding"]}
+        )
     return replay.compute({"x": replay.beside(name)})

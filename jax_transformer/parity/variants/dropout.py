@@ -1,8 +1,9 @@
 """Dropout left on (Srivastava et al. 2014).
 
-What it dropped isn't known, so it is recognised rather than replayed (and where nothing is wrong, drawn): every value must be either kept,
-and divided by 1 − p with the same p everywhere, or zero, and about p of them must be zero. Inside a feed-forward that is wider than the
-model it can't be told: many choices of hidden units give one output. Nor can it be of attention weights with more than MOST_KEYS keys.
+What it dropped isn't known, so it is recognised rather than replayed (and where nothing is wrong, drawn): every value
+must be either kept, and divided by 1 − p with the same p everywhere, or zero, and about p of them must be zero. Inside
+a feed-forward that is wider than the model it can't be told: many choices of hidden units give one output. Nor can it
+be of attention weights with more than MOST_KEYS keys.
 """
 
 from __future__ import annotations
@@ -20,9 +21,18 @@ from jax_transformer.parity.variants.replay import Replay, Variant
 
 RATES = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 MOST_KEYS = 12
-OWN: tuple[Kind, ...] = ("token_embedding", "embedding", "projection", "attention_weights", "feed_forward_hidden", "norm", "same")
+OWN: tuple[Kind, ...] = (
+    "token_embedding",
+    "embedding",
+    "projection",
+    "attention_weights",
+    "feed_forward_hidden",
+    "norm",
+    "same",
+)
 NEAR = 1e-9
-"""How far, relative to the largest, a value may be from what dropout makes of it before the search is given up. The gate decides later."""
+"""How far, relative to the largest, a value may be from what dropout makes of it before the search is given up. The
+gate decides later."""
 SAMPLE = 256
 """Values looked at first."""
 TOLD_APART = 1e-6
@@ -83,8 +93,8 @@ def _kept(received: np.ndarray, value: np.ndarray, rate: float, size: np.ndarray
 
 
 def _check_share(kept: np.ndarray, counts: np.ndarray, rate: float) -> None:
-    """Raises LookupError unless some are kept, some dropped, and these about as often as the rate says at every index of each axis: or else
-    it is a head or a column that is missing.
+    """Raises LookupError unless some are kept, some dropped, and these about as often as the rate says at every index
+    of each axis: or else it is a head or a column that is missing.
 
     Args:
       counts: which of them say anything.
@@ -106,7 +116,8 @@ def _check_share(kept: np.ndarray, counts: np.ndarray, rate: float) -> None:
 
 
 def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
-    """norm(x + kept · y / (1 − rate)): of each row, two values say what its mean and deviation were, and these tell the others."""
+    """norm(x + kept · y / (1 − rate)): of each row, two values say what its mean and deviation were, and these tell the
+    others."""
     if replay.is_right:
         return replay.compute({"y": drawn(replay.inputs["y"].shape, rate) * replay.inputs["y"] / (1.0 - rate)})
     x, y = (replay.inputs[name].reshape(-1, replay.own.shape[-1]) for name in ("x", "y"))
@@ -123,7 +134,8 @@ def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
 def _kept_before_norm(normed: np.ndarray, x: np.ndarray, y: np.ndarray, rate: float) -> np.ndarray:
     """Which values of y [rows, D] were kept.
 
-    The lowest and the highest value of a row are each kept or dropped: of these four cases the one that fits the row best is taken.
+    The lowest and the highest value of a row are each kept or dropped: of these four cases the one that fits the row
+      best is taken.
 
     Raises:
       LookupError: none fits some row.
@@ -150,7 +162,8 @@ def _kept_before_norm(normed: np.ndarray, x: np.ndarray, y: np.ndarray, rate: fl
 
 
 def _of_weights(replay: Replay, rate: float) -> np.ndarray:
-    """Of each query, all ways to drop some of its keys are tried: in one direction of the context, in which no two of them look alike."""
+    """Of each query, all ways to drop some of its keys are tried: in one direction of the context, in which no two of
+    them look alike."""
     weights, value = replay.inputs["weights"], replay.inputs["value"]
     if weights.shape[-1] > MOST_KEYS:
         raise LookupError("too many keys")
@@ -165,7 +178,8 @@ def _of_weights(replay: Replay, rate: float) -> np.ndarray:
 
 
 def _kept_terms(terms: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Which of the terms [rows, K] were summed; raises LookupError where no choice gives a row's sum, soon if it is one of the first."""
+    """Which of the terms [rows, K] were summed; raises LookupError where no choice gives a row's sum, soon if it is one
+    of the first."""
     choices, kept, start, rows = _choices(terms.shape[-1]), np.empty(terms.shape, bool), 0, 4
     while start < len(terms):
         part = np.s_[start : start + rows]

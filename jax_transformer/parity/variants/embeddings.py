@@ -18,20 +18,28 @@ if TYPE_CHECKING:
 
 
 NEAR = 1e-9
-"""How near a vector's first value must be to a token's, relative to the largest in the table, for the others to be looked at."""
+"""How near a vector's first value must be to a token's, relative to the largest in the table, for the others to be
+looked at."""
 SHIFTS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "one to the right: the first twice": lambda ids, pad: np.concatenate([ids[:, :1], ids[:, :-1]], axis=1),
-    "one to the right: a pad first": lambda ids, pad: np.concatenate([np.full_like(ids[:, :1], pad), ids[:, :-1]], axis=1),
+    "one to the right: a pad first": lambda ids, pad: np.concatenate(
+        [np.full_like(ids[:, :1], pad), ids[:, :-1]], axis=1
+    ),
     "one to the left: the last twice": lambda ids, pad: np.concatenate([ids[:, 1:], ids[:, -1:]], axis=1),
     "one to the left: a pad last": lambda ids, pad: np.concatenate([ids[:, 1:], np.full_like(ids[:, :1], pad)], axis=1),
     "one to the left: token 0 last": lambda ids, pad: np.concatenate([ids[:, 1:], np.zeros_like(ids[:, :1])], axis=1),
 }
-"""(ids [B, T], id of pads) → what a decoder reads whose inputs were shifted once too often, or not at all, which leaves the start out."""
+"""(ids [B, T], id of pads) → what a decoder reads whose inputs were shifted once too often, or not at all, which leaves
+the start out."""
 
 
 def embeddings(config: TransformerConfig) -> Iterator[Variant]:
     tokens: tuple[Kind, ...] = ("token_embedding",)
-    yield configured(f"√d_model {'missing' if config.scale_embedding else 'applied'}", tokens, scale_embedding=not config.scale_embedding)
+    yield configured(
+        f"√d_model {'missing' if config.scale_embedding else 'applied'}",
+        tokens,
+        scale_embedding=not config.scale_embedding,
+    )
     yield Variant("scaled by d_model", tokens, lambda replay: replay.compute() * math.sqrt(config.d_model))
     yield Variant("pad row zero", tokens, _pads_zeroed)
     yield Variant("tables of the two sides swapped", tokens, _other_side)
@@ -55,7 +63,10 @@ def _pads_zeroed(replay: Replay) -> np.ndarray:
 
 def _other_side(replay: Replay) -> np.ndarray:
     (path,) = replay.node.parameters.values()
-    swapped = {"source_embedding/embedding": "target_embedding/embedding", "target_embedding/embedding": "source_embedding/embedding"}
+    swapped = {
+        "source_embedding/embedding": "target_embedding/embedding",
+        "target_embedding/embedding": "source_embedding/embedding",
+    }
     return replay.compute(parameters={"embedding": parameter(replay.params, swapped[path])})
 
 
@@ -70,7 +81,8 @@ def _decoder_ids(replay: Replay) -> np.ndarray:
 
 
 def _without_start(replay: Replay) -> np.ndarray:
-    """The labels read as inputs. They end with a token that the inputs don't have: the one whose vector was received there."""
+    """The labels read as inputs. They end with a token that the inputs don't have: the one whose vector was received
+    there."""
     ids, pad_id = _decoder_ids(replay), replay.config.target_pad_id
     columns = np.arange(ids.shape[1])
     last = np.where(ids != pad_id, columns, 0).max(axis=1, keepdims=True)

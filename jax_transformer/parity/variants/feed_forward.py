@@ -32,7 +32,9 @@ def feed_forward(config: TransformerConfig) -> Iterator[Variant]:
 def _without_gate(replay: Replay) -> np.ndarray:
     if "gate_kernel" not in replay.parameters:
         raise LookupError("no gate")
-    return replay.compute(parameters={role: array for role, array in replay.parameters.items() if not role.startswith("gate_")})
+    return replay.compute(
+        parameters={role: array for role, array in replay.parameters.items() if not role.startswith("gate_")}
+    )
 
 
 def _sigmoid_gelu(replay: Replay) -> np.ndarray:

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 def head(config: TransformerConfig) -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = ("logits",)
-    yield configured(f"head {'not ' if config.scale_head else ''}scaled by 1/√d_model", kinds, scale_head=not config.scale_head)
+    yield configured(
+        f"head {'not ' if config.scale_head else ''}scaled by 1/√d_model", kinds, scale_head=not config.scale_head
+    )
     yield Variant("head scaled by √d_model", kinds, partial(_scaled, factor=math.sqrt(config.d_model)))
     yield Variant("bias added twice", kinds, lambda replay: replay.own + replay.parameters["bias"])
     yield Variant("log-softmax taken already", kinds, _log_softmax)

@@ -27,7 +27,9 @@ def norms(config: TransformerConfig) -> Iterator[Variant]:
     has_more = any(stack.embedding_norm != "none" for stack in (config.encoder, config.decoder))
     kinds: tuple[Kind, ...] = (*NORMS, "embedding") if has_more else NORMS
     choices: dict[str, dict[str, Any]] = {
-        f"ε {'inside' if config.norm_eps_outside else 'outside'} the root": {"norm_eps_outside": not config.norm_eps_outside},
+        f"ε {'inside' if config.norm_eps_outside else 'outside'} the root": {
+            "norm_eps_outside": not config.norm_eps_outside
+        },
         f"variance over D{'' if config.norm_unbiased else ' − 1'}": {"norm_unbiased": not config.norm_unbiased},
     }
     choices |= {f"ε = {eps:g}": {"norm_eps": eps} for eps in EPSILONS if eps != config.norm_eps}
@@ -80,15 +82,18 @@ def _normed(replay: Replay) -> _Normed:
 
 
 def _factors(replay: Replay, normed: _Normed) -> tuple[np.ndarray, np.ndarray]:
-    """Of each row: x, centred, and by what it was multiplied to become what was received, as well as one number can say it."""
+    """Of each row: x, centred, and by what it was multiplied to become what was received, as well as one number can say
+    it."""
     centred = normed.x - normed.x.mean(axis=-1, keepdims=True) if replay.config.norm_kind == "layer_norm" else normed.x
     scaled = centred * normed.scale
-    return centred, (scaled * normed.received).sum(axis=-1, keepdims=True) / np.square(scaled).sum(axis=-1, keepdims=True)
+    return centred, (scaled * normed.received).sum(axis=-1, keepdims=True) / np.square(scaled).sum(
+        axis=-1, keepdims=True
+    )
 
 
 ROUNDINGS = 8.0
-"""How many roundings of E[x²] a variance may be off that is computed from it, and a mean of √E[x²]; and by how many of its own a variance
-must be off, as other ways to compute it have a few."""
+"""How many roundings of E[x²] a variance may be off that is computed from it, and a mean of √E[x²]; and by how many of
+its own a variance must be off, as other ways to compute it have a few."""
 
 
 def _fast_variance(replay: Replay, dtype: str) -> np.ndarray:
@@ -101,10 +106,16 @@ def _fast_variance(replay: Replay, dtype: str) -> np.ndarray:
     factors, shifts, value = _line(normed)
     width, square = normed.x.shape[-1], np.square(normed.x).mean(axis=-1, keepdims=True)
     exact = normed.x.var(axis=-1, keepdims=True) * (width / (width - 1) if config.norm_unbiased else 1.0)
-    variance = np.square(1.0 / factors - config.norm_eps) if config.norm_eps_outside else np.square(1.0 / factors) - config.norm_eps
+    variance = (
+        np.square(1.0 / factors - config.norm_eps)
+        if config.norm_eps_outside
+        else np.square(1.0 / factors) - config.norm_eps
+    )
     off, rounding = np.abs(variance - exact), ROUNDINGS * np.finfo(dtype).eps
     is_near = (off <= rounding * square).all() and (np.abs(shifts) <= rounding * np.sqrt(square)).all()
-    is_scattered = np.ptp(variance - exact) > 0.5 * off.max()  # ε, or a variance over D − 1, is off in one direction everywhere
+    is_scattered = (
+        np.ptp(variance - exact) > 0.5 * off.max()
+    )  # ε, or a variance over D − 1, is off in one direction everywhere
     if is_near and is_scattered and (off > rounding * exact).any():
         if dtype == "float64":
             return value
@@ -115,8 +126,8 @@ def _fast_variance(replay: Replay, dtype: str) -> np.ndarray:
 
 
 def _line(normed: _Normed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each row, factor and shift with which (x − mean − shift) · factor · scale is nearest to what was received, and that, with what is
-    added."""
+    """Of each row, factor and shift with which (x − mean − shift) · factor · scale is nearest to what was received, and
+    that, with what is added."""
     centred = normed.x - normed.x.mean(axis=-1, keepdims=True)
     slope, level = centred * normed.scale, np.broadcast_to(normed.scale, centred.shape)
 
@@ -124,8 +135,12 @@ def _line(normed: _Normed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return (a * b).sum(axis=-1, keepdims=True)
 
     determinant = dot(slope, slope) * dot(level, level) - np.square(dot(slope, level))
-    factor = (dot(slope, normed.received) * dot(level, level) - dot(level, normed.received) * dot(slope, level)) / determinant
-    constant = (dot(level, normed.received) * dot(slope, slope) - dot(slope, normed.received) * dot(slope, level)) / determinant
+    factor = (
+        dot(slope, normed.received) * dot(level, level) - dot(level, normed.received) * dot(slope, level)
+    ) / determinant
+    constant = (
+        dot(level, normed.received) * dot(slope, slope) - dot(slope, normed.received) * dot(slope, level)
+    ) / determinant
     return factor, -constant / factor, slope * factor + level * constant + normed.added
 
 
@@ -145,7 +160,8 @@ def _deviation(replay: Replay, variance: np.ndarray) -> np.ndarray:
 
 
 def _narrow_variance(replay: Replay) -> np.ndarray:
-    """As in T5's programs: x is divided by a float32 deviation, or multiplied by the inverse of one, and stays in float64 itself."""
+    """As in T5's programs: x is divided by a float32 deviation, or multiplied by the inverse of one, and stays in
+    float64 itself."""
     normed = _normed(replay)
     centred, factors = _factors(replay, normed)
     own = 1.0 / formulas.deviation(replay.config, centred)

@@ -28,7 +28,8 @@ SHORT_TABLES = (128, 256, 500, 512, None, -1)
 """Rows; None: half of those needed; −1: one less than needed."""
 ROUNDOFF = {"float16": 2.0**-11} | tolerances.UNIT_ROUNDOFF
 ANGLE_ROUNDINGS = 12.0
-"""By how many unit roundoffs an angle may be off: log 10000 = 9.2 times that of the exponent, and those of the power and the product."""
+"""By how many unit roundoffs an angle may be off: log 10000 = 9.2 times that of the exponent, and those of the power
+and the product."""
 VALUE_ROUNDINGS = 2.0
 """The same for its sine or cosine."""
 MOST_ANGLE = 3
@@ -49,12 +50,22 @@ def positions(config: TransformerConfig) -> Iterator[Variant]:
             yield Variant(f"positions: computed in {dtype}", kinds, partial(_computed, dtype=dtype))
         yield Variant("positions: frequencies in float32", kinds, _narrow_frequencies)
         if config.position_index == "non_pad_count":
-            yield Variant("positions: row of pads not zero", kinds, partial(_of_table, changes={"position_index": "column"}))
+            yield Variant(
+                "positions: row of pads not zero", kinds, partial(_of_table, changes={"position_index": "column"})
+            )
     yield Variant("positions: zero at pads", kinds, _zero_at_pads)
     for rows in SHORT_TABLES:
         length = {None: "half the rows", -1: "one row less"}.get(rows, f"{rows} rows")
-        yield Variant(f"positions: table of {length} whose last is read again", kinds, partial(_of_short_table, rows=rows, wraps=False))
-        yield Variant(f"positions: table of {length} read from the first again", kinds, partial(_of_short_table, rows=rows, wraps=True))
+        yield Variant(
+            f"positions: table of {length} whose last is read again",
+            kinds,
+            partial(_of_short_table, rows=rows, wraps=False),
+        )
+        yield Variant(
+            f"positions: table of {length} read from the first again",
+            kinds,
+            partial(_of_short_table, rows=rows, wraps=True),
+        )
     for index, name in INDICES.items():
         if index != config.position_index:
             yield Variant(f"positions: indexed by {name}", kinds, partial(Replay.under, position_index=index))
@@ -93,7 +104,8 @@ def _numbers(replay: Replay) -> np.ndarray:
 
 
 def _computed(replay: Replay, dtype: str) -> np.ndarray:
-    """What was received, if all of it is numbers of the dtype, and the angles are off by their rounding at most; else one way to do it."""
+    """What was received, if all of it is numbers of the dtype, and the angles are off by their rounding at most; else
+    one way to do it."""
     exponents, _ = _columns(replay.config)
     numbers, once = _numbers(replay)[..., None], rounded(replay.own, dtype)
     if np.array_equal(once, replay.own):
@@ -107,7 +119,8 @@ def _computed(replay: Replay, dtype: str) -> np.ndarray:
 
 
 def _narrow_frequencies(replay: Replay) -> np.ndarray:
-    """Frequencies computed in float32, and all else in float64. What they were, a row says whose angles aren't beyond π."""
+    """Frequencies computed in float32, and all else in float64. What they were, a row says whose angles aren't beyond
+    π."""
     exponents, is_cosine = _columns(replay.config)
     numbers, offset = _numbers(replay), replay.config.position_offset
     exact = 10000.0**-exponents
@@ -145,5 +158,7 @@ def _columns(config: TransformerConfig) -> tuple[np.ndarray, np.ndarray]:
 def _of_angles(replay: Replay, angles: np.ndarray) -> np.ndarray:
     _, is_cosine = _columns(replay.config)
     values = np.where(is_cosine, np.cos(angles), np.sin(angles))
-    is_of_pads = replay.config.position_index == "non_pad_count" and _numbers(replay)[..., None] == replay.config.position_offset
+    is_of_pads = (
+        replay.config.position_index == "non_pad_count" and _numbers(replay)[..., None] == replay.config.position_offset
+    )
     return np.where(is_of_pads, 0.0, values)

@@ -1,6 +1,7 @@
 """Faults of precision: a node rounded to, or computed in, a narrower dtype than the model's.
 
-Two programs that compute in float32 round differently, so that neither can be replayed to the last bit. Such a node is recognised: each of
+Two programs that compute in float32 round differently, so that neither can be replayed to the last bit. Such a node is
+  recognised: each of
 its values is a number of the dtype, the truth's are not, and it is about as near to the truth as the dtype allows.
 """
 
@@ -30,13 +31,18 @@ LOWEST = {
 def precision() -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = get_args(Kind)
     for dtype in tolerances.COMPUTED_IN:
-        yield Variant(f"rounded to {dtype}", tuple(kind for kind in kinds if kind not in ROUNDED_ELSEWHERE), partial(_rounded, dtype=dtype))
+        yield Variant(
+            f"rounded to {dtype}",
+            tuple(kind for kind in kinds if kind not in ROUNDED_ELSEWHERE),
+            partial(_rounded, dtype=dtype),
+        )
         computed = tuple(kind for kind in kinds if kind not in WITHOUT_ARITHMETIC)
         yield Variant(f"computed in {dtype}", computed, partial(_computed, dtype=dtype))
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """To the nearest numbers of a dtype, in float64; integers and booleans as they are. NumPy lacks bfloat16, float32's upper half."""
+    """To the nearest numbers of a dtype, in float64; integers and booleans as they are. NumPy lacks bfloat16, float32's
+    upper half."""
     if array.dtype.kind != "f":
         return array
     if dtype != "bfloat16":
@@ -84,18 +90,27 @@ def _exact(replay: Replay, dtype: str) -> np.ndarray:
 def _is_recognised(replay: Replay, exact: np.ndarray, once: np.ndarray, dtype: str) -> bool:
     received, mask = replay.received, replay.inputs.get("mask")
     hidden = np.zeros((), bool) if mask is None else ~mask
-    is_narrow = is_of(received, dtype) and not is_of(exact, dtype) and bool((received == once)[np.broadcast_to(hidden, once.shape)].all())
+    is_narrow = (
+        is_of(received, dtype)
+        and not is_of(exact, dtype)
+        and bool((received == once)[np.broadcast_to(hidden, once.shape)].all())
+    )
     return is_narrow and not np.array_equal(received, once) and replay.error(exact) <= tolerances.COMPUTED_IN[dtype]
 
 
 def _config(replay: Replay, dtype: str) -> Any:
     """The replay's, but masked logits are the lowest number of the narrow dtype where they are that of the dtype."""
-    return replay.config if replay.config.masked_value is not None else changed(replay.config, masked_value=LOWEST[dtype])
+    return (
+        replay.config if replay.config.masked_value is not None else changed(replay.config, masked_value=LOWEST[dtype])
+    )
 
 
 def _narrow(arrays: Any, dtype: str) -> dict[str, np.ndarray]:
-    """Rounded to the dtype, to be computed with in float32; logits so low that they have no number there are its lowest."""
+    """Rounded to the dtype, to be computed with in float32; logits so low that they have no number there are its
+    lowest."""
     return {
-        name: rounded(array.clip(LOWEST[dtype], -LOWEST[dtype]), dtype).astype(np.float32) if array.dtype.kind == "f" else array
+        name: rounded(array.clip(LOWEST[dtype], -LOWEST[dtype]), dtype).astype(np.float32)
+        if array.dtype.kind == "f"
+        else array
         for name, array in arrays.items()
     }

@@ -27,8 +27,12 @@ def projections() -> Iterator[Variant]:
     yield Variant("fused kernel of N × 3 × H sliced as 3 × N × H", ("projection",), partial(_sliced, is_by_head=False))
     yield Variant("heads split in the other order", ("projection",), _split_otherwise)
     yield Variant("heads split without transposing", ("projection",), _split_untransposed)
-    yield Variant("heads merged without transposing back", ("projection", "merge_heads"), partial(_merged, order=(0, 2, 1, 3)))
-    yield Variant("heads merged in the other order", ("projection", "merge_heads"), partial(_merged, order=(0, 1, 3, 2)))
+    yield Variant(
+        "heads merged without transposing back", ("projection", "merge_heads"), partial(_merged, order=(0, 2, 1, 3))
+    )
+    yield Variant(
+        "heads merged in the other order", ("projection", "merge_heads"), partial(_merged, order=(0, 1, 3, 2))
+    )
     yield Variant("reads its input normed", ("projection", "feed_forward_hidden"), _read_normed)
     yield Variant("reads its input before the norm", ("projection", "feed_forward_hidden"), _read_unnormed)
     yield Variant("keys and values of the decoder", ("projection",), _of_the_decoder)
@@ -51,10 +55,12 @@ def _of_sibling(replay: Replay, name: str) -> np.ndarray:
 
 
 def _sliced(replay: Replay, is_by_head: bool) -> np.ndarray:
-    """One slice of a kernel that holds query, key and value (of cross-attention, key and value), taken along the wrong axis.
+    """One slice of a kernel that holds query, key and value (of cross-attention, key and value), taken along the wrong
+    axis.
 
     Args:
-      is_by_head: whether the slice is taken as if the parts lay together head by head; they lie one after the other then.
+      is_by_head: whether the slice is taken as if the parts lay together head by head; they lie one after the other
+        then.
     """
     at = place(replay.node.name).path
     parts = ("key", "value") if at[0] == "cross_attention" else ("query", "key", "value")
@@ -62,7 +68,9 @@ def _sliced(replay: Replay, is_by_head: bool) -> np.ndarray:
         raise LookupError("not fused")
     sliced = {}
     for role, path in replay.node.parameters.items():
-        own = np.stack([parameter(replay.params, path.replace(f"/{at[-1]}/", f"/{part}/")) for part in parts])  # [3, …, N, H]
+        own = np.stack(
+            [parameter(replay.params, path.replace(f"/{at[-1]}/", f"/{part}/")) for part in parts]
+        )  # [3, …, N, H]
         *rest, heads, width = own.shape[1:]
         by_part, by_head = np.moveaxis(own, 0, -3), np.moveaxis(own, 0, -2)
         fused = (by_part if is_by_head else by_head).reshape(*rest, -1)

@@ -74,7 +74,8 @@ class Replay:
         return self.compute(config=changed(self.config, **changes))
 
     def own_parameter(self, module: str, role: str) -> np.ndarray:
-        """A parameter of the same layer, such as the `scale` of `feed_forward_norm`. Raises ValueError where there is none."""
+        """A parameter of the same layer, such as the `scale` of `feed_forward_norm`. Raises ValueError where there is
+        none."""
         at = place(self.node.name)
         return parameter(self.params, f"{at.stack}/layers/{module}/{role}[{at.layer}]")
 
@@ -118,5 +119,6 @@ def without(replay: Replay, role: str) -> np.ndarray:
 
 
 def exchanged(replay: Replay, roles: Mapping[str, str]) -> np.ndarray:
-    """The node with the parameters of its roles given by others of its own. Raises LookupError where it hasn't these."""
+    """The node with the parameters of its roles given by others of its own. Raises LookupError where it hasn't
+    these."""
     return replay.compute(parameters={role: replay.parameters[roles[role]] for role in replay.parameters})

@@ -1,4 +1,5 @@
-"""A dialect is how one family of PyTorch models names and shapes its parameters: one table file each, with its `DIALECTS` in it."""
+"""A dialect is how one family of PyTorch models names and shapes its parameters: one table file each, with its
+`DIALECTS` in it."""
 
 from __future__ import annotations
 
@@ -54,7 +55,9 @@ def one_size_of_heads(config: TransformerConfig) -> list[str]:
         problems.append(f"decoder_num_heads must be the encoder's {encoder.num_heads}; received {decoder.num_heads}")
     for name, stack in (("head_dim", encoder), ("decoder_head_dim", decoder)):
         if stack.num_heads * stack.head_dim != config.d_model:
-            problems.append(f"{name} must be d_model / num_heads = {config.d_model / stack.num_heads:g}; received {stack.head_dim}")
+            problems.append(
+                f"{name} must be d_model / num_heads = {config.d_model / stack.num_heads:g}; received {stack.head_dim}"
+            )
     return problems
 
 
@@ -62,7 +65,9 @@ def one_target_pad_id(config: TransformerConfig) -> list[str]:
     """Why a config can't be one of a program whose decoder takes the target's padding for padding."""
     if config.decoder_padding_id in (None, config.target_pad_id):
         return []
-    return [f"decoder_padding_id must be None or target_pad_id={config.target_pad_id}; received {config.decoder_padding_id}"]
+    return [
+        f"decoder_padding_id must be None or target_pad_id={config.target_pad_id}; received {config.decoder_padding_id}"
+    ]
 
 
 def _usual_refusals(config: TransformerConfig) -> list[str]:
@@ -90,7 +95,8 @@ class ConfigFile:
 
     model_type: str
     architectures: tuple[str, ...]
-    """Classes whose checkpoints these are: the one with the head, which is written, the one without, and former names of these."""
+    """Classes whose checkpoints these are: the one with the head, which is written, the one without, and former names
+    of these."""
     aliases: Mapping[str, str]
     """Other names of keys, which prevail over these."""
     defaults: Json
@@ -98,7 +104,8 @@ class ConfigFile:
     allowed: Mapping[str, tuple[Any, ...]]
     """The values that keys may have, where others are of models that this table isn't for."""
     read: Callable[[Json], dict[str, Any]]
-    """Config fields from a config.json with all defaults filled in. Raises PortingError for values that no config has."""
+    """Config fields from a config.json with all defaults filled in. Raises PortingError for values that no config
+    has."""
     write: Callable[[TransformerConfig], dict[str, Any]]
     """What of config.json follows from a config."""
     always_there: tuple[str, ...] = ()
@@ -118,8 +125,9 @@ class ConfigFile:
 class Dialect:
     """One family's table.
 
-    A config is made of `fixed`, of what `read` finds in a checkpoint, of hints for the rest, and of `defaults` where there is no hint. The
-    other way round, a config whose values differ from `fixed`, or are none of the `choices`, has no checkpoint in this dialect.
+    A config is made of `fixed`, of what `read` finds in a checkpoint, of hints for the rest, and of `defaults` where
+    there is no hint. The other way round, a config whose values differ from `fixed`, or are none of the `choices`, has
+    no checkpoint in this dialect.
     """
 
     name: str
@@ -133,7 +141,8 @@ class Dialect:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Config fields that no checkpoint tells, as the published program has them; hints may say otherwise."""
     read: Callable[[Tensors], dict[str, Any]]
-    """The config fields that a checkpoint tells by its names, shapes and equal tensors. Raises PortingError where it can't."""
+    """The config fields that a checkpoint tells by its names, shapes and equal tensors. Raises PortingError where it
+    can't."""
     asks: Mapping[str, str]
     """The config fields that it does not tell, or not always: what to say about them when they are asked for."""
     rules: Callable[[TransformerConfig], list[Rule]]
@@ -141,7 +150,8 @@ class Dialect:
     refuses: Callable[[TransformerConfig], list[str]] = _usual_refusals
     """What else stands in the way of a config."""
     computed: Callable[[TransformerConfig], dict[str, np.ndarray]] = _nothing_computed
-    """Leaves by path that its checkpoints don't hold, because the program computes them; of those that have a rule, some do."""
+    """Leaves by path that its checkpoints don't hold, because the program computes them; of those that have a rule,
+    some do."""
     ignores: Callable[[Tensors], list[str]] = _nothing_ignored
     """Those of a checkpoint's tensors that no program of the family reads."""
     base_prefix: str = ""
@@ -168,7 +178,8 @@ class Dialect:
         return self.computes_positions and "constants/encoder_positions" not in paths
 
     def refusals(self, config: TransformerConfig) -> list[str]:
-        """Why a model of this config can't be written in this dialect: each field with the value received and what is allowed."""
+        """Why a model of this config can't be written in this dialect: each field with the value received and what is
+        allowed."""
         allowed = {name: (value,) for name, value in self.fixed.items()} | dict(self.choices)
         problems = [
             f"{name} must be {' or '.join(map(repr, values))}; received {getattr(config, name)!r}"
@@ -234,8 +245,8 @@ class Reader:
         return int(shape[axis])
 
     def layers(self, pattern: str) -> int:
-        """How many layers, from 0 without a gap, have tensors that start with `pattern`, in which {i} is the layer's number; 1 where there
-        are none."""
+        """How many layers, from 0 without a gap, have tensors that start with `pattern`, in which {i} is the layer's
+        number; 1 where there are none."""
         expression = re.compile(re.escape(pattern).replace(re.escape("{i}"), r"(0|[1-9]\d*)"))
         found = {int(match[1]) for match in map(expression.match, self.tensors) if match}
         count = next(number for number in itertools.count() if number not in found)

@@ -78,7 +78,8 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 DIALECT = Dialect(
     name="annotated_zh",
-    title="the Chinese Annotated Transformer: no activation, norms with an unbiased variance in the root (torch_reference.annotated_zh)",
+    title="the Chinese Annotated Transformer: no activation, norms with an unbiased variance in the root "
+    "(torch_reference.annotated_zh)",
     recognises=recognises,
     fixed=FIXED,
     defaults=DEFAULTS,

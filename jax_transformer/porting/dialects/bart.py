@@ -31,11 +31,15 @@ def recognises(names: Collection[str]) -> bool:
 
 def read(tensors: Tensors) -> dict[str, Any]:
     """What the tensors tell, with the length of the position tables."""
-    return fairseq.read(tensors, "bart", max_length=lambda reader: reader.size(fairseq.POSITIONS["encoder"], 0, 2) - OFFSET)
+    return fairseq.read(
+        tensors, "bart", max_length=lambda reader: reader.size(fairseq.POSITIONS["encoder"], 0, 2) - OFFSET
+    )
 
 
 def ignores(tensors: Tensors) -> list[str]:
-    return [name for name in ("model.encoder.version", "model.decoder.version") if name in tensors] + fairseq.ignores(tensors)
+    return [name for name in ("model.encoder.version", "model.decoder.version") if name in tensors] + fairseq.ignores(
+        tensors
+    )
 
 
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
@@ -61,10 +65,24 @@ DIALECT = Dialect(
         model_type="bart",
         architectures=("BartForConditionalGeneration", "BartModel"),
         defaults={
-            "vocab_size": 50265, "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12, "encoder_attention_heads": 16,
-            "decoder_attention_heads": 16, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096, "max_position_embeddings": 1024,
-            "scale_embedding": False, "activation_function": "gelu", "dropout": 0.1, "attention_dropout": 0.0, "activation_dropout": 0.0,
-            "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "tie_word_embeddings": True,
+            "vocab_size": 50265,
+            "d_model": 1024,
+            "encoder_layers": 12,
+            "decoder_layers": 12,
+            "encoder_attention_heads": 16,
+            "decoder_attention_heads": 16,
+            "encoder_ffn_dim": 4096,
+            "decoder_ffn_dim": 4096,
+            "max_position_embeddings": 1024,
+            "scale_embedding": False,
+            "activation_function": "gelu",
+            "dropout": 0.1,
+            "attention_dropout": 0.0,
+            "activation_dropout": 0.0,
+            "pad_token_id": 1,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 2,
+            "tie_word_embeddings": True,
         },
         allowed=fairseq.allowed(FIXED),
         read=fairseq.read_config,
@@ -72,6 +90,6 @@ DIALECT = Dialect(
         always_there=(fairseq.SHARED,),
         write=fairseq.write_config,
     ),
-)  # fmt: skip
+)
 
 DIALECTS = (DIALECT,)

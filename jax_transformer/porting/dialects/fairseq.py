@@ -1,4 +1,5 @@
-"""What the tables of Marian, BART and M2M-100 share: the names that transformers took from fairseq, and the keys of their config.json."""
+"""What the tables of Marian, BART and M2M-100 share: the names that transformers took from fairseq, and the keys of
+their config.json."""
 
 from __future__ import annotations
 
@@ -66,8 +67,15 @@ FEED_FORWARD = {
     "fc2": ("feed_forward/output", LINEAR),
     "final_layer_norm": ("feed_forward_norm", NORM),
 }
-LAYER = {"self_attn": ("self_attention", ATTENTION), "self_attn_layer_norm": ("self_attention_norm", NORM), **FEED_FORWARD}
-DECODER_LAYER = LAYER | {"encoder_attn": ("cross_attention", ATTENTION), "encoder_attn_layer_norm": ("cross_attention_norm", NORM)}
+LAYER = {
+    "self_attn": ("self_attention", ATTENTION),
+    "self_attn_layer_norm": ("self_attention_norm", NORM),
+    **FEED_FORWARD,
+}
+DECODER_LAYER = LAYER | {
+    "encoder_attn": ("cross_attention", ATTENTION),
+    "encoder_attn_layer_norm": ("cross_attention_norm", NORM),
+}
 
 
 def rules(config: TransformerConfig) -> list[Rule]:
@@ -93,7 +101,10 @@ def _embeddings(config: TransformerConfig) -> list[Rule]:
     if config.share_embeddings:
         table = [Rule((f"{SHARED}?", f"{source}?", f"{target}?", *head), "shared_embedding/embedding")]
     else:
-        table = [Rule((source, f"{SHARED}?"), "source_embedding/embedding"), Rule((f"{target}?", *head), "target_embedding/embedding")]
+        table = [
+            Rule((source, f"{SHARED}?"), "source_embedding/embedding"),
+            Rule((f"{target}?", *head), "target_embedding/embedding"),
+        ]
     return table if config.tie_head else [*table, Rule(HEAD, "head/kernel", "V D -> D V")]
 
 
@@ -105,7 +116,8 @@ def recognises(names: Collection[str], *, embedding_norm: bool, final_norm: bool
 
 
 def read(tensors: Tensors, what: str, **more: Any) -> dict[str, Any]:
-    """Sizes by shapes, and which embeddings are one, as far as it shows. Raises PortingError naming the tensors that are missing for it.
+    """Sizes by shapes, and which embeddings are one, as far as it shows. Raises PortingError naming the tensors that
+    are missing for it.
 
     Args:
       more: other fields, of which a function of the Reader tells.
@@ -145,7 +157,9 @@ def refuses(config: TransformerConfig) -> list[str]:
         if stack.num_heads * stack.head_dim != config.d_model
     ]
     if config.decoder.max_length != config.max_length:
-        problems.append(f"decoder_max_length must be max_length={config.max_length}; received {config.decoder.max_length}")
+        problems.append(
+            f"decoder_max_length must be max_length={config.max_length}; received {config.decoder.max_length}"
+        )
     if config.source_pad_id != config.target_pad_id:
         problems.append(f"target_pad_id must be source_pad_id={config.source_pad_id}; received {config.target_pad_id}")
     return problems + one_target_pad_id(config)
@@ -155,7 +169,10 @@ def refuses_two_vocabularies(config: TransformerConfig) -> list[str]:
     """The same of the families whose two sides have one vocabulary, with one embedding or with two."""
     problems = refuses(config)
     if config.source_vocab_size != config.target_vocab_size:
-        problems.append(f"target_vocab_size must be source_vocab_size={config.source_vocab_size}; received {config.target_vocab_size}")
+        problems.append(
+            f"target_vocab_size must be source_vocab_size={config.source_vocab_size}; received "
+            f"{config.target_vocab_size}"
+        )
     return problems
 
 
@@ -167,7 +184,14 @@ def ignores(tensors: Tensors) -> list[str]:
 
 # --- config.json
 
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu", "silu": "silu"}
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "swish": "silu",
+    "silu": "silu",
+}
 """Those of transformers that are ours, too. (Its gelu_fast rounds a constant.)"""
 SAME = {
     "d_model": "d_model",
@@ -184,7 +208,11 @@ SAME = {
 """Keys of config.json whose values are those of config fields."""
 
 
-ALIASES = {"num_attention_heads": "encoder_attention_heads", "hidden_size": "d_model", "num_hidden_layers": "encoder_layers"}
+ALIASES = {
+    "num_attention_heads": "encoder_attention_heads",
+    "hidden_size": "d_model",
+    "num_hidden_layers": "encoder_layers",
+}
 
 
 def read_config(json: Json) -> dict[str, Any]:
@@ -218,7 +246,10 @@ def activation(json: Json, key: str, name: str | None = None) -> str:
     """Our name of the activation that config.json gives under this key. Raises PortingError if there is none."""
     name = json[key] if name is None else name
     if not isinstance(name, str) or name not in ACTIVATIONS:
-        raise PortingError(f"config.json: {key} must be one of {', '.join(ACTIVATIONS)}; received {json[key]!r}, which isn't built here")
+        raise PortingError(
+            f"config.json: {key} must be one of {', '.join(ACTIVATIONS)}; received {json[key]!r}, which isn't built "
+            "here"
+        )
     return ACTIVATIONS[name]
 
 

@@ -78,7 +78,8 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 DIALECT = Dialect(
     name="floydhub",
-    title="FloydHub's tutorial: norms with ε outside the root, positions of a doubled exponent (torch_reference.floydhub)",
+    title="FloydHub's tutorial: norms with ε outside the root, positions of a doubled exponent "
+    "(torch_reference.floydhub)",
     recognises=recognises,
     fixed=FIXED,
     defaults=DEFAULTS,

@@ -24,7 +24,8 @@ def recognises(names: Collection[str]) -> bool:
 
 DIALECT = Dialect(
     name="hyunwoongko",
-    title="hyunwoongko/transformer: the paper's norms, the decoder's padding masked on queries (torch_reference.hyunwoongko)",
+    title="hyunwoongko/transformer: the paper's norms, the decoder's padding masked on queries "
+    "(torch_reference.hyunwoongko)",
     recognises=recognises,
     fixed=FIXED,
     defaults=sayhello.DEFAULTS,

@@ -1,4 +1,5 @@
-"""M2M-100 and NLLB-200 (dense) in Hugging Face's transformers: fixed positions of the real tokens, pre-norm, no bias of the logits."""
+"""M2M-100 and NLLB-200 (dense) in Hugging Face's transformers: fixed positions of the real tokens, pre-norm, no bias of
+the logits."""
 
 from __future__ import annotations
 
@@ -38,7 +39,9 @@ def refuses(config: TransformerConfig) -> list[str]:
     """Pads stand in row pad_id of the table, and the first token in the next."""
     problems = fairseq.refuses_two_vocabularies(config)
     if config.position_offset != config.source_pad_id:
-        problems.append(f"position_offset must be source_pad_id={config.source_pad_id}; received {config.position_offset}")
+        problems.append(
+            f"position_offset must be source_pad_id={config.source_pad_id}; received {config.position_offset}"
+        )
     return problems
 
 
@@ -54,7 +57,8 @@ def follows(fields: Mapping[str, Any]) -> dict[str, Any]:
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
     """The position tables, which no file holds, as transformers makes them: by PyTorch, in float32.
 
-    Angles reach a thousand, so that the last bit of a frequency is seen in the fourth decimal of a sine: another library's would be another
+    Angles reach a thousand, so that the last bit of a frequency is seen in the fourth decimal of a sine: another
+      library's would be another
     function.
 
     Raises:
@@ -64,7 +68,8 @@ def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
         import torch
     except ImportError:
         raise PortingError(
-            "m2m_100: its position tables are made by PyTorch in float32, and no other library gives the same; install torch "
+            "m2m_100: its position tables are made by PyTorch in float32, and no other library gives the same; "
+            "install torch "
             "(pip install 'jax-transformer[parity]')"
         ) from None
     half = config.d_model // 2
@@ -94,10 +99,24 @@ DIALECT = Dialect(
         model_type="m2m_100",
         architectures=("M2M100ForConditionalGeneration", "M2M100Model"),
         defaults={
-            "vocab_size": 128112, "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12, "encoder_attention_heads": 16,
-            "decoder_attention_heads": 16, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096, "max_position_embeddings": 1024,
-            "scale_embedding": True, "activation_function": "relu", "dropout": 0.1, "attention_dropout": 0.1, "activation_dropout": 0.0,
-            "pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "tie_word_embeddings": True,
+            "vocab_size": 128112,
+            "d_model": 1024,
+            "encoder_layers": 12,
+            "decoder_layers": 12,
+            "encoder_attention_heads": 16,
+            "decoder_attention_heads": 16,
+            "encoder_ffn_dim": 4096,
+            "decoder_ffn_dim": 4096,
+            "max_position_embeddings": 1024,
+            "scale_embedding": True,
+            "activation_function": "relu",
+            "dropout": 0.1,
+            "attention_dropout": 0.1,
+            "activation_dropout": 0.0,
+            "pad_token_id": 1,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 2,
+            "tie_word_embeddings": True,
         },
         allowed=fairseq.allowed(FIXED),
         read=fairseq.read_config,
@@ -105,6 +124,6 @@ DIALECT = Dialect(
         always_there=(fairseq.SHARED,),
         write=fairseq.write_config,
     ),
-)  # fmt: skip
+)
 
 DIALECTS = (DIALECT,)

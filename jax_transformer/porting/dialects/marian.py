@@ -1,4 +1,5 @@
-"""Marian's models in Hugging Face's transformers, such as OPUS-MT's: fixed positions, post-norm, one embedding or two."""
+"""Marian's models in Hugging Face's transformers, such as OPUS-MT's: fixed positions, post-norm, one embedding or
+two."""
 
 from __future__ import annotations
 
@@ -87,17 +88,32 @@ DIALECT = Dialect(
         model_type="marian",
         architectures=("MarianMTModel", "MarianModel"),
         defaults={
-            "vocab_size": 58101, "decoder_vocab_size": None, "d_model": 1024, "encoder_layers": 12, "decoder_layers": 12,
-            "encoder_attention_heads": 16, "decoder_attention_heads": 16, "encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096,
-            "max_position_embeddings": 1024, "scale_embedding": False, "activation_function": "gelu", "dropout": 0.1,
-            "attention_dropout": 0.0, "activation_dropout": 0.0, "pad_token_id": 58100, "eos_token_id": 0, "decoder_start_token_id": 58100,
-            "share_encoder_decoder_embeddings": True, "tie_word_embeddings": True,
+            "vocab_size": 58101,
+            "decoder_vocab_size": None,
+            "d_model": 1024,
+            "encoder_layers": 12,
+            "decoder_layers": 12,
+            "encoder_attention_heads": 16,
+            "decoder_attention_heads": 16,
+            "encoder_ffn_dim": 4096,
+            "decoder_ffn_dim": 4096,
+            "max_position_embeddings": 1024,
+            "scale_embedding": False,
+            "activation_function": "gelu",
+            "dropout": 0.1,
+            "attention_dropout": 0.0,
+            "activation_dropout": 0.0,
+            "pad_token_id": 58100,
+            "eos_token_id": 0,
+            "decoder_start_token_id": 58100,
+            "share_encoder_decoder_embeddings": True,
+            "tie_word_embeddings": True,
         },
         allowed=fairseq.allowed(FIXED),
         read=read_config,
         aliases=fairseq.ALIASES,
         write=write_config,
     ),
-)  # fmt: skip
+)
 
 DIALECTS = (DIALECT,)

@@ -110,7 +110,8 @@ def recognises(names: Collection[str]) -> bool:
 
 
 def read(tensors: Tensors) -> dict[str, Any]:
-    """Sizes by shapes, and what is not tied because it differs. Raises PortingError naming the tensors that are missing for it."""
+    """Sizes by shapes, and what is not tied because it differs. Raises PortingError naming the tensors that are missing
+    for it."""
     reader = Reader(tensors)
     fields = reader.finished(
         "pytorch",
@@ -130,7 +131,8 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 
 def refuses(config: TransformerConfig) -> list[str]:
-    """nn.Transformer has one nhead and one dim_feedforward, heads that divide d_model, and here one table of positions."""
+    """nn.Transformer has one nhead and one dim_feedforward, heads that divide d_model, and here one table of
+    positions."""
     encoder, decoder = config.encoder, config.decoder
     problems = [
         f"decoder_{name} must be the encoder's {getattr(encoder, name)}; received {getattr(decoder, name)}"

@@ -29,8 +29,12 @@ for name in ("attention_bias", "attention_output_bias"):
     del FIXED[name]
 CHOICES = {"attention_bias": (False, True), "attention_output_bias": (False, True)}
 DEFAULTS = {
-    "max_length": 256, "norm_eps": 1e-12, "dropout_rate": 0.1, "attention_dropout_rate": 0.0, "initializer": "kaiming_uniform"
-}  # fmt: skip
+    "max_length": 256,
+    "norm_eps": 1e-12,
+    "dropout_rate": 0.1,
+    "attention_dropout_rate": 0.0,
+    "initializer": "kaiming_uniform",
+}
 
 NORM = norm("gamma", "beta")
 
@@ -56,7 +60,10 @@ def rules(config: TransformerConfig) -> list[Rule]:
     }
     table = []
     for stack, side, parts in (("encoder", "source", encoder_layer), ("decoder", "target", decoder_layer)):
-        table += [Rule(f"{stack}.emb.tok_emb.weight", f"{side}_embedding/embedding"), *layers(f"{stack}.layers", stack, parts)]
+        table += [
+            Rule(f"{stack}.emb.tok_emb.weight", f"{side}_embedding/embedding"),
+            *layers(f"{stack}.layers", stack, parts),
+        ]
     return [*table, *within("decoder.linear", "head", LINEAR)]
 
 
@@ -65,7 +72,8 @@ def recognises(names: Collection[str]) -> bool:
 
 
 def read(tensors: Tensors) -> dict[str, Any]:
-    """Sizes by shapes, and whether the attentions have biases. Raises PortingError naming the tensors that are missing for it."""
+    """Sizes by shapes, and whether the attentions have biases. Raises PortingError naming the tensors that are missing
+    for it."""
     reader = Reader(tensors)
     has_bias = "encoder.layers.0.attention.w_q.bias" in tensors
     return reader.finished(
@@ -100,15 +108,21 @@ def refuses(config: TransformerConfig) -> list[str]:
     problems = one_size_of_heads(config)
     own = config.target_pad_id if config.decoder_padding_id is None else config.decoder_padding_id
     if own != config.source_pad_id:
-        problems.append(f"decoder_padding_id must be source_pad_id={config.source_pad_id}; received {config.decoder_padding_id}")
+        problems.append(
+            f"decoder_padding_id must be source_pad_id={config.source_pad_id}; received {config.decoder_padding_id}"
+        )
     if config.attention_output_bias != config.attention_bias:
-        problems.append(f"attention_output_bias must be attention_bias={config.attention_bias}; received {config.attention_output_bias}")
+        problems.append(
+            f"attention_output_bias must be attention_bias={config.attention_bias}; received "
+            f"{config.attention_output_bias}"
+        )
     return problems
 
 
 DIALECT = Dialect(
     name="sayhello",
-    title="SayHello's series: norms with ε outside the root, padding masked on keys and queries (torch_reference.sayhello)",
+    title="SayHello's series: norms with ε outside the root, padding masked on keys and queries "
+    "(torch_reference.sayhello)",
     recognises=recognises,
     fixed=FIXED,
     choices=CHOICES,

@@ -41,9 +41,15 @@ def rules(config: TransformerConfig) -> list[Rule]:
         feed_forward = {"ff1": ("feed_forward/hidden", LINEAR), "ff2": ("feed_forward/output", LINEAR)}
         encoder_layer |= feed_forward | {"norm1": ("self_attention_norm", NORM), "norm2": ("feed_forward_norm", NORM)}
         decoder_layer |= feed_forward | {
-            "norm1": ("self_attention_norm", NORM), "norm2": ("cross_attention_norm", NORM), "norm3": ("feed_forward_norm", NORM)
-        }  # fmt: skip
-    return [*_around(config), *layers("encoders", "encoder", encoder_layer), *layers("decoders", "decoder", decoder_layer)]
+            "norm1": ("self_attention_norm", NORM),
+            "norm2": ("cross_attention_norm", NORM),
+            "norm3": ("feed_forward_norm", NORM),
+        }
+    return [
+        *_around(config),
+        *layers("encoders", "encoder", encoder_layer),
+        *layers("decoders", "decoder", decoder_layer),
+    ]
 
 
 def rules_of_one_layer(config: TransformerConfig) -> list[Rule]:
@@ -54,7 +60,10 @@ def rules_of_one_layer(config: TransformerConfig) -> list[Rule]:
         "decoder_attention": "decoder/layers/self_attention",
         "cross_attention": "decoder/layers/cross_attention",
     }
-    return [*_around(config), *(rule for name, path in places.items() for rule in within(name, path, projections, stacked=True))]
+    return [
+        *_around(config),
+        *(rule for name, path in places.items() for rule in within(name, path, projections, stacked=True)),
+    ]
 
 
 def _projections(config: TransformerConfig) -> list[tuple[str, str, str]]:
@@ -63,7 +72,10 @@ def _projections(config: TransformerConfig) -> list[tuple[str, str, str]]:
 
 def _around(config: TransformerConfig) -> list[Rule]:
     """Embeddings, positions and head."""
-    table = [Rule("encoder_embedding.weight", "source_embedding/embedding"), Rule("decoder_embedding.weight", "target_embedding/embedding")]
+    table = [
+        Rule("encoder_embedding.weight", "source_embedding/embedding"),
+        Rule("decoder_embedding.weight", "target_embedding/embedding"),
+    ]
     if config.position_kind != "none":
         table.append(Rule("positional_encoding.pe", "constants/{encoder,decoder}_positions"))
     return [*table, *within("fc", "head", LINEAR)]
@@ -108,13 +120,28 @@ def _dialect(name: str, title: str, fixed: dict[str, Any], has: Collection[str],
     )
 
 
-ONE, MANY, TABLE, OUTPUT = "encoder_attention.W_q.weight", "encoders.0.attn.W_q.weight", "positional_encoding.pe", "encoders.0.ff1.weight"
+ONE, MANY, TABLE, OUTPUT = (
+    "encoder_attention.W_q.weight",
+    "encoders.0.attn.W_q.weight",
+    "positional_encoding.pe",
+    "encoders.0.ff1.weight",
+)
 
 DIALECTS = (
-    _dialect("stepwise", "the whole article: post-norm, padding masked on queries, cross-attention unmasked", WHOLE, (MANY, OUTPUT), ()),
-    _dialect("stepwise_sublayers", "its fifth step: one unscaled head, padding masked on keys", SUBLAYERS, (MANY, OUTPUT), ()),
+    _dialect(
+        "stepwise",
+        "the whole article: post-norm, padding masked on queries, cross-attention unmasked",
+        WHOLE,
+        (MANY, OUTPUT),
+        (),
+    ),
+    _dialect(
+        "stepwise_sublayers", "its fifth step: one unscaled head, padding masked on keys", SUBLAYERS, (MANY, OUTPUT), ()
+    ),
     _dialect("stepwise_layers", "its fourth step: layers of attentions alone", LAYERS, (MANY,), (OUTPUT,)),
-    _dialect("stepwise_positions", "its third step: one attention in each place, with positions", POSITIONS, (ONE, TABLE), ()),
+    _dialect(
+        "stepwise_positions", "its third step: one attention in each place, with positions", POSITIONS, (ONE, TABLE), ()
+    ),
     _dialect("stepwise_masks", "its second step: the same without positions", MASKS, (ONE,), (TABLE,)),
     _dialect("stepwise_core", "its core, and its first step: the same without masks", CORE, (ONE,), (TABLE,)),
 )

@@ -1,4 +1,5 @@
-"""T5, mT5 and UMT5 in Hugging Face's transformers: biases by distance, RMSNorm, no other biases, feed-forwards gated or not."""
+"""T5, mT5 and UMT5 in Hugging Face's transformers: biases by distance, RMSNorm, no other biases, feed-forwards gated or
+not."""
 
 from __future__ import annotations
 
@@ -57,10 +58,16 @@ ASKS = {
     "target_pad_id": "the same of target sentences (pad_token_id)",
     "activation": "'relu', 'gelu', 'gelu_tanh' or 'silu' (feed_forward_proj; gated-gelu is gelu_tanh)",
 }
-SCALE = {"scale_head": "whether the decoder's output is scaled before the head: true of T5, false of T5 1.1 and FLAN (tie_word_embeddings)"}
+SCALE = {
+    "scale_head": "whether the decoder's output is scaled before the head: true of T5, false of T5 1.1 and FLAN "
+    "(tie_word_embeddings)"
+}
 
 ATTENTION = [
-    *((f"{name}.weight", f"{path}/kernel", "(N H) D -> D N H") for name, path in (("q", "query"), ("k", "key"), ("v", "value"))),
+    *(
+        (f"{name}.weight", f"{path}/kernel", "(N H) D -> D N H")
+        for name, path in (("q", "query"), ("k", "key"), ("v", "value"))
+    ),
     ("o.weight", "output/kernel", "D (N H) -> N H D"),
 ]
 NORM = [("weight", "scale", "")]
@@ -75,7 +82,9 @@ def rules(config: TransformerConfig) -> list[Rule]:
     for stack, sublayers in (("encoder", ("SelfAttention",)), ("decoder", ("SelfAttention", "EncDecAttention"))):
         table += layers(f"{stack}.block", stack, _parts(config, sublayers))
         table.append(Rule(f"{stack}.final_layer_norm.weight", f"{stack}/final_norm/scale"))
-        name = f"{_self_attention(stack, '{i}' if config.relative_bias_per_layer else '0')}.relative_attention_bias.weight"
+        name = (
+            f"{_self_attention(stack, '{i}' if config.relative_bias_per_layer else '0')}.relative_attention_bias.weight"
+        )
         path = "layers/self_attention/relative_bias" if config.relative_bias_per_layer else "relative_bias"
         table.append(Rule(name, f"{stack}/{path}/embedding"))
     return table
@@ -109,7 +118,8 @@ def recognises(names: Collection[str], *, per_layer: bool) -> bool:
 
 
 def read(tensors: Tensors, name: str) -> dict[str, Any]:
-    """Sizes by shapes, and whether the head is tied: the file decides. Raises PortingError naming the tensors that are missing for it."""
+    """Sizes by shapes, and whether the head is tied: the file decides. Raises PortingError naming the tensors that are
+    missing for it."""
     reader = Reader(tensors)
     of_embedding = next((name for name in (SHARED, *COPIES, HEAD) if name in tensors), SHARED)
     bias = f"{_self_attention('encoder', '0')}.relative_attention_bias.weight"
@@ -152,7 +162,12 @@ def ignores(tensors: Tensors) -> list[str]:
 
 # --- config.json
 
-ALIASES = {"hidden_size": "d_model", "num_attention_heads": "num_heads", "num_hidden_layers": "num_layers", "head_dim": "d_kv"}
+ALIASES = {
+    "hidden_size": "d_model",
+    "num_attention_heads": "num_heads",
+    "num_hidden_layers": "num_layers",
+    "head_dim": "d_kv",
+}
 SAME = {
     "vocab_size": "source_vocab_size",
     "d_model": "d_model",
@@ -171,10 +186,13 @@ SAME = {
 
 
 def read_config(json: Json) -> dict[str, Any]:
-    """The config fields of a resolved config.json, in which dense_act_fn and is_gated_act prevail over feed_forward_proj."""
+    """The config fields of a resolved config.json, in which dense_act_fn and is_gated_act prevail over
+    feed_forward_proj."""
     gate, _, name = str(json["feed_forward_proj"]).rpartition("-")
     if gate not in ("", "gated"):
-        raise PortingError(f"config.json: feed_forward_proj must be NAME or gated-NAME; received {json['feed_forward_proj']!r}")
+        raise PortingError(
+            f"config.json: feed_forward_proj must be NAME or gated-NAME; received {json['feed_forward_proj']!r}"
+        )
     name = "gelu_new" if json["feed_forward_proj"] == "gated-gelu" else name
     key, name = ("feed_forward_proj", name) if json["dense_act_fn"] is None else ("dense_act_fn", json["dense_act_fn"])
     is_gated = gate == "gated" if json["is_gated_act"] is None else bool(json["is_gated_act"])
@@ -214,11 +232,25 @@ def write_t5_config(config: TransformerConfig) -> dict[str, Any]:
 
 
 DEFAULT_JSON = {
-    "vocab_size": 250112, "d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_decoder_layers": None, "num_heads": 6,
-    "relative_attention_num_buckets": 32, "relative_attention_max_distance": 128, "dropout_rate": 0.1, "layer_norm_epsilon": 1e-6,
-    "feed_forward_proj": "gated-gelu", "dense_act_fn": None, "is_gated_act": None,
-    "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0, "n_positions": 512,
-}  # fmt: skip
+    "vocab_size": 250112,
+    "d_model": 512,
+    "d_kv": 64,
+    "d_ff": 1024,
+    "num_layers": 8,
+    "num_decoder_layers": None,
+    "num_heads": 6,
+    "relative_attention_num_buckets": 32,
+    "relative_attention_max_distance": 128,
+    "dropout_rate": 0.1,
+    "layer_norm_epsilon": 1e-6,
+    "feed_forward_proj": "gated-gelu",
+    "dense_act_fn": None,
+    "is_gated_act": None,
+    "pad_token_id": 0,
+    "eos_token_id": 1,
+    "decoder_start_token_id": 0,
+    "n_positions": 512,
+}
 
 
 def _dialect(name: str, title: str, scale_head: bool | None, *, per_layer: bool = False, **json: Any) -> Dialect:
@@ -251,9 +283,17 @@ def _dialect(name: str, title: str, scale_head: bool | None, *, per_layer: bool 
 
 DIALECTS = (
     _dialect(
-        "t5", "T5 or FLAN-T5 in transformers", None, vocab_size=32128, d_ff=2048, num_layers=6, num_heads=8, feed_forward_proj="relu",
-        tie_word_embeddings=None, decoder_start_token_id=None,
+        "t5",
+        "T5 or FLAN-T5 in transformers",
+        None,
+        vocab_size=32128,
+        d_ff=2048,
+        num_layers=6,
+        num_heads=8,
+        feed_forward_proj="relu",
+        tie_word_embeddings=None,
+        decoder_start_token_id=None,
     ),
     _dialect("mt5", "mT5 in transformers", False),
     _dialect("umt5", "UMT5 in transformers: biases by distance in every layer", True, per_layer=True),
-)  # fmt: skip
+)

@@ -38,7 +38,11 @@ def norm(scale: str, bias: str) -> list[tuple[str, str, str]]:
 
 def layers(torch: str, jax: str, parts: Mapping[str, tuple[str, Lines]]) -> list[Rule]:
     """The rules of a stack's layers: the name of each submodule there → its name here, and its lines."""
-    return [rule for name, (path, lines) in parts.items() for rule in within(f"{torch}.{{i}}.{name}", f"{jax}/layers/{path}", lines)]
+    return [
+        rule
+        for name, (path, lines) in parts.items()
+        for rule in within(f"{torch}.{{i}}.{name}", f"{jax}/layers/{path}", lines)
+    ]
 
 
 TUTORIAL = {

@@ -1,4 +1,5 @@
-"""Faults as they are put into a system: one activation of its PyTorch program gets another value, and what follows, follows."""
+"""Faults as they are put into a system: one activation of its PyTorch program gets another value, and what follows,
+follows."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Injection:
     known: bool
     """Whether the catalogue has it, so that it must be named; else it must not be."""
     value: Callable[[TransformerConfig, Mapping[str, Any], Arrays], np.ndarray]
-    """(config, params, what was computed before, by name) → the faulty value. Raises LookupError or ValueError where it makes no sense."""
+    """(config, params, what was computed before, by name) → the faulty value. Raises LookupError or ValueError where it
+    makes no sense."""
 
 
 def known_faults(config: TransformerConfig, rng: np.random.Generator) -> Iterator[Injection]:
@@ -79,7 +81,9 @@ class _Unknown:
         return value
 
 
-def _of_node(node: Node, params: Mapping[str, Any], before: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def _of_node(
+    node: Node, params: Mapping[str, Any], before: Arrays
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     inputs = {argument: before[name] for argument, name in node.inputs.items()}
     return inputs, {argument: parameter(params, path) for argument, path in node.parameters.items()}
 
@@ -101,7 +105,9 @@ class Corruption:
         arrays |= dict(zip(MODEL_INPUTS, self.problem.ids, strict=True)) | {name: right.detach().numpy()}
         with np.errstate(all="ignore"):
             value = self.injection.value(self.config, self.problem.params, arrays)
-            alike = self.injection.node.compute(self.config, *_of_node(self.injection.node, self.problem.params, arrays))
+            alike = self.injection.node.compute(
+                self.config, *_of_node(self.injection.node, self.problem.params, arrays)
+            )
         shape = np.broadcast_shapes(value.shape, tuple(right.shape))
         value = np.broadcast_to(value, shape)
         self.changed = not np.array_equal(value, np.broadcast_to(alike, shape), equal_nan=value.dtype != bool)

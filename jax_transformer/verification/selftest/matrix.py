@@ -78,7 +78,11 @@ class Prepared:
         here = JaxSide("jax", model)
         reference = SystemReference((model.origin or {})["dialect"], model.config, model.params.get("constants", {}))
         return cls(
-            name, model, problems, tuple(here.forward(problem, "float64") for problem in problems), TorchSide(name, model, reference)
+            name,
+            model,
+            problems,
+            tuple(here.forward(problem, "float64") for problem in problems),
+            TorchSide(name, model, reference),
         )
 
 
@@ -111,8 +115,11 @@ def _some(system: Prepared, injections: Iterable[Injection], places: int) -> Ite
 
 
 def try_injection(system: Prepared, injection: Injection) -> Kill:
-    """Puts the fault into the program, and compares it with the model here on one problem after another until it is seen."""
-    kill = Kill(system.name, injection.name, injection.known, injection.node.name, injection.node.kind, "not applicable")
+    """Puts the fault into the program, and compares it with the model here on one problem after another until it is
+    seen."""
+    kill = Kill(
+        system.name, injection.name, injection.known, injection.node.name, injection.node.kind, "not applicable"
+    )
     for problem, right in zip(system.problems, system.right, strict=True):
         try:
             trace, changed = _faulty(system, injection, problem)
@@ -145,7 +152,7 @@ def _found(kill: Kill, injection: Injection, problem: Problem, result: Forward) 
     causes = tuple(match.variant for fault in blamed for match in fault.finding.matches)
     return dataclasses.replace(
         kill, fate="found", located=located, named=injection.name in causes, causes=causes, problem=problem.name
-    )  # fmt: skip
+    )
 
 
 def false_alarms(name: str, seeds: Iterable[int], alarm: Callable[[str], None] = lambda what: None) -> int:

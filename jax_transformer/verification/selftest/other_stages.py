@@ -1,4 +1,5 @@
-"""Faults of the loss, of optimizer steps and of decoding: what a side with one would give is computed of its right logits and gradients."""
+"""Faults of the loss, of optimizer steps and of decoding: what a side with one would give is computed of its right
+logits and gradients."""
 
 from __future__ import annotations
 
@@ -45,7 +46,12 @@ def _losses(system: Prepared) -> Iterator[Kill]:
         wrong = loss(variant.of(rule), logits, problem.labels)
         yield _judged(system, variant.name, "loss", wrong == right, [explain_loss(rule, logits, problem.labels, wrong)])
     yield _judged(
-        system, "the loss is 1 % too large", "loss", False, [explain_loss(rule, logits, problem.labels, OFF * right)], known=False
+        system,
+        "the loss is 1 % too large",
+        "loss",
+        False,
+        [explain_loss(rule, logits, problem.labels, OFF * right)],
+        known=False,
     )
 
 
@@ -57,9 +63,14 @@ def _steps(system: Prepared, rng: np.random.Generator) -> Iterator[Kill]:
     for variant in update_variants(rule):
         wrong = _made(variant.of(rule), before, gradients)
         yield _judged(system, variant.name, "step", _equal(wrong, right), explain_steps(rule, before, wrong))
-    faster = replace(rule, rates=tuple(OFF * rule.rates[i] for i in range(STEPS + 1)) if isinstance(rule.rates, tuple) else rule.rates)
+    faster = replace(
+        rule,
+        rates=tuple(OFF * rule.rates[i] for i in range(STEPS + 1)) if isinstance(rule.rates, tuple) else rule.rates,
+    )
     wrong = _made(faster, before, gradients)
-    yield _judged(system, "the learning rate is 1 % too high", "step", False, explain_steps(rule, before, wrong), known=False)
+    yield _judged(
+        system, "the learning rate is 1 % too high", "step", False, explain_steps(rule, before, wrong), known=False
+    )
 
 
 def _drawn(system: Prepared, rng: np.random.Generator) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
@@ -67,7 +78,10 @@ def _drawn(system: Prepared, rng: np.random.Generator) -> tuple[dict[str, np.nda
     leaves = {path: np.asarray(leaf, np.float64) for path, leaf in flatten(system.model.params).items()}
     parameters = layer_by_layer({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
     sizes = {path: 10.0 ** rng.uniform(-4, 0) for path in parameters}
-    gradients = [{path: sizes[path] * rng.standard_normal(array.shape) for path, array in parameters.items()} for _ in range(STEPS)]
+    gradients = [
+        {path: sizes[path] * rng.standard_normal(array.shape) for path, array in parameters.items()}
+        for _ in range(STEPS)
+    ]
     return parameters, gradients
 
 
@@ -80,7 +94,11 @@ def _made(rule: UpdateRule, before: State, gradients: Sequence[dict[str, np.ndar
 
 
 def _equal(first: Sequence[Step], second: Sequence[Step]) -> bool:
-    return all(np.array_equal(one.after[path], other.after[path]) for one, other in zip(first, second, strict=True) for path in one.after)
+    return all(
+        np.array_equal(one.after[path], other.after[path])
+        for one, other in zip(first, second, strict=True)
+        for path in one.after
+    )
 
 
 def _decoding(system: Prepared) -> Iterator[Kill]:
@@ -88,22 +106,35 @@ def _decoding(system: Prepared) -> Iterator[Kill]:
     source_ids = problem.source_ids[(problem.source_ids != model.config.source_pad_id).any(axis=1)]
     for beam_size in (1, 4):
         rule = DecodeRule(
-            beam_size=beam_size, max_new_tokens=min(12, model.config.decoder.max_length), decoder_start_id=0, eos_id=1,
+            beam_size=beam_size,
+            max_new_tokens=min(12, model.config.decoder.max_length),
+            decoder_start_id=0,
+            eos_id=1,
             pad_id=model.config.target_pad_id,
-        )  # fmt: skip
+        )
         decoding = DecodingProblem.of_model(rule, model.config, problem.params, source_ids)
         truth = decoding.truth
         for outcome in decoding.outcomes:
             received = outcome.decoded
-            same = np.array_equal(received.sequences, truth.sequences) and np.allclose(received.scores, truth.scores, ROUNDING, ROUNDING)
-            explained = explain_decoding(decoding, received.sequences, received.scores, logit_floor=FLOAT64_RELATIVE_RMS)
+            same = np.array_equal(received.sequences, truth.sequences) and np.allclose(
+                received.scores, truth.scores, ROUNDING, ROUNDING
+            )
+            explained = explain_decoding(
+                decoding, received.sequences, received.scores, logit_floor=FLOAT64_RELATIVE_RMS
+            )
             name = f"{outcome.variant.name}, {'greedy' if beam_size == 1 else f'{beam_size} beams'}"
-            kill = _judged(system, name, "decode", same or bool(explained.forgiven and not explained.finding), [explained.finding])
+            kill = _judged(
+                system, name, "decode", same or bool(explained.forgiven and not explained.finding), [explained.finding]
+            )
             yield replace(kill, named=outcome.variant.name in kill.causes)
 
 
-def _judged(system: Prepared, name: str, stage: str, same: bool, findings: Sequence[Finding | None], *, known: bool = True) -> Kill:
+def _judged(
+    system: Prepared, name: str, stage: str, same: bool, findings: Sequence[Finding | None], *, known: bool = True
+) -> Kill:
     found = [finding for finding in findings if finding is not None]
     causes = tuple(match.variant for finding in found for match in finding.matches)
     fate: Any = "equivalent" if same else "found" if found else "missed"
-    return Kill(system.name, name, known, stage, stage, fate, bool(found) and not same, name in causes, causes, "random weights")
+    return Kill(
+        system.name, name, known, stage, stage, fate, bool(found) and not same, name in causes, causes, "random weights"
+    )

@@ -10,11 +10,15 @@ from jax_transformer.verification.selftest.matrix import Kill
 from jax_transformer.verification.selftest.run import PLACES, Counts, Result
 from jax_transformer.verification.selftest.through_command import COMMAND
 
-HEADER = "| {} | found | missed | located | named | wrongly named | equivalent | don't apply |\n|---|---|---|---|---|---|---|---|"
+HEADER = (
+    "| {} | found | missed | located | named | wrongly named | equivalent | don't apply "
+    "|\n|---|---|---|---|---|---|---|---|"
+)
 
 
 def page(result: Result) -> str:
-    """The requirements, the matrix by system, by kind of node and by fault, and whatever wasn't found, located or named."""
+    """The requirements, the matrix by system, by kind of node and by fault, and whatever wasn't found, located or
+    named."""
     known, unknown = result.of(known=True), result.of(known=False)
     parts = [
         "# The parity check, checked",
@@ -28,7 +32,8 @@ def page(result: Result) -> str:
         "## The open world, by system",
         _table("system", unknown, lambda kill: kill.system),
         "## Through the command",
-        "Some of them again, by `jax-transformer parity MODEL --reference …` with the faulty program, from its exit code and its JSON.",
+        "Some of them again, by `jax-transformer parity MODEL --reference …` with the faulty program, from its exit "
+        "code and its JSON.",
         _table("system", [kill for kill in result.kills if kill.problem == COMMAND], lambda kill: kill.system),
         "## Real pairs",
         "One published system's weights in another's program, which takes the same checkpoints.",
@@ -45,15 +50,16 @@ def page(result: Result) -> str:
 
 
 def _introduction(result: Result) -> str:
-    return f"""`jax-transformer parity --selftest --write docs/parity_selftest.md` wrote this page, in {result.seconds / 60:.1f} minutes on
-{os.cpu_count()} cores ({platform.machine()}).
+    return f"""`jax-transformer parity --selftest --write docs/parity_selftest.md` wrote this page, in
+{result.seconds / 60:.1f} minutes on {os.cpu_count()} cores ({platform.machine()}).
 
-Every fault of the catalogue, and every one of an open world that the catalogue doesn't know, was put into the PyTorch program of every
-published system in turn, at up to {PLACES} of the activations where it makes sense, and the program was compared with the model here
-through the stages of `jax-transformer parity`: with four kinds of weights, on inputs with every kind of padding. **Found**: the comparison
-diverges. **Missed**: it doesn't, though the fault changes something. **Located**: that activation is blamed, and no other. **Named**: the
-fault is among the causes given. **Wrongly named**: a cause is given, and it isn't the fault. **Equivalent**: the value is the same, to the
-last bit, on all of these inputs and weights. **Doesn't apply**: the system has nothing that it could happen to.
+Every fault of the catalogue, and every one of an open world that the catalogue doesn't know, was put into the PyTorch
+program of every published system in turn, at up to {PLACES} of the activations where it makes sense, and the program
+was compared with the model here through the stages of `jax-transformer parity`: with four kinds of weights, on inputs
+with every kind of padding. **Found**: the comparison diverges. **Missed**: it doesn't, though the fault changes
+something. **Located**: that activation is blamed, and no other. **Named**: the fault is among the causes given.
+**Wrongly named**: a cause is given, and it isn't the fault. **Equivalent**: the value is the same, to the last bit, on
+all of these inputs and weights. **Doesn't apply**: the system has nothing that it could happen to.
 
 A fault may have several causes that can't be told apart on these inputs; all are given."""
 
@@ -68,17 +74,30 @@ def _table(title: str, kills: Sequence[Kill], key: Callable[[Kill], str]) -> str
 
 def _line(name: str, kills: Sequence[Kill]) -> str:
     counts = Counts.of(kills)
-    numbers = (counts.found, counts.missed, counts.located, counts.named, counts.wrongly_named, counts.equivalent, counts.not_applicable)
+    numbers = (
+        counts.found,
+        counts.missed,
+        counts.located,
+        counts.named,
+        counts.wrongly_named,
+        counts.equivalent,
+        counts.not_applicable,
+    )
     return f"| {name} | " + " | ".join(map(str, numbers)) + " |"
 
 
 def _pairs(result: Result) -> str:
     lines = ["| weights | program | causes, and at how many activations | missing |", "|---|---|---|---|"]
     for verdict in result.real_pairs:
-        causes = "; ".join(f"{cause} ({count})" for cause, count in verdict.causes.items() if cause in verdict.pair.expected)
+        causes = "; ".join(
+            f"{cause} ({count})" for cause, count in verdict.causes.items() if cause in verdict.pair.expected
+        )
         others = len(verdict.causes) - sum(cause in verdict.pair.expected for cause in verdict.causes)
         also = f"; and {others} more that can't be told apart from these here" if others else ""
-        lines.append(f"| {verdict.pair.weights} | {verdict.pair.program} | {causes}{also} | {', '.join(verdict.missing) or 'none'} |")
+        lines.append(
+            f"| {verdict.pair.weights} | {verdict.pair.program} | {causes}{also} | "
+            f"{', '.join(verdict.missing) or 'none'} |"
+        )
     return "\n".join(lines)
 
 
@@ -88,5 +107,9 @@ def _alarms(result: Result) -> str:
 
 
 def _failures(kills: Iterable[Kill]) -> str:
-    lines = [f"- {kill.system}: {kill.fault}, at {kill.node}: {'; '.join(kill.shortcomings)}" for kill in kills if kill.shortcomings]
+    lines = [
+        f"- {kill.system}: {kill.fault}, at {kill.node}: {'; '.join(kill.shortcomings)}"
+        for kill in kills
+        if kill.shortcomings
+    ]
     return "\n".join(lines) or "Nothing."

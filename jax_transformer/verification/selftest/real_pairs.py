@@ -1,4 +1,5 @@
-"""Real divergences: one published system's weights in the program of another, whose checkpoints have the same names and shapes."""
+"""Real divergences: one published system's weights in the program of another, whose checkpoints have the same names and
+shapes."""
 
 from __future__ import annotations
 
@@ -29,7 +30,12 @@ REAL_PAIRS = (
     RealPair(
         "sayhello, with biases",
         "hyunwoongko",
-        ("norm: variance over D", "masked logits are -10000", "pads masked as keys", "pads masked as queries, by the target's pad id"),
+        (
+            "norm: variance over D",
+            "masked logits are -10000",
+            "pads masked as keys",
+            "pads masked as queries, by the target's pad id",
+        ),
     ),
 )
 

@@ -20,7 +20,8 @@ BY_COMMAND = 2
 SEEDS = 20
 """Weights that each system is drawn with, to see that nothing is found where nothing is wrong."""
 LOCATED, NAMED = 0.98, 0.95
-"""Shares that are required: of all faults found, those whose node is told; of those in the catalogue, those whose name is."""
+"""Shares that are required: of all faults found, those whose node is told; of those in the catalogue, those whose name
+is."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Result:
             f"open world: at least {LOCATED:.0%} are located": unknown.located >= LOCATED * unknown.found,
             "open world: none is given a wrong name": unknown.wrongly_named == 0,
             "real pairs: everything that differs is named": not any(verdict.missing for verdict in self.real_pairs),
-            f"{self.seeds} seeds of each system without a fault: no alarm": bool(self.alarms) and not any(self.alarms.values()),
+            f"{self.seeds} seeds of each system without a fault: no alarm": bool(self.alarms)
+            and not any(self.alarms.values()),
         }
 
     @property
@@ -77,13 +79,19 @@ class Counts:
 
         found = [kill for kill in kills if kill.fate == "found"]
         return cls(
-            len(found), count("missed"), sum(kill.located for kill in found), sum(kill.named for kill in found),
-            sum(kill.wrongly_named for kill in found), count("equivalent"), count("not applicable"),
-        )  # fmt: skip
+            len(found),
+            count("missed"),
+            sum(kill.located for kill in found),
+            sum(kill.named for kill in found),
+            sum(kill.wrongly_named for kill in found),
+            count("equivalent"),
+            count("not applicable"),
+        )
 
     def told(self) -> str:
         return (
-            f"{self.found} found, {self.missed} missed, {self.located} located, {self.named} named, {self.wrongly_named} wrongly named, "
+            f"{self.found} found, {self.missed} missed, {self.located} located, {self.named} named, "
+            f"{self.wrongly_named} wrongly named, "
             f"{self.equivalent} equivalent, {self.not_applicable} don't apply"
         )
 
@@ -105,9 +113,15 @@ def run(
     with one_thread():
         for name in systems:
             system = Prepared.of(name, seed)
-            of_system = [*kills_of(system, PLACES, seed), *later_kills(system, seed), *command_kills(system, command, BY_COMMAND, seed)]
+            of_system = [
+                *kills_of(system, PLACES, seed),
+                *later_kills(system, seed),
+                *command_kills(system, command, BY_COMMAND, seed),
+            ]
             kills += of_system
-            alarms[name] = false_alarms(name, range(seed + 1, seed + 1 + seeds), lambda what: tell(f"  false alarm: {what}"))
+            alarms[name] = false_alarms(
+                name, range(seed + 1, seed + 1 + seeds), lambda what: tell(f"  false alarm: {what}")
+            )
             for known, title in ((True, "catalogue "), (False, "open world")):
                 tell(f"{name}: {title} {Counts.of([kill for kill in of_system if kill.known == known]).told()}")
             for kill in of_system:

@@ -17,7 +17,14 @@ from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.trees import flatten, unflatten
 from jax_transformer.verification.problems import randomised
 
-STEPWISE = ("stepwise_core", "stepwise_masks", "stepwise_positions", "stepwise_layers", "stepwise_sublayers", "stepwise")
+STEPWISE = (
+    "stepwise_core",
+    "stepwise_masks",
+    "stepwise_positions",
+    "stepwise_layers",
+    "stepwise_sublayers",
+    "stepwise",
+)
 """From the first rung of the ladder to the last."""
 ONE_HEAD = STEPWISE[:-1]
 ONE_LAYER = STEPWISE[:3]
@@ -44,20 +51,27 @@ SUBJECTS: Mapping[str, Subject] = {
     **{dialect: Subject(dialect) for dialect in STEPWISE},
     "pytorch, post-norm, ReLU": Subject("pytorch"),
     "pytorch, pre-norm, GELU": Subject("pytorch", {"norm_placement": "pre", "activation": "gelu"}),
-    "pytorch, tied head": Subject("pytorch", {"norm_placement": "pre", "activation": "gelu", "tie_head": True, "norm_eps": 1e-3}),
+    "pytorch, tied head": Subject(
+        "pytorch", {"norm_placement": "pre", "activation": "gelu", "tie_head": True, "norm_eps": 1e-3}
+    ),
     "pytorch, all tied": Subject("pytorch", {"activation": "gelu", "share_embeddings": True, "tie_head": True}),
 }
 
 
 def make_model(name: str, seed: int = 0) -> Model:
-    """A model of one of SUBJECTS: sizes that differ pairwise, pad ids that are tokens of both sides, weights drawn by the seed."""
+    """A model of one of SUBJECTS: sizes that differ pairwise, pad ids that are tokens of both sides, weights drawn by
+    the seed."""
     subject = SUBJECTS[name]
     config = make_config(subject, np.random.default_rng([*name.encode()]))
     rng = np.random.default_rng([seed, *name.encode()])
-    leaves = randomised(unflatten({path: np.zeros(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}), rng)
+    leaves = randomised(
+        unflatten({path: np.zeros(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}), rng
+    )
     leaves |= constants(config)
     params = unflatten({path: leaf.astype(np.float32) for path, leaf in leaves.items()})
-    return Model(config, params, None, None, GenerationConfig(decoder_start_id=0, eos_id=1), {"dialect": subject.dialect})
+    return Model(
+        config, params, None, None, GenerationConfig(decoder_start_id=0, eos_id=1), {"dialect": subject.dialect}
+    )
 
 
 def make_config(subject: Subject, rng: np.random.Generator) -> TransformerConfig:
@@ -69,13 +83,22 @@ def make_config(subject: Subject, rng: np.random.Generator) -> TransformerConfig
     layers = (1, 1) if subject.dialect in ONE_LAYER else (2, 2) if subject.dialect in STEPWISE else (3, 2)
     dialect = get_dialect(subject.dialect)
     sizes = {
-        "source_vocab_size": target_vocab if subject.choices.get("share_embeddings") else source_vocab, "target_vocab_size": target_vocab,
-        "d_model": num_heads * head_dim, "num_heads": num_heads, "d_ff": d_ff, "max_length": most, "source_pad_id": source_pad,
-        "target_pad_id": target_pad, "num_encoder_layers": layers[0], "num_decoder_layers": layers[1],
-    }  # fmt: skip
+        "source_vocab_size": target_vocab if subject.choices.get("share_embeddings") else source_vocab,
+        "target_vocab_size": target_vocab,
+        "d_model": num_heads * head_dim,
+        "num_heads": num_heads,
+        "d_ff": d_ff,
+        "max_length": most,
+        "source_pad_id": source_pad,
+        "target_pad_id": target_pad,
+        "num_encoder_layers": layers[0],
+        "num_decoder_layers": layers[1],
+    }
     known = {**dialect.defaults, **dialect.fixed, **sizes, **subject.choices}
     first = {field: values[0] for field, values in dialect.choices.items() if field not in known}
-    fields = {name: value for name, value in {**first, **known}.items() if name in TransformerConfig.__dataclass_fields__}
+    fields = {
+        name: value for name, value in {**first, **known}.items() if name in TransformerConfig.__dataclass_fields__
+    }
     return TransformerConfig(**{**fields, **dialect.follows(fields)})
 
 

@@ -1,4 +1,5 @@
-"""Some of the faults through the command itself: `jax-transformer parity MODEL --reference …` with a program that has one."""
+"""Some of the faults through the command itself: `jax-transformer parity MODEL --reference …` with a program that has
+one."""
 
 from __future__ import annotations
 
@@ -69,17 +70,34 @@ def _turn(injection: Injection, seen: dict[str, int]) -> int:
 
 def _by_command(system: Prepared, command: Command, injection: Injection, directory: Path, report: Path) -> Kill:
     _PROGRAMS[:] = [faulty_program(system, injection)]
-    arguments = [str(directory), "--reference", MAKER, "--stages", "masks,forward", "--dtypes", "float64", "--json", str(report)]
+    arguments = [
+        str(directory),
+        "--reference",
+        MAKER,
+        "--stages",
+        "masks,forward",
+        "--dtypes",
+        "float64",
+        "--json",
+        str(report),
+    ]
     with contextlib.redirect_stdout(io.StringIO()):
         code = command(arguments)
     told = json.loads(report.read_text(encoding="utf-8"))
     nodes = {fault["node"] for fault in told["faults"] if fault["side"] == "reference"}
     causes = tuple(match["variant"] for fault in told["faults"] for match in fault["matches"])
     kill = Kill(
-        system.name, injection.name, injection.known, injection.node.name, injection.node.kind, "missed" if code in (0, 3) else "found"
+        system.name,
+        injection.name,
+        injection.known,
+        injection.node.name,
+        injection.node.kind,
+        "missed" if code in (0, 3) else "found",
     )
     named = injection.name in causes and code == 1
-    return dataclasses.replace(kill, located=nodes == {injection.node.name}, named=named, causes=causes, problem=COMMAND)
+    return dataclasses.replace(
+        kill, located=nodes == {injection.node.name}, named=named, causes=causes, problem=COMMAND
+    )
 
 
 def faulty_program(system: Prepared, injection: Injection) -> nn.Module:
@@ -121,11 +139,15 @@ def _where_it_makes_sense(corruption: Corruption) -> Any:
     return corrupt
 
 
-def _problem(module: nn.Module, reference: SystemReference, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> Problem:
+def _problem(
+    module: nn.Module, reference: SystemReference, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
+) -> Problem:
     """The weights that the module has at the moment, and its inputs."""
     from jax_transformer.porting.files import as_arrays
     from jax_transformer.trees import unflatten
 
-    leaves = unflatten(dict(reference.leaves(as_arrays({name: tensor.clone() for name, tensor in module.state_dict().items()}))))
+    leaves = unflatten(
+        dict(reference.leaves(as_arrays({name: tensor.clone() for name, tensor in module.state_dict().items()})))
+    )
     ids = source_ids.numpy(), decoder_input_ids.numpy()
     return Problem("as it is run", leaves, *ids, ids[1])
