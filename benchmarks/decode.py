@@ -7,10 +7,8 @@ One Marian with random weights (d_model 512, 8 heads, d_ff 2048, 6+6 layers, voc
 transformers, carried over to this project and to CTranslate2's float32; 32 sentences of 20 tokens, 32 new tokens each,
 forced by a least length, and the padding token forbidden, as OPUS-MT has it. Each contestant is a process of its own
 with the same threads; in every round each decodes the same sentences once, in turns. The tokens are compared, so that
-nobody gains by decoding something else. The limit is what the products
-  alone take: the
-encoder's, and those of the decoder's weights with the rows of a step, by XLA, in this process, in the order that is the
-fastest there.
+nobody gains by decoding something else. The limit is what the products alone take: the encoder's, and those of the
+decoder's weights with the rows of a step, by XLA, in this process, in the order that is the fastest there.
 
 Then this project alone: how the time grows with the batch, the beams and the length, and what compiling takes.
 """
@@ -104,7 +102,7 @@ def jax_decodes(folder: Path) -> Callable[[Work], np.ndarray]:
     import jax
     import jax.numpy as jnp
 
-    from jax_transformer.decoding.decoding_config import DecodingConfig
+    from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.generate import generate
     from jax_transformer.porting import import_checkpoint
 
@@ -355,7 +353,7 @@ def draw(growth: dict[str, list[dict[str, Any]]], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
 
-    from jax_transformer.plot_style import style
+    from jax_transformer.plotting.style import style
 
     with style():
         figure = Figure(figsize=(9, 3), layout="constrained")

@@ -8,8 +8,8 @@ is prepared by a process of its own, whose peak of resident memory includes the 
 the seconds on the clock stand those of the processor, which other work on the machine leaves nearly as they are.
 
 Batches are those of the preset `tiny`, made as in training, by a thread that works ahead, and thrown away. How fast
-`tiny` takes them is
-measured in the same run, on the smallest corpus: training steps of the shape that comes most often.
+`tiny` takes them is measured in the same run, on the smallest corpus: training steps of the shape that comes most
+often.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.presets import get_preset
-from jax_transformer.run_config import RunConfig
+from jax_transformer.config.presets import get_preset
+from jax_transformer.config.run import RunConfig
 
 if TYPE_CHECKING:
     from jax_transformer.data.preparation import PreparedCorpus
@@ -153,10 +153,10 @@ def consumption(files: list[str], tokenizer: str, cache: str) -> dict[str, float
     """How many batches a second `tiny` trains on."""
     import jax
 
-    from jax_transformer.allocator import keep_freed_memory
     from jax_transformer.data.preparation import prepare
+    from jax_transformer.runtime.allocator import keep_freed_memory
     from jax_transformer.training.batch_schedule import BatchSchedule
-    from jax_transformer.training.kept_model import fitted
+    from jax_transformer.training.export import fitted
     from jax_transformer.training.step import init_state, make_train_step
 
     keep_freed_memory()

@@ -3,13 +3,10 @@
     python benchmarks/parity.py [--only CASE …]
 
 The tiny system is harvard's with 2+2 layers and d_model 24, with a cold compilation cache and a warm one; the large
-models have 6+6 layers,
-d_model 512, 8 heads, d_ff 2048 and vocabularies of 32,000: harvard's (untied), the same with another ε in one norm of
-  the reference, and
-transformers' Marian (shared embeddings), in all stages but the trajectory. Each run is the command itself in a process
-of its own, with a
-terminal for its progress, by which its stages are told apart. Wall time depends on what else the machine does: CPU
-  seconds stand beside it.
+models have 6+6 layers, d_model 512, 8 heads, d_ff 2048 and vocabularies of 32,000: harvard's (untied), the same with
+another ε in one norm of the reference, and transformers' Marian (shared embeddings), in all stages but the trajectory.
+Each run is the command itself in a process of its own, with a terminal for its progress, by which its stages are told
+apart. Wall time depends on what else the machine does: CPU seconds stand beside it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
     python benchmarks/port_checkpoint.py [--gigabytes 3] [--shard-megabytes 500] [--folder /tmp]
 
 Generates a T5 of that size, in shards, and ports it with the command, there and back, each in a process of its own. In
-the same run the
-shards are copied, and the copy forced to the disk: that is the disk's speed, reading and writing.
+the same run the shards are copied, and the copy forced to the disk: that is the disk's speed, reading and writing.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.convert import param_shapes
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.porting.hugging_face import of_family

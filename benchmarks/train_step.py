@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jax_transformer.allocator import keep_freed_memory
+from jax_transformer.runtime.allocator import keep_freed_memory
 
 
 class Size(NamedTuple):
@@ -52,9 +52,9 @@ def jax_steps(size: Size) -> Callable[[int], float]:
     import jax
     import numpy as np
 
-    from jax_transformer.config import TransformerConfig
+    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.run import TrainConfig
     from jax_transformer.data.batching import Batch
-    from jax_transformer.run_config import TrainConfig
     from jax_transformer.training.step import init_state, make_train_step
 
     model = TransformerConfig(

@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jax_transformer.config import GenerationConfig, TransformerConfig
+    from jax_transformer.config.model import GenerationConfig, TransformerConfig
+    from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
     from jax_transformer.decoding.translation import translate
     from jax_transformer.model.functional import apply, decode, decode_step, encode, init_params, start_decoding
-    from jax_transformer.model_directory import Model, load_model, save_model
-    from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
+    from jax_transformer.storage.model_directory import Model, load_model, save_model
     from jax_transformer.training.loop import train
 
 _HOMES = {
-    "jax_transformer.config": ("GenerationConfig", "TransformerConfig"),
+    "jax_transformer.config.model": ("GenerationConfig", "TransformerConfig"),
     "jax_transformer.decoding.translation": ("translate",),
     "jax_transformer.model.functional": ("apply", "decode", "decode_step", "encode", "init_params", "start_decoding"),
-    "jax_transformer.model_directory": ("Model", "load_model", "save_model"),
-    "jax_transformer.run_config": ("DataConfig", "RunConfig", "TrainConfig"),
+    "jax_transformer.storage.model_directory": ("Model", "load_model", "save_model"),
+    "jax_transformer.config.run": ("DataConfig", "RunConfig", "TrainConfig"),
     "jax_transformer.training.loop": ("train",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

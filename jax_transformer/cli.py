@@ -18,7 +18,7 @@ from jax_transformer.commands.report import report
 from jax_transformer.commands.score import score
 from jax_transformer.commands.train import train
 from jax_transformer.commands.translate import translate
-from jax_transformer.compilation_cache import use_compilation_cache
+from jax_transformer.runtime.compilation_cache import use_compilation_cache
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

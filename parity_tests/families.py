@@ -21,17 +21,17 @@ import transformers
 from torch import nn
 from torch.nn import functional as torch_functional
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
-from jax_transformer.model_directory import Model
-from jax_transformer.parity.compare import PrecisionVerdict, compare, precision_rule
-from jax_transformer.parity.tolerances import has_zero_gradient
+from jax_transformer.parity.backends.families import wide_norms
+from jax_transformer.parity.gates.compare import PrecisionVerdict, compare, precision_rule
+from jax_transformer.parity.gates.tolerances import has_zero_gradient
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.porting.convert import params_from_state_dict
-from jax_transformer.trees import flatten
-from jax_transformer.verification.families import wide_norms
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_directory import Model
 
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
@@ -259,7 +259,7 @@ def as_arrays(trace: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
 
 def import_array(tensor: torch.Tensor) -> np.ndarray:
     """A tensor as an array of its own dtype."""
-    from jax_transformer.porting.files import as_arrays as of_state_dict
+    from jax_transformer.storage.tensor_files import as_arrays as of_state_dict
 
     return of_state_dict({"tensor": tensor})["tensor"]
 

@@ -3,13 +3,10 @@
     python parity_tests/families_table.py [--write docs/families.md]
 
 Three sizes a family, float64. import: tensors of the directories that `save_pretrained` wrote, every one of them used.
-  export: those of the
-model that `from_pretrained` loads from the directory that is written of them, which are the same in every bit; keys
-that are missing or
-unexpected would be named. Then the worst relative RMS errors: of any activation, of the loss and any gradient, of
-  decoding with a cache
-from teacher forcing. greedy: sentences whose tokens are all those of `generate`, and in how many of them the end came
-  up.
+export: those of the model that `from_pretrained` loads from the directory that is written of them, which are the same
+in every bit; keys that are missing or unexpected would be named. Then the worst relative RMS errors: of any activation,
+of the loss and any gradient, of decoding with a cache from teacher forcing. greedy: sentences whose tokens are all
+those of `generate`, and in how many of them the end came up.
 """
 
 from __future__ import annotations

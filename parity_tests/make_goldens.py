@@ -3,10 +3,10 @@
     python parity_tests/make_goldens.py [system ...]
 
 They are there to see a change that both sides make at once: make one anew only where a system is meant to compute
-  something else, and say
-why. A file has `meta` (JSON: the reference's class and arguments, the dialect, what import is told, and each tensor's
-name and shape), `parameters` and `buffers` (the tensors' values in this order), `source_ids`, `decoder_input_ids`, the
-masks, `encoder.output` and `logits` in float64, and `position_table` where the state_dict holds none.
+something else, and say why. A file has `meta` (JSON: the reference's class and arguments, the dialect, what import is
+told, and each tensor's name and shape), `parameters` and `buffers` (the tensors' values in this order), `source_ids`,
+`decoder_input_ids`, the masks, `encoder.output` and `logits` in float64, and `position_table` where the state_dict
+holds none.
 """
 
 from __future__ import annotations

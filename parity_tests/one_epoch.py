@@ -4,19 +4,15 @@ JAX, side by side.
     python parity_tests/one_epoch.py [--only exact|dropout] [--data FOLDER] [--epochs 1] [--seeds 5] [--json FILE]
 
 Both sides take the same first weights and the same batches: its program's, 64 pairs sorted by the source's length, the
-  order of the batches
-shuffled once. Each is padded to one of a few shapes, on both sides alike, so that XLA compiles few programs: in this
-  system padding changes
-nothing but rounding.
+order of the batches shuffled once. Each is padded to one of a few shapes, on both sides alike, so that XLA compiles few
+programs: in this system padding changes nothing but rounding.
 
 exact: one epoch in float64 without dropout. Every step's loss, the dev loss and the weights at the end are compared;
-  beside them stands
-PyTorch against itself, each of its first weights changed in the last bit. The exit code is 1 if a step's loss is not
-finite, or differs by more than 1e-9.
+beside them stands PyTorch against itself, each of its first weights changed in the last bit. The exit code is 1 if a
+step's loss is not finite, or differs by more than 1e-9.
 
 dropout: float32, each framework with random numbers of its own, so that only the distribution of the dev losses can be
-  compared. A seed is
-one draw of first weights and order for both sides.
+compared. A seed is one draw of first weights and order for both sides.
 
 The data's folder, with train.tsv and dev.tsv, is by default data/tatoeba_en_zh under JAX_TRANSFORMER_SHARED.
 """
@@ -43,18 +39,18 @@ from recipes_in_torch import NO_DROPOUT, adam, divergence, noam
 from systems import per_layer
 from torch import nn
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.recipes import annotated_zh_debug
 from jax_transformer.data.batching import Batch, Shape, assemble
 from jax_transformer.data.preparation import PreparedCorpus, TokenPairs, prepare
 from jax_transformer.model.functional import Params
-from jax_transformer.parity.compare import compare
-from jax_transformer.parity.tolerances import has_zero_gradient
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import has_zero_gradient
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.porting.convert import params_from_state_dict
-from jax_transformer.recipes import annotated_zh_debug
-from jax_transformer.training.kept_model import fitted
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.training.export import fitted
 from jax_transformer.training.step import all_params, init_state, make_evaluation_step, make_train_step
-from jax_transformer.trees import flatten
 from torch_reference.annotated_zh import AnnotatedZhTransformer
 
 RECIPE = annotated_zh_debug()

@@ -2,9 +2,8 @@
 into, and a batch.
 
 Inputs are such that mistakes show: all sizes differ pairwise; padding stands right, left and inside; there are a
-  sentence of one token and
-one of nothing but padding; pad ids are anywhere, and others on either side; every parameter is random, biases and the
-scales of norms included.
+sentence of one token and one of nothing but padding; pad ids are anywhere, and others on either side; every parameter
+is random, biases and the scales of norms included.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ import torch
 from torch import nn
 from torch.nn import functional as torch_functional
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.porting.convert import import_checkpoint
 from jax_transformer.porting.dialects import get_dialect
-from jax_transformer.trees import flatten
+from jax_transformer.runtime.trees import flatten
 from torch_reference import annotated_zh, codersarts, floydhub, harvard, hyunwoongko, pytorch, sayhello, stepwise
 from torch_reference.trace import Trace
 

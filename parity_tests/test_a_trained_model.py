@@ -12,19 +12,19 @@ import pytest
 import torch
 from torch.nn import functional as torch_functional
 
+from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.batching import Batch, Shape, assemble
-from jax_transformer.data.phrasebook import sample_pairs
+from jax_transformer.data.phrasebook.pairs import sample_pairs
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model import functional
-from jax_transformer.model_directory import Model, load_model
-from jax_transformer.parity.compare import compare, float32_rule
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
+from jax_transformer.parity.gates.compare import compare, float32_rule
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 from jax_transformer.porting.convert import export_checkpoint, import_checkpoint, params_from_state_dict
-from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_directory import Model, load_model
 from jax_transformer.training.loop import train
 from jax_transformer.training.losses import Criterion, cross_entropy
-from jax_transformer.trees import flatten
 from torch_reference.pytorch import PytorchTransformer, greedy
 
 Params = dict[str, Any]
@@ -33,7 +33,7 @@ Params = dict[str, Any]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Model:
     """The demo's kind of model, smaller, after 100 steps: enough for translations that look like German."""
-    from jax_transformer.config import TransformerConfig
+    from jax_transformer.config.model import TransformerConfig
 
     folder = tmp_path_factory.mktemp("trained")
     config = RunConfig(

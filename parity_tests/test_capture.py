@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from jax_transformer.parity import assert_parity, capture
-from jax_transformer.parity.adapters import observe
-from jax_transformer.parity.arrays import ParityError, read_arrays
+from jax_transformer.parity.backends.capture import observe
+from jax_transformer.parity.gates.arrays import ParityError, read_arrays
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

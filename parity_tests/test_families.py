@@ -30,13 +30,13 @@ from families import (
     wide_norms,
 )
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.positions import relative_buckets
-from jax_transformer.model_directory import load_model, save_model
-from jax_transformer.parity.compare import compare
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting import export_checkpoint, import_checkpoint
-from jax_transformer.porting.rules import PortingError
+from jax_transformer.storage.model_directory import load_model, save_model
+from jax_transformer.storage.tensors import PortingError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -127,7 +127,7 @@ def assert_same_function(case: Case, directory: Path) -> None:
     """The directory's model has the case's config and leaves."""
     model = import_checkpoint(directory)
     assert model.config == case.config
-    from jax_transformer.trees import flatten
+    from jax_transformer.runtime.trees import flatten
 
     expected, received = flatten(case.model.params), flatten(model.params)
     assert expected.keys() == received.keys()
@@ -283,8 +283,7 @@ def test_other_dtypes_come_back(first: Case, dtype: torch.dtype, tmp_path: Path)
 
 FLOAT32_DECIDES = [(10, 160), (12, 384), (19, 196)]
 """Buckets and distance of which float64 would sort some distance into another bucket. (Of 17 and 27 PyTorch itself has
-other buckets on an
-Intel Xeon and on an AMD EPYC: its float32 logarithm of 1.5 differs in the last bit.)"""
+other buckets on an Intel Xeon and on an AMD EPYC: its float32 logarithm of 1.5 differs in the last bit.)"""
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ import pytest
 import torch
 from systems import SYSTEMS, quick_trace
 
-from jax_transformer.parity.compare import compare, float32_rule
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.gates.compare import compare, float32_rule
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting import import_checkpoint
 from torch_reference.trace import Trace
 

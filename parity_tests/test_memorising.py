@@ -2,10 +2,9 @@
 them; at width 32 it memorises them.
 
 Training at width 4 amplifies rounding: PyTorch itself, its first weights changed in the last bit, gives losses that
-  differ by 2e-9 to 5e-2
-within 300 steps (stepwise_drift.py). So every step also begins with PyTorch's weights and Adam's moments as they then
-are, and must end with its next ones; and the seed is the one in which PyTorch stays closest to itself, so that the two
-can be left to themselves, too.
+differ by 2e-9 to 5e-2 within 300 steps (stepwise_drift.py). So every step also begins with PyTorch's weights and Adam's
+moments as they then are, and must end with its next ones; and the seed is the one in which PyTorch stays closest to
+itself, so that the two can be left to themselves, too.
 """
 
 from __future__ import annotations
@@ -25,19 +24,23 @@ import torch
 from systems import per_layer
 from torch.nn import functional as torch_functional
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.recipes import stepwise as recipe
+from jax_transformer.config.recipes import stepwise_wide
 from jax_transformer.data.batching import Batch
 from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model.functional import Params
-from jax_transformer.parity.compare import compare
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS, LONG_TRAJECTORY_LOSS_RELATIVE, has_zero_gradient
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import (
+    FLOAT64_RELATIVE_RMS,
+    LONG_TRAJECTORY_LOSS_RELATIVE,
+    has_zero_gradient,
+)
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.porting.convert import params_from_state_dict
-from jax_transformer.recipes import stepwise as recipe
-from jax_transformer.recipes import stepwise_wide
+from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.loop import train
 from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step
-from jax_transformer.trees import flatten
 from torch_reference import stepwise
 
 SHARED = os.environ.get("JAX_TRANSFORMER_SHARED")

@@ -25,18 +25,18 @@ from systems import (
 )
 from torch.nn import functional as torch_functional
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity import capture
-from jax_transformer.parity.adapters import observe
-from jax_transformer.parity.compare import compare
-from jax_transformer.parity.masks import infer_masks
-from jax_transformer.parity.name_drafts import Names, draft
-from jax_transformer.parity.names import NameMap
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.truth.graph import nodes
+from jax_transformer.parity.backends.capture import observe
+from jax_transformer.parity.backends.masks import infer_masks
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.names.drafts import Names, draft
+from jax_transformer.parity.names.maps import NameMap
+from jax_transformer.parity.oracle.graph import nodes
 from jax_transformer.porting.activations import activation_names
 from jax_transformer.porting.dialects import get_dialect
-from jax_transformer.trees import flatten
+from jax_transformer.runtime.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

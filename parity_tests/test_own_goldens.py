@@ -18,8 +18,8 @@ import torch
 from make_goldens import FOLDER
 from systems import SYSTEMS, quick_trace
 
-from jax_transformer.parity.compare import compare
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting import import_checkpoint
 from torch_reference.trace import Trace
 

@@ -427,7 +427,7 @@ def test_where_reports_go_is_checked_before_anything_runs(run: Run, monkeypatch:
         (["pytorch.pt", *SIZES, "--dialect", "hyunwoongko"], "this is no checkpoint of dialect hyunwoongko"),
         (["pytorch.pt", *SIZES, "--dialect", "pytroch"], "received 'pytroch' (nearest: pytorch)"),
         (["harvard.pt", *SIZES], "several dialects have tensors of these names; say which this is"),
-        ([], "expected a model directory or a checkpoint, --reference, --diff or --selftest; received none of them"),
+        ([], "expected a model directory or a checkpoint, --reference or --diff; received none of them"),
         (["--draft-map", "draft.yaml"], "--draft-map: expected a model"),
     ],
 )

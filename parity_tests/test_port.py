@@ -14,9 +14,9 @@ import torch
 from systems import SYSTEMS, TIED, Case, bits, make_case, quick_logits
 
 from jax_transformer.cli import main
-from jax_transformer.model_directory import load_model
-from jax_transformer.parity.compare import compare
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.storage.model_directory import load_model
 
 OPTIONS = {"num_heads": "--num-heads", "source_pad_id": "--source-pad-id", "target_pad_id": "--target-pad-id"}
 """Of the command, for what import is told. It takes the rest by --set."""

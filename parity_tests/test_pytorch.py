@@ -26,10 +26,10 @@ from systems import (
 )
 
 from jax_transformer.model import functional
-from jax_transformer.parity.compare import compare
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
-from jax_transformer.trees import flatten
+from jax_transformer.runtime.trees import flatten
 from torch_reference.pytorch import greedy
 from torch_reference.trace import Trace
 

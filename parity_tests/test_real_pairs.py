@@ -8,8 +8,8 @@ import pytest
 import torch
 from systems import SYSTEMS, Case, make_case, torch_trace
 
-from jax_transformer.parity.diagnose import diagnose, with_ids
-from jax_transformer.parity.findings import Finding
+from jax_transformer.parity.diagnosis.findings import Finding
+from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

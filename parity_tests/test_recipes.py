@@ -18,9 +18,10 @@ from torch import nn
 from torch.nn import functional as torch_functional
 from torch.optim import lr_scheduler
 
+from jax_transformer.config.presets import PRESETS
 from jax_transformer.data.batching import Batch
-from jax_transformer.parity.compare import compare
-from jax_transformer.parity.tolerances import (
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import (
     FLOAT64_RELATIVE_RMS,
     TRAJECTORY_LOSS_RELATIVE,
     TRAJECTORY_PARAMETERS_RELATIVE_RMS,
@@ -29,9 +30,8 @@ from jax_transformer.parity.tolerances import (
 )
 from jax_transformer.porting.convert import params_from_state_dict
 from jax_transformer.porting.dialects import Text, get_dialect
-from jax_transformer.presets import PRESETS
+from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step
-from jax_transformer.trees import flatten
 
 
 class Recipe(NamedTuple):

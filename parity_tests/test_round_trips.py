@@ -2,8 +2,7 @@
 bit.
 
 Every value is random, those of the position tables included, so that no tensor can stand for another; some are zeros
-below zero, or smaller
-than a normal number. What is compared: names, their order, shapes, dtypes, and bits.
+below zero, or smaller than a normal number. What is compared: names, their order, shapes, dtypes, and bits.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from systems import SYSTEMS, Case, bits, make_case
 
-from jax_transformer.config import GenerationConfig
+from jax_transformer.config.model import GenerationConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.model_directory import Model
 from jax_transformer.porting import export_checkpoint, import_checkpoint
-from jax_transformer.trees import flatten, unflatten
+from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.storage.model_directory import Model
 
 DTYPES = {"float32": np.float32, "float64": np.float64, "bfloat16": ml_dtypes.bfloat16}
 SUFFIXES = (".pt", ".safetensors")

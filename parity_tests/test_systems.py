@@ -25,11 +25,11 @@ from systems import (
     torch_trace,
 )
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model import functional
-from jax_transformer.parity.compare import compare, float32_rule
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
+from jax_transformer.parity.gates.compare import compare, float32_rule
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
 
 FIRSTS = list({system.dialect: name for name, system in reversed(SYSTEMS.items())}.values())
 """One system of each dialect."""
@@ -229,8 +229,7 @@ def test_greedy_decoding_is_the_systems_own(name: str) -> None:
     that comes up.
 
     Pads are given out amid other tokens: with other masks, what follows them is something else. (After pads, the cases
-      of `pytorch` with
-    norms before the sublayers give out nothing but pads. How they decode: test_pytorch.py.)
+    of `pytorch` with norms before the sublayers give out nothing but pads. How they decode: test_pytorch.py.)
     """
     config = make_case(name).config
     pad_ids = sorted(

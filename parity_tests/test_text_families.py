@@ -17,7 +17,7 @@ from text_families import FAMILIES, PAIRS, SOURCES, TARGETS, TextCase, make_case
 
 from jax_transformer.cli import main
 from jax_transformer.data.tokenizers import Tokenizer
-from jax_transformer.model_directory import Model, load_model
+from jax_transformer.storage.model_directory import Model, load_model
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation"),

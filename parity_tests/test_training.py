@@ -16,9 +16,9 @@ from torch import nn
 from torch.nn import functional as torch_functional
 from torch.optim import lr_scheduler
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.model import functional
-from jax_transformer.run_config import TrainConfig
 from jax_transformer.training import losses
 from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.training.optimizers import make_optimizer

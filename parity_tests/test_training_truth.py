@@ -13,11 +13,11 @@ from recipes_in_torch import divergence
 from torch import nn
 from torch.nn import functional as torch_functional
 
-from jax_transformer.parity.compare import relative_rms
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.training_diagnosis import Step, explain_loss, explain_steps
-from jax_transformer.parity.truth.losses import LossRule, logits_gradient, loss
-from jax_transformer.parity.truth.updates import UpdateRule, initial_state, step
+from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
+from jax_transformer.parity.gates.compare import relative_rms
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.oracle.losses import LossRule, logits_gradient, loss
+from jax_transformer.parity.oracle.updates import UpdateRule, initial_state, step
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -12,11 +12,11 @@ import systems
 import torch
 from systems import SYSTEMS, TIED, attended, torch_trace
 
-from jax_transformer.config import TransformerConfig
-from jax_transformer.parity.compare import compare
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.truth import forward, nodes, recompute
-from jax_transformer.parity.truth.formulas import relative_bucket
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.oracle import forward, nodes, recompute
+from jax_transformer.parity.oracle.formulas import relative_bucket
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

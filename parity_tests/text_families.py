@@ -16,7 +16,7 @@ import transformers
 from families import randomised
 from tokenizers import AddedToken, decoders, normalizers, pre_tokenizers, processors, trainers
 
-from jax_transformer.data.phrasebook import sample_pairs
+from jax_transformer.data.phrasebook.pairs import sample_pairs
 from jax_transformer.data.tokenizers.sentencepiece_model import character_map_of, pieces_of
 
 PAIRS = sample_pairs("train", 120)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
+from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
 
 RATES = (
     "dropout_rate",

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jax_transformer.data_config import CorpusConfig, DataConfig
-from jax_transformer.validation import ConfigError
+from jax_transformer.config.data import CorpusConfig, DataConfig
+from jax_transformer.config.validation import ConfigError
 
 OF_SPACY = {"train": ("a.tsv",), "tokenizer": "spacy", "source_language": "en", "target_language": "de"}
 

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -15,60 +16,47 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "jax_transformer"
 
-CONFIG = {"config", "validation"}
-RUN = {"config", "data_config", "run_config", "validation"}
-MODEL = {"model", *CONFIG}
-DIRECTORY = {"model_directory", "trees", *MODEL}
 ALLOWED: dict[str, set[str]] = {
-    "config": {"validation"},
-    "trees": set(),
-    "data_config": {"validation"},
-    "run_config": {"data_config", *CONFIG},
-    "model": CONFIG,
-    "data": RUN,
-    "parity": {"porting.rules"},  # how axes correspond, which maps of names say as the porting tables do; NumPy only
-    "porting": DIRECTORY,
-    "model_directory": {
-        "data.tokenizers",
-        "porting.files",
-        "porting.rules",
-        "trees",
-        *MODEL,
-    },  # its files are tensors and tokenizers
-    "decoding": DIRECTORY,
-    "pages": set(),
-    "training": {"data", "decoding", "config_files", "pages", *DIRECTORY, *RUN},
-    "verification": {"data.batching", "decoding", "parity", "training", *DIRECTORY, "porting", *RUN},
-    "presets": {"recipes", *RUN},
-    "recipes": RUN,
-    "config_files": RUN,
-    "plot_style": set(),
-    "attention_plots": {"pages"},
-    "plots": {
-        "plot_style",
-        "training.losses",
-        "training.schedules",
-        *MODEL,
-        *RUN,
-    },  # what is drawn is what these compute
+    "runtime": set(),
+    "config": {"runtime"},
+    "model": {"config"},
+    "data": {"config", "runtime"},
+    "storage": {"config", "data.tokenizers", "model", "runtime"},  # a model directory holds tensors and tokenizers
+    "porting": {"config", "model", "runtime", "storage"},
+    "decoding": {"config", "model", "runtime", "storage"},
+    "pages": {"runtime"},
+    "training": {"config", "data", "decoding", "model", "pages", "runtime", "storage"},
+    "plotting": {"config", "model", "pages", "runtime", "training.losses", "training.schedules"},
+    "parity.gates": {"runtime"},
+    "parity.oracle": {"config"},
+    "parity.names": {"parity.gates", "porting.rules", "storage.tensors"},  # how axes correspond, as porting tables say
+    "parity.faults": {"parity.gates", "parity.oracle"},
+    "parity.diagnosis": {"parity.faults", "parity.gates", "parity.oracle"},
+    "parity.backends": {
+        *("config", "data.batching", "decoding", "model", "porting", "runtime", "storage", "training"),
+        *("parity.gates", "parity.names", "parity.problems"),
+    },
+    "parity": {"config", "data", "decoding", "model", "pages", "porting", "runtime", "storage", "training"},
 }
 """Part of the package → the parts it may import, anywhere in its source; a part is also free to import itself."""
 
 FOREIGN: dict[str, set[str]] = {
     "model": {"flax", "jax", "numpy"},
-    "parity": {"numpy", "rich", "torch", "yaml"},
+    "parity.gates": {"numpy"},
+    "parity.oracle": {"numpy"},
+    "parity.names": {"numpy", "yaml"},
+    "parity.faults": {"numpy"},
+    "parity.diagnosis": {"numpy"},
+    "parity.stages": {"ml_dtypes", "numpy"},
+    "parity.report": {"numpy", "rich"},
     "pages": {"numpy"},
-    "config": set(),
-    "trees": set(),
-    "data_config": set(),
-    "run_config": set(),
-    "validation": set(),
+    "config": {"yaml"},
+    "runtime": {"jax"},
     "decoding": {"jax", "numpy"},
+    "storage": {"ml_dtypes", "numpy", "safetensors", "torch"},
     "porting": {"flax", "huggingface_hub", "ml_dtypes", "numpy", "safetensors", "torch"},
     "data": {"datasets", "numpy", "pyarrow", "sentencepiece", "spacy", "tokenizers"},
-    "plot_style": {"matplotlib"},
-    "plots": {"jax", "matplotlib", "numpy"},
-    "attention_plots": {"matplotlib", "numpy"},
+    "plotting": {"jax", "matplotlib", "numpy"},
 }
 """Part → the libraries it may import beside the standard one."""
 
@@ -103,7 +91,7 @@ def is_module(name: str) -> bool:
 
 
 def files_of(part: str) -> list[Path]:
-    path = PACKAGE / part
+    path = PACKAGE.joinpath(*part.split("."))
     files = sorted(path.rglob("*.py")) if path.is_dir() else [path.with_suffix(".py")]
     assert files
     return files
@@ -127,6 +115,33 @@ def test_a_part_uses_only_the_libraries_it_may(part: str) -> None:
     for file in files_of(part):
         libraries = {module.split(".")[0] for module in imports(file)} - sys.stdlib_module_names - {"jax_transformer"}
         assert libraries <= FOREIGN[part], file
+
+
+def test_no_modules_import_each_other() -> None:
+    """Imports inside functions count, too."""
+    graph = {module_name(file): set(imports(file)) for file in sorted(PACKAGE.rglob("*.py"))}
+    order = TopologicalSorter({name: (found & graph.keys()) - {name} for name, found in graph.items()})
+    try:
+        order.prepare()
+    except CycleError as error:
+        pytest.fail(" → ".join(reversed(error.args[1])))
+
+
+def test_no_parts_import_each_other() -> None:
+    def part(module: str) -> str:
+        return module.split(".")[1]
+
+    graph: dict[str, set[str]] = {}
+    for file in sorted(PACKAGE.rglob("*.py")):
+        if file.parent != PACKAGE:
+            inner = {part(module) for module in imports(file) if module.startswith("jax_transformer.")}
+            graph.setdefault(part(module_name(file)), set()).update(inner)
+    TopologicalSorter({name: others - {name} for name, others in graph.items()}).prepare()
+
+
+def module_name(file: Path) -> str:
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def test_flax_is_seen_in_the_model_alone() -> None:
@@ -190,7 +205,7 @@ def test_matplotlib_is_loaded_when_something_is_drawn() -> None:
         "from jax_transformer.cli import main\nassert main(['plot', '--help']) == 0\nassert main(['plot', 'flow']) == 2"
     )
     assert not modules_after(code) & {*HEAVY, "jax", "matplotlib"}
-    loaded = modules_after("import jax_transformer.plots, jax_transformer.plot_style")
+    loaded = modules_after("import jax_transformer.plotting.figures, jax_transformer.plotting.style")
     assert "matplotlib" in loaded
     assert not loaded & {*HEAVY, "matplotlib.pyplot"}
 
@@ -211,7 +226,7 @@ train(RunConfig(
 
 PREPARE = """
 from jax_transformer.data.preparation import prepare
-from jax_transformer.run_config import DataConfig
+from jax_transformer.config.run import DataConfig
 prepare(DataConfig(tokenizer="whitespace", cache_dir={cache!r}, {options}))
 """
 ROW = '{"source": "a", "target": "b"}\n'

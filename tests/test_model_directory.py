@@ -12,12 +12,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_transformer import model_directory
-from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.model_directory import Model, ModelError, is_model_directory, load_model, save_model
-from jax_transformer.porting.files import write_tensors
-from jax_transformer.trees import flatten
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage import model_directory
+from jax_transformer.storage.model_directory import Model, ModelError, is_model_directory, load_model, save_model
+from jax_transformer.storage.tensor_files import write_tensors
 
 CONFIG = TransformerConfig(
     source_vocab_size=13,
@@ -146,7 +146,7 @@ def test_a_run_directory_with_a_model_in_it_is_accepted(saved):
 def test_loading_imports_neither_torch_nor_transformers_nor_datasets(tmp_path):
     save_model(make_model(source_tokenizer=make_tokenizer()), tmp_path / "model")
     program = (
-        "import sys, jax_transformer.porting.convert; from jax_transformer.model_directory import load_model; "
+        "import sys, jax_transformer.porting.convert; from jax_transformer.storage.model_directory import load_model; "
         "load_model(sys.argv[1]);"
         "print(sorted({'torch', 'transformers', 'datasets', 'pandas'} & sys.modules.keys()))"
     )

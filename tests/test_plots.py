@@ -15,17 +15,17 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jax_transformer import plots
 from jax_transformer.cli import main
-from jax_transformer.config import GenerationConfig, TransformerConfig
-from jax_transformer.config_files import dump_config
+from jax_transformer.config.files import dump_config
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.model import functional
 from jax_transformer.model.masks import make_masks
 from jax_transformer.model.positions import sinusoid_table
-from jax_transformer.model_directory import Model, save_model
-from jax_transformer.plot_style import save, style
-from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
+from jax_transformer.plotting import figures as plots
+from jax_transformer.plotting.style import save, style
+from jax_transformer.storage.model_directory import Model, save_model
 from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.training.schedules import inverse_square_root, make_schedule
 
@@ -300,7 +300,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """The figures that the command draws."""
-    from jax_transformer import plot_style
+    from jax_transformer.plotting import style as plot_style
 
     figures: list[Figure] = []
     write: Callable[..., None] = plot_style.save
@@ -345,7 +345,7 @@ def test_the_pictures_of_the_page_are_there_and_small() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_a_run_is_drawn_with_its_own_values(drawn: list[Figure]) -> None:
-    from jax_transformer.model_directory import load_model
+    from jax_transformer.storage.model_directory import load_model
 
     model = load_model("runs/demo")
     for name in ("runs/demo", "runs/demo/model"):

@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from jax_transformer.cli import main
 from jax_transformer.decoding.translation import translate
-from jax_transformer.model_directory import load_model
+from jax_transformer.storage.model_directory import load_model
 
 torch = pytest.importorskip("torch")
 
@@ -251,7 +251,7 @@ def test_a_model_that_was_trained_here_needs_a_dialect(
 ) -> None:
     import dataclasses
 
-    from jax_transformer.model_directory import save_model
+    from jax_transformer.storage.model_directory import save_model
 
     assert run(file, tmp_path / "model", "--dialect", "harvard", *TOLD) == 0
     save_model(dataclasses.replace(load_model(tmp_path / "model"), origin=None), tmp_path / "own")

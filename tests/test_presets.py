@@ -7,9 +7,9 @@ import re
 
 import pytest
 
-from jax_transformer.presets import PRESETS, get_preset
-from jax_transformer.run_config import RunConfig
-from jax_transformer.validation import ConfigError
+from jax_transformer.config.presets import PRESETS, get_preset
+from jax_transformer.config.run import RunConfig
+from jax_transformer.config.validation import ConfigError
 
 GENERIC = {"demo", "tiny", "paper_base", "paper_big", "codersarts"}
 """Presets without a corpus of their own: on the phrasebook, or on what the user names."""

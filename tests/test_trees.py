@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jax_transformer.trees import flatten, unflatten
+from jax_transformer.runtime.trees import flatten, unflatten
 
 
 def test_flatten_and_unflatten() -> None:

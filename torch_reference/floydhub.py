@@ -11,8 +11,7 @@ What it computes otherwise than Vaswani et al. (2017):
 - while decoding, a <pad> that the model itself gave out may be attended to.
 
 The article differs from the released program: a table of 80 positions, no dropout on embeddings, dropout of 0.1 on
-  attention weights
-whatever the rate. `max_length`, `embedding_dropout_rate` and `attention_dropout_rate` say which.
+attention weights whatever the rate. `max_length`, `embedding_dropout_rate` and `attention_dropout_rate` say which.
 
 Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
 """

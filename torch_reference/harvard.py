@@ -9,8 +9,7 @@ What it computes otherwise than Vaswani et al. (2017):
 - the head gives log-probabilities. (`forward` gives the logits before them.)
 
 While decoding, a pad that the model itself gave out may be attended to. Its state_dict has the keys and shapes of
-`annotated_zh`'s, which
-has another norm and no activation: nothing but the numbers tells them apart.
+`annotated_zh`'s, which has another norm and no activation: nothing but the numbers tells them apart.
 
 Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
 """

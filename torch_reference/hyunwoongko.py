@@ -13,9 +13,8 @@ The embeddings' row of the pad gets no gradient (`padding_idx`). The program wri
 is the pad's id, whatever that is.
 
 Norms are the paper's, with ε 1e-12 inside the root. The position table is no part of the state_dict. Its keys and
-shapes are those of
-`sayhello`, with biases in the attentions, which has another norm and other masks: nothing but the numbers tells them
-  apart.
+shapes are those of `sayhello`, with biases in the attentions, which has another norm and other masks: nothing but the
+numbers tells them apart.
 
 Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
 """

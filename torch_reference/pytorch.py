@@ -1,9 +1,8 @@
 """`torch.nn.Transformer` with embeddings, positions and a head: the system called `pytorch`.
 
 `forward` is nn.Transformer's own. With a trace, `traced_forward` walks the same submodules sublayer by sublayer, so
-that every activation
-has a name. Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V
-  vocabulary.
+that every activation has a name. Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N
+heads, H head_dim, V vocabulary.
 """
 
 from __future__ import annotations
@@ -166,8 +165,7 @@ class PytorchTransformer(nn.Module):
         """0 where `mask` is True, the dtype's lowest number elsewhere.
 
         One mask for padding and future together: the sum of two lowest numbers would be -inf, and a whole row of -inf
-          gives NaN. A score
-        added to the lowest number leaves it as it is, so that a fully masked row has equal logits.
+        gives NaN. A score added to the lowest number leaves it as it is, so that a fully masked row has equal logits.
         """
         dtype = self.head.weight.dtype
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
@@ -272,10 +270,8 @@ def plain_attention() -> Iterator[None]:
     for this are global.
 
     Off are the fused inference layer, which torch takes where no gradients are wanted, and the flash kernel, whose
-    backward pass is wrong
-    in fully masked rows: it recomputes the weights from log-sum-exp, and the lowest number + log(K) rounds to the
-      lowest number, so that
-    each weight becomes 1 instead of 1 / K.
+    backward pass is wrong in fully masked rows: it recomputes the weights from log-sum-exp, and the lowest number +
+    log(K) rounds to the lowest number, so that each weight becomes 1 instead of 1 / K.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)

@@ -11,7 +11,7 @@ The whole (`rung=6`) computes otherwise than Vaswani et al. (2017):
 - there is no dropout.
 
 Norms stand after the residuals, as in the paper: torch's LayerNorm, ε 1e-5 inside the root. One <EOS> both starts and
-  ends a target.
+ends a target.
 
 The ladder, each rung with what it adds:
 

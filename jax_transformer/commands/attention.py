@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure  # elsewhere imported where something is drawn
 
     from jax_transformer.data.tokenizers import Tokenizer, Words
-    from jax_transformer.model_directory import Model
     from jax_transformer.pages.attention import Maps
+    from jax_transformer.storage.model_directory import Model
 
 PAGE = ".html"
 JOINER = "\u200d"
@@ -57,7 +57,7 @@ class Pair(NamedTuple):
 
 def draw(options: AttentionOptions) -> Figure:
     """The picture of one kind of attention."""
-    from jax_transformer import attention_plots
+    from jax_transformer.plotting import attention as attention_plots
 
     maps = _pair(options).maps[options.kind]
     return attention_plots.heat_maps(maps, layer=options.layer, head=options.head)
@@ -78,7 +78,7 @@ def page(options: AttentionOptions) -> str:
 
 
 def _pair(options: AttentionOptions) -> Pair:
-    from jax_transformer.commands.searching import load
+    from jax_transformer.commands.decode_options import load
     from jax_transformer.data.tokenizers import words_of_ids, words_of_text
     from jax_transformer.decoding.alignment import attention, default_layer, word_pairs
     from jax_transformer.decoding.checks import starts_and_ends
@@ -122,7 +122,7 @@ def _check_choice(model: Model, options: AttentionOptions) -> None:
 
 
 def _source_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions) -> list[int]:
-    from jax_transformer.decoding.shapes import limit
+    from jax_transformer.decoding.padding import limit
 
     (ids,) = tokenizer.encode([options.sentence], options.source_tag)
     most = limit(model, "source")
@@ -133,10 +133,10 @@ def _source_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions) -
 
 def _target_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions, source_ids: list[int]) -> list[int]:
     """Of the given target, with its end token, or of the greedy translation, which may have none."""
+    from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.batches import generate_each
     from jax_transformer.decoding.checks import starts_and_ends
-    from jax_transformer.decoding.decoding_config import DecodingConfig
-    from jax_transformer.decoding.shapes import WITHOUT_TABLE, num_positions
+    from jax_transformer.decoding.padding import WITHOUT_TABLE, num_positions
 
     _, eos_id = starts_and_ends(model)
     most = num_positions(model, "target") or WITHOUT_TABLE

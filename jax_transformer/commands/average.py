@@ -27,8 +27,8 @@ def average(arguments: Sequence[str]) -> int:
     options = tyro.cli(AverageOptions, args=arguments, prog="jax-transformer average")
     if options.count < 1:
         raise ValueError(f"--count must be at least 1; received {options.count}")
-    from jax_transformer.model_directory import save_model
-    from jax_transformer.training.kept_model import averaged_model
+    from jax_transformer.storage.model_directory import save_model
+    from jax_transformer.training.export import averaged_model
 
     model = averaged_model(options.run, options.which, options.count)
     save_model(model, options.output)

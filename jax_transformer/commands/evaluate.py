@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from jax_transformer.commands.decode_options import SearchOptions, check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import check_writable, read_columns, shown, write_lines
 from jax_transformer.commands.progress import progress
-from jax_transformer.commands.searching import SearchOptions, check_rows, load, output_may_close
 
 if TYPE_CHECKING:
     from jax_transformer.training.metrics import Comparison
@@ -26,12 +26,10 @@ Files = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(meta
 @dataclass(frozen=True)
 class EvaluateOptions(SearchOptions):
     """Translate a text and score it against its reference: evaluate MODEL --source FILE --target FILE; or score
-    translations that are
-    there: evaluate --hypotheses FILE --target FILE.
+    translations that are there: evaluate --hypotheses FILE --target FILE.
 
     BLEU, chrF and TER (of which less is better) are sacreBLEU's, with 95 % confidence intervals. --against compares
-    with the translations
-    of another system: p is how probable so large a difference would be if both were equally good.
+    with the translations of another system: p is how probable so large a difference would be if both were equally good.
     """
 
     model: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="MODEL")] = None

@@ -9,7 +9,7 @@ from jax_transformer.data.tokenizers import Words, words_of_ids, words_of_text
 from jax_transformer.decoding.alignment import Pair, align, pharaoh, word_pairs
 from jax_transformer.decoding.pairs import score_ids
 from jax_transformer.decoding.translation import Translation, tokenizers_of
-from jax_transformer.model_directory import Model
+from jax_transformer.storage.model_directory import Model
 
 
 def describe(model: Model, translations: Sequence[Translation], source_tag: str = "") -> Iterator[list[dict[str, Any]]]:

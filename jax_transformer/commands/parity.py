@@ -16,7 +16,7 @@ from jax_transformer.commands.checkpoint_options import CheckpointOptions
 from jax_transformer.commands.parallel_text import check_writable, write_lines
 
 if TYPE_CHECKING:
-    from jax_transformer.parity.report import Report
+    from jax_transformer.parity.report.report import Report
 
 FILE = tyro.conf.arg(metavar="FILE")
 
@@ -70,11 +70,6 @@ class ParityOptions:
     two: what lower precision is judged by."""
     tolerance: float | None = None
     """With --diff: the largest relative RMS of the difference that passes, in place of the gates: 1e-12 in float64."""
-    selftest: bool = False
-    """Put every known fault, and others, into every published system, and tell which are found, where and by name.
-    Takes some minutes."""
-    write: Annotated[str | None, FILE] = None
-    """With --selftest: the page to write what it found into, as Markdown."""
     checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
 
 
@@ -86,10 +81,6 @@ def parity(arguments: Sequence[str]) -> int:
     """
     options = tyro.cli(ParityOptions, args=list(arguments), prog="jax-transformer parity")
     _check(options)
-    if options.selftest:
-        from jax_transformer.commands.parity_selftest import selftest
-
-        return selftest(options)
     if options.draft_map is not None:
         from jax_transformer.commands.parity_maps import draft_map
 
@@ -97,7 +88,7 @@ def parity(arguments: Sequence[str]) -> int:
     report = _report(options, arguments)
     from rich.console import Console
 
-    from jax_transformer.parity.console import show
+    from jax_transformer.parity.report.console import show
 
     show(report, Console(soft_wrap=not sys.stdout.isatty(), highlight=False))
     _write(report, options)
@@ -136,9 +127,9 @@ def _chosen(text: str, known: Sequence[str], option: str) -> list[str]:
 
 def _compare_files(options: ParityOptions) -> Report:
     from jax_transformer.data.text_files import hash_file
-    from jax_transformer.parity.arrays import read_arrays
-    from jax_transformer.parity.report import Report, depth_of
-    from jax_transformer.parity.stages import compare_stage
+    from jax_transformer.parity.gates.arrays import read_arrays
+    from jax_transformer.parity.gates.stages import compare_stage
+    from jax_transformer.parity.report.report import Report, depth_of
 
     assert options.diff is not None
     candidate, reference = (read_arrays(path) for path in options.diff)
@@ -163,11 +154,11 @@ def _compare_files(options: ParityOptions) -> Report:
 
 def _compare_any(options: ParityOptions) -> Report:
     """A function and a module of the user's, on inputs of the user's."""
-    from jax_transformer.commands.parity_pair import check_module, made_by
     from jax_transformer.data.text_files import hash_file
-    from jax_transformer.parity.arrays import read_arrays
-    from jax_transformer.parity.names import NameMap
-    from jax_transformer.verification import any_pair
+    from jax_transformer.parity import run_any as any_pair
+    from jax_transformer.parity.gates.arrays import read_arrays
+    from jax_transformer.parity.names.maps import NameMap
+    from jax_transformer.parity.pairing import check_module, made_by
 
     assert options.inputs is not None
     assert options.candidate is not None
@@ -186,13 +177,13 @@ def _compare_any(options: ParityOptions) -> Report:
 
 
 def _compare_models(options: ParityOptions, arguments: Sequence[str]) -> Report:
-    from jax_transformer.verification.collected import DTYPES, STAGES
-    from jax_transformer.verification.run import run
+    from jax_transformer.parity.run import run
+    from jax_transformer.parity.run_results import DTYPES, STAGES
 
     stages, dtypes = _chosen(options.stages, STAGES, "--stages"), _chosen(options.dtypes, DTYPES, "--dtypes")
-    from jax_transformer.allocator import give_back_freed_memory
-    from jax_transformer.commands.parity_pair import prepare
-    from jax_transformer.verification.surroundings import surroundings
+    from jax_transformer.parity.pairing import prepare
+    from jax_transformer.parity.report.environment import surroundings
+    from jax_transformer.runtime.allocator import give_back_freed_memory
 
     pair, hashes, notes = prepare(options)
     if pair.is_large:
@@ -223,7 +214,7 @@ REPORTS = ("--json", "--html")
 
 def _progress(is_large: bool) -> Any:
     """Gives back what the last stage made of a large model and freed; tells on a terminal what is done next."""
-    from jax_transformer.allocator import trim
+    from jax_transformer.runtime.allocator import trim
 
     def progress(what: str) -> None:
         if is_large:

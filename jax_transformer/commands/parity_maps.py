@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jax_transformer.commands.parallel_text import write_lines
-from jax_transformer.commands.parity_pair import check_module, load, made_by
+from jax_transformer.parity.pairing import check_module, load, made_by
 
 if TYPE_CHECKING:
     from jax_transformer.commands.parity import ParityOptions
@@ -26,8 +26,8 @@ def draft_map(options: ParityOptions) -> int:
     check_module(module, options.reference)
     model = load(options, module)
 
-    from jax_transformer.parity.name_drafts import draft
-    from jax_transformer.verification.modules import names_for_draft
+    from jax_transformer.parity.backends.modules import names_for_draft
+    from jax_transformer.parity.names.drafts import draft
 
     theirs, ours = names_for_draft(module, model)
     write_lines(options.draft_map, draft(theirs, ours).splitlines())

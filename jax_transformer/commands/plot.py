@@ -13,11 +13,11 @@ from jax_transformer.commands.attention import PAGE, AttentionOptions
 from jax_transformer.commands.attention import draw as draw_attention
 from jax_transformer.commands.attention import page as attention_page
 from jax_transformer.commands.picture import PictureOptions
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.presets import PRESETS, get_preset
+from jax_transformer.config.run import RunConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.pages.page import write_page
-from jax_transformer.presets import PRESETS, get_preset
-from jax_transformer.run_config import RunConfig
-from jax_transformer.validation import ConfigError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure  # elsewhere imported where something is drawn
@@ -98,7 +98,7 @@ def plot(arguments: list[str]) -> int:
     options: Any = tyro.cli(kind, args=arguments[1:], prog=f"jax-transformer plot {name}")
     output = Path(options.output or f"{name}.png")
     _check_size(options)
-    from jax_transformer.plot_style import FORMATS, check_path, save, style
+    from jax_transformer.plotting.style import FORMATS, check_path, save, style
 
     is_attention = isinstance(options, AttentionOptions)
     check_path(output, (*FORMATS, PAGE) if is_attention else FORMATS)
@@ -125,7 +125,7 @@ def _check_size(options: PictureOptions) -> None:
 
 
 def _positions(options: PositionsOptions) -> Figure:
-    from jax_transformer import plots
+    from jax_transformer.plotting import figures as plots
 
     if options.rows < 1:
         raise ValueError(f"--rows must be at least 1; received {options.rows}")
@@ -134,7 +134,7 @@ def _positions(options: PositionsOptions) -> Figure:
 
 
 def _masks(options: MasksOptions) -> Figure:
-    from jax_transformer import plots
+    from jax_transformer.plotting import figures as plots
 
     config, _ = _model(options.config)
     config = config.while_decoding() if options.decoding else config
@@ -150,7 +150,7 @@ def _masks(options: MasksOptions) -> Figure:
 
 
 def _schedule(options: ScheduleOptions) -> Figure:
-    from jax_transformer import plots
+    from jax_transformer.plotting import figures as plots
 
     config = _run(options.config)
     return plots.schedule(
@@ -159,7 +159,7 @@ def _schedule(options: ScheduleOptions) -> Figure:
 
 
 def _smoothing(options: SmoothingOptions) -> Figure:
-    from jax_transformer import plots
+    from jax_transformer.plotting import figures as plots
 
     config = _run(options.config)
     share = config.train.label_smoothing if options.label_smoothing is None else options.label_smoothing
@@ -194,7 +194,7 @@ def _run(name: str) -> RunConfig:
         raise ConfigError(
             f"{name}: expected a preset or a run directory; there is no config.yaml in it to tell how it was trained"
         )
-    from jax_transformer.config_files import load_config
+    from jax_transformer.config.files import load_config
 
     return load_config(file, RunConfig())
 
@@ -204,7 +204,7 @@ def _model(name: str) -> tuple[TransformerConfig, dict[str, Any] | None]:
     if name in PRESETS:
         return get_preset(name).model, None
     directory = _directory(name)
-    from jax_transformer.model_directory import is_model_directory, load_model
+    from jax_transformer.storage.model_directory import is_model_directory, load_model
 
     if (directory / "config.yaml").is_file() and not is_model_directory(directory / "model"):
         return _run(name).model, None  # a run that has kept no model yet

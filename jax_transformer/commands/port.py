@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 
 from jax_transformer.commands.checkpoint_options import CheckpointOptions
-from jax_transformer.model_directory import check_replaceable, is_model_directory
-from jax_transformer.porting.files import SUFFIXES
+from jax_transformer.storage.model_directory import check_replaceable, is_model_directory
+from jax_transformer.storage.tensor_files import SUFFIXES
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
-    from jax_transformer.model_directory import Model
+    from jax_transformer.storage.model_directory import Model
 
 USAGE_HINT = (
     "name a checkpoint (a torch file, or a directory of transformers) and the model directory to write, or a model "
@@ -47,8 +47,7 @@ class PortOptions:
     """Convert all values to it, but position tables not to bfloat16. Without it they stay as they are."""
     source_vocab: str | None = None
     """The source's vocabulary: a tokenizer.json, a sentencepiece .model, or a .txt of tokens, the line's number from 0
-    being the id.
-    Without it, of a directory of transformers: what its tokenizer files say."""
+    being the id. Without it, of a directory of transformers: what its tokenizer files say."""
     target_vocab: str | None = None
     source_tokenizer: Literal["words", "whitespace", "characters", "spacy"] | None = None
     """How text is split for a .txt vocabulary. Without it: as the dialect's program does."""
@@ -123,8 +122,8 @@ def _refuse_others(options: PortOptions, used: Collection[str], when: str) -> No
 
 
 def _import(options: PortOptions) -> int:
-    from jax_transformer.model_directory import save_model
     from jax_transformer.porting.convert import read_checkpoint
+    from jax_transformer.storage.model_directory import save_model
 
     hints = options.checkpoint.hints()
     model = read_checkpoint(options.source, options.dialect, hints)
@@ -200,7 +199,7 @@ def _cast(tree: dict[str, Any], dtype: str) -> None:
 
 def _num_parameters(model: Model) -> int:
     """Values that are trained: not those of position tables."""
-    from jax_transformer.trees import flatten
+    from jax_transformer.runtime.trees import flatten
 
     return sum(leaf.size for path, leaf in flatten(model.params).items() if not path.startswith("constants/"))
 
@@ -337,9 +336,9 @@ def _fitting(model: Model, side: str, tokenizer: Tokenizer, file: str) -> Tokeni
 
 
 def _export(options: PortOptions) -> int:
-    from jax_transformer.model_directory import load_model
     from jax_transformer.porting.convert import computes_position_table, export_checkpoint
     from jax_transformer.porting.dialects import get_dialect
+    from jax_transformer.storage.model_directory import load_model
 
     model = load_model(options.source, mapped=True)
     name, count = options.dialect or (model.origin or {}).get("dialect"), _num_parameters(model)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
+from jax_transformer.commands.decode_options import check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import read_columns, shown
 from jax_transformer.commands.progress import progress
-from jax_transformer.commands.searching import check_rows, load, output_may_close
 
 if TYPE_CHECKING:
     from jax_transformer.decoding.pairs import PairScore

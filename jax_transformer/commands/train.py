@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import tyro
 
-from jax_transformer.allocator import keep_freed_memory
-from jax_transformer.presets import PRESETS, get_preset
-from jax_transformer.run_config import RunConfig
+from jax_transformer.config.presets import PRESETS, get_preset
+from jax_transformer.config.run import RunConfig
+from jax_transformer.runtime.allocator import keep_freed_memory
 
 DEFAULT_PRESET = "demo"
 TRAIN_HELP = f"""Train a model.
@@ -44,7 +44,7 @@ def train(arguments: Sequence[str]) -> int:
 
     config = get_preset(preset or DEFAULT_PRESET)
     if config_file is not None:
-        from jax_transformer.config_files import load_config
+        from jax_transformer.config.files import load_config
 
         config = load_config(config_file, config)
     config = tyro.cli(RunConfig, default=config, args=arguments, prog="jax-transformer train", description=TRAIN_HELP)

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from jax_transformer.commands.arriving import arriving_lines, windows
+from jax_transformer.commands.decode_options import SearchOptions, check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import STANDARD_INPUT, shown
 from jax_transformer.commands.progress import progress
-from jax_transformer.commands.searching import SearchOptions, check_rows, load, output_may_close
+from jax_transformer.commands.stdin_lines import arriving_lines, windows
 
 if TYPE_CHECKING:
-    from jax_transformer.decoding.decoding_config import DecodingConfig
+    from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.translation import Translation
-    from jax_transformer.model_directory import Model
+    from jax_transformer.storage.model_directory import Model
 
 MOST_LINES = 4096
 """Translated together, sorted by length."""

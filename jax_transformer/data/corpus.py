@@ -1,8 +1,7 @@
 """The corpora of a config: what each reads, which pairs belong to which split, and the hashes of it all.
 
 Nothing here holds a corpus in memory: a source is read from the beginning whenever its pairs are needed, and a split
-  knows which of them
-are its own.
+knows which of them are its own.
 """
 
 from __future__ import annotations
@@ -15,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.config.data import CorpusConfig, DataConfig
+from jax_transformer.data.cache import sampled_digest
 from jax_transformer.data.duplicates import Flags, Keys, hash_pairs
-from jax_transformer.data.entries import sampled_digest
+from jax_transformer.data.held_out import draw_held_out, held_out_counts, too_few_pairs
 from jax_transformer.data.tables import READERS, Pair, read_table, table_suffix
 from jax_transformer.data.text_files import CorpusError, hash_file, iterate_lines, read_lines, split_lines
-from jax_transformer.data_config import CorpusConfig, DataConfig
 
 __all__ = [
     "CorpusError",
@@ -134,10 +134,8 @@ def read_splits(config: DataConfig) -> SplitCorpora:
 
     Without corpora all are drawn from the phrasebook. Otherwise valid and test are the files, or splits of the dataset,
     that a corpus has for them; where it has none, as many pairs as it says are drawn from its train, which loses them.
-    One seed draws
-    from all corpora: of two that are the same text line by line, say both directions of it, the same lines are drawn. A
-      split is the
-    corpora's, end to end. With streaming see `read_beginning`.
+    One seed draws from all corpora: of two that are the same text line by line, say both directions of it, the same
+    lines are drawn. A split is the corpora's, end to end. With streaming see `read_beginning`.
 
     Raises:
       CorpusError: valid or test files without train; no validation pairs; more pairs to be taken out of a train than it
@@ -158,10 +156,10 @@ def read_splits(config: DataConfig) -> SplitCorpora:
         for role, source in sources.items():
             hashed[role], size = hash_pairs(source)
             text_bytes += size
-        wanted = pairs_taken_out(corpus, sources)
+        wanted = held_out_counts(corpus, sources)
         if sum(wanted.values()) >= len(hashed["train"]):
-            raise _too_few(corpus, len(hashed["train"]), wanted)
-        taken = _take_out(len(hashed["train"]), wanted, config.split_seed)
+            raise too_few_pairs(corpus, len(hashed["train"]), wanted)
+        taken = draw_held_out(len(hashed["train"]), wanted, config.split_seed)
         for role, source in sources.items():
             if role != "train":
                 parts[role].append(Part(number, source, hashed[role]))
@@ -223,10 +221,10 @@ def changed(name: str) -> CorpusError:
 def _files(config: DataConfig) -> list[dict[str, list[str]]]:
     """For each corpus its files by role; those of a local dataset have the role "dataset"."""
     if not config.corpora:
-        from jax_transformer.data import phrasebook
+        from jax_transformer.data.phrasebook import pairs as phrasebook
 
         folder = Path(str(phrasebook.__file__)).parent
-        return [{"phrasebook": sorted(str(path) for path in folder.glob("phrasebook*.py"))}]
+        return [{"phrasebook": sorted(str(path) for path in folder.glob("*.py"))}]
     return [
         {"dataset": _dataset_files(corpus)}
         if corpus.used_dataset
@@ -266,34 +264,6 @@ def _no_validation_pairs() -> CorpusError:
     )
 
 
-def pairs_taken_out(corpus: CorpusConfig, there: Iterable[str]) -> dict[str, int]:
-    """How many pairs of train are to be those of another split, by its role.
-
-    Raises:
-      CorpusError: some are to be taken out for a role that is `there` already.
-    """
-    counts = {role: getattr(corpus, f"{role}_pairs") for role in ("valid", "test")}
-    counts = {role: count for role, count in counts.items() if count}
-    for role in counts.keys() & set(there):
-        has = f"the split {role}" if corpus.used_dataset else f"{role} files"
-        raise CorpusError(
-            f"{role}_pairs: expected 0, for the corpus has {has}; received {counts[role]}. Set {role}_pairs to 0, or "
-            "name no such pairs."
-        )
-    return counts
-
-
-def _too_few(corpus: CorpusConfig, total: int, wanted: dict[str, int]) -> CorpusError:
-    names = " + ".join(f"{name}_pairs" for name in wanted)
-    counts = " + ".join(map(str, wanted.values()))
-    train = corpus.used_dataset or " and ".join(corpus.train)
-    return CorpusError(
-        f"{names}: expected fewer than the {total} pairs of train ({train}), out of which they are taken; received "
-        f"{counts}. "
-        "Take fewer, or name files."
-    )
-
-
 def _open(corpus: CorpusConfig) -> tuple[dict[str, Iterable[Pair]], str]:
     """What a corpus reads, by role, and its version if it is a dataset."""
     if corpus.used_dataset:
@@ -319,7 +289,7 @@ def _read_stream(config: DataConfig) -> SplitCorpora:
 
 
 def _draw_phrasebook(config: DataConfig) -> SplitCorpora:
-    from jax_transformer.data.phrasebook import sample_pairs
+    from jax_transformer.data.phrasebook.pairs import sample_pairs
 
     test_pairs = config.test_pairs or PHRASEBOOK_PAIRS
     counts = {
@@ -336,20 +306,6 @@ def _draw_phrasebook(config: DataConfig) -> SplitCorpora:
         splits[name] = Split((Part(0, pairs, keys),))
         text_bytes += size
     return SplitCorpora(splits, text_bytes, ())
-
-
-def _take_out(total: int, wanted: dict[str, int], seed: int) -> dict[str, Flags | None]:
-    """Which of `total` pairs are drawn for each split, as many as `wanted`, and which are left to "train": None if that
-    is all."""
-    if not wanted:
-        return {"train": None}
-    order = np.random.default_rng(seed).permutation(total)
-    chosen: dict[str, Flags | None] = {}
-    for name, part in zip((*wanted, "train"), np.split(order, np.cumsum(list(wanted.values()))), strict=True):
-        flags = np.zeros(total, np.bool_)
-        flags[part] = True
-        chosen[name] = flags
-    return chosen
 
 
 def _read_parallel(source_path: str, target_path: str) -> Iterator[Pair]:

@@ -7,12 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
+from jax_transformer.config.data import DataConfig
 from jax_transformer.data.duplicates import Flags
 from jax_transformer.data.report import USUAL_RATIO, SplitReport, drops
 from jax_transformer.data.tables import Pair
 from jax_transformer.data.token_pairs import SIDES
 from jax_transformer.data.tokenizers import Tokenizer
-from jax_transformer.data_config import DataConfig
 
 
 class Writer(Protocol):

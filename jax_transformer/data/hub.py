@@ -11,9 +11,9 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from jax_transformer.config.data import CorpusConfig
 from jax_transformer.data.tables import ROWS, Pair, arrow_pairs
 from jax_transformer.data.text_files import CorpusError
-from jax_transformer.data_config import CorpusConfig
 
 USUAL_SPLITS = {"valid": ("validation", "valid", "dev"), "test": ("test",)}
 """Which of a dataset's splits serve as valid and test unless the config says."""

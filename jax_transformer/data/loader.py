@@ -23,10 +23,9 @@ def prefetch(iterable: Iterable[Any], depth: int = 2, transfer: Callable[[Any], 
 
     Returns:
       An iterator that is also a context manager. An exception in `iterable` or `transfer` is raised where the item
-      would have come, with
-      the traceback of where it happened. Leaving early: `close()`, the end of a `with` block, or dropping the iterator
-        stops the thread
-      after the item it is making; a generator given as `iterable` is closed.
+        would have come, with the traceback of where it happened. Leaving early: `close()`, the end of a `with` block,
+        or dropping the iterator stops the thread after the item it is making; a generator given as `iterable` is
+        closed.
 
     Raises:
       ValueError: depth below 1.

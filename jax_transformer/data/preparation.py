@@ -1,9 +1,8 @@
 """From text to memory-mapped token ids, once: a prepared corpus is kept under the hash of its text and options.
 
 The text is read several times and never held: to hash the files, to hash the pairs, to train each tokenizer, to encode,
-  and to see that no
-file has changed meanwhile. What is in memory for each pair are its hash, the split it belongs to, and whether it is a
-duplicate.
+and to see that no file has changed meanwhile. What is in memory for each pair are its hash, the split it belongs to,
+and whether it is a duplicate.
 """
 
 from __future__ import annotations
@@ -22,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.config.run import DataConfig
+from jax_transformer.data.cache import building_directory, is_whole, publish, seal
 from jax_transformer.data.corpus import (
     CorpusError,
     Split,
@@ -34,13 +35,11 @@ from jax_transformer.data.corpus import (
 )
 from jax_transformer.data.duplicates import Flags, found_in, hash_tag, repeats
 from jax_transformer.data.encoding import SplitEncoder
-from jax_transformer.data.entries import building_directory, is_whole, publish, seal
 from jax_transformer.data.report import Report, SplitReport, drops
 from jax_transformer.data.streaming import Beginning, PairsInMemory
 from jax_transformer.data.text_files import hash_file
 from jax_transformer.data.token_pairs import SIDES, PairsWriter, Sentences, TokenPairs, map_pairs
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
-from jax_transformer.run_config import DataConfig
 
 __all__ = ["CorpusError", "PreparedCorpus", "Report", "Sentences", "SplitReport", "TokenPairs", "prepare"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jax_transformer.data_config import DataConfig
+from jax_transformer.config.data import DataConfig
 
 USUAL_RATIO = 9.0
 """Pairs whose sides differ in length by more than this factor are counted where max_length_ratio sets none."""

@@ -1,9 +1,8 @@
 """Training pairs in other subwords each time they come (subword sampling: Kudo 2018; Provilkov et al. 2020).
 
 Batches keep their fixed shapes, and an epoch its number of batches: each pair is given room for a longer segmentation
-  than the best one, by
-how much longer drawn ones are on average; a sentence that gets longer than the shape it stands in takes its best
-segmentation instead.
+than the best one, by how much longer drawn ones are on average; a sentence that gets longer than the shape it stands in
+takes its best segmentation instead.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from jax_transformer.config.data import DataConfig
 from jax_transformer.data.batching import Shape
 from jax_transformer.data.token_pairs import Sentences, TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer
-from jax_transformer.data_config import DataConfig
 
 MEASURED_PAIRS = 1000
 """Pairs, spread over the corpus, from which the usual growth is measured."""

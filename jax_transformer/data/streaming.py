@@ -18,15 +18,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from jax_transformer.data.corpus import pairs_taken_out
+from jax_transformer.config.data import DataConfig
 from jax_transformer.data.encoding import SplitEncoder
+from jax_transformer.data.held_out import held_out_counts
 from jax_transformer.data.hub import Unreachable, open_stream
 from jax_transformer.data.report import SplitReport
 from jax_transformer.data.tables import Pair
 from jax_transformer.data.text_files import CorpusError
 from jax_transformer.data.token_pairs import Sentences, TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer
-from jax_transformer.data_config import DataConfig
 
 CHUNK = 10_000
 """Pairs whose text is in memory at a time."""
@@ -98,7 +98,7 @@ def read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]
     stream = open_stream(config)
     splits = {role: list(pairs.pairs_from(0)) for role, pairs in stream.splits.items() if role != "train"}
     pairs = stream.splits["train"].pairs_from(0)
-    taken = pairs_taken_out(config, stream.splits)
+    taken = held_out_counts(config, stream.splits)
     for role, count in taken.items():
         splits[role] = list(islice(pairs, count))
     train = list(islice(pairs, config.stream_pairs))
@@ -171,7 +171,7 @@ class TrainingStream:
 
     def _open(self, start: int) -> Iterator[Pair]:
         stream = open_stream(self._config, self._revision)
-        return stream.splits["train"].pairs_from(sum(pairs_taken_out(self._config, stream.splits).values()) + start)
+        return stream.splits["train"].pairs_from(sum(held_out_counts(self._config, stream.splits).values()) + start)
 
     def _encode(self, pairs: Iterator[Pair], start: int) -> Shard:
         writer = PairsInMemory()

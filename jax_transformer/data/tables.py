@@ -22,8 +22,8 @@ from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
+from jax_transformer.config.data import CorpusConfig
 from jax_transformer.data.text_files import CorpusError, iterate_lines, iterate_text, open_stored, shorten
-from jax_transformer.data_config import CorpusConfig
 
 Pair = tuple[str, str]
 ROWS = 4096

@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.batches import grouped, may_share, padded_sources
 from jax_transformer.decoding.checks import DecodingError, check_count, check_ids, starts_and_ends
-from jax_transformer.decoding.shapes import ROWS, WITHOUT_TABLE, num_positions, pad, round_length
+from jax_transformer.decoding.padding import ROWS, WITHOUT_TABLE, num_positions, pad, round_length
 from jax_transformer.decoding.weights import params_of
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import causal_mask, make_masks
-from jax_transformer.model_directory import Model
+from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Words
@@ -32,8 +32,7 @@ class Attention(NamedTuple):
     """All attention weights of one sentence pair, float32 or wider, as in the trace of `functional.apply`.
 
     Row t of decoder and cross is the one that predicts target token t: in the decoder it stands at the token before,
-      the first one at the
-    start token, and column t of `decoder` is that input.
+    the first one at the start token, and column t of `decoder` is that input.
     """
 
     encoder: np.ndarray  # [L, N, S, S]

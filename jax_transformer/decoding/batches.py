@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.checks import check_at_least_1, check_count, check_decoding, starts_and_ends
-from jax_transformer.decoding.decoding_config import DecodingConfig
 from jax_transformer.decoding.generate import generate
-from jax_transformer.decoding.shapes import limit, pad, round_length, round_rows
-from jax_transformer.model_directory import Model
+from jax_transformer.decoding.padding import limit, pad, round_length, round_rows
+from jax_transformer.storage.model_directory import Model
 
 MOST_TOKENS = 8192
 

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import cache
 from jax_transformer.decoding.cache import State, Weights
 from jax_transformer.decoding.constraints import constrained
-from jax_transformer.decoding.decoding_config import DecodingConfig
+from jax_transformer.decoding.search_params import Terms
 from jax_transformer.decoding.selection import top_k
-from jax_transformer.decoding.terms import Terms
 
 LEAST = -1e9
 """The score of what is no hypothesis, as in transformers: added, so that it leaves nothing of the score in float32."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.functional import Params

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jax_transformer.decoding.decoding_config import DecodingConfig
-from jax_transformer.decoding.shapes import limit, pad
-from jax_transformer.model_directory import Model
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.decoding.padding import limit, pad
+from jax_transformer.storage.model_directory import Model
 
 
 class DecodingError(ValueError):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.decoding.decoding_config import DecodingConfig
-from jax_transformer.decoding.terms import Terms
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.decoding.search_params import Terms
 
 
 def constrained(

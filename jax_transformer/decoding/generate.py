@@ -9,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.decoding import beam, chains
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.decoding import beam
+from jax_transformer.decoding import sampling_loop as chains
 from jax_transformer.decoding.checks import check_count, check_decoding, check_ids, source_array, starts_and_ends
-from jax_transformer.decoding.decoding_config import DecodingConfig
-from jax_transformer.decoding.shapes import limit, pad, round_length
-from jax_transformer.decoding.terms import Drawing, Terms
+from jax_transformer.decoding.padding import limit, pad, round_length
+from jax_transformer.decoding.search_params import Drawing, Terms
 from jax_transformer.decoding.weights import weights_of
-from jax_transformer.model_directory import Model
+from jax_transformer.storage.model_directory import Model
 
 
 class Generated(NamedTuple):

@@ -7,11 +7,11 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.config import TransformerConfig
-from jax_transformer.decoding import chains
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.decoding import sampling_loop as chains
 from jax_transformer.decoding.cache import Weights
-from jax_transformer.decoding.decoding_config import DecodingConfig
-from jax_transformer.decoding.terms import Terms
+from jax_transformer.decoding.search_params import Terms
 from jax_transformer.model.functional import Params
 
 

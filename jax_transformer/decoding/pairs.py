@@ -13,10 +13,10 @@ import numpy as np
 
 from jax_transformer.decoding.batches import grouped, may_share, padded_length, padded_sources
 from jax_transformer.decoding.checks import check_at_least_1, check_count, starts_and_ends
+from jax_transformer.decoding.padding import WITHOUT_TABLE, num_positions, round_length, round_rows
 from jax_transformer.decoding.scoring import perplexity, score
-from jax_transformer.decoding.shapes import WITHOUT_TABLE, num_positions, round_length, round_rows
 from jax_transformer.decoding.translation import tokenizers_of
-from jax_transformer.model_directory import Model
+from jax_transformer.storage.model_directory import Model
 
 BATCHES = 64
 """So many are made of the pairs that are sorted by length together."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.decoding.decoding_config import DecodingConfig
-from jax_transformer.decoding.terms import Drawing
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.decoding.search_params import Drawing
 
 
 def draw(decoding: DecodingConfig, drawing: Drawing, column: jax.Array, logits: jax.Array) -> jax.Array:

@@ -11,15 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import cache
 from jax_transformer.decoding.checks import DecodingError, check_count, check_ids, source_array, starts_and_ends
-from jax_transformer.decoding.shapes import WITHOUT_TABLE, num_positions, pad, round_length
+from jax_transformer.decoding.padding import WITHOUT_TABLE, num_positions, pad, round_length
 from jax_transformer.decoding.weights import params_of
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import decoder_padding_id
-from jax_transformer.model_directory import Model
+from jax_transformer.storage.model_directory import Model
 
 
 class Scores(NamedTuple):

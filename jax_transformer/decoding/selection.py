@@ -13,8 +13,7 @@ def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
     first comes first.
 
     `jax.lax.top_k` and `argmax` look at every score with its index, one after the other on a CPU. Maxima alone are
-      fast: here those of
-    blocks, of which the k with the largest hold the k largest scores.
+    fast: here those of blocks, of which the k with the largest hold the k largest scores.
     """
     size = scores.shape[-1]
     num_blocks = size // BLOCK

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.batches import MOST_TOKENS, generate_each
 from jax_transformer.decoding.checks import DecodingError
-from jax_transformer.decoding.decoding_config import DecodingConfig
-from jax_transformer.decoding.shapes import limit
+from jax_transformer.decoding.padding import limit
 from jax_transformer.decoding.splitting import split_sentences
-from jax_transformer.model_directory import Model
+from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer

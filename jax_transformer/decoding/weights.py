@@ -14,7 +14,7 @@ import jax
 
 from jax_transformer.decoding.cache import Weights
 from jax_transformer.model.functional import Params
-from jax_transformer.model_directory import Model
+from jax_transformer.storage.model_directory import Model
 
 
 class _Kept:

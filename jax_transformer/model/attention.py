@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jax_transformer.config import StackConfig, TransformerConfig
+from jax_transformer.config.model import StackConfig, TransformerConfig
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.initializers import KeyStream
@@ -96,8 +96,7 @@ def reference_attention(
     N, H].
 
     Masked logits are replaced by one finite value, so that a fully masked row attends to all keys alike: to all that
-      exist, where `exists`
-    (as a mask) says that the others are room for keys to come.
+    exist, where `exists` (as a mask) says that the others are room for keys to come.
     """
     wide = at_least_float32(query.dtype)
     logits = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide) * attention_scale(

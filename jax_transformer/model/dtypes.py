@@ -6,7 +6,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 
 
 def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:

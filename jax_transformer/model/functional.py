@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask, Masks, decoder_padding_id, make_masks

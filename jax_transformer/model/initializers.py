@@ -14,7 +14,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 
 
 class KeyStream:

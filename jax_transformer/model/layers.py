@@ -9,7 +9,7 @@ from functools import partial
 import jax
 from flax import nnx
 
-from jax_transformer.config import StackConfig, TransformerConfig
+from jax_transformer.config.model import StackConfig, TransformerConfig
 from jax_transformer.model.attention import Attention, Bias
 from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
 from jax_transformer.model.initializers import KeyStream

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.config import PaddingCover, TransformerConfig
+from jax_transformer.config.model import PaddingCover, TransformerConfig
 
 Mask = jax.Array | None
 """Boolean [B, 1, Q, K] or broadcastable to it; None where everything may be attended."""

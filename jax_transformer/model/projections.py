@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import initializers
 from jax_transformer.model.dtypes import compute_dtype
 from jax_transformer.model.initializers import KeyStream
@@ -48,8 +48,8 @@ def project_together(projections: Sequence[Projection], x: jax.Array) -> list[ja
     agree about bias.
 
     The product is of two matrices, tokens by features, whatever the shapes: on a CPU, XLA computes the gradients of an
-      einsum over three
-    and more axes through transposed copies of the activations, which takes a fifth of a training step.
+    einsum over three and more axes through transposed copies of the activations, which takes a fifth of a training
+    step.
     """
     first = projections[0]
     inputs, dtype = first.inputs, compute_dtype(first.config, first.kernel[...])

@@ -1,8 +1,7 @@
 """Naming activations as they are computed, so that a forward pass can return them, or run with some of them changed.
 
 A `Tap` is an argument of the modules, made anew in every forward pass: nothing is stored in a module, and with an idle
-  tap the compiled
-program is the one without taps.
+tap the compiled program is the one without taps.
 """
 
 from __future__ import annotations

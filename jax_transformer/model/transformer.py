@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jax_transformer.config import StackConfig, TransformerConfig
+from jax_transformer.config.model import StackConfig, TransformerConfig
 from jax_transformer.model import initializers, positions
 from jax_transformer.model.attention import Bias
 from jax_transformer.model.decoder_state import DecoderState, empty_state

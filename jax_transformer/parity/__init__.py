@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jax_transformer.parity.adapters import capture
 from jax_transformer.parity.assertion import assert_parity
+from jax_transformer.parity.backends.capture import capture
 
 __all__ = ["assert_parity", "capture"]

@@ -6,10 +6,10 @@ import io
 
 from rich.console import Console
 
-from jax_transformer.parity.arrays import Arrays
-from jax_transformer.parity.console import show
-from jax_transformer.parity.report import PASSED, Report
-from jax_transformer.parity.stages import compare_stage
+from jax_transformer.parity.gates.arrays import Arrays
+from jax_transformer.parity.gates.stages import compare_stage
+from jax_transformer.parity.report.console import show
+from jax_transformer.parity.report.report import PASSED, Report
 
 
 def assert_parity(

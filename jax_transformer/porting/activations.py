@@ -3,8 +3,7 @@ hold them.
 
 A rule `decoder.layers.{i}.src_attn.linears.0.weight ↔ decoder/layers/cross_attention/query/kernel` says that what the
 module `decoder.layers.0.src_attn.linears.0` returns is our `decoder.layers.0.cross_attention.query`. The rest follows
-from the order in which a
-Transformer computes: what a sublayer reads is the residual stream before it.
+from the order in which a Transformer computes: what a sublayer reads is the residual stream before it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Literal
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.rules import Rule
 
 OWN = "output"

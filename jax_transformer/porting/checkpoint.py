@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.porting.files import as_arrays, is_state_dict, read_tensors
-from jax_transformer.porting.rules import PortingError, Tensors
+from jax_transformer.storage.tensor_files import as_arrays, is_state_dict, read_tensors
+from jax_transformer.storage.tensors import PortingError, Tensors
 
 
 @dataclass(frozen=True)

@@ -16,27 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
+from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.model_directory import Model
 from jax_transformer.porting import hugging_face
 from jax_transformer.porting.checkpoint import leaving_out, open_checkpoint
-from jax_transformer.porting.deferred import Deferred
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
 from jax_transformer.porting.dialects.tables import ASKS
-from jax_transformer.porting.files import SUFFIXES, TORCH_SUFFIXES, as_arrays, read_array, write_tensors
 from jax_transformer.porting.hugging_face import HuggingFaceModel
-from jax_transformer.porting.rules import (
-    DTYPES,
-    PortingError,
-    Rule,
-    Shapes,
-    Tensors,
-    leaves_from_tensors,
-    not_finite,
-    tensors_from_leaves,
-)
-from jax_transformer.trees import flatten, map_leaves, nearest, unflatten
+from jax_transformer.porting.rules import Rule, Shapes, leaves_from_tensors, not_finite, tensors_from_leaves
+from jax_transformer.runtime.trees import flatten, map_leaves, nearest, unflatten
+from jax_transformer.storage.deferred import Deferred
+from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, as_arrays, read_array, write_tensors
+from jax_transformer.storage.tensors import DTYPES, PortingError, Tensors
 
 
 def import_checkpoint(
@@ -50,16 +42,15 @@ def import_checkpoint(
         tensors don't.
       dialect: whose names these are; may be left out where the names, or config.json, leave one possibility.
       **hints: what a state_dict doesn't tell: fields of TransformerConfig and GenerationConfig, and `position_table`,
-      an array [rows, D]
-        or a file with one, in place of the table that is computed where a dialect's checkpoints hold none. Which are
-        needed depends on the dialect; a message asks for those that are missing. Others (dropout_rate, norm_eps, …) are
-        as in the published program unless given.
+        an array [rows, D] or a file with one, in place of the table that is computed where a dialect's checkpoints hold
+        none. Which are needed depends on the dialect; a message asks for those that are missing. Others (dropout_rate,
+        norm_eps, …) are as in the published program unless given.
 
     Returns:
       A Model without tokenizers. Its parameters are NumPy arrays of the checkpoint's dtypes that share no memory with
-      the source; its `origin` has the dialect, the prefix of all names, if any, the tensors' names, in order, with
-      their dtypes, and what the tensors don't tell of the program's numbers; of a directory also its config.json and
-      generation_config.json.
+        the source; its `origin` has the dialect, the prefix of all names, if any, the tensors' names, in order, with
+        their dtypes, and what the tensors don't tell of the program's numbers; of a directory also its config.json and
+        generation_config.json.
 
     Raises:
       PortingError: the file can't be read; the dialect is unknown, or one of several; hints are missing, unknown or

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from jax_transformer.porting.rules import PortingError
-from jax_transformer.trees import flatten
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.tensors import PortingError
 
 FLAX_WEIGHTS = "flax_model.msgpack"
 LAST = {"kernel": ("weight", True), "scale": ("weight", False), "embedding": ("weight", False)}

@@ -6,9 +6,9 @@ import json
 import math
 from typing import Any
 
-from jax_transformer.config import GenerationConfig
+from jax_transformer.config.model import GenerationConfig
 from jax_transformer.porting.dialects import Json
-from jax_transformer.porting.rules import PortingError
+from jax_transformer.storage.tensors import PortingError
 
 SAME = {
     "no_repeat_ngram_size": "no_repeat_ngram",

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
-from jax_transformer.porting.files import INDEX, SUFFIXES, read_tensors, write_tensors
 from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
 from jax_transformer.porting.generation_config import decoding_fields, in_effect, parsed, text_of
-from jax_transformer.porting.rules import PortingError
+from jax_transformer.storage.tensor_files import INDEX, SUFFIXES, read_tensors, write_tensors
+from jax_transformer.storage.tensors import PortingError
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 WEIGHTS = (

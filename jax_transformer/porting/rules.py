@@ -15,25 +15,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jax_transformer.porting.deferred import Deferred, contiguous
-from jax_transformer.trees import nearest
+from jax_transformer.runtime.trees import nearest
+from jax_transformer.storage.deferred import Deferred, contiguous
+from jax_transformer.storage.tensors import DTYPES, PortingError, Tensors
 
-Tensors = Mapping[str, np.ndarray]
-"""The torch side: tensors by name. Values may be read from a file on access, and are then read twice: checked, then
-moved."""
 Leaves = Mapping[str, np.ndarray]
 """The JAX side, flat: leaves by path, such as "encoder/layers/self_attention/query/kernel"."""
 Shapes = Mapping[str, tuple[int, ...]]
-
-DTYPES = ("float16", "bfloat16", "float32", "float64")
-
-
-class PortingError(ValueError):
-    """A checkpoint that can't be carried over; the message lists every problem, and `problems` has them one by one."""
-
-    def __init__(self, what: str, problems: Iterable[str] = ()) -> None:
-        self.problems = list(problems)
-        super().__init__("\n  - ".join([what + ":" if self.problems else what, *self.problems]))
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 from absl import logging as absl_logging
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
-from jax_transformer.run_config import TrainConfig
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.training.scheduled import Position
 from jax_transformer.training.step import TrainState
 
@@ -29,8 +29,7 @@ class Checkpoints:
     """The checkpoints of one run; the state's step names each. A checkpoint is complete or isn't there.
 
     Besides the latest `keep_checkpoints`, those are kept of which the model may be made: the best, or the
-      `average_checkpoints` best or
-    last that were evaluated.
+    `average_checkpoints` best or last that were evaluated.
     """
 
     def __init__(self, directory: Path, config: TrainConfig, *, read_only: bool = False) -> None:
@@ -66,8 +65,7 @@ class Checkpoints:
 
     def steps_to_keep(self, which: str, count: int) -> list[int]:
         """The `count` "last" or "best" of the evaluated checkpoints (fewer if there are fewer), in order of their
-        steps. Of equals the
-        later is better. Where none was evaluated: the latest.
+        steps. Of equals the later is better. Where none was evaluated: the latest.
         """
         self._manager.wait_until_finished()
         metrics: dict[int, Mapping[str, Any]] = {

@@ -9,15 +9,15 @@ from typing import Any
 import jax
 import numpy as np
 
-from jax_transformer.config import TransformerConfig
-from jax_transformer.config_files import dump_config
+from jax_transformer.config.files import dump_config
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import RunConfig
 from jax_transformer.data.batching import Batch, Shape
 from jax_transformer.data.preparation import PreparedCorpus
-from jax_transformer.run_config import RunConfig
+from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.scheduled import known
 from jax_transformer.training.step import TrainState, init_state, make_train_step
 from jax_transformer.training.stream_schedule import make_schedule
-from jax_transformer.trees import flatten
 
 
 def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus) -> Iterator[str]:

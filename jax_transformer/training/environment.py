@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from jax_transformer.model.functional import Params
-from jax_transformer.trees import flatten
+from jax_transformer.runtime.trees import flatten
 
 LIBRARIES = (
     "jax-transformer",

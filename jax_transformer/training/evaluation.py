@@ -13,10 +13,10 @@ import numpy as np
 from jax_transformer.data.batching import Batch, Shape, assemble, choose_shapes, plan_in_order
 from jax_transformer.data.preparation import TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer
-from jax_transformer.decoding.shapes import limit
+from jax_transformer.decoding.padding import limit
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model.functional import Params
-from jax_transformer.model_directory import Model
+from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.metrics import TranslationScores, score_translations
 
 EvaluationStep = Callable[[Params, Batch], tuple[jax.Array, jax.Array]]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
 from jax_transformer.model.functional import Params
-from jax_transformer.trees import flatten, unflatten
+from jax_transformer.runtime.trees import flatten, unflatten
 
 
 class FreezeError(ValueError):

@@ -7,9 +7,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.preparation import Report
 from jax_transformer.model.functional import Params
-from jax_transformer.run_config import TrainConfig
 from jax_transformer.training.environment import environment, parameter_table
 from jax_transformer.training.evaluation import Sample
 from jax_transformer.training.events import EventLog

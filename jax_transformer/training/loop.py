@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from jax_transformer.config.run import RunConfig
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
-from jax_transformer.model_directory import save_model
-from jax_transformer.run_config import RunConfig
+from jax_transformer.storage.model_directory import save_model
 from jax_transformer.training.averaging import average
 from jax_transformer.training.bookkeeping import CompiledByShape, Window
 from jax_transformer.training.checkpoints import Checkpoints
@@ -28,9 +28,8 @@ from jax_transformer.training.dry_run import describe
 from jax_transformer.training.early_stopping import evaluations_since_best
 from jax_transformer.training.evaluation import Sample, Split, split_loss, translate_split
 from jax_transformer.training.events import require_tensorboard
-from jax_transformer.training.initial import first_params, with_tokenizers_of_initial_model
+from jax_transformer.training.export import fitted, make_model
 from jax_transformer.training.journal import Journal
-from jax_transformer.training.kept_model import fitted, make_model
 from jax_transformer.training.metrics import TranslationScores, check_tokenizer
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
@@ -39,6 +38,7 @@ from jax_transformer.training.scheduled import Position, Scheduled, known
 from jax_transformer.training.schedules import plateau_scale
 from jax_transformer.training.step import TrainState, init_state, kept_params, make_evaluation_step, make_train_step
 from jax_transformer.training.stream_schedule import make_schedule
+from jax_transformer.training.warm_start import first_params, with_tokenizers_of_initial_model
 
 
 class Interrupted(Exception):

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import optax
 from optax.contrib import MuonDimensionNumbers, scale_by_muon
 
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.model.functional import Params
-from jax_transformer.run_config import TrainConfig
-from jax_transformer.trees import flatten, unflatten
+from jax_transformer.runtime.trees import flatten, unflatten
 
 ADAM_SIZE = 0.2
 """About the root mean square of what Adam makes of a gradient; Muon's steps are scaled to it (Liu et al. 2025,
@@ -25,8 +25,7 @@ def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.Gradi
     Equal to torch's clip_grad_norm_, Adam, AdamW and SGD where it has these.
 
     adam: Kingma & Ba 2015. muon: Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon), with momentum 0.95 and
-      Nesterov's step,
-    for the matrices of the layers; Adam for all else.
+    Nesterov's step, for the matrices of the layers; Adam for all else.
     """
     clip = [clip_by_norm(config.clip_norm)] if config.clip_norm else []
     decay = [optax.add_decayed_weights(config.weight_decay)] if config.weight_decay else []

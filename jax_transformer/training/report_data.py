@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from jax_transformer.run_config import RunConfig
+from jax_transformer.config.run import RunConfig
 from jax_transformer.training.run_directory import CONFIG, DATA, METRICS, PARAMETERS, SAMPLES, RunError, is_training
 
 Record = dict[str, Any]

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from jax_transformer.config_files import dump_config, load_config
-from jax_transformer.run_config import RunConfig
+from jax_transformer.config.files import dump_config, load_config
+from jax_transformer.config.run import RunConfig
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"

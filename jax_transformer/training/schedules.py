@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jax_transformer.run_config import TrainConfig
+from jax_transformer.config.run import TrainConfig
 
 Rates = Callable[[jax.Array], jax.Array]
 

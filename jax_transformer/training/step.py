@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
-from jax_transformer.run_config import TrainConfig
 from jax_transformer.training.freezing import join_frozen, split_frozen
 from jax_transformer.training.losses import Criterion, chunked_cross_entropy, counted_tokens, without_filling
 from jax_transformer.training.optimizers import make_optimizer
@@ -73,8 +73,7 @@ def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
     the parts make no difference but to memory. Dropout is a function of the seed, the step and the part.
 
     Metrics, all scalars: loss (nats per target token), tokens (target tokens that count), gradient_norm (before
-      clipping),
-    learning_rate.
+    clipping), learning_rate.
     """
     schedule = make_schedule(config, model.d_model)
     optimizer = make_optimizer(config, schedule)

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.config.run import RunConfig
 from jax_transformer.data.batching import choose_shapes, cover_shapes, padding_share, plan_epoch
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.report import SplitReport, drops
 from jax_transformer.data.streaming import Shard, TrainingStream
 from jax_transformer.data.text_files import CorpusError
-from jax_transformer.run_config import RunConfig
 from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.evaluation import batches
 from jax_transformer.training.scheduled import Position, Schedule, Scheduled
@@ -35,9 +35,7 @@ class StreamSchedule:
 
     A pass over the stream is an epoch. Each shard is shuffled and planned as an epoch is of a prepared corpus, by
     (seed, epoch, shard). The shapes are chosen for the first shard, and one more is added where none of them holds a
-    pair of max_length on both
-      sides: a later shard
-    may have longer pairs than the first.
+    pair of max_length on both sides: a later shard may have longer pairs than the first.
     """
 
     def __init__(self, config: RunConfig, corpus: PreparedCorpus) -> None:

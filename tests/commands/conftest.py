@@ -9,10 +9,10 @@ import jax
 import pytest
 
 from jax_transformer.cli import main
-from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.model import functional
-from jax_transformer.model_directory import Model, save_model
+from jax_transformer.storage.model_directory import Model, save_model
 
 SPECIALS = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn"

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from jax_transformer.commands.arriving import arriving_lines, windows
+from jax_transformer.commands.stdin_lines import arriving_lines, windows
 
 
 def test_each_line_comes_before_the_next_is_written() -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from jax_transformer.decoding.pairs import score_pairs
-from jax_transformer.model_directory import load_model
+from jax_transformer.storage.model_directory import load_model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

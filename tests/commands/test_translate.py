@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from jax_transformer.cli import main
-from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.model import functional
-from jax_transformer.model_directory import Model, save_model
+from jax_transformer.storage.model_directory import Model, save_model
 
 SUMMARY = re.compile(r"[\d,]+ lines, .*, compilation included.*\n")
 
@@ -221,9 +221,9 @@ def test_long_lines_are_split_where_sentences_end(
 def test_several_translations_are_numbered(
     model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from jax_transformer.decoding.decoding_config import DecodingConfig
+    from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.translation import translate_each
-    from jax_transformer.model_directory import load_model
+    from jax_transformer.storage.model_directory import load_model
 
     lines = ["eins", "", "zwei drei"]
     file = write(tmp_path / "text", "\n".join(lines))
@@ -245,12 +245,12 @@ def test_several_translations_are_numbered(
 def test_jsonl_has_what_the_library_says(
     model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.data.tokenizers import words_of_ids, words_of_text
     from jax_transformer.decoding.alignment import align, pharaoh, word_pairs
-    from jax_transformer.decoding.decoding_config import DecodingConfig
     from jax_transformer.decoding.generate import generate
     from jax_transformer.decoding.scoring import score
-    from jax_transformer.model_directory import load_model
+    from jax_transformer.storage.model_directory import load_model
 
     lines = ["eins zwei drei", "", "vier"]
     options = ("--format", "jsonl", "--beam-size", "3", "--num-return", "2")
@@ -310,7 +310,7 @@ def test_more_beams_than_tokens_are_refused_before_a_line_is_read(model_director
 def test_a_model_without_tokenizers_is_told(
     model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from jax_transformer.model_directory import load_model
+    from jax_transformer.storage.model_directory import load_model
 
     save_model(
         dataclasses.replace(load_model(model_directory), source_tokenizer=None, target_tokenizer=None),
@@ -363,9 +363,9 @@ def test_translations_are_looked_for_as_the_options_say(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Whatever the batches."""
-    from jax_transformer.decoding.decoding_config import DecodingConfig
+    from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.translation import translate
-    from jax_transformer.model_directory import load_model
+    from jax_transformer.storage.model_directory import load_model
 
     lines = ["eins", "zwei drei", "", "vier fünf sechs", "drei zwei eins"]
     file = write(tmp_path / "text", "".join(f"{line}\n" for line in lines))
@@ -399,9 +399,9 @@ def test_what_no_option_says_is_as_the_model_says(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from jax_transformer.decoding.decoding_config import DecodingConfig
+    from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.translation import translate
-    from jax_transformer.model_directory import load_model
+    from jax_transformer.storage.model_directory import load_model
 
     plain = load_model(model_directory)
     generation = dataclasses.replace(plain.generation, **BEAMS, temperature=0.5)
@@ -457,9 +457,9 @@ def test_options_that_some_model_can_obey_wait_for_it(
 
 
 def test_a_target_tag_comes_first(model_directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from jax_transformer.decoding.decoding_config import DecodingConfig
+    from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.translation import translate
-    from jax_transformer.model_directory import load_model
+    from jax_transformer.storage.model_directory import load_model
 
     plain = load_model(model_directory)
     tags = ["deu_Latn", "fra_Latn"]
@@ -520,7 +520,7 @@ def test_a_source_tag_goes_with_every_sentence(
 ) -> None:
     from jax_transformer.decoding.batches import generate_each
     from jax_transformer.decoding.translation import translate
-    from jax_transformer.model_directory import load_model
+    from jax_transformer.storage.model_directory import load_model
 
     sentences = ["eins zwei drei", "vier", "", "fünf sechs sieben acht"]
     plain = load_model(model_directory)
@@ -553,7 +553,7 @@ def test_an_unknown_source_tag_is_refused(
 def test_random_weights_end_sentences(model_directory: Path) -> None:
     """What the tests above compare is not a row of cut-off sentences."""
     from jax_transformer.decoding.batches import generate_each
-    from jax_transformer.model_directory import load_model
+    from jax_transformer.storage.model_directory import load_model
 
     model = load_model(model_directory)
     assert model.source_tokenizer is not None

@@ -6,8 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from jax_transformer.config.run import DataConfig
 from jax_transformer.data.preparation import PreparedCorpus
-from jax_transformer.run_config import DataConfig
 
 Pairs = list[tuple[str, str]]
 PAIRS = [(" ".join("abcdefG"[: k % 7 + 1]), " ".join("tuvwxyz"[k % 7 :])) for k in range(23)]

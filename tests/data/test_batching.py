@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jax_transformer.config.run import DataConfig
 from jax_transformer.data.batching import (
     Shape,
     assemble,
@@ -23,7 +24,6 @@ from jax_transformer.data.batching import (
     plan_in_order,
 )
 from jax_transformer.data.preparation import Sentences, TokenPairs, prepare
-from jax_transformer.run_config import DataConfig
 
 Lengths = tuple[np.ndarray, np.ndarray]
 

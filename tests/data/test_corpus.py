@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jax_transformer.config.run import DataConfig
 from jax_transformer.data import text_files
 from jax_transformer.data.corpus import CorpusError, fingerprint, hash_files, read_lines, read_pairs, read_splits
-from jax_transformer.run_config import DataConfig
 
 # Any text but "\n", which ends a line; "\r" and U+FEFF in it, but not where they are a line's end or the file's mark.
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), max_size=12).map(

@@ -12,10 +12,10 @@ import sentencepiece
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
+from jax_transformer.config.run import DataConfig
 from jax_transformer.data.preparation import prepare
 from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
-from jax_transformer.run_config import DataConfig
 
 SPECIALS = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 TORCHTEXT = SpecialIds(pad=1, unk=0, bos=2, eos=3)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from jax_transformer.config.data import CorpusConfig
 from jax_transformer.data.corpus import CorpusError
 from jax_transformer.data.hub import open_dataset, open_stream
-from jax_transformer.data_config import CorpusConfig
 
 ROWS = {"train": 20, "validation": 5, "test": 4}
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from jax_transformer.data import phrasebook, phrasebook_sentences
-from jax_transformer.data import phrasebook_lexicon as lex
-from jax_transformer.data.phrasebook import CONSTRUCTIONS, SPLITS, sample_pairs, split_of
-from jax_transformer.data.phrasebook_grammar import Sentence, choose_predicate, choose_subject, noun_options
-from jax_transformer.data.phrasebook_phrases import german_cases, german_prepositional, noun_phrase
+from jax_transformer.data.phrasebook import lexicon as lex
+from jax_transformer.data.phrasebook import pairs as phrasebook
+from jax_transformer.data.phrasebook import sentences as phrasebook_sentences
+from jax_transformer.data.phrasebook.grammar import Sentence, choose_predicate, choose_subject, noun_options
+from jax_transformer.data.phrasebook.pairs import CONSTRUCTIONS, SPLITS, sample_pairs, split_of
+from jax_transformer.data.phrasebook.phrases import german_cases, german_prepositional, noun_phrase
 
 WORD = re.compile(r"\w+(?:'\w+)*|[^\w\s]")
 

@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from small_corpora import Pairs, config_in, contents, fail_if_called, write
 
 import jax_transformer.data
+from jax_transformer.config.run import DataConfig
 from jax_transformer.data import preparation
 from jax_transformer.data.corpus import CorpusError
 from jax_transformer.data.preparation import Sentences, SplitReport, TokenPairs, prepare
 from jax_transformer.data.token_pairs import PairsWriter
-from jax_transformer.run_config import DataConfig
 
 # --- what is kept
 
@@ -135,7 +135,7 @@ def test_packed_sentences_are_what_was_packed() -> None:
 def test_the_phrasebook_stands_in_for_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "phrasebook.py"
     source.write_text("# one", encoding="utf-8")
-    module = types.ModuleType("jax_transformer.data.phrasebook")
+    module = types.ModuleType("jax_transformer.data.phrasebook.pairs")
     module.__file__ = str(source)
     module.sample_pairs = lambda split, count, seed: [(f"{split} {k}", f"{seed} {k}") for k in range(count)]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -332,7 +332,7 @@ def test_too_many_unknown_tokens_are_refused(tmp_path: Path) -> None:
 FULL = """
 import resource, sys
 from jax_transformer.data.preparation import prepare
-from jax_transformer.run_config import DataConfig
+from jax_transformer.config.run import DataConfig
 resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 try:
     prepare(DataConfig(train=(sys.argv[1],), valid_pairs=1, cache_dir=sys.argv[2]))

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from small_corpora import PAIRS, config_in, contents, fail_if_called
 
+from jax_transformer.config.run import DataConfig
 from jax_transformer.data.preparation import prepare
-from jax_transformer.run_config import DataConfig
 
 # --- the cache
 
@@ -137,7 +137,7 @@ def test_an_entry_appears_whole(tmp_path: Path) -> None:
 CHILD = """
 import sys, time
 from jax_transformer.data import preparation
-from jax_transformer.run_config import DataConfig
+from jax_transformer.config.run import DataConfig
 
 def wait(line):
     if line.startswith(sys.argv[1]):

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from small_corpora import PAIRS, config_in, fail_if_called, write
 
+from jax_transformer.config.run import CorpusConfig, DataConfig
 from jax_transformer.data.corpus import CorpusError, fingerprint, hash_files
 from jax_transformer.data.preparation import prepare
-from jax_transformer.run_config import CorpusConfig, DataConfig
 
 # --- several corpora
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jax_transformer.config.run import CorpusConfig, DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.batching import Shape
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.data.resegmentation import Resegmentation
-from jax_transformer.run_config import CorpusConfig, DataConfig, RunConfig, TrainConfig
 from jax_transformer.training.batch_schedule import BatchSchedule
 
 LARGE = Shape(rows=8, source_length=64, target_length=64)

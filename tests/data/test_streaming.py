@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from jax_transformer.config.data import CorpusConfig, DataConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.data import streaming
 from jax_transformer.data.corpus import CorpusError
 from jax_transformer.data.hub import StreamedPairs, Unreachable
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.data.streaming import Shard, TrainingStream
 from jax_transformer.data.tables import Pair
-from jax_transformer.data_config import CorpusConfig, DataConfig
-from jax_transformer.validation import ConfigError
 
 TRAIN, SHARD = 25, 10
 

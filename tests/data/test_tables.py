@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jax_transformer.config.data import CorpusConfig
 from jax_transformer.data.corpus import CorpusError, FilePairs, read_pairs
-from jax_transformer.data_config import CorpusConfig
 
 Pairs = list[tuple[str, str]]
 

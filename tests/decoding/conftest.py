@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 
 EOS = 3
 

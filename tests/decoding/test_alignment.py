@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.data.tokenizers import Words
 from jax_transformer.decoding import alignment
 from jax_transformer.decoding.alignment import align, attention, pharaoh, word_pairs
@@ -18,8 +18,8 @@ from jax_transformer.decoding.checks import DecodingError
 from jax_transformer.model import functional
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model.masks import make_masks
-from jax_transformer.model_directory import Model
-from jax_transformer.trees import flatten, unflatten
+from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.storage.model_directory import Model
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 

@@ -10,14 +10,14 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config import ConfigError, GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
 from jax_transformer.decoding import generate as module
-from jax_transformer.decoding import shapes
+from jax_transformer.decoding import padding as shapes
 from jax_transformer.decoding.checks import DecodingError
-from jax_transformer.decoding.decoding_config import DecodingConfig
 from jax_transformer.decoding.generate import Generated, generate
 from jax_transformer.decoding.scoring import score
-from jax_transformer.model_directory import Model
+from jax_transformer.storage.model_directory import Model
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 

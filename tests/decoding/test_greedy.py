@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model import functional
 

@@ -9,18 +9,18 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.decoding import pairs as module
 from jax_transformer.decoding import scoring
 from jax_transformer.decoding.checks import DecodingError
-from jax_transformer.decoding.decoding_config import DecodingConfig
 from jax_transformer.decoding.generate import generate
+from jax_transformer.decoding.padding import pad
 from jax_transformer.decoding.pairs import PairScore, Problem, score_pairs
-from jax_transformer.decoding.shapes import pad
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model import functional
-from jax_transformer.model_directory import Model
+from jax_transformer.storage.model_directory import Model
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.decoding.batches import generate_each
 from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.model_directory import Model
-from jax_transformer.trees import flatten, unflatten
+from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.storage.model_directory import Model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 
-from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.decoding import weights
 from jax_transformer.decoding.weights import params_of, weights_of
 from jax_transformer.model.functional import init_params
-from jax_transformer.model_directory import Model
+from jax_transformer.storage.model_directory import Model
 
 CONFIG = TransformerConfig(source_vocab_size=5, target_vocab_size=6, d_model=4, num_heads=2, d_ff=8, max_length=8)
 

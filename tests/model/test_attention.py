@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.model.attention import fused_attention, reference_attention
 from jax_transformer.model.trace import Tap

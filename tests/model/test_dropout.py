@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import attention, functional, layers, transformer
 from jax_transformer.model import dropout as module
 from jax_transformer.model.dropout import Site, dropout, fold

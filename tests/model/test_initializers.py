@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional, initializers
-from jax_transformer.trees import flatten
+from jax_transformer.runtime.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.masks import Mask, both, causal_mask, make_masks, padding_mask
 
 COVERS = ("keys", "queries", "both", "none")

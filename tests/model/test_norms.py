@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.norms import Norm
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")

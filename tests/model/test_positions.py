@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.model.positions import position_numbers, sinusoid_table, table_rows
 from jax_transformer.model.transformer import Constants

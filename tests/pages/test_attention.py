@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from jax_transformer import attention_plots
 from jax_transformer.cli import main
 from jax_transformer.decoding.translation import translate
-from jax_transformer.model_directory import save_model
 from jax_transformer.pages import attention
 from jax_transformer.pages.attention import Maps
+from jax_transformer.plotting import attention as attention_plots
+from jax_transformer.storage.model_directory import save_model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 KINDS = ("cross", "encoder", "decoder")
@@ -118,7 +118,7 @@ def test_every_source_of_the_page_is_used() -> None:
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
     """Those that the command draws."""
-    from jax_transformer import plot_style
+    from jax_transformer.plotting import style as plot_style
 
     saved: list[Figure] = []
     write: Callable[..., None] = plot_style.save

@@ -12,20 +12,20 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config import GenerationConfig, TransformerConfig
-from jax_transformer.decoding.decoding_config import DecodingConfig
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.decoding.generate import generate
 from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model.transformer import Stack
-from jax_transformer.model_directory import Model
-from jax_transformer.parity.arrays import ParityError
-from jax_transformer.parity.decoding_diagnosis import explain_decoding
-from jax_transformer.parity.decoding_variants import DecodingProblem, catalogue
-from jax_transformer.parity.tolerances import DECODED_OTHERWISE, DECODING_MARGIN_FLOORS
-from jax_transformer.parity.truth.decoding import Decoded, DecodeRule, LogitsOf, decode, log_softmax, logits_of_model
-from jax_transformer.parity.truth.formulas import sinusoid_table
-from jax_transformer.trees import flatten, unflatten
+from jax_transformer.parity.diagnosis.decoding import explain_decoding
+from jax_transformer.parity.faults.decoding import DecodingProblem, catalogue
+from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.gates.tolerances import DECODED_OTHERWISE, DECODING_MARGIN_FLOORS
+from jax_transformer.parity.oracle.decoding import Decoded, DecodeRule, LogitsOf, decode, log_softmax, logits_of_model
+from jax_transformer.parity.oracle.formulas import sinusoid_table
+from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.storage.model_directory import Model
 
 START, EOS, PAD, MOST = 4, 3, 2, 10
 FLOOR = 1e-13

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_transformer.config import GenerationConfig, TransformerConfig
-from jax_transformer.decoding.decoding_config import DecodingConfig
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.decoding.generate import generate
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.model_directory import Model
-from jax_transformer.parity.tolerances import HYPOTHESIS_SCORE
-from jax_transformer.parity.truth import forward
-from jax_transformer.parity.truth.decoding import DecodeRule, decode, log_softmax, logits_of_model
-from jax_transformer.parity.truth.formulas import sinusoid_table
-from jax_transformer.trees import flatten, unflatten
+from jax_transformer.parity.gates.tolerances import HYPOTHESIS_SCORE
+from jax_transformer.parity.oracle import forward
+from jax_transformer.parity.oracle.decoding import DecodeRule, decode, log_softmax, logits_of_model
+from jax_transformer.parity.oracle.formulas import sinusoid_table
+from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.storage.model_directory import Model
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 

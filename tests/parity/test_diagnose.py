@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.parity.diagnose import diagnose, distance, with_ids
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.truth import forward, nodes
-from jax_transformer.parity.truth.replay import parameter
-from jax_transformer.parity.variants import Replay, outcomes
-from jax_transformer.trees import flatten, unflatten
+from jax_transformer.parity.diagnosis.nodes import diagnose, distance, with_ids
+from jax_transformer.parity.faults import Replay, outcomes
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.oracle import forward, nodes
+from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.runtime.trees import flatten, unflatten
 
 SIZES: dict[str, Any] = {
     "source_vocab_size": 17, "target_vocab_size": 13, "d_model": 12, "num_heads": 3, "d_ff": 7, "num_encoder_layers": 2,
@@ -80,7 +80,7 @@ def make_case(name: str) -> Case:
     leaves = {path: rng.standard_normal(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
     for stack in ("encoder", "decoder"):
         if f"constants/{stack}_positions" in leaves:
-            from jax_transformer.parity.truth.formulas import sinusoid_table
+            from jax_transformer.parity.oracle.formulas import sinusoid_table
 
             leaves[f"constants/{stack}_positions"] = sinusoid_table(config, config.max_length)
     source, target = rng.integers(3, 17, (4, 7)), rng.integers(3, 13, (4, 5))

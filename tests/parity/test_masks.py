@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
-from jax_transformer.parity.masks import infer_masks
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.parity.backends.masks import infer_masks
 
 CONFIG = TransformerConfig(
     d_model=8,

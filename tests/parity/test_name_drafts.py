@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from jax_transformer.parity.name_drafts import HEADER, Names, draft
-from jax_transformer.parity.name_words import concepts, likeness
-from jax_transformer.parity.names import NameMap
+from jax_transformer.parity.names.drafts import HEADER, Names, draft
+from jax_transformer.parity.names.maps import NameMap
+from jax_transformer.parity.names.words import concepts, likeness
 
 OUR_PARAMETERS = {
     "source_embedding/embedding": (11, 6),

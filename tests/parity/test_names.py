@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jax_transformer.parity.arrays import ParityError
-from jax_transformer.parity.names import NameMap, ParameterName
+from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.names.maps import NameMap, ParameterName
 from jax_transformer.porting.rules import Axes
 
 TEXT = """

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pytest
+from selftest.open_world import UNKNOWNS, Site, Unknown, applicable
+from selftest.unknown import to_bfloat16, unknown
+from selftest.unknown_inputs import sinusoids
+from selftest.unknown_norms import normed
+from selftest.unknown_products import activated
 
-from jax_transformer.config import TransformerConfig
-from jax_transformer.parity.compare import relative_rms
-from jax_transformer.parity.selftest.open_world import UNKNOWNS, Site, Unknown, applicable
-from jax_transformer.parity.selftest.unknown import to_bfloat16, unknown
-from jax_transformer.parity.selftest.unknown_inputs import sinusoids
-from jax_transformer.parity.selftest.unknown_norms import normed
-from jax_transformer.parity.selftest.unknown_products import activated
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS, LEAST_FAULT_RELATIVE_RMS
-from jax_transformer.parity.truth import Node, formulas, forward, nodes, parameter
-from jax_transformer.parity.truth.graph import Kind
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.parity.gates.compare import relative_rms
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS, LEAST_FAULT_RELATIVE_RMS
+from jax_transformer.parity.oracle import Node, formulas, forward, nodes, parameter
+from jax_transformer.parity.oracle.graph import Kind
 
 SIZES: dict[str, Any] = {
     "source_vocab_size": 13,

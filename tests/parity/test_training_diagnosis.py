@@ -9,8 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jax_transformer.parity.arrays import ParityError
-from jax_transformer.parity.training_diagnosis import (
+from jax_transformer.parity.diagnosis.training import (
     Step,
     explain_loss,
     explain_step,
@@ -18,9 +17,10 @@ from jax_transformer.parity.training_diagnosis import (
     unseen_losses,
     unseen_updates,
 )
-from jax_transformer.parity.training_variants import SMOOTHED, loss_variants, pairs, update_variants
-from jax_transformer.parity.truth.losses import LossRule, loss
-from jax_transformer.parity.truth.updates import State, UpdateRule, initial_state, step
+from jax_transformer.parity.faults.training import SMOOTHED, loss_variants, pairs, update_variants
+from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.oracle.losses import LossRule, loss
+from jax_transformer.parity.oracle.updates import State, UpdateRule, initial_state, step
 
 SEEDS, FEW_SEEDS = 20, 3
 UNSEEN_AT_FIRST = "a second step, along other gradients"

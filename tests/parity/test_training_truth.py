@@ -11,12 +11,12 @@ import numpy as np
 import optax
 import pytest
 
-from jax_transformer.parity.compare import relative_rms
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.training_variants import loss_variants
-from jax_transformer.parity.truth.losses import LossRule, logits_gradient, loss
-from jax_transformer.parity.truth.updates import UpdateRule, initial_state, step
-from jax_transformer.run_config import TrainConfig
+from jax_transformer.config.run import TrainConfig
+from jax_transformer.parity.faults.training import loss_variants
+from jax_transformer.parity.gates.compare import relative_rms
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.oracle.losses import LossRule, logits_gradient, loss
+from jax_transformer.parity.oracle.updates import UpdateRule, initial_state, step
 from jax_transformer.training.losses import SMOOTHINGS, Criterion, chunked_cross_entropy
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.schedules import make_schedule

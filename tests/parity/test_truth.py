@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional, positions
 from jax_transformer.model.masks import make_masks
-from jax_transformer.parity.compare import compare
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.truth import Place, downstream, formulas, forward, nodes, parameter, place, recompute
-from jax_transformer.trees import flatten
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.oracle import Place, downstream, formulas, forward, nodes, parameter, place, recompute
+from jax_transformer.runtime.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 

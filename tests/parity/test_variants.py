@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.parity.compare import relative_rms
-from jax_transformer.parity.diagnose import distance, with_ids
-from jax_transformer.parity.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.truth import formulas, forward, nodes, parameter
-from jax_transformer.parity.variants import Replay, catalogue, outcomes
-from jax_transformer.parity.variants.precision import is_of, rounded
-from jax_transformer.trees import flatten, unflatten
+from jax_transformer.parity.diagnosis.nodes import distance, with_ids
+from jax_transformer.parity.faults import Replay, catalogue, outcomes
+from jax_transformer.parity.faults.precision import is_of, rounded
+from jax_transformer.parity.gates.compare import relative_rms
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.oracle import formulas, forward, nodes, parameter
+from jax_transformer.runtime.trees import flatten, unflatten
 
 SIZES: dict[str, Any] = {
     "source_vocab_size": 17, "target_vocab_size": 13, "d_model": 12, "num_heads": 3, "d_ff": 7, "num_encoder_layers": 2,

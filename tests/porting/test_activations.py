@@ -6,8 +6,8 @@ from __future__ import annotations
 import copy
 import re
 
-from jax_transformer.config import TransformerConfig
-from jax_transformer.parity.truth.graph import nodes
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.parity.oracle.graph import nodes
 from jax_transformer.porting.activations import activation_names
 from jax_transformer.porting.dialects import all_dialects, harvard
 from jax_transformer.porting.rules import Rule

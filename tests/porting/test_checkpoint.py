@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jax_transformer.config.recipes import sayhello
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.porting.checkpoint import open_checkpoint
 from jax_transformer.porting.dialects import candidates, get_dialect
-from jax_transformer.porting.files import read_tensors
-from jax_transformer.porting.rules import PortingError
-from jax_transformer.recipes import sayhello
+from jax_transformer.storage.tensor_files import read_tensors
+from jax_transformer.storage.tensors import PortingError
 
 torch = pytest.importorskip("torch")
 

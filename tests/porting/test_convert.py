@@ -7,9 +7,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.model_directory import Model, load_model, save_model
 from jax_transformer.porting import dialects
 from jax_transformer.porting.convert import (
     export_checkpoint,
@@ -18,9 +17,11 @@ from jax_transformer.porting.convert import (
     state_dict_from_params,
 )
 from jax_transformer.porting.dialects import detect, get_dialect, pytorch
-from jax_transformer.porting.files import read_tensors
-from jax_transformer.porting.rules import PortingError, Rule
-from jax_transformer.trees import flatten
+from jax_transformer.porting.rules import Rule
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_directory import Model, load_model, save_model
+from jax_transformer.storage.tensor_files import read_tensors
+from jax_transformer.storage.tensors import PortingError
 
 CONFIG = TransformerConfig(
     source_vocab_size=13,

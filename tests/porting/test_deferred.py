@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from jax_transformer.porting.deferred import TILE, Deferred, contiguous
+from jax_transformer.storage.deferred import TILE, Deferred, contiguous
 
 
 def in_rows(whole: np.ndarray, made: list[int] | None = None) -> Deferred:

@@ -7,10 +7,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_transformer.porting import files
-from jax_transformer.porting.deferred import Deferred
-from jax_transformer.porting.files import as_arrays, read_tensors, write_tensors
-from jax_transformer.porting.rules import PortingError
+from jax_transformer.storage import tensor_files as files
+from jax_transformer.storage.deferred import Deferred
+from jax_transformer.storage.tensor_files import as_arrays, read_tensors, write_tensors
+from jax_transformer.storage.tensors import PortingError
 
 
 def make_arrays():

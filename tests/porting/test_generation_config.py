@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from jax_transformer.config import GenerationConfig
+from jax_transformer.config.model import GenerationConfig
 from jax_transformer.porting.generation_config import decoding_fields, in_effect, not_decoded, text_of
-from jax_transformer.porting.rules import PortingError
+from jax_transformer.storage.tensors import PortingError
 
 READ: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),

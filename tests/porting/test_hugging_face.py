@@ -20,15 +20,15 @@ import pytest
 from safetensors.numpy import save_file
 
 from jax_transformer.cli import main
-from jax_transformer.config import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model import functional
-from jax_transformer.model_directory import Model, load_model, save_model
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.porting.convert import state_dict_from_params
 from jax_transformer.porting.dialects import all_dialects
-from jax_transformer.porting.rules import PortingError
-from jax_transformer.trees import flatten
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_directory import Model, load_model, save_model
+from jax_transformer.storage.tensors import PortingError
 
 FAMILIES = [
     name for name, table in all_dialects().items() if table.config_file and name != "m2m_100"
@@ -60,7 +60,7 @@ def make_model(config: TransformerConfig) -> Model:
     rng = np.random.default_rng(7)
     shapes = functional.abstract_params(config)
     params = {path: rng.standard_normal(leaf.shape).astype(np.float32) for path, leaf in flatten(shapes).items()}
-    from jax_transformer.trees import unflatten
+    from jax_transformer.runtime.trees import unflatten
 
     return Model(config, unflatten(params), None, None, GenerationConfig(decoder_start_id=2, eos_id=3))
 

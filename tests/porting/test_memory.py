@@ -13,10 +13,10 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.porting.convert import state_dict_from_params
-from jax_transformer.porting.files import write_tensors
+from jax_transformer.storage.tensor_files import write_tensors
 
 pytestmark = pytest.mark.skipif(
     not Path("/proc/self/status").exists(), reason="/proc/self/status, which tells the peak, is Linux's"

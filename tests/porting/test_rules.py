@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_transformer.porting import rules as porting_rules
-from jax_transformer.porting.rules import Axes, PortingError, Rule
+from jax_transformer.porting.rules import Axes, Rule
+from jax_transformer.storage.tensors import PortingError
 
 DTYPES = ["float32", "float64", ml_dtypes.bfloat16]
 TABLE = [

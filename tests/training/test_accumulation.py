@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import RunConfig, TrainConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.batching import Batch
-from jax_transformer.run_config import RunConfig, TrainConfig
+from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.losses import Criterion
 from jax_transformer.training.step import TrainState, all_params, init_state, kept_params, make_train_step, summed_loss
-from jax_transformer.trees import flatten
-from jax_transformer.validation import ConfigError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import CorpusConfig, DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.preparation import prepare
-from jax_transformer.run_config import CorpusConfig, DataConfig, RunConfig, TrainConfig
 from jax_transformer.training.batch_schedule import BatchSchedule
 
 

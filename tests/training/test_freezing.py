@@ -9,12 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
-from jax_transformer.run_config import TrainConfig
+from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.freezing import FreezeError, join_frozen, split_frozen
 from jax_transformer.training.step import all_params, init_state, make_train_step
-from jax_transformer.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.data.preparation import Report, SplitReport
-from jax_transformer.run_config import RunConfig, TrainConfig
 from jax_transformer.training.evaluation import Sample
 from jax_transformer.training.journal import SAMPLES_KEPT, Journal
 from jax_transformer.training.report_data import read_run

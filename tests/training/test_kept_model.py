@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from jax_transformer.cli import main
-from jax_transformer.config import TransformerConfig
-from jax_transformer.model_directory import load_model, save_model
-from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_directory import load_model, save_model
 from jax_transformer.training import loop
 from jax_transformer.training.averaging import mean_params
-from jax_transformer.training.initial import InitialModelError
 from jax_transformer.training.loop import Interrupted, TrainingResult, describe_run, train
 from jax_transformer.training.run_directory import RunError
-from jax_transformer.trees import flatten
+from jax_transformer.training.warm_start import InitialModelError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -17,12 +17,12 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
-from jax_transformer.config_files import dump_config
+from jax_transformer.config.files import dump_config
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.presets import get_preset
+from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.preparation import prepare
-from jax_transformer.model_directory import load_model
-from jax_transformer.presets import get_preset
-from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
+from jax_transformer.storage.model_directory import load_model
 from jax_transformer.training import loop
 from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.loop import TrainingResult, train

@@ -8,11 +8,11 @@ import numpy as np
 import optax
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.model.functional import Params, init_params
-from jax_transformer.run_config import TrainConfig
+from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.training.optimizers import make_optimizer, matrix_axes
-from jax_transformer.trees import flatten, unflatten
 
 RATE = 0.5
 MODEL = TransformerConfig(

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jax_transformer.config import TransformerConfig
-from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.training import loop
 from jax_transformer.training.loop import Interrupted, TrainingResult, train
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from jax_transformer.cli import main
-from jax_transformer.config_files import dump_config
-from jax_transformer.run_config import RunConfig, TrainConfig
+from jax_transformer.config.files import dump_config
+from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.training import report, report_data
 from jax_transformer.training.report import render, write_report
 from jax_transformer.training.report_data import MEANS, MOST_EVALUATIONS, MOST_POINTS, read_run, thinned

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from jax_transformer.config_files import dump_config
-from jax_transformer.run_config import RunConfig
+from jax_transformer.config.files import dump_config
+from jax_transformer.config.run import RunConfig
 from jax_transformer.training.report import write_report
 
 HOSTILE = [

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from jax_transformer.run_config import TrainConfig
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.training.schedules import make_schedule
 
 D_MODEL = 512

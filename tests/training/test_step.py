@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
-from jax_transformer.run_config import TrainConfig
 from jax_transformer.training.losses import Criterion
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.step import (

@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.data import streaming
 from jax_transformer.data.corpus import CorpusError
 from jax_transformer.data.hub import StreamedPairs, Unreachable
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.data.tables import Pair
-from jax_transformer.run_config import DataConfig, RunConfig, TrainConfig
 from jax_transformer.training import loop
 from jax_transformer.training.loop import Interrupted, TrainingResult, describe_run, train
 from jax_transformer.training.run_directory import RunError

@@ -30,7 +30,7 @@ Hugging Face `tokenizers`, normalise → split → look up → join, whose parts
     words.py                which word each token belongs to
 """
 
-from jax_transformer.data.tokenizers.given import load_tokenizer
+from jax_transformer.data.tokenizers.load import load_tokenizer
 from jax_transformer.data.tokenizers.special_tokens import SpecialIds
 from jax_transformer.data.tokenizers.tokenizer import Ids, Tokenizer
 from jax_transformer.data.tokenizers.training import Kind, Normalization, train_tokenizer

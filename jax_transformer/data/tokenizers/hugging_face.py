@@ -21,7 +21,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jax_transformer.data.tokenizers.given import with_marked_specials
+from jax_transformer.data.tokenizers.load import with_marked_specials
 from jax_transformer.data.tokenizers.piece_lists import PieceListBackend
 from jax_transformer.data.tokenizers.pipelines import PipelineBackend, read_pipeline
 from jax_transformer.data.tokenizers.sentencepiece_model import character_map_of, pieces_of, read_sentencepiece

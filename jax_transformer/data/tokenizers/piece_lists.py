@@ -8,9 +8,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.data.tokenizers.pipelines import SPACE_MARK
 from jax_transformer.data.tokenizers.sentencepiece_model import UNKNOWN_MARK, read_sentencepiece
-from jax_transformer.data.tokenizers.special_tokens import UNK, find_specials, unused_entries
+from jax_transformer.data.tokenizers.special_tokens import SPACE_MARK, UNK, find_specials, unused_entries
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter

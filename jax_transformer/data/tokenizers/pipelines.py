@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from jax_transformer.data.tokenizers.special_tokens import (
     BOS,
     EOS,
+    SPACE_MARK,
     UNK,
     find_specials,
     hidden_name,
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 Normalization = Literal["none", "nfc", "nfkc"]
 
 WORD = r"\w+(?:[-'’]\w+|(?<=\d)[.,]\d+)*|[^\w\s]"
-SPACE_MARK = "▁"
 # A piece of BPE never mixes letters, digits and other characters, nor runs over a space: "dog." and "dog" share their
 # pieces.
 PIECE = r"▁?(?:[\p{L}\p{M}]+(?:['’][\p{L}\p{M}]+)*|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"

@@ -23,6 +23,8 @@ NO_TOKEN = -1
 OF_PRETRAINING = re.compile(r"<mask>|\[MASK\]|<extra_id_\d+>")
 """Names of special tokens that stand for what a model was trained to fill in: decoding leaves them out, but they are no
 tags."""
+SPACE_MARK = "▁"
+"""Stands for a space in the pieces of a subword vocabulary."""
 UNUSED = re.compile(r"<unused_\d+>")
 """Names of ids without a token: the rows that an embedding has beyond its vocabulary."""
 

@@ -1,9 +1,8 @@
 """Random segmentations of words into subwords, as a pure function of the text and a seed.
 
 Each distinct word is segmented as often as it occurs, all its occurrences at once: they go down a tree of choices
-  together, and part where
-the drawn numbers differ. So what takes time is the number of different words and segmentations, not the length of the
-text.
+together, and part where the drawn numbers differ. So what takes time is the number of different words and
+segmentations, not the length of the text.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jax_transformer.data.tokenizers.pipelines import SPACE_MARK
+from jax_transformer.data.tokenizers.special_tokens import SPACE_MARK
 from jax_transformer.data.tokenizers.word_counts import split_words
 
 Segmentation = tuple[int, ...]

@@ -204,8 +204,7 @@ class Tokenizer:
 
         But for the kind spacy and a given sentencepiece model, it is a standard `tokenizer.json`, readable by
         `tokenizers.Tokenizer.from_file`. One thing is beyond the format: another reader takes "<eos>" in a sentence for
-          the special token
-        unless it sets `encode_special_tokens`, as is done here.
+        the special token unless it sets `encode_special_tokens`, as is done here.
         """
         names = {index: entry for entry, index in self._backend.specials.items()}
         bos = (names[self.bos_id], self.bos_id) if self._add_bos else None

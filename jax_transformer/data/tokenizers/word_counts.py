@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jax_transformer.data.tokenizers.pipelines import SPACE_MARK
+from jax_transformer.data.tokenizers.special_tokens import SPACE_MARK
 
 
 def count_words(sentences: Iterable[str], pipeline: Any, most_words: int) -> tuple[Counter[str], set[str]]:
@@ -15,8 +15,8 @@ def count_words(sentences: Iterable[str], pipeline: Any, most_words: int) -> tup
 
     One pass; nothing of `sentences` is kept. Text with more than `most_words` different words between spaces is
     thinned: whenever there are more, the rarest are given up but for a share chosen by a hash of their letters, so that
-      what is kept comes from the
-    whole text, and the frequent words keep their counts. Of text without spaces that is a sample of its sentences.
+    what is kept comes from the whole text, and the frequent words keep their counts. Of text without spaces that is a
+    sample of its sentences.
     """
     between_spaces: Counter[str] = Counter()
     given_up: set[str] = set()

@@ -14,9 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from jax_transformer.config import TransformerConfig
-from jax_transformer.porting.rules import PortingError, Rule, Tensors
-from jax_transformer.trees import nearest
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.porting.rules import Rule
+from jax_transformer.runtime.trees import nearest
+from jax_transformer.storage.tensors import PortingError, Tensors
 
 MODULES = (
     "pytorch",

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, fairseq
-from jax_transformer.porting.rules import Tensors
+from jax_transformer.storage.tensors import Tensors
 
 OFFSET = 2
 FIXED = fairseq.FIXED | {

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import Json, Reader, one_target_pad_id
 from jax_transformer.porting.dialects.tables import LINEAR, attention, layers, norm, within
-from jax_transformer.porting.rules import PortingError, Rule, Tensors
+from jax_transformer.porting.rules import Rule
+from jax_transformer.storage.tensors import PortingError, Tensors
 
 PREFIX = "model."
 """Of a model with a head. (BART's own checkpoints have none.)"""

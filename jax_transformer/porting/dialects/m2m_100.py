@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.positions import table_rows
 from jax_transformer.porting.dialects import ConfigFile, Dialect, fairseq
-from jax_transformer.porting.rules import PortingError, Tensors
+from jax_transformer.storage.tensors import PortingError, Tensors
 
 FIXED = fairseq.FIXED | {
     "encoder_embedding_norm": "none",
@@ -58,8 +58,7 @@ def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
     """The position tables, which no file holds, as transformers makes them: by PyTorch, in float32.
 
     Angles reach a thousand, so that the last bit of a frequency is seen in the fourth decimal of a sine: another
-      library's would be another
-    function.
+    library's would be another function.
 
     Raises:
       PortingError: PyTorch isn't installed.

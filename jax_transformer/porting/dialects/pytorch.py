@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import Dialect, Reader, one_size_of_heads, one_target_pad_id
 from jax_transformer.porting.dialects.tables import LINEAR, layers, norm, within
-from jax_transformer.porting.rules import Rule, Tensors
+from jax_transformer.porting.rules import Rule
+from jax_transformer.storage.tensors import Tensors
 
 FIXED = {
     "scale_embedding": True,

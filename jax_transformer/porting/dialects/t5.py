@@ -7,10 +7,11 @@ from collections.abc import Collection
 from functools import partial
 from typing import Any
 
-from jax_transformer.config import TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, Reader, fairseq, one_target_pad_id
 from jax_transformer.porting.dialects.tables import layers
-from jax_transformer.porting.rules import PortingError, Rule, Tensors
+from jax_transformer.porting.rules import Rule
+from jax_transformer.storage.tensors import PortingError, Tensors
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")

@@ -1,0 +1,104 @@
+"""Configs as YAML files, with the line of whatever is wrong in them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from jax_transformer.config.validation import ConfigError
+
+Config = TypeVar("Config")
+
+
+def dump_config(config: Any) -> str:
+    """A dataclass as YAML, every field written out."""
+    return yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False, allow_unicode=True)
+
+
+def load_config(path: str | Path, default: Config) -> Config:
+    """`default` with the values that the YAML file names.
+
+    Raises:
+      ConfigError: no such file, no YAML, no mapping, or an unknown field (with its line and the nearest name); a value
+        that the dataclass refuses.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: expected a YAML file; {error}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: expected YAML; {' '.join(str(error).split())}") from None
+    if node is None:
+        return default
+    try:
+        return _merged(default, node, str(path))
+    except ConfigError as error:
+        message = str(error)
+        raise ConfigError(message if message.startswith(str(path)) else f"{path}: {message}") from None
+
+
+def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Config:
+    if not isinstance(node, yaml.MappingNode):
+        raise ConfigError(
+            f"{path}:{node.start_mark.line + 1}: expected fields and values{f' under {prefix!r}' if prefix else ''}"
+        )
+    fields = {field.name for field in dataclasses.fields(default)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(type(default))
+    values: dict[str, Any] = {}
+    for key, value in node.value:
+        name, line = key.value, key.start_mark.line + 1
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, n=1)
+            suggestion = f"; did you mean {near[0]!r}?" if near else f"; allowed: {', '.join(sorted(fields))}"
+            raise ConfigError(f"{path}:{line}: unknown field {prefix + name!r}{suggestion}")
+        if name in values:
+            raise ConfigError(f"{path}:{line}: field {prefix + name!r} is given twice")
+        if dataclasses.is_dataclass(hints[name]):
+            values[name] = _merged(getattr(default, name), value, path, f"{prefix}{name}.")
+        elif (item := _item_class(hints[name])) is not None:
+            values[name] = _merged_list(item, value, path, f"{prefix}{name}")
+        else:
+            values[name] = _value(value, hints[name])
+    try:
+        return dataclasses.replace(default, **values)  # type: ignore[type-var]
+    except ConfigError as error:
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: {error}") from None
+
+
+def _item_class(hint: Any) -> type | None:
+    """The dataclass of which a field of type tuple[…, ...] is a list, or None."""
+    if typing.get_origin(hint) is not tuple:
+        return None
+    item: type = typing.get_args(hint)[0]
+    return item if dataclasses.is_dataclass(item) else None
+
+
+def _merged_list(item: type, node: yaml.Node, path: str, name: str) -> tuple[Any, ...]:
+    if not isinstance(node, yaml.SequenceNode):
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: expected a list under {name!r}")
+    return tuple(_merged(item(), entry, path, f"{name}[{number}].") for number, entry in enumerate(node.value))
+
+
+def _value(node: yaml.Node, hint: Any) -> Any:
+    loader = yaml.SafeLoader("")
+    value = loader.construct_object(node, deep=True)
+    if typing.get_origin(hint) is tuple and isinstance(value, list):
+        return tuple(value)
+    if hint is float and isinstance(value, str):  # YAML 1.1 reads 1e-9 as text
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,471 @@
+"""The model's configuration: numerics as data.
+
+One frozen dataclass says everything that two Transformers can differ in. A new family is a new combination of values,
+never a subclass. Values are validated once, here, and never changed afterwards; `dataclasses.replace` makes a new
+config.
+
+Axes, in every comment and einsum of this package: B batch, S source, T target, Q/K query/key length, D model, F
+feed-forward, N heads, H head_dim, V vocabulary, L layers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jax_transformer.config.validation import ConfigError, check_field_types, require
+
+PaddingCover = Literal["keys", "queries", "both", "none"]
+EmbeddingNorm = Literal["none", "before_positions", "after_positions"]
+
+
+@dataclass(frozen=True)
+class StackConfig:
+    """The sizes of one stack, with the decoder's overrides resolved."""
+
+    num_layers: int
+    num_heads: int
+    head_dim: int
+    d_ff: int
+    max_length: int
+    embedding_norm: EmbeddingNorm
+    is_causal: bool
+    """Whether a position attends only to itself and what stands before it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransformerConfig:
+    """An encoder-decoder Transformer. The defaults are the base model of Vaswani et al. 2017.
+
+    Raises:
+      ConfigError (a ValueError): a value that is unknown, out of range, or contradicts another; the message names the
+        field, the value received and what is allowed. All problems are reported together.
+    """
+
+    # --- sizes
+    source_vocab_size: int = 0
+    """Rows of the source embedding. 0: not known yet (training fills it in from the tokenizer)."""
+    target_vocab_size: int = 0
+    """Rows of the target embedding and columns of the logits. 0: not known yet."""
+    d_model: int = 512
+    """Width of the residual stream (D)."""
+    num_heads: int = 8
+    """Attention heads (N), in both stacks unless decoder_num_heads is set."""
+    head_dim: int | None = None
+    """Width of one head (H). None: d_model / num_heads."""
+    d_ff: int = 2048
+    """Width of the feed-forward's hidden layer (F), in both stacks unless decoder_d_ff is set."""
+    num_encoder_layers: int = 6
+    num_decoder_layers: int = 6
+    max_length: int = 512
+    """Longest sentence, in tokens, that the position tables allow, in both stacks unless decoder_max_length is set."""
+    decoder_num_heads: int | None = None
+    decoder_head_dim: int | None = None
+    decoder_d_ff: int | None = None
+    decoder_max_length: int | None = None
+
+    # --- the ids that masks are derived from
+    source_pad_id: int = 0
+    target_pad_id: int = 0
+    decoder_padding_id: int | None = None
+    """Id that the decoder's self-attention mask takes for padding. None: target_pad_id."""
+
+    # --- embeddings and head
+    share_embeddings: bool = False
+    """One embedding for both sides (equal vocabularies)."""
+    tie_head: bool = False
+    """The head's kernel is the target embedding."""
+    scale_embedding: bool = True
+    """Multiply embeddings by sqrt(d_model), before positions are added."""
+    trains_pad_embedding: bool = True
+    """Whether looking up a pad sends a gradient to its row. False: it doesn't, as with torch's padding_idx."""
+    encoder_embedding_norm: EmbeddingNorm = "none"
+    decoder_embedding_norm: EmbeddingNorm = "none"
+    scale_head: bool = False
+    """Multiply the decoder's output by 1/sqrt(d_model) before the head (T5)."""
+    head_bias: Literal["parameter", "buffer", "none"] = "parameter"
+    """Bias of the logits: trained, a fixed buffer (Marian's final_logits_bias), or absent."""
+
+    # --- positions
+    position_kind: Literal["sinusoidal", "learned", "relative_bias", "none"] = "sinusoidal"
+    position_layout: Literal["interleaved", "halves"] = "interleaved"
+    """Where sine and cosine columns stand: alternating, or all sines and then all cosines."""
+    position_frequency: Literal["standard", "inclusive", "doubled"] = "standard"
+    """Exponent of column pair i of P: i/P, i/(P-1) (fairseq), or each column's own number doubled (floydhub)."""
+    position_index: Literal["column", "batch_row", "non_pad_count"] = "column"
+    """What numbers a token: its column, its row in the batch, or how many real tokens stand up to it (pads all get
+    0)."""
+    position_offset: int = 0
+    """Added to the number before the table is read."""
+    relative_buckets: int = 32
+    """With position_kind="relative_bias" (T5): how many biases a head of self-attention has, one for each of the
+    nearest distances, then one for each of ever longer stretches. Half of them are for what stands after a position,
+    where that may be attended to."""
+    relative_max_distance: int = 128
+    """Distances from here on have one bias."""
+    relative_bias_per_layer: bool = False
+    """A relative-position bias for every layer (UMT5) instead of one shared by the stack (T5)."""
+
+    # --- norms
+    norm_kind: Literal["layer_norm", "rms_norm", "none"] = "layer_norm"
+    norm_placement: Literal["pre", "post"] = "post"
+    norm_eps: float = 1e-5
+    norm_eps_outside: bool = False
+    """Divide by (standard deviation + eps) instead of sqrt(variance + eps)."""
+    norm_unbiased: bool = False
+    """Divide the sum of squares by D - 1 instead of D."""
+    norm_bias: bool = True
+    final_norm: bool = False
+    """A norm after the last layer of each stack."""
+
+    # --- attention
+    attention_scale: float | None = None
+    """Factor of the attention logits. None: 1/sqrt(head_dim)."""
+    attention_bias: bool = True
+    """Biases of the query, key and value projections."""
+    attention_output: bool = True
+    """A projection of the merged heads back to d_model."""
+    attention_output_bias: bool = True
+    masked_value: float | None = None
+    """Replaces the logits that may not be attended. None: the lowest finite number of the dtype."""
+
+    # --- feed-forward
+    feed_forward: bool = True
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "none"] = "relu"
+    feed_forward_gated: bool = False
+    feed_forward_bias: bool = True
+
+    # --- masks: which side of the attention matrix each padding mask covers
+    encoder_padding: PaddingCover = "keys"
+    decoder_padding: PaddingCover = "keys"
+    cross_padding: PaddingCover = "keys"
+    """keys: the source's pads; queries: the target's."""
+    decoding_decoder_padding: PaddingCover | None = None
+    """The decoder's self-attention cover while decoding. None: as in training."""
+    decoding_cross_padding: PaddingCover | None = None
+    decoder_causal: bool = True
+
+    # --- dropout
+    dropout_rate: float = 0.1
+    """On each sublayer's output; the default of the next three."""
+    embedding_dropout_rate: float | None = None
+    attention_dropout_rate: float | None = None
+    """On attention weights."""
+    feed_forward_dropout_rate: float | None = None
+    """Inside the feed-forward, after its activation."""
+    output_dropout_rate: float = 0.0
+    """On each stack's output, after the final norm (T5)."""
+
+    # --- initial weights
+    initializer: Literal["xavier_uniform", "torch", "kaiming_uniform", "fairseq"] = "xavier_uniform"
+
+    # --- how it is computed; the function stays the same
+    compute_dtype: Literal["float32", "bfloat16", "float64"] | None = None
+    """dtype of matrix products. None: the parameters' own. Norms, softmax and loss use at least float32."""
+    attention_path: Literal["reference", "xla", "cudnn"] = "reference"
+    """reference: written out, gives weights and their dropout; xla, cudnn: jax.nn.dot_product_attention."""
+    layer_loop: Literal["scan", "unrolled"] = "scan"
+    remat: Literal["none", "all_but_products", "all"] = "all_but_products"
+    """What the backward pass computes again instead of keeping it. all_but_products: all of a layer but its products
+    with weights, which costs next to nothing; all: each layer from its input, for a third more arithmetic. (On a CPU,
+    XLA undoes it in unrolled layers.)"""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        require(self, self._problems())
+
+    # --- resolved values
+
+    @property
+    def encoder(self) -> StackConfig:
+        head_dim = self.head_dim or self.d_model // self.num_heads
+        return StackConfig(
+            self.num_encoder_layers,
+            self.num_heads,
+            head_dim,
+            self.d_ff,
+            self.max_length,
+            self.encoder_embedding_norm,
+            False,
+        )
+
+    @property
+    def decoder(self) -> StackConfig:
+        num_heads = self.decoder_num_heads or self.num_heads
+        return StackConfig(
+            num_layers=self.num_decoder_layers,
+            num_heads=num_heads,
+            head_dim=self.decoder_head_dim or self.head_dim or self.d_model // num_heads,
+            d_ff=self.decoder_d_ff or self.d_ff,
+            max_length=self.decoder_max_length or self.max_length,
+            embedding_norm=self.decoder_embedding_norm,
+            is_causal=self.decoder_causal,
+        )
+
+    def while_decoding(self) -> TransformerConfig:
+        """The config whose masks are those used while decoding."""
+        return dataclasses.replace(
+            self,
+            decoder_padding=self.decoding_decoder_padding or self.decoder_padding,
+            cross_padding=self.decoding_cross_padding or self.cross_padding,
+        )
+
+    # --- properties that hold of some configs only; decoding and tests ask here
+
+    @property
+    def batch_rows_are_independent(self) -> bool:
+        """A sentence's logits don't depend on its row nor on the other rows."""
+        return self.position_index != "batch_row"
+
+    @property
+    def padding_is_invisible(self) -> bool:
+        """Appending pads to a batch leaves the logits at real positions as they are (of a source with at least one real
+        token).
+
+        Where the decoder doesn't hide its pads, real positions see those that stand before them, and these must then
+        not see how many pads
+        follow: a pad whose own row is masked attends to everything alike.
+        """
+        sees_no_more = self.decoder_causal and self.decoder_padding == "none" and self.cross_padding == "keys"
+        return self.source_padding_is_invisible and (self._decoder_hides_pads or sees_no_more)
+
+    @property
+    def source_padding_is_invisible(self) -> bool:
+        """Appending pads to the sources of a batch changes nothing of what is decoded from them."""
+        return self.encoder_padding in ("keys", "both") and self.cross_padding in ("keys", "both")
+
+    @property
+    def is_causal(self) -> bool:
+        """No logit at a real position depends on a later decoder input.
+
+        A row with nothing left to attend to attends to everything alike, the future too: that of a pad masked on the
+        query axis, which real positions may attend to, or that of a real token, standing first, which the decoder takes
+        for padding.
+        """
+        return self.decoder_causal and (self.decoder_padding == "none" or self._decoder_hides_pads)
+
+    @property
+    def _decoder_hides_pads(self) -> bool:
+        """No real position of the decoder attends to a pad, and every one attends at least to itself."""
+        return self.decoder_padding in ("keys", "both") and self.decoder_padding_id in (None, self.target_pad_id)
+
+    @property
+    def cache_is_exact(self) -> bool:
+        """Decoding one token at a time with cached keys and values equals decoding the whole prefix anew at every step.
+
+        A masked query attends uniformly to every key, the prefix's later ones too, which a cache has not seen.
+        """
+        decoding = self.while_decoding()
+        masks_queries = {decoding.decoder_padding, decoding.cross_padding} & {"queries", "both"}
+        return self.decoder_causal and not masks_queries
+
+    # --- validation
+
+    def _problems(self) -> list[str]:
+        problems = []
+
+        def check(holds: bool, field: str, allowed: str) -> None:
+            if not holds:
+                problems.append(f"{field} must be {allowed}; received {getattr(self, field)!r}")
+
+        for field in (
+            "d_model",
+            "num_heads",
+            "d_ff",
+            "num_encoder_layers",
+            "num_decoder_layers",
+            "max_length",
+            "relative_buckets",
+        ):
+            check(getattr(self, field) >= 1, field, "at least 1")
+        for field in ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length"):
+            value = getattr(self, field)
+            check(value is None or value >= 1, field, "at least 1, or null")
+        for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id", "position_offset"):
+            check(getattr(self, field) >= 0, field, "at least 0")
+        for field in (name for name in self.__dataclass_fields__ if name.endswith("dropout_rate")):
+            rate = getattr(self, field)
+            check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
+        check(0.0 <= self.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
+        for field in ("attention_scale", "masked_value"):
+            value = getattr(self, field)
+            check(value is None or math.isfinite(value), field, "finite, or null")
+        check(
+            self.decoder_padding_id is None or self.decoder_padding_id >= 0, "decoder_padding_id", "at least 0, or null"
+        )
+        if problems:
+            return problems  # the checks below divide by these
+
+        divides = f"a divisor of d_model={self.d_model} unless head_dim is set"
+        if self.head_dim is None:
+            check(self.d_model % self.num_heads == 0, "num_heads", divides)
+            if self.decoder_num_heads is not None and self.decoder_head_dim is None:
+                check(self.d_model % self.decoder_num_heads == 0, "decoder_num_heads", divides)
+        if self.source_vocab_size and self.target_vocab_size:
+            check(
+                self.source_pad_id < self.source_vocab_size,
+                "source_pad_id",
+                f"below source_vocab_size={self.source_vocab_size}",
+            )
+            check(
+                self.target_pad_id < self.target_vocab_size,
+                "target_pad_id",
+                f"below target_vocab_size={self.target_vocab_size}",
+            )
+            if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
+                problems.append(
+                    "share_embeddings needs source_vocab_size equal to target_vocab_size; "
+                    f"received {self.source_vocab_size} and {self.target_vocab_size}"
+                )
+        if self.position_kind == "sinusoidal":
+            check(self.d_model % 2 == 0, "d_model", "even with position_kind='sinusoidal'")
+        for stack in (self.encoder, self.decoder):
+            width = stack.num_heads * stack.head_dim
+            if not self.attention_output and width != self.d_model:
+                problems.append(
+                    f"attention_output=False needs num_heads * head_dim equal to d_model={self.d_model}; received "
+                    f"{width}"
+                )
+        if self.norm_kind == "rms_norm":
+            check(not self.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
+        if self.norm_kind == "none":
+            check(not self.final_norm, "final_norm", "false with norm_kind='none'")
+            for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
+                check(getattr(self, field) == "none", field, "'none' with norm_kind='none'")
+        check(not (self.norm_unbiased and self.d_model == 1), "norm_unbiased", "false with d_model=1")
+        if self.attention_path != "reference":
+            needs_weights = (
+                self.attention_dropout_rate if self.attention_dropout_rate is not None else self.dropout_rate
+            )
+            if needs_weights:
+                problems.append(
+                    f"attention_path={self.attention_path!r} has no dropout on attention weights: set "
+                    "attention_dropout_rate=0 "
+                    f"or attention_path='reference'; received a rate of {needs_weights}"
+                )
+        if self.position_kind == "relative_bias":
+            least = self.relative_buckets // 2 + 1
+            check(self.relative_buckets >= 4, "relative_buckets", "at least 4 with position_kind='relative_bias'")
+            check(
+                self.relative_max_distance >= least,
+                "relative_max_distance",
+                f"at least {least} with relative_buckets={self.relative_buckets}",
+            )
+        return problems
+
+
+Semantics = Literal["huggingface", "gnmt", "floydhub"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig:
+    """How a model is decoded unless told otherwise; `generation.json` of a model directory.
+
+    The fields from max_new_tokens on are those of DecodingConfig, which says what they mean. None is a value that isn't
+    known of the model, which is then decoded by DecodingConfig's default: greedily.
+    """
+
+    decoder_start_id: int | None = None
+    """First decoder input. None: not known, as of a checkpoint that doesn't say; such a model can't translate."""
+    eos_id: int | None = None
+    """Ends a sentence."""
+    max_decode_length: int | None = None
+    """Most tokens of a translation, <eos> included, whatever is asked for: the model knows no longer ones. None: what
+    the position table allows."""
+    source_length: int | None = None
+    """Of a model that attends to the source's padding: what sources are padded to, because it was trained on no other
+    length. None: they aren't padded, and neither is one that is longer."""
+
+    max_new_tokens: int | None = None
+    min_new_tokens: int | None = None
+    no_repeat_ngram: int | None = None
+    bad_words: tuple[tuple[int, ...], ...] | None = None
+    forced_bos_id: int | None = None
+    forced_eos_id: int | None = None
+    beam_size: int | None = None
+    semantics: Semantics | None = None
+    length_penalty: float | None = None
+    early_stopping: bool | Literal["never"] | None = None
+    renormalize: bool | None = None
+    sampling: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bad_words", _as_tuples(self.bad_words))  # JSON has lists
+        check_field_types(self)
+        problems = []
+        ids = ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")
+        for name, least in (*((name, 0) for name in ids), ("max_decode_length", 1), ("source_length", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                problems.append(f"{name} must be at least {least}; received {value}")
+        problems += decoding_problems(self)
+        if self.sampling and (self.beam_size or 1) > 1:
+            problems.append(f"beam_size must be 1 with sampling; received {self.beam_size}")
+        require(self, problems)
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """What is known of how to decode: fields of DecodingConfig by name."""
+        of_model = ("decoder_start_id", "eos_id", "max_decode_length", "source_length")
+        return {name: value for name, value in vars(self).items() if name not in of_model and value is not None}
+
+    def ids_outside(self, target_vocab_size: int) -> list[str]:
+        """What is wrong with the ids for a vocabulary of this size."""
+        ids = [(name, getattr(self, name)) for name in ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")]
+        ids += [("bad_words", index) for words in self.bad_words or () for index in words]
+        return [
+            f"{name} must be below target_vocab_size={target_vocab_size}; received {index}"
+            for name, index in ids
+            if (index or 0) >= target_vocab_size
+        ]
+
+
+def _as_tuples(value: Any) -> Any:
+    """Lists, and lists in them, as tuples."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
+
+
+def decoding_problems(config: Any) -> list[str]:
+    """What is wrong with the values of those fields that say how to decode, of a config that has them; nothing is wrong
+    with None."""
+    problems = []
+
+    def check(field: str, holds: Callable[[Any], bool], allowed: str) -> None:
+        value = getattr(config, field)
+        if value is not None and not holds(value):
+            problems.append(f"{field} must be {allowed}; received {value!r}")
+
+    for field in ("beam_size", "max_new_tokens"):
+        check(field, lambda value: value >= 1, "at least 1")
+    for field in ("min_new_tokens", "no_repeat_ngram", "top_k"):
+        check(field, lambda value: value >= 0, "at least 0")
+    check("length_penalty", math.isfinite, "finite")
+    check("temperature", lambda value: value > 0, "greater than 0")
+    check("top_p", lambda value: 0 < value <= 1, "greater than 0 and at most 1")
+    check("min_p", lambda value: 0 <= value <= 1, "between 0 and 1")
+    check("bad_words", all, "a list of sequences of at least one id")
+    if config.max_new_tokens is not None:
+        check(
+            "min_new_tokens",
+            lambda value: value < config.max_new_tokens,
+            f"below max_new_tokens={config.max_new_tokens}",
+        )
+    return problems
+
+
+__all__ = [
+    "ConfigError",
+    "EmbeddingNorm",
+    "GenerationConfig",
+    "PaddingCover",
+    "Semantics",
+    "StackConfig",
+    "TransformerConfig",
+]

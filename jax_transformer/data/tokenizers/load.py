@@ -1,0 +1,298 @@
+"""Tokenizers from files of others: a tokenizer.json, a sentencepiece .model, or a .txt of tokens, one a line."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jax_transformer.data.tokenizers.pipelines import (
+    Normalization,
+    PipelineBackend,
+    make_pipeline,
+    normalizer_steps,
+    read_pipeline,
+)
+from jax_transformer.data.tokenizers.special_tokens import (
+    ALL_NAMES,
+    BARE_NAMES,
+    BOS,
+    EOS,
+    NAMES,
+    PAD,
+    ROLES,
+    UNK,
+    SpecialIds,
+    check_tags,
+    find_specials,
+    hidden_name,
+)
+from jax_transformer.data.tokenizers.tokenizer import Backend, Tokenizer, read_backend
+
+if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers.training import Kind
+
+LISTABLE = ("words", "whitespace", "characters", "spacy")
+
+
+def load_tokenizer(
+    path: str | os.PathLike[str],
+    *,
+    kind: Kind,
+    specials: SpecialIds | None,
+    lowercase: bool = False,
+    normalization: Normalization = "none",
+    language: str = "",
+    tags: Sequence[str] = (),
+    add_bos: bool = False,
+    add_eos: bool = False,
+) -> Tokenizer:
+    """The tokenizer in a file: every token has the id that the file gives it.
+
+    - tokenizer.json: any pipeline of the library `tokenizers`, but for what it adds around a sentence; or a file of
+      `Tokenizer.to_json`.
+    - .model: of sentencepiece, of whatever kind; it encodes as sentencepiece does.
+    - .txt: a token a line, and the line's number, from 0, is its id; text is split as `kind` says.
+
+    Special tokens are recognised by common names: <pad> [PAD] <blank>, <unk> [UNK], <bos> <s> <sos> [CLS] <init>, <eos>
+    </s> [SEP], …. Their ids are the file's. With `specials`, one that the file lacks comes after its last token, if
+    `specials` gives it that id; a file without <pad> also goes with `specials` whose pad is unk. No token is ever moved
+    to make room.
+
+    Args:
+      kind: how a .txt is split (words, whitespace, characters or spacy); the other files say it themselves.
+      specials: the ids that the file is expected to have; where it has others, those are used, with a warning. None:
+        whatever it has.
+      lowercase, normalization: done to the text before what the file itself does.
+      language: for the kind spacy.
+      tags: special tokens of the file that are used as tags. (It may have more.)
+      add_bos, add_eos: whether `encode` puts <bos> before and <eos> after each sentence.
+
+    Raises:
+      ValueError: a file that can't be read, is none of the three, or is empty; a line of a .txt that is empty, repeated
+        or isn't one token (told with its number); a tag that is missing, or a special token that is expected or to be
+        added; a kind that a list of tokens says too little for.
+    """
+    path = Path(path).expanduser()
+    tags = check_tags(tags)
+    if not path.is_file():
+        raise ValueError(
+            f"{path}: expected a tokenizer.json, a sentencepiece .model, or a .txt of tokens; there is no such file"
+        )
+    try:
+        if path.suffix == ".json":
+            backend = _read_json(path, specials, normalization, lowercase)
+        elif path.suffix == ".model":
+            backend = _read_model(path, specials, normalization, lowercase)
+        elif path.suffix == ".txt":
+            backend = _read_list(path, kind, specials, normalization, lowercase, language, tags)
+        else:
+            raise ValueError(
+                "expected a tokenizer.json, a sentencepiece .model, or a .txt of tokens; received a name ending in "
+                f"{path.suffix!r}"
+            )
+        tokenizer = Tokenizer(backend, add_bos=add_bos, add_eos=add_eos)
+    except ValueError as error:
+        message = str(error)
+        raise ValueError(message if message.startswith(f"{path}:") else f"{path}: {message}") from None
+    missing = [tag for tag in tags if tag not in tokenizer.tags]
+    if missing:
+        known = (
+            f"one of its special tokens ({', '.join(tokenizer.tags[:10])})"
+            if tokenizer.tags
+            else "none, for it has no such token"
+        )
+        raise ValueError(
+            f"{path}: expected as a source_tag {known}; received {', '.join(missing)}; add it to the file, or take it "
+            "out of the config"
+        )
+    if specials is not None:
+        received = SpecialIds(pad=tokenizer.pad_id, unk=tokenizer.unk_id, bos=tokenizer.bos_id, eos=tokenizer.eos_id)
+        if received != specials:
+            warnings.warn(
+                f"{path}: expected the special ids {specials.settings()}; received, and used, the file's: "
+                f"{received.settings()}",
+                stacklevel=2,
+            )
+    return tokenizer
+
+
+# --- tokenizer.json
+
+
+def _read_json(path: Path, specials: SpecialIds | None, normalization: Normalization, lowercase: bool) -> Backend:
+    from tokenizers import normalizers
+
+    text = _read_text(path)
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"expected JSON ({error})") from None
+    if isinstance(content, dict) and "format" in content:
+        if normalization != "none" or lowercase:
+            raise ValueError("expected normalization and lowercase unset, for this file has its own; received others")
+        return read_backend(text)[0]
+    read_pipeline(text)  # or there would be no telling what is wrong with it
+    backend, _, _ = read_pipeline(with_marked_specials(content))
+    pipeline = backend.pipeline
+    steps = normalizer_steps(normalization, lowercase)
+    if steps:
+        own = [pipeline.normalizer] if pipeline.normalizer is not None else []
+        pipeline.normalizer = normalizers.Sequence([*steps, *own])
+    extra = _missing_specials(backend.specials, backend.size, specials)
+    pipeline.add_special_tokens([hidden_name(name) for name in extra])  # which numbers them on
+    return PipelineBackend(pipeline)
+
+
+def with_marked_specials(content: dict) -> str:
+    """A tokenizer.json whose special tokens are listed as such, and named so that no text is looked up as one.
+
+    A model that looks up any part of a text (Unigram, WordLevel, WordPiece) has the special tokens' names in its
+    vocabulary; with a space before them no text reaches them.
+    """
+    model = dict(content["model"])
+    listed = isinstance(model["vocab"], list)
+    entries: list[str] = [entry for entry, _ in model["vocab"]] if listed else list(model["vocab"])
+    ids = dict(zip(entries, range(len(entries)), strict=True)) if listed else model["vocab"]
+    added = {token["content"]: dict(token) for token in content.get("added_tokens", [])}
+    for name in ALL_NAMES:
+        if name in ids and name not in added:  # some files don't list them
+            added[name] = {
+                "id": ids[name],
+                "content": name,
+                "single_word": False,
+                "lstrip": False,
+                "rstrip": False,
+                "normalized": False,
+            }
+        if name in added:
+            added[name]["special"] = True
+    if listed or model.get("type") in ("WordLevel", "WordPiece"):
+        hidden = {
+            name: hidden_name(name) for name, token in added.items() if token["special"] and not name.startswith(" ")
+        }
+        if listed:
+            model["vocab"] = [[hidden.get(entry, entry), score] for entry, score in model["vocab"]]
+        else:
+            model["vocab"] = {hidden.get(entry, entry): index for entry, index in ids.items()}
+            model["unk_token"] = hidden.get(model["unk_token"], model["unk_token"])
+        added = {name: token | {"content": hidden.get(name, name)} for name, token in added.items()}
+    tokens = sorted(added.values(), key=lambda token: token["id"])
+    return json.dumps(content | {"model": model, "added_tokens": tokens}, ensure_ascii=False)
+
+
+# --- .model
+
+
+def _read_model(path: Path, specials: SpecialIds | None, normalization: Normalization, lowercase: bool) -> Backend:
+    from jax_transformer.data.tokenizers.sentencepiece_model import SentencePieceBackend
+
+    model = path.read_bytes()
+    backend = SentencePieceBackend(model, {}, normalization, lowercase)
+    extra = _missing_specials(backend.specials, backend.size, specials)
+    return SentencePieceBackend(model, extra, normalization, lowercase)
+
+
+# --- .txt
+
+
+def _read_list(
+    path: Path,
+    kind: str,
+    specials: SpecialIds | None,
+    normalization: Normalization,
+    lowercase: bool,
+    language: str,
+    tags: Sequence[str],
+) -> Backend:
+    if kind not in LISTABLE:
+        raise ValueError(
+            f"expected the tokenizer {', '.join(LISTABLE)} with a list of tokens, which says nothing of merges; "
+            f"received {kind!r}"
+        )
+    entries = _read_entries(path, kind)
+    ids = {entry: index for index, entry in enumerate(entries)}
+    for special, names in NAMES.items():
+        several = [name for name in names if name in ids]
+        if len(several) > 1:
+            lines = " and ".join(f"{name!r} (line {ids[name] + 1})" for name in several)
+            raise ValueError(f"expected one {special} token; received {lines}")
+    marked = {name: index for name, index in ids.items() if name in ALL_NAMES}
+    found = find_specials(marked)
+    found |= {special: ids[name] for special, name in BARE_NAMES.items() if special not in found and name in ids}
+    marked |= found
+    found |= _missing_specials(marked, len(entries), specials)
+    by_id = {index: name for name, index in found.items()} | {ids[tag]: hidden_name(tag) for tag in tags if tag in ids}
+    size = max([len(entries), *(index + 1 for index in by_id)])
+    named = [by_id.get(index, entries[index] if index < len(entries) else "") for index in range(size)]
+    special_ids = {name: index for index, name in by_id.items()}
+    if kind == "spacy":
+        from jax_transformer.data.tokenizers.spacy_rules import SpacyBackend, SpacyRules
+
+        return SpacyBackend(SpacyRules(language, normalization, lowercase), named, special_ids)
+    from tokenizers import models
+
+    pipeline = make_pipeline(kind, normalization, lowercase)
+    pipeline.model = models.WordLevel({name: index for index, name in enumerate(named)}, unk_token=UNK)
+    pipeline.add_special_tokens(sorted(special_ids, key=lambda name: special_ids[name]))
+    return PipelineBackend(pipeline)
+
+
+def _read_entries(path: Path, kind: str) -> list[str]:
+    """The tokens in the lines of a file; of a list of characters also white space."""
+    entries = _read_text(path).removeprefix("\ufeff").split("\n")
+    if entries[-1] == "":
+        entries.pop()
+    if not entries:
+        raise ValueError("expected a token a line; received an empty file")
+    lines: dict[str, int] = {}
+    for number, line in enumerate(entries, 1):
+        entry = line.removesuffix("\r")
+        if entry in lines:
+            raise ValueError(
+                f"{path}:{number}: expected a token that isn't in a line before; received {entry!r} again, of line "
+                f"{lines[entry]}"
+            )
+        if not entry or (kind != "characters" and entry.split() != [entry]):
+            raise ValueError(f"{path}:{number}: expected one token, without spaces; received {line!r}")
+        if kind == "characters" and len(entry) > 1 and entry.split() != [entry]:
+            raise ValueError(f"{path}:{number}: expected one character, or a special token; received {line!r}")
+        lines[entry] = number
+    return list(lines)
+
+
+# --- special tokens
+
+
+def _missing_specials(entries: Mapping[str, int], size: int, wanted: SpecialIds | None) -> dict[str, int]:
+    """The wanted special tokens that a vocabulary of this size lacks, by id: those after its last, which `wanted` must
+    give them."""
+    if wanted is None:
+        return {}
+    found = find_specials(entries)
+    missing = [special for special in (PAD, UNK, BOS, EOS) if special not in found]
+    if PAD in missing and wanted.pad == wanted.unk:
+        missing.remove(PAD)  # what is padding is then unknown
+    if not missing:
+        return {}
+    asked = {special: getattr(wanted, ROLES[special]) for special in missing}
+    if sorted(asked.values()) != list(range(size, size + len(missing))):
+        names = "; ".join(f"{special} (or {', '.join(NAMES[special][1:])})" for special in missing)
+        free = ", ".join(f"{ROLES[special]}_id={index}" for index, special in enumerate(missing, size))
+        raise ValueError(
+            f"expected the special tokens {names}; received none of these; add them to the file, or set {free} to "
+            "have them after its end"
+        )
+    return dict(sorted(asked.items(), key=lambda item: item[1]))
+
+
+def _read_text(path: Path) -> str:
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"{path}:{line}: expected UTF-8 text; received byte {data[error.start]:#x}") from None

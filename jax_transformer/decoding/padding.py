@@ -1,0 +1,56 @@
+"""Few shapes for sentences of any lengths, so that few programs are compiled; and how long sentences may be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from jax_transformer.storage.model_directory import Model
+
+ROWS = (1, 8, 64)
+"""Batches of translated text have one of these numbers of rows, padded with empty ones."""
+SHORTEST = 16
+"""Room for targets, and padded lengths of sources, are this times a power of two."""
+WITHOUT_TABLE = 1 << 16
+"""Most tokens of a given text where no position table says so."""
+
+
+def round_rows(count: int) -> int:
+    """`count` or somewhat more."""
+    return next((rows for rows in ROWS if rows >= count), count)
+
+
+def round_length(length: int, most: int) -> int:
+    """`length` or somewhat more, and at most `most`."""
+    rounded = SHORTEST
+    while rounded < length:
+        rounded *= 2
+    return min(rounded, most)
+
+
+def pad(sequences: Sequence[Sequence[int]], *, pad_id: int, rows: int = 0, length: int = 0) -> np.ndarray:
+    """[rows, length] int32, or as large as it takes, filled with pads."""
+    length = max([length, *map(len, sequences)])
+    padded = np.full((max(rows, len(sequences)), length), pad_id, np.int32)
+    for row, ids in zip(padded, sequences, strict=False):
+        row[: len(ids)] = ids
+    return padded
+
+
+def num_positions(model: Model, side: Literal["source", "target"]) -> int | None:
+    """Most tokens that the position table of a side has room for; None without a table."""
+    config = model.config
+    has_table = config.position_kind in ("sinusoidal", "learned") and config.position_index != "batch_row"
+    stack = config.encoder if side == "source" else config.decoder
+    return stack.max_length if has_table else None
+
+
+def limit(model: Model, side: Literal["source", "target"]) -> int:
+    """Most tokens that the model takes ("source") or decodes ("target"), the end token included."""
+    positions = num_positions(model, side)
+    if side == "source":
+        return positions or WITHOUT_TABLE
+    longest = positions or 512
+    return min(longest, model.generation.max_decode_length or longest)

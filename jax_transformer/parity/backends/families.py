@@ -1,0 +1,128 @@
+"""The models of Hugging Face's transformers as references: what its installed version computes of a ported
+checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jax_transformer.parity.backends.modules import ModuleReference, names_of
+from jax_transformer.parity.backends.torch_module import Pass
+from jax_transformer.porting.convert import export_checkpoint
+from jax_transformer.porting.dialects import get_dialect
+from jax_transformer.storage.model_directory import Model
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class FamilyReference(ModuleReference):
+    """A model of transformers, its attention written out (attn_implementation="eager")."""
+
+    def run(
+        self,
+        module: nn.Module,
+        source_ids: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        *,
+        watched: bool,
+        gradients: bool,
+    ) -> Pass:
+        with wide_norms(module):
+            return super().run(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients)
+
+    def greedy(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
+    ) -> torch.Tensor:
+        return self._generate(module, source_ids, start_id, eos_id, most, 1)
+
+    def beams(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
+    ) -> torch.Tensor:
+        return self._generate(module, source_ids, start_id, eos_id, most, beam_size)
+
+    def _generate(
+        self, module: Any, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
+    ) -> torch.Tensor:
+        """By `generate`. Its cache of T5 has as many layers as the encoder, also where the decoder has more: none is
+        used."""
+        import transformers
+
+        options = transformers.GenerationConfig(
+            max_new_tokens=most,
+            num_beams=beam_size,
+            do_sample=False,
+            use_cache=False,
+            decoder_start_token_id=start_id,
+            eos_token_id=eos_id,
+            pad_token_id=self.config.target_pad_id,
+        )
+        with wide_norms(module):
+            tokens: torch.Tensor = module.generate(
+                input_ids=source_ids, attention_mask=source_ids != self.config.source_pad_id, generation_config=options
+            )
+        return tokens[:, 1:]
+
+
+def family_reference(model: Model) -> FamilyReference:
+    """What transformers loads of a ported model, once it is written as transformers has it.
+
+    Raises:
+      ImportError: transformers isn't installed.
+    """
+    import torch
+    import transformers
+
+    dialect = get_dialect((model.origin or {})["dialect"])
+    with tempfile.TemporaryDirectory() as folder:
+        directory = Path(folder) / "model"
+        export_checkpoint(model, directory)
+        with _quietly(transformers):
+            module = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+                directory, dtype=torch.float32, attn_implementation="eager"
+            ).eval()
+    module.generation_config = transformers.GenerationConfig()  # Marian's and BART's force their last token
+    return FamilyReference(
+        module, dialect, model.config, model.params.get("constants", {}), names_of(dialect, model.config)
+    )
+
+
+@contextlib.contextmanager
+def _quietly(transformers: Any) -> Iterator[None]:
+    """Without progress bars."""
+    transformers.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers.logging.enable_progress_bar()
+
+
+@contextlib.contextmanager
+def wide_norms(model: Any) -> Iterator[None]:
+    """T5's norm computes its variance in float32 whatever it gets; here in float64 for float64. (In float32 and below
+    it is as it was.)"""
+    import torch
+
+    def forward(norm: Any, x: torch.Tensor) -> torch.Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        x = x * torch.rsqrt(x.to(wide).pow(2).mean(-1, keepdim=True) + norm.variance_epsilon)
+        if norm.weight.dtype in (torch.float16, torch.bfloat16):
+            x = x.to(norm.weight.dtype)
+        weighted: torch.Tensor = norm.weight * x
+        return weighted
+
+    kinds: set[Any] = {type(module) for module in model.modules() if hasattr(module, "variance_epsilon")}
+    before = {kind: kind.forward for kind in kinds}
+    for kind in kinds:
+        kind.forward = forward
+    try:
+        yield
+    finally:
+        for kind, method in before.items():
+            kind.forward = method

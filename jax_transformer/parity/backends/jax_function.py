@@ -1,0 +1,98 @@
+"""A JAX function of the user's as a side of a parity run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.parity.backends.jax_model import cast, in_force, in_precision, wide
+from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Gradients, Plan, Training, layer_by_layer
+from jax_transformer.parity.backends.training_setup import SETUP
+from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.problems import Problem
+from jax_transformer.runtime.trees import flatten, map_leaves
+from jax_transformer.storage.model_directory import Model
+from jax_transformer.training.losses import Criterion, cross_entropy
+
+Function = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Any, Mapping[str, Any]]]
+"""(params, {"source_ids", "decoder_input_ids"}) → (logits [B, T, V], activations by our names)."""
+
+
+class FunctionSide:
+    """It is given the model's parameters, a nested dict."""
+
+    def __init__(self, name: str, function: Any, model: Model) -> None:
+        if not callable(function):
+            raise ParityError(
+                f"--candidate {name}: expected a function (params, inputs) → (logits, trace); received "
+                f"{type(function).__name__}"
+            )
+        self.name, self.function, self.params, self.config = name, function, model.params, model.config
+
+    def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
+        return in_force(dtype)
+
+    def get_ready(self, plan: Plan) -> None:
+        """Nothing takes long."""
+
+    def rest(self) -> None:
+        """It holds nothing."""
+
+    def weights(self) -> Arrays:
+        return layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(self.params).items()})
+
+    def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
+        with in_precision(dtype):
+            logits, trace = self._call(map_leaves(jnp.asarray, cast(problem.params, dtype)), problem, dtype)
+            found = {name: wide(jnp.asarray(value)) for name, value in trace.items()} | {
+                "logits": wide(jnp.asarray(logits))
+            }
+        return found
+
+    def _call(self, params: Any, problem: Problem, dtype: Dtype) -> tuple[Any, Mapping[str, Any]]:
+        inputs = {
+            "source_ids": jnp.asarray(problem.source_ids),
+            "decoder_input_ids": jnp.asarray(problem.decoder_input_ids),
+        }
+        try:
+            result = self.function(params, inputs)
+        except Exception as error:  # it is the user's
+            raise ParityError(f"--candidate {self.name}: raised {type(error).__name__}: {error}") from error
+        if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
+            raise ParityError(
+                f"--candidate {self.name}: expected (logits, trace), the trace a mapping; received "
+                f"{type(result).__name__}"
+            )
+        received = jnp.asarray(result[0]).dtype
+        if dtype == "float64" and received != np.float64:
+            raise CannotRun(
+                f"the candidate gives {received} logits for float64 parameters: nothing follows from them in float64"
+            )
+        return result
+
+    def gradients(self, problem: Problem) -> Gradients:
+        """Those of parameters; a function doesn't say how to reach its activations."""
+        criterion = Criterion(self.config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
+
+        def loss(params: Any) -> jax.Array:
+            total, tokens = cross_entropy(
+                self._call(params, problem, "float64")[0], jnp.asarray(problem.labels), criterion
+            )
+            return total / tokens
+
+        with in_precision("float64"):
+            value, gradients = jax.value_and_grad(loss)(map_leaves(jnp.asarray, cast(problem.params, "float64")))
+            parameters = {
+                path: np.asarray(leaf) for path, leaf in flatten(gradients).items() if not path.startswith("constants/")
+            }
+            return Gradients(float(value), layer_by_layer(parameters), {})
+
+    def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
+        raise CannotRun("the candidate is a function, without an optimizer: leave the stage out with --stages")
+
+    def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
+        raise CannotRun("the candidate is a function, which doesn't decode: leave the stage out with --stages")

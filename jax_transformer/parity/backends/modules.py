@@ -1,0 +1,326 @@
+"""Any PyTorch module as a reference: hooks show what it computes, a dialect or a map of names says what that is
+here."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.model import functional
+from jax_transformer.parity.backends.capture import OWN, observe
+from jax_transformer.parity.backends.masks import infer_masks
+from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_layer
+from jax_transformer.parity.backends.torch_module import Pass, to_array, traced
+from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.names.drafts import Names
+from jax_transformer.parity.names.maps import NameMap
+from jax_transformer.parity.problems import own_problem
+from jax_transformer.porting.activations import activation_names
+from jax_transformer.porting.convert import params_from_state_dict, state_dict_from_params
+from jax_transformer.porting.dialects import Dialect
+from jax_transformer.porting.rules import Rule
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.tensor_files import as_arrays
+from jax_transformer.storage.tensors import Tensors
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+LOGITS = "logits"
+
+
+@dataclass(frozen=True)
+class ModuleReference:
+    """A module of the user's, with its weights."""
+
+    module: nn.Module
+    dialect: Dialect
+    """Whose rules say which of its parameters are which of ours."""
+    config: TransformerConfig
+    constants: Mapping[str, np.ndarray]
+    """The model's, by name: those that the dialect's checkpoints don't hold are the module's own business."""
+    names: NameMap
+    renamed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Its tensors' names → the dialect's, where these are others."""
+
+    def __post_init__(self) -> None:
+        training = next(
+            (name or "the module itself" for name, part in self.module.named_modules() if part.training), None
+        )
+        if training is not None:
+            raise ParityError(
+                f"expected a module in evaluation mode; {training} is in training mode: call .eval() first"
+            )
+
+    def own(self) -> Mapping[str, np.ndarray]:
+        return as_arrays(self.module.state_dict())
+
+    def build(self, dtype: torch.dtype) -> nn.Module:
+        return copy.deepcopy(self.module).to(dtype)
+
+    def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
+        theirs = {self.renamed.get(name, name): name for name in names}
+        tensors = state_dict_from_params(self.config, params, self.dialect, theirs)
+        return {theirs.get(name, name): tensor for name, tensor in tensors.items()}
+
+    def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
+        """Raises PortingError where its parameters are others than the model's."""
+        table = self.constants["encoder_positions"] if self.dialect.leaves_out_positions(self.config) else None
+        held = {
+            self.renamed.get(name, name): array for name, array in state_dict.items() if name not in self._own_buffers
+        }
+        return flatten(params_from_state_dict(self.config, held, self.dialect, table))
+
+    @cached_property
+    def _own_buffers(self) -> frozenset[str]:
+        """Those that no rule names, such as a mask kept for later: the module's own business."""
+        names = [
+            re.escape(name).replace(r"\{i\}", "[0-9]+")
+            for rule in self.dialect.rules(self.config)
+            for name in rule.names
+        ]
+        known = re.compile("|".join(names))
+        buffers = [name for name, _ in self.module.named_buffers(remove_duplicate=False)]
+        return frozenset(name for name in buffers if not known.fullmatch(self.renamed.get(name, name)))
+
+    @property
+    def names_its_own(self) -> bool:
+        """Whether its forward fills a trace with our names, as those of torch_reference do."""
+        return "trace" in inspect.signature(self.module.forward).parameters
+
+    def visible(self) -> set[str] | None:
+        """Those of our activations that can be seen in the module, and the masks that can be told from them; None:
+        all."""
+        if self.names_its_own:
+            return None
+        ids = (2, 3)
+        shapes = _shapes(self.config, ids, ids)
+        pairs = self.names.rename({}, shapes).missing
+        promised = set(pairs)
+        masks = {f"mask.{kind}" for kind, logits in MASKED.items() if logits in promised}
+        return {name for name in shapes if name in promised | masks | {LOGITS}}
+
+    def run(
+        self,
+        module: nn.Module,
+        source_ids: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        *,
+        watched: bool,
+        gradients: bool,
+    ) -> Pass:
+        if self.names_its_own:
+            return traced(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients)
+        inputs = inputs_of(module, self.config, source_ids, decoder_input_ids)
+        if not watched:
+            return Pass(_logits(module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)), dict, dict)
+        found = observe(module, inputs, keep_gradients=gradients)
+        shapes = _shapes(self.config, tuple(source_ids.shape), tuple(decoder_input_ids.shape))
+        logits = found.get("output.logits", found.get(f"{OWN}.0", found.get(OWN)))
+        if logits is None:
+            raise ParityError(f"expected a module that returns logits; {type(self.module).__name__} returned no tensor")
+        return Pass(
+            logits, partial(self._named, found, logits, shapes), partial(self._named_gradients, found, logits, shapes)
+        )
+
+    def _named(
+        self, found: Mapping[str, torch.Tensor], logits: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Any]:
+        """Whatever the names leave out, the logits are among them."""
+        import torch
+
+        arrays = {LOGITS: to_array(logits)} | self.names.rename(
+            {name: to_array(tensor) for name, tensor in found.items()}, shapes
+        ).arrays
+        masks = infer_masks(arrays, self.config)
+        ordered = {name: (masks | arrays)[name] for name in shapes if name in masks or name in arrays}
+        return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in ordered.items()}
+
+    def _named_gradients(
+        self, found: Mapping[str, torch.Tensor], logits: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, Any]:
+        import torch
+
+        gradients = {
+            name: tensor.grad
+            for name, tensor in found.items()
+            if tensor.is_floating_point() and tensor.grad is not None
+        }
+        arrays = dict(
+            self.names.rename({name: to_array(gradient) for name, gradient in gradients.items()}, shapes).arrays
+        )
+        if logits.grad is not None:
+            arrays.setdefault(LOGITS, to_array(logits.grad))
+        return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+    def greedy(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
+    ) -> torch.Tensor:
+        """The likeliest token again and again, the whole prefix computed anew each time."""
+        import torch
+
+        prefix = source_ids.new_full((len(source_ids), 1), start_id)
+        finished = torch.zeros(len(source_ids), dtype=torch.bool)
+        for _ in range(most):
+            inputs = inputs_of(module, self.config, source_ids, prefix)
+            logits = _logits(module(**inputs) if isinstance(inputs, Mapping) else module(*inputs))
+            likeliest = logits[:, -1].argmax(dim=-1).masked_fill(finished, self.config.target_pad_id)
+            prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
+            finished |= likeliest == eos_id
+            if finished.all():
+                break
+        return prefix[:, 1:]
+
+    def beams(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
+    ) -> torch.Tensor:
+        raise CannotRun("a module has no beam search of its own")
+
+
+MASKED = {
+    "encoder_self": "encoder.layers.0.self_attention.logits",
+    "decoder_self": "decoder.layers.0.self_attention.logits",
+    "cross": "decoder.layers.0.cross_attention.logits",
+}
+"""Mask → the logits that it is read off."""
+
+
+def inputs_of(
+    module: nn.Module, config: TransformerConfig, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
+) -> Any:
+    """What the module is called with: (source_ids, decoder_input_ids), or, if it takes these names, as transformers'
+    models are."""
+    taken = inspect.signature(module.forward).parameters
+    if {"input_ids", "decoder_input_ids"} <= taken.keys():
+        named = {
+            "input_ids": source_ids,
+            "attention_mask": source_ids != config.source_pad_id,
+            "decoder_input_ids": decoder_input_ids,
+            "use_cache": False,
+        }
+        return {name: value for name, value in named.items() if name in taken}
+    return (source_ids, decoder_input_ids)
+
+
+def _logits(output: Any) -> torch.Tensor:
+    """The module's output, or what of it is called logits, or its first part."""
+    found = getattr(output, "logits", output)
+    tensor: torch.Tensor = found[0] if isinstance(found, (tuple, list)) else found
+    return tensor
+
+
+def _shapes(config: TransformerConfig, source: tuple[int, ...], target: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Of our trace, by name, in execution order."""
+    ids = [jax.ShapeDtypeStruct(shape, np.int32) for shape in (source, target)]
+    _, trace = jax.eval_shape(
+        partial(functional.apply, config, return_trace=True), functional.abstract_params(config), *ids
+    )
+    return {name: value.shape for name, value in trace.items()}
+
+
+# --- what says which parameters and activations are which
+
+
+def names_of(dialect: Dialect, config: TransformerConfig) -> NameMap:
+    """The activations of a known dialect's programs, as far as modules compute them."""
+    return NameMap(activation_names(config, dialect.rules(config)))
+
+
+def names_of_map(names: NameMap, config: TransformerConfig) -> NameMap:
+    """The activations that follow from which parameters a map says a module has, but for layers that it numbers one by
+    one."""
+    layers = {theirs: name for theirs, name in names.parameters.items() if not re.search(r"\[\d+\]$", name.name)}
+    return NameMap(
+        activation_names(
+            config, [Rule(theirs, _NUMBER.sub("", name.name), _axes(name)) for theirs, name in layers.items()]
+        )
+    )
+
+
+def dialect_of_map(names: NameMap, constants: Mapping[str, np.ndarray]) -> Dialect:
+    """A dialect of the user's: the parameters that a map names. Its tensors are called as `renamed` has them."""
+    rules = {(_tensor(name.name), _axes(name)): _NUMBER.sub("", name.name) for name in names.parameters.values()}
+    return Dialect(
+        name="map",
+        title="names given by a map",
+        recognises=lambda names: False,
+        fixed={},
+        read=_tells_nothing,
+        asks={},
+        rules=lambda config: [Rule(tensor, path, axes) for (tensor, axes), path in rules.items()],
+        refuses=lambda config: [],
+        computed=lambda config: {f"constants/{name}": np.asarray(leaf) for name, leaf in constants.items()},
+    )
+
+
+_NUMBER = re.compile(r"\[(?:\{i\}|\d+)\]$")
+
+
+def _tensor(path: str) -> str:
+    """What the tensor of a parameter is called, layers' numbers left open: rules number all layers alike, maps need
+    not."""
+    return _NUMBER.sub(".{i}", path)
+
+
+def renamed(names: NameMap, tensors: Collection[str]) -> dict[str, str]:
+    """Of the tensors that a map names, what `dialect_of_map` calls them."""
+    found = {}
+    for theirs, ours in names.parameters.items():
+        pattern = re.compile(re.escape(theirs).replace(r"\{i\}", "([0-9]+)", 1).replace(r"\{i\}", r"\1"))
+        for match in filter(None, map(pattern.fullmatch, tensors)):
+            given = re.search(r"\[(\d+)\]$", ours.name)
+            number = given[1] if given else match[1] if pattern.groups else ""
+            found[match[0]] = _tensor(ours.name).replace("{i}", number)
+    return found
+
+
+def _tells_nothing(tensors: Tensors) -> dict[str, Any]:
+    return {}
+
+
+def _axes(name: Any) -> str:
+    """As a rule has them."""
+    if name.axes is None:
+        return ""
+    left = " ".join(group[0] if len(group) == 1 else f"({' '.join(group)})" for group in name.axes.torch)
+    return f"{left} -> {' '.join(name.axes.jax)}"
+
+
+def names_for_draft(module: nn.Module, model: Model) -> tuple[Names, Names]:
+    """The shapes of a module's activations and parameters by its names, and those of ours, on one batch.
+
+    Raises:
+      ParityError: the module can't be run on it.
+    """
+    import torch
+
+    problem = own_problem(model.config, model.params)
+    source_ids, decoder_input_ids = (torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids)
+    inputs = inputs_of(module, model.config, source_ids, decoder_input_ids)
+    try:
+        seen = observe(module, inputs)
+    except Exception as error:  # the module is the user's
+        raise ParityError(
+            f"the module can't be run on source_ids {list(source_ids.shape)} and decoder_input_ids "
+            f"{list(decoder_input_ids.shape)}: {type(error).__name__}: {error}"
+        ) from error
+    theirs = Names(
+        {name: tuple(tensor.shape) for name, tensor in seen.items()},
+        {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()},
+    )
+    parameters = layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(model.params).items()})
+    activations = _shapes(model.config, tuple(source_ids.shape), tuple(decoder_input_ids.shape))
+    return theirs, Names(activations, {path: leaf.shape for path, leaf in parameters.items()})

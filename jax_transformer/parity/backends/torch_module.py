@@ -1,0 +1,311 @@
+"""A PyTorch module as a side of a parity run."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from threading import Thread
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from jax_transformer.parity.backends.side import (
+    Arrays,
+    Dtype,
+    Gradients,
+    Plan,
+    Training,
+    layer_by_layer,
+    starts_and_ends,
+)
+from jax_transformer.parity.backends.training_setup import SETUP, learning_rate
+from jax_transformer.parity.problems import Problem
+from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.tensor_files import as_arrays
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+class Pass(NamedTuple):
+    """One forward pass."""
+
+    logits: torch.Tensor
+    """[B, T, V]"""
+    activations: Callable[[], Mapping[str, torch.Tensor]]
+    """By our names, in execution order, masks among them."""
+    gradients: Callable[[], Mapping[str, torch.Tensor]]
+    """Those of the activations, once the loss was propagated back; zeros where nothing was."""
+
+
+class Reference(Protocol):
+    """What a kind of PyTorch models needs to be run as a side."""
+
+    def build(self, dtype: torch.dtype) -> nn.Module:
+        """A module of this dtype, in evaluation mode; its weights don't matter."""
+
+    def own(self) -> Mapping[str, np.ndarray] | None:
+        """What the user's module holds; None of a program that is given the candidate's weights."""
+
+    def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
+        """What `build`'s module holds when it has these parameters."""
+
+    def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
+        """The reverse: stacked leaves by path; of gradients, too."""
+
+    def run(
+        self,
+        module: nn.Module,
+        source_ids: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        *,
+        watched: bool,
+        gradients: bool,
+    ) -> Pass:
+        """A forward pass; of one that isn't watched, only the logits are asked for."""
+
+    def greedy(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
+    ) -> torch.Tensor: ...
+
+    def beams(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
+    ) -> torch.Tensor:
+        """Raises CannotRun where such programs have no beam search."""
+
+
+class TorchSide:
+    """A reference; its module in float64 is kept, and that of the dtype asked for last. They get each problem's
+    parameters."""
+
+    def __init__(self, name: str, model: Model, reference: Reference) -> None:
+        self.name, self.reference = name, reference
+        self.config, self.generation, self.params = model.config, model.generation, model.params
+        self._modules: dict[str, nn.Module] = {}
+        self._loaded: dict[str, Any] = {}
+        self._importing: Thread | None = None
+
+    def in_force(self, dtype: Dtype) -> dict[str, Any]:
+        import torch
+
+        with deterministic():
+            parameter = next(self._module(dtype).parameters())
+            return {
+                "dtype": str(parameter.dtype).removeprefix("torch."),
+                "TF32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
+                "fast path": torch.backends.mha.get_fastpath_enabled(),
+                "device": parameter.device.type,
+            }
+
+    def get_ready(self, plan: Plan) -> None:
+        """Imports what PyTorch's optimizers import when the first is made, which takes a second; no module runs before
+        that is done."""
+        if {"step", "trajectory"} & {*plan.stages}:
+            self._importing = Thread(target=importlib.import_module, args=("torch._dynamo",))
+            self._importing.start()
+
+    def rest(self) -> None:
+        """The modules are built again when they are needed."""
+        self._modules.clear()
+        self._loaded.clear()
+
+    def weights(self) -> Arrays:
+        """Those that it came with; of a program that comes with none, what it holds after it was given the model's."""
+        own = self.reference.own()
+        if own is None:
+            own = as_arrays(self._given(self.params, "float64").state_dict())
+        return layer_by_layer(self.reference.leaves(own))
+
+    def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
+        import torch
+
+        module = self._with(problem, dtype)
+        with torch.no_grad(), deterministic():
+            done = self.reference.run(module, *_tensors(problem), watched=True, gradients=False)
+        return {name: to_array(value) for name, value in done.activations().items()}
+
+    def gradients(self, problem: Problem) -> Gradients:
+        module = self._with(problem, "float64")
+        module.zero_grad(set_to_none=True)
+        with deterministic():
+            done = self.reference.run(module, *_tensors(problem), watched=True, gradients=True)
+            loss = self._loss(done.logits, problem)
+            loss.backward()
+        activations = {name: to_array(value) for name, value in done.gradients().items()}
+        parameters = self._gradients(module)
+        module.zero_grad(set_to_none=True)  # they are as large as the model
+        return Gradients(loss.item(), parameters, activations)
+
+    def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
+        import torch
+
+        module = self._with(problem, "float64")
+        self._loaded.pop("float64")  # it changes
+        optimizer = torch.optim.AdamW(
+            module.parameters(), 1.0, (SETUP.adam_b1, SETUP.adam_b2), SETUP.adam_eps, SETUP.weight_decay
+        )
+        losses, gradients = [], []
+        parameters = [self._parameters(module)] if keep_all else []
+        for number in range(1, steps + 1):
+            optimizer.zero_grad()
+            with deterministic():
+                loss = self._loss(
+                    self.reference.run(module, *_tensors(problem), watched=False, gradients=True).logits, problem
+                )
+                loss.backward()
+            if keep_all:
+                gradients.append(self._gradients(module))
+            torch.nn.utils.clip_grad_norm_(module.parameters(), SETUP.clip_norm)
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(self.config, number)
+            optimizer.step()
+            losses.append(loss.item())
+            if keep_all:
+                parameters.append(self._parameters(module))
+        optimizer.state.clear()
+        module.zero_grad(set_to_none=True)
+        return Training(np.array(losses), tuple(parameters or [self._parameters(module)]), tuple(gradients))
+
+    def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
+        import torch
+
+        start_id, eos_id = starts_and_ends(self.generation)
+        module, (source_ids, _) = self._with(problem, "float64"), _tensors(problem)
+        with torch.no_grad(), deterministic():
+            if beam_size == 1:
+                tokens = self.reference.greedy(module, source_ids, start_id, eos_id, max_new_tokens)
+            else:
+                tokens = self.reference.beams(module, source_ids, start_id, eos_id, max_new_tokens, beam_size)
+        return tokens.numpy()
+
+    def _module(self, dtype: str) -> nn.Module:
+        import torch
+
+        if self._importing is not None:
+            self._importing.join()
+        module = self._modules.get(dtype)
+        if module is None:
+            module = self.reference.build(getattr(torch, dtype)).eval()
+            self._modules = {kept: one for kept, one in self._modules.items() if kept == "float64"} | {dtype: module}
+            self._loaded = {kept: one for kept, one in self._loaded.items() if kept == "float64"}
+        return module
+
+    def _with(self, problem: Problem, dtype: Dtype) -> nn.Module:
+        return self._given(problem.params, dtype)
+
+    def _given(self, params: Mapping[str, Any], dtype: Dtype) -> nn.Module:
+        """The module with these parameters."""
+        import torch
+
+        module = self._module(dtype)
+        if self._loaded.get(dtype) is not params:
+            held = module.state_dict()
+            given = self.reference.state_dict(params, held.keys())
+            with torch.no_grad():
+                for name, array in given.items():
+                    held[name].copy_(torch.from_numpy(np.ascontiguousarray(array)))
+            self._loaded[dtype] = params
+        return module
+
+    def _loss(self, logits: torch.Tensor, problem: Problem) -> torch.Tensor:
+        import torch
+
+        labels = torch.from_numpy(problem.labels.astype(np.int64))
+        return torch.nn.functional.cross_entropy(
+            logits.flatten(0, 1),
+            labels.flatten(),
+            ignore_index=self.config.target_pad_id,
+            label_smoothing=SETUP.label_smoothing,
+        )
+
+    def _gradients(self, module: nn.Module) -> Arrays:
+        import torch
+
+        gradients = {name: p.grad for name, p in module.named_parameters(remove_duplicate=False) if p.grad is not None}
+        found = {
+            name: gradients[name] if name in gradients else torch.zeros_like(tensor)
+            for name, tensor in module.state_dict().items()
+        }
+        return self._trained(as_arrays(found))
+
+    def _parameters(self, module: nn.Module) -> Arrays:
+        return self._trained(as_arrays(module.state_dict()))
+
+    def _trained(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
+        """Its leaves, but for constants, in memory of their own."""
+        leaves = {
+            path: leaf for path, leaf in self.reference.leaves(state_dict).items() if not path.startswith("constants/")
+        }
+        for path, leaf in leaves.items():
+            if any(np.may_share_memory(leaf, array) for array in state_dict.values()):
+                leaves[path] = leaf.copy()
+        return layer_by_layer(leaves)
+
+
+def traced(
+    module: nn.Module,
+    source_ids: torch.Tensor,
+    decoder_input_ids: torch.Tensor,
+    *,
+    watched: bool,
+    gradients: bool,
+    corrupt: Any = None,
+) -> Pass:
+    """A forward pass of a module that fills a trace itself.
+
+    Args:
+      corrupt: (name, the activations before it, its value) → what the module goes on with.
+    """
+    from torch_reference.trace import Trace
+
+    trace = Trace(keep_gradients=gradients) if watched or corrupt is not None else None
+    if trace is not None and corrupt is not None:
+        record_corrupted(trace, corrupt)
+    logits = module(source_ids, decoder_input_ids, trace=trace)
+    return Pass(logits, lambda: trace or {}, lambda: {} if trace is None else trace.gradients())
+
+
+def record_corrupted(trace: Any, corrupt: Any) -> None:
+    """Lets the trace record, and give back, what becomes of an activation."""
+    record = trace.record
+    trace.record = lambda name, value: record(name, corrupt(name, trace, value))
+
+
+def _tensors(problem: Problem) -> Sequence[torch.Tensor]:
+    import torch
+
+    return [torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids]
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """Of its own dtype; of bfloat16, float32."""
+    import torch
+
+    tensor = tensor.detach()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+
+
+@contextlib.contextmanager
+def deterministic() -> Iterator[None]:
+    """TF32 and the fast path of attention layers off, as parity asks for; as they were, afterwards."""
+    import torch
+
+    before = (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.mha.get_fastpath_enabled(),
+    )
+    _set_precision(False, False, False)
+    try:
+        yield
+    finally:
+        _set_precision(*before)
+
+
+def _set_precision(matmul: bool, cudnn: bool, fast_path: bool) -> None:
+    import torch
+
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
+    torch.backends.mha.set_fastpath_enabled(fast_path)

@@ -1,0 +1,212 @@
+"""Why a candidate decodes other tokens, or scores them otherwise: by decoding the same sentences in float64 with every
+known fault."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import NamedTuple
+
+import numpy as np
+
+from jax_transformer.parity.diagnosis.findings import Finding, Match
+from jax_transformer.parity.faults.decoding import DecodingProblem, Outcome
+from jax_transformer.parity.gates import tolerances
+from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.oracle.decoding import Decoded
+
+
+class Forgiven(NamedTuple):
+    """A sentence that was decoded otherwise because rounding may choose otherwise."""
+
+    sentence: int
+    place: int
+    """Its first token that differs."""
+    margin: float
+    """How near the truth's two best were to each other: in that place or, with several beams, at the nearest of the
+    sentence's choices."""
+    allowed: float
+
+
+class Explanation(NamedTuple):
+    """What is to be said of a batch that was decoded."""
+
+    finding: Finding | None
+    """None where every sentence is as it should be, or forgiven."""
+    forgiven: tuple[Forgiven, ...] = ()
+    """Of these nothing more is judged: neither what follows that choice nor the scores."""
+    forgiven_as: tuple[str, ...] = ()
+    """Variants by which the forgiven sentences, too, are exactly as they were received: such as another choice among
+    equals."""
+
+
+def explain_decoding(
+    problem: DecodingProblem, received: np.ndarray, scores: np.ndarray | None = None, *, logit_floor: float
+) -> Explanation:
+    """What the candidate does otherwise, if anything.
+
+    Args:
+      received: [B, T], the candidate's best hypotheses without the start token, with pads after their ends; any T.
+      scores: [B], theirs, if they are known.
+      logit_floor: how far from each other the logits of two correct programs may be, as they were measured.
+
+    Raises:
+      ParityError: arrays of other shapes or dtypes; a floor that is no number.
+    """
+    received, scores = _checked(problem, received, scores, logit_floor)
+    allowed = tolerances.DECODING_MARGIN_FLOORS * logit_floor
+    truth = _judged(problem, problem.truth, received, scores, allowed)
+    if not truth.is_wrong.any():
+        return Explanation(None, truth.forgiven, _forgiven_as(problem, received) if truth.forgiven else ())
+    is_enough = scores is not None or truth.is_wrong.sum() >= tolerances.DECODED_OTHERWISE
+    fitting: list[tuple[Outcome, _Judgement]] = []
+    others: list[tuple[Outcome, _Judgement]] = []
+    for outcome in problem.outcomes:
+        judgement = _judged(problem, outcome.decoded, received, scores, allowed)
+        (fitting if is_enough and _explains(judgement, truth) else others).append((outcome, judgement))
+    finding = Finding(
+        node="decode",
+        kind="decode",
+        local_error=truth.residual,
+        matches=tuple(Match(outcome.variant.name, judgement.residual) for outcome, judgement in fitting),
+        runner_up=_runner_up(others, truth),
+        told_apart_by=_told_apart_by([outcome for outcome, _ in fitting], scores is not None) if is_enough else MORE,
+    )
+    return Explanation(finding, truth.forgiven)
+
+
+MORE = (
+    "the scores of the hypotheses, which were not given, or more sentences that are decoded otherwise: by so few "
+    "nothing is named"
+)
+
+
+class _Judgement(NamedTuple):
+    """What was received, against what some program decodes."""
+
+    is_right: np.ndarray
+    """[B]: the tokens are the same, and the score is within its gate."""
+    is_wrong: np.ndarray
+    """[B]: neither right nor forgiven."""
+    forgiven: tuple[Forgiven, ...]
+    distance: tuple[float, float]
+    """The share of all tokens that stand at or behind the first difference of their sentence; and the largest error of
+    a score."""
+
+    @property
+    def residual(self) -> float:
+        """One number: of the tokens or, where all are the same, of the scores."""
+        return self.distance[0] or self.distance[1]
+
+
+def _judged(
+    problem: DecodingProblem, decoded: Decoded, received: np.ndarray, scores: np.ndarray | None, allowed: float
+) -> _Judgement:
+    expected, received = _aligned(decoded.sequences, received, problem.rule.pad_id)
+    differs = expected != received
+    same = ~differs.any(axis=1)
+    first = (
+        np.where(same, expected.shape[1], differs.argmax(axis=1)) if expected.shape[1] else np.zeros(len(expected), int)
+    )
+    margins = np.where(same, np.inf, _margins(problem, decoded, first))
+    is_near = margins <= allowed
+    errors = (
+        np.zeros(len(received))
+        if scores is None
+        else np.abs(scores - decoded.scores) / np.maximum(1.0, np.abs(decoded.scores))
+    )
+    is_right = same & (errors <= tolerances.HYPOTHESIS_SCORE)
+    forgiven = tuple(
+        Forgiven(int(row), int(first[row]), float(margins[row]), allowed) for row in np.flatnonzero(is_near)
+    )
+    lengths = np.maximum(_lengths(expected, problem.rule.pad_id), _lengths(received, problem.rule.pad_id))
+    share = 1.0 - np.minimum(first, lengths).sum() / max(lengths.sum(), 1)
+    error = float(np.where(np.isnan(errors), np.inf, errors)[same].max(initial=0.0))
+    return _Judgement(is_right, ~is_right & ~is_near, forgiven, (float(share), error))
+
+
+def _margins(problem: DecodingProblem, decoded: Decoded, places: np.ndarray) -> np.ndarray:
+    """Of each sentence, what decided on the token in this place: with several beams, any choice before the end may
+    have."""
+    if problem.rule.beam_size > 1:
+        return decoded.margins.min(axis=1, initial=np.inf)
+    margins = np.concatenate([decoded.margins, np.full((len(places), 1), np.inf)], axis=1)
+    return margins[np.arange(len(places)), np.minimum(places, margins.shape[1] - 1)]
+
+
+def _aligned(expected: np.ndarray, received: np.ndarray, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+    width = max(expected.shape[1], received.shape[1])
+
+    def widened(ids: np.ndarray) -> np.ndarray:
+        return np.pad(ids, ((0, 0), (0, width - ids.shape[1])), constant_values=pad_id)
+
+    return widened(expected), widened(received)
+
+
+def _lengths(ids: np.ndarray, pad_id: int) -> np.ndarray:
+    """[B]: up to the last token that is no pad."""
+    return ((ids != pad_id) * np.arange(1, ids.shape[1] + 1)).max(axis=1, initial=0)
+
+
+def _explains(judgement: _Judgement, truth: _Judgement) -> bool:
+    """Whether a variant gives exactly what the truth doesn't, and elsewhere differs at most as rounding may."""
+    is_forgiven = ~truth.is_right & ~truth.is_wrong
+    return bool(judgement.is_right[truth.is_wrong].all() and not (judgement.is_wrong & ~is_forgiven).any())
+
+
+def _forgiven_as(problem: DecodingProblem, received: np.ndarray) -> tuple[str, ...]:
+    found = []
+    for outcome in problem.outcomes:
+        expected, given = _aligned(outcome.decoded.sequences, received, problem.rule.pad_id)
+        found += [outcome.variant.name] if np.array_equal(expected, given) else []
+    return tuple(found)
+
+
+def _runner_up(others: list[tuple[Outcome, _Judgement]], truth: _Judgement) -> Match | None:
+    """What agrees longest, if longer than the truth: a variant that has no effect agrees as long as that."""
+    nearest = min(others, key=lambda other: other[1].distance, default=None)
+    if nearest is None or nearest[1].distance >= truth.distance:
+        return None
+    return Match(nearest[0].variant.name, nearest[1].residual)
+
+
+def _told_apart_by(fitting: list[Outcome], has_scores: bool) -> str:
+    """The inputs on which several that fit would differ."""
+    if len(fitting) < 2:
+        return ""
+    hints = [] if has_scores or not _scored_apart(fitting) else ["the scores of the hypotheses, which were not given"]
+    places: dict[str, list[str]] = {}
+    for outcome in fitting:
+        places.setdefault(outcome.variant.shows_on, []).append(outcome.variant.name)
+    if len(places) > 1:
+        hints += [f"{shows_on} ({' and '.join(names)})" for shows_on, names in places.items()]
+    return "; ".join(hints) or f"other sentences: {fitting[0].variant.shows_on}"
+
+
+def _scored_apart(fitting: list[Outcome]) -> bool:
+    return any(
+        (np.abs(one.decoded.scores - other.decoded.scores) > tolerances.HYPOTHESIS_SCORE).any()
+        for one, other in combinations(fitting, 2)
+    )
+
+
+def _checked(
+    problem: DecodingProblem, received: np.ndarray, scores: np.ndarray | None, logit_floor: float
+) -> tuple[np.ndarray, np.ndarray | None]:
+    received = np.asarray(received)
+    if received.ndim != 2 or len(received) != problem.count or received.dtype.kind not in "iu":
+        raise ParityError(
+            f"decoded tokens: expected integers of shape [{problem.count}, T], the best hypothesis of each sentence; "
+            "received "
+            f"{received.dtype} of shape {list(received.shape)}"
+        )
+    if scores is not None:
+        scores = np.asarray(scores)
+        if scores.shape != (problem.count,) or scores.dtype.kind != "f":
+            raise ParityError(
+                f"scores of decoded sentences: expected floating-point numbers of shape [{problem.count}]; received "
+                f"{scores.dtype} of "
+                f"shape {list(scores.shape)}"
+            )
+    if not 0.0 <= logit_floor < np.inf:
+        raise ParityError(f"logit_floor: expected a finite number, at least 0; received {logit_floor}")
+    return received.astype(np.int64), scores

@@ -1,0 +1,65 @@
+"""Faults of the attention's logits and weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jax_transformer.parity.faults.precision import LOWEST
+from jax_transformer.parity.faults.replay import Replay, Variant, configured
+from jax_transformer.parity.oracle import formulas
+from jax_transformer.parity.oracle.graph import Kind
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import TransformerConfig
+
+
+FILLS = (0.0, -1e4, -1e9, -1e20, -1e30, *LOWEST.values(), float(np.finfo(np.float64).min), -math.inf)
+
+
+def attention(config: TransformerConfig) -> Iterator[Variant]:
+    logits: tuple[Kind, ...] = ("attention_logits",)
+    yield configured("scale missing", logits, attention_scale=1.0)
+    yield configured("scaled by √d_model", logits, attention_scale=1.0 / math.sqrt(config.d_model))
+    for name, power in (("√head_dim", 0.5), ("head_dim", 1.0)):
+        yield Variant(f"scaled by {name}", logits, partial(_scaled_by_width, power=power))
+    yield Variant("mask not applied", logits, partial(_added, value=0.0))
+    for value in FILLS:
+        if value != formulas.masked_value(config):
+            yield configured(f"masked logits are {value:g}", logits, masked_value=value)
+            if value:
+                yield Variant(f"{value:g} added to masked logits", logits, partial(_added, value=value))
+    yield Variant(
+        "masked value added rather than put in place", logits, partial(_added, value=formulas.masked_value(config))
+    )
+    weights: tuple[Kind, ...] = ("attention_weights",)
+    for axis, name in ((-2, "queries"), (1, "heads"), (0, "batch")):
+        yield Variant(f"softmax over the {name}", weights, partial(_softmax_over, axis=axis))
+    yield Variant("weights zero where all is masked", weights, _zero_rows)
+
+
+def _scaled_by_width(replay: Replay, power: float) -> np.ndarray:
+    width, own = replay.inputs["query"].shape[-1], replay.config.attention_scale
+    if math.isclose(width**-power, 1.0 / math.sqrt(width) if own is None else own):
+        raise LookupError("as it is")
+    return replay.under(attention_scale=width**-power)
+
+
+def _added(replay: Replay, value: float) -> np.ndarray:
+    """The mask as a summand."""
+    inputs = {argument: array for argument, array in replay.inputs.items() if argument != "mask"}
+    return replay.node.compute(replay.config, inputs, {}) + np.where(replay.inputs["mask"], 0.0, value)
+
+
+def _softmax_over(replay: Replay, axis: int) -> np.ndarray:
+    turned = np.moveaxis(replay.inputs["logits"], axis, -1)
+    return np.moveaxis(formulas.attention_weights(replay.config, turned), -1, axis)
+
+
+def _zero_rows(replay: Replay) -> np.ndarray:
+    is_masked = replay.inputs["logits"] <= formulas.masked_value(replay.config)
+    return np.where(is_masked.all(axis=-1, keepdims=True), 0.0, replay.compute())

@@ -1,0 +1,78 @@
+"""Faults of the block: what the residual takes in, where the norms stand, and what each sublayer reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from jax_transformer.parity.faults.replay import Replay, Variant, changed
+from jax_transformer.parity.oracle import formulas
+from jax_transformer.parity.oracle.graph import Kind, place
+
+
+def block() -> Iterator[Variant]:
+    kinds: tuple[Kind, ...] = ("residual", "residual_norm")
+    yield Variant("residual dropped", kinds, lambda replay: replay.compute({"x": 0.0 * replay.inputs["x"]}))
+    yield Variant("residual doubled", kinds, lambda replay: replay.compute({"x": 2.0 * replay.inputs["x"]}))
+    yield Variant("sublayer's output dropped", kinds, lambda replay: replay.compute({"y": 0.0 * replay.inputs["y"]}))
+    yield Variant(
+        "residual taken after the norm",
+        ("residual",),
+        lambda replay: replay.compute({"x": replay.beside(_norm_of(replay))}),
+    )
+    yield Variant("normed after the residual is added", ("residual",), lambda replay: _normed(replay, replay.own))
+    yield Variant("norm missing", ("residual_norm",), lambda replay: replay.inputs["x"] + replay.inputs["y"])
+    yield Variant("norm before the residual is added", ("residual_norm",), _norm_then_add)
+    yield Variant("norm twice", ("same",), lambda replay: _normed(replay, replay.own))
+    yield Variant("a final norm with scale 1 and bias 0", ("same",), _final_norm)
+    readers: tuple[Kind, ...] = ("norm", "feed_forward_hidden")
+    yield Variant("reads what the sublayer before it read", readers, partial(_parallel, back=1))
+    yield Variant("reads what the self-attention read", readers, partial(_parallel, back=2))
+
+
+def _norm_then_add(replay: Replay) -> np.ndarray:
+    return replay.inputs["x"] + formulas.norm(replay.config, replay.inputs["y"], **replay.parameters)
+
+
+def _norm_of(replay: Replay) -> str:
+    """The norm of the sublayer that a residual, or the name after it, belongs to: before a residual, its sublayer read
+    what it gave."""
+    rest = place(replay.node.name).path[0]
+    return "feed_forward_norm" if rest == "output" else rest.replace("_residual", "_norm")
+
+
+def _normed(replay: Replay, x: np.ndarray) -> np.ndarray:
+    """As a norm placed after the sublayer, beside one before it or once more."""
+    roles = ("scale", "bias") if replay.config.norm_bias else ("scale",)
+    return formulas.norm(replay.config, x, **{role: replay.own_parameter(_norm_of(replay), role) for role in roles})
+
+
+def _final_norm(replay: Replay) -> np.ndarray:
+    """As programs have it that always make one, and load none."""
+    if place(replay.node.name).layer is not None:
+        raise LookupError("not the end of a stack")
+    has_none = replay.config.norm_kind == "none"
+    return formulas.norm(
+        changed(replay.config, norm_kind="layer_norm") if has_none else replay.config, replay.inputs["x"]
+    )
+
+
+def _parallel(replay: Replay, back: int) -> np.ndarray:
+    """A sublayer, or the norm before it, that reads the same as the one so many sublayers before it."""
+    stack, layer, path = place(replay.node.name)
+    sublayers = ["self_attention", *(["cross_attention"] if stack == "decoder" else []), "feed_forward"]
+    other = sublayers.index(path[0].removesuffix("_norm")) - back  # ValueError for what belongs to none
+    if other < 0:
+        raise LookupError("no sublayer there")
+    reads_normed = replay.config.norm_placement == "pre" and replay.config.norm_kind != "none"
+    if replay.node.kind != "norm" and reads_normed:
+        name = f"{sublayers[other]}_norm"
+    elif other:
+        name = f"{sublayers[other - 1]}_residual"
+    else:
+        return replay.compute(
+            {"x": replay.captured[f"{stack}.layers.{layer - 1}.output" if layer else f"{stack}.embedding"]}
+        )
+    return replay.compute({"x": replay.beside(name)})

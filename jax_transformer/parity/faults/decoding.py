@@ -1,0 +1,351 @@
+"""The catalogue of faults of decoding: other searches, and other tokens, positions and masks for the model to go by, as
+programs have."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jax_transformer.parity.oracle import formulas
+from jax_transformer.parity.oracle.decoding import Captured, Decoded, DecodeRule, LogitsOf, decode, logits_of_model
+from jax_transformer.parity.oracle.graph import Node, nodes
+from jax_transformer.parity.oracle.replay import parameter
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import TransformerConfig
+
+
+class DecodedModel(NamedTuple):
+    """What is decoded, as of `logits_of_model`."""
+
+    config: TransformerConfig
+    params: Mapping[str, Any]
+    source_ids: np.ndarray
+
+
+@dataclass(frozen=True)
+class DecodingProblem:
+    """Sentences to be decoded, as they should be and with every fault; each of these is computed once."""
+
+    rule: DecodeRule
+    logits_of: LogitsOf
+    count: int
+    """How many sentences."""
+    model: DecodedModel | None = None
+    """None: only the logits are known, and nothing of positions, masks and padding can be tried."""
+
+    @classmethod
+    def of_model(
+        cls, rule: DecodeRule, config: TransformerConfig, params: Mapping[str, Any], source_ids: np.ndarray
+    ) -> DecodingProblem:
+        """Raises ValueError as `logits_of_model` does."""
+        logits_of = remembered(logits_of_model(config, params, source_ids))
+        return cls(rule, logits_of, len(source_ids), DecodedModel(config, params, source_ids))
+
+    @cached_property
+    def truth(self) -> Decoded:
+        return decode(self.rule, self.logits_of, self.count)
+
+    @cached_property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Of each fault that this problem can have."""
+        return tuple(_outcomes(self))
+
+    def ruled(self, **changes: Any) -> Decoded:
+        """Under a rule of which some fields read otherwise."""
+        return decode(dataclasses.replace(self.rule, **changes), self.logits_of, self.count)
+
+    def fed(self, change: Callable[[np.ndarray], np.ndarray]) -> Decoded:
+        """With other prefixes [N, T] for the model to read than were decoded."""
+        return decode(self.rule, lambda prefixes, rows: self.logits_of(change(prefixes), rows), self.count)
+
+    def under(self, **changes: Any) -> Decoded:
+        """With a model of which some fields of the config read otherwise."""
+        config, params, source_ids = self.known_model
+        return decode(
+            self.rule, logits_of_model(dataclasses.replace(config, **changes), params, source_ids), self.count
+        )
+
+    def replacing(self, replace: Mapping[str, Callable[[Captured], np.ndarray]]) -> Decoded:
+        """With other activations or masks. Raises ValueError where the model doesn't have them."""
+        return decode(self.rule, logits_of_model(*self.known_model, replace=replace), self.count)
+
+    @property
+    def known_model(self) -> DecodedModel:
+        """Raises LookupError where nothing is known of the model."""
+        if self.model is None:
+            raise LookupError("no model")
+        return self.model
+
+
+class Variant(NamedTuple):
+    """One fault."""
+
+    name: str
+    """As it is told: what the candidate does."""
+    shows_on: str
+    """Where it changes what is decoded."""
+    decode: Callable[[DecodingProblem], Decoded]
+    """What is decoded with the fault. Raises LookupError, or ValueError, where it makes no sense."""
+
+
+class Outcome(NamedTuple):
+    """What a fault makes of a problem."""
+
+    variant: Variant
+    decoded: Decoded
+
+
+MOST_REMEMBERED = 1 << 24
+"""Logits that are kept: 128 MiB of them."""
+
+
+def remembered(logits_of: LogitsOf) -> LogitsOf:
+    """The same, each prefix computed once: most variants ask for the logits of the same ones."""
+    kept: dict[tuple[int, ...], np.ndarray] = {}
+
+    def answer(prefixes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        if sum(array.size for array in kept.values()) > MOST_REMEMBERED:
+            kept.clear()
+        keys = [(row, *prefix) for row, prefix in zip(rows.tolist(), prefixes.tolist(), strict=True)]
+        if new := [key for key in dict.fromkeys(keys) if key not in kept]:
+            found = logits_of(np.array([key[1:] for key in new]), np.array([key[0] for key in new]))
+            kept.update(zip(new, found, strict=True))
+        return np.stack([kept[key] for key in keys])
+
+    return answer
+
+
+def _outcomes(problem: DecodingProblem) -> Iterator[Outcome]:
+    for variant in catalogue(problem):
+        try:
+            with np.errstate(all="ignore"):
+                yield Outcome(variant, variant.decode(problem))
+        except (ValueError, LookupError):
+            continue
+
+
+def catalogue(problem: DecodingProblem) -> Iterator[Variant]:
+    """Every fault that decoding by this rule can have."""
+    yield from _scores(problem.rule)
+    yield from _searches(problem.rule)
+    yield from _ends(problem.rule)
+    yield from _prefixes(problem.rule)
+    if problem.model is not None:
+        yield from _caches(problem.model.config)
+        yield from _padding(problem.model.config)
+
+
+# --- how hypotheses are compared
+
+LENGTHS = "sentences whose best hypotheses have several lengths, and the scores"
+POWERS = (0.0, 0.5, 0.6, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0)
+PENALTIES = {"huggingface": "n^p (huggingface)", "gnmt": "((5 + n) / 6)^p (gnmt)"}
+
+
+def _ruled(name: str, shows_on: str, **changes: Any) -> Variant:
+    return Variant(name, shows_on, partial(DecodingProblem.ruled, **changes))
+
+
+def _scores(rule: DecodeRule) -> Iterator[Variant]:
+    cut_off = "sentences that are cut off, and the scores"
+    if rule.length_penalty:
+        yield _ruled("end token not counted in the length", LENGTHS, counts_end=False)
+        yield _ruled("start token counted in the length", LENGTHS, counts_start=True)
+        yield _ruled(
+            "start token counted in the length, the end token not", cut_off, counts_start=True, counts_end=False
+        )
+        yield _ruled("length penalty multiplied by", LENGTHS, length_penalty=-rule.length_penalty)
+        (other,) = PENALTIES.keys() - {rule.semantics}
+        yield _ruled(f"length penalty {PENALTIES[other]}", LENGTHS, semantics=other)
+    for power in POWERS:
+        if power != rule.length_penalty:
+            yield _ruled(
+                f"length penalty p = {power:g}" if power else "length penalty not applied",
+                LENGTHS,
+                length_penalty=power,
+            )
+    yield _ruled("scores without log-softmax", "several beams, and the scores", normalizes=False)
+
+
+# --- how they are searched for
+
+STOPS: dict[Any, str] = {
+    True: "stops with as many ended hypotheses as beams",
+    False: "stops when the best under way is no better as it is",
+    "never": "stops when none under way could become better",
+}
+
+
+def _searches(rule: DecodeRule) -> Iterator[Variant]:
+    yield _ruled("of equals takes the last", "logits that are equal", ties="last")
+    if rule.beam_size == 1:
+        return
+    for early_stopping, name in STOPS.items():
+        if early_stopping != rule.early_stopping:
+            yield _ruled(
+                name,
+                "hypotheses that end early, next to others under way that become better",
+                early_stopping=early_stopping,
+            )
+    ends = "hypotheses that end next to more probable ones that go on"
+    yield _ruled("looks at as many ways to go on as beams, not at twice as many", ends, candidates=1)
+    yield _ruled("hypotheses end that are not among the best ways to go on", ends, any_rank_ends=True)
+    yield _ruled(
+        "hypotheses that have ended go on", "hypotheses that end before others that are better", keeps_ended=True
+    )
+    yield _ruled("cache not reordered with the beams", "beams that change places", reorders_cache=False)
+    yield _ruled("sources tiled, not repeated, for the beams", "several sentences", tiles_sources=True)
+
+
+# --- where targets begin and end
+
+
+def _ends(rule: DecodeRule) -> Iterator[Variant]:
+    early = "sentences that end early"
+    yield _ruled("end token ends nothing", "a batch in which every sentence ends early", eos_ends=False)
+    if rule.beam_size == 1:
+        yield Variant("sentences that have ended go on until all have", early, _until_all_have_ended)
+        yield Variant(
+            "sentences that have ended go on until all have, not in the scores",
+            early,
+            _until_all_have_ended_but_for_scores,
+        )
+    yield _ruled("one token more at most", "sentences that are cut off", max_new_tokens=rule.max_new_tokens + 1)
+    yield _ruled("one token fewer at most", "sentences that are cut off", max_new_tokens=rule.max_new_tokens - 1)
+
+
+def _until_all_have_ended(problem: DecodingProblem) -> Decoded:
+    return problem.ruled(eos_ends=False, max_new_tokens=problem.truth.sequences.shape[1])
+
+
+def _until_all_have_ended_but_for_scores(problem: DecodingProblem) -> Decoded:
+    return _until_all_have_ended(problem)._replace(scores=problem.truth.scores)
+
+
+def _prefixes(rule: DecodeRule) -> Iterator[Variant]:
+    starts: dict[int, str] = {rule.pad_id: "padding", rule.eos_id: "the end token"}
+    for index in dict.fromkeys((rule.pad_id, rule.eos_id, 0, 1, 2, 3)):
+        if index != rule.decoder_start_id:
+            yield _ruled(f"starts with {starts.get(index, f'id {index}')}", "any sentences", decoder_start_id=index)
+    longer = "targets of several tokens"
+    seen = f"{longer} after a start token that is not hidden as padding"
+    yield Variant(
+        "start token missing once there are others", seen, partial(DecodingProblem.fed, change=_without_start)
+    )
+    yield Variant("start token fed twice", "any sentences", partial(DecodingProblem.fed, change=_with_start_twice))
+    yield Variant("newest token not fed", longer, partial(DecodingProblem.fed, change=_without_newest))
+
+
+def _without_start(prefixes: np.ndarray) -> np.ndarray:
+    return prefixes[:, 1:] if prefixes.shape[1] > 1 else prefixes
+
+
+def _with_start_twice(prefixes: np.ndarray) -> np.ndarray:
+    return np.concatenate([prefixes[:, :1], prefixes], axis=1)
+
+
+def _without_newest(prefixes: np.ndarray) -> np.ndarray:
+    return prefixes[:, :-1] if prefixes.shape[1] > 1 else prefixes
+
+
+# --- the cache
+
+
+def _caches(config: TransformerConfig) -> Iterator[Variant]:
+    longer = "targets of several tokens"
+    if config.position_kind != "none" and config.position_index != "batch_row":
+        for by, name in ((1, "far"), (-1, "near")):
+            yield Variant(f"cache position one too {name}", longer, partial(_at_other_positions, by=by))
+    for name, sees in SEES.items():
+        yield Variant(name, longer, partial(_seeing, sees=sees))
+
+
+SEES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
+    "newest cache entry not visible": lambda query, key: (key != query) | (query == 0),
+    "oldest cache entry not visible": lambda query, key: (key != 0) | (query == 0),
+    "cache empty at every step": lambda query, key: key == query,
+}
+"""Which keys a query sees, of those that it should; the first token sees itself in any case."""
+
+
+def _seeing(problem: DecodingProblem, sees: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Decoded:
+    config = problem.known_model.config.while_decoding()
+
+    def mask(captured: Captured) -> np.ndarray:
+        ids = captured["decoder_input_ids"]
+        numbers = np.arange(ids.shape[1])
+        return formulas.decoder_self_mask(config, ids) & sees(numbers[:, None], numbers)
+
+    return problem.replacing({"mask.decoder_self": mask})
+
+
+def _at_other_positions(problem: DecodingProblem, by: int) -> Decoded:
+    """The first token where it is and the others one off: an index of the cache that is counted up too early, or too
+    late."""
+    config, params, _ = problem.known_model
+    changes = {
+        node.name: partial(SHIFTED[node.kind], config=config, params=params, node=node, by=by)
+        for node in nodes(config.while_decoding())
+        if node.name.startswith("decoder.") and node.kind in SHIFTED
+    }
+    return problem.replacing(changes)
+
+
+def _shifted_positions(
+    captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int
+) -> np.ndarray:
+    numbers = formulas.position_numbers(config, captured["decoder_input_ids"], "decoder").copy()
+    numbers[:, 1:] += by
+    return formulas.rows(parameter(params, node.parameters["table"]), numbers)
+
+
+def _shifted_bias(
+    captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int
+) -> np.ndarray:
+    """Of queries that are one off, and keys that aren't."""
+    length = captured["decoder_input_ids"].shape[1]
+    bias = node.compute(
+        config, {"ids": np.zeros((1, length + 1), int)}, {"embedding": parameter(params, node.parameters["embedding"])}
+    )
+    queries = np.arange(length)
+    return bias[:, :, np.where(queries > 0, queries + by, 0), :length]
+
+
+SHIFTED: dict[str, Callable[..., np.ndarray]] = {"positions": _shifted_positions, "position_bias": _shifted_bias}
+
+
+# --- padding
+
+
+def _padding(config: TransformerConfig) -> Iterator[Variant]:
+    decoding = config.while_decoding()
+    padded, hidden = "sources with padding", "a start token that is padding, or targets with padding inside"
+    if decoding.cross_padding != "none":
+        yield _masked(
+            "source's padding visible while decoding", padded, cross_padding="none", decoding_cross_padding=None
+        )
+    if decoding.decoder_padding == "none":
+        yield _masked(
+            "target's padding hidden while decoding", hidden, decoder_padding="keys", decoding_decoder_padding=None
+        )
+    else:
+        yield _masked(
+            "target's padding visible while decoding", hidden, decoder_padding="none", decoding_decoder_padding=None
+        )
+    if decoding != config:
+        yield _masked(
+            "masks of training while decoding",
+            f"{padded}; {hidden}",
+            decoding_decoder_padding=None,
+            decoding_cross_padding=None,
+        )
+
+
+def _masked(name: str, shows_on: str, **changes: Any) -> Variant:
+    return Variant(name, shows_on, partial(DecodingProblem.under, **changes))

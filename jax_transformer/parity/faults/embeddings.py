@@ -1,0 +1,97 @@
+"""Faults of the tables of tokens, and of their sum with the positions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jax_transformer.parity.faults.replay import Replay, Variant, configured
+from jax_transformer.parity.oracle.graph import Kind, place
+from jax_transformer.parity.oracle.replay import parameter
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import TransformerConfig
+
+
+NEAR = 1e-9
+"""How near a vector's first value must be to a token's, relative to the largest in the table, for the others to be
+looked at."""
+SHIFTS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
+    "one to the right: the first twice": lambda ids, pad: np.concatenate([ids[:, :1], ids[:, :-1]], axis=1),
+    "one to the right: a pad first": lambda ids, pad: np.concatenate(
+        [np.full_like(ids[:, :1], pad), ids[:, :-1]], axis=1
+    ),
+    "one to the left: the last twice": lambda ids, pad: np.concatenate([ids[:, 1:], ids[:, -1:]], axis=1),
+    "one to the left: a pad last": lambda ids, pad: np.concatenate([ids[:, 1:], np.full_like(ids[:, :1], pad)], axis=1),
+    "one to the left: token 0 last": lambda ids, pad: np.concatenate([ids[:, 1:], np.zeros_like(ids[:, :1])], axis=1),
+}
+"""(ids [B, T], id of pads) → what a decoder reads whose inputs were shifted once too often, or not at all, which leaves
+the start out."""
+
+
+def embeddings(config: TransformerConfig) -> Iterator[Variant]:
+    tokens: tuple[Kind, ...] = ("token_embedding",)
+    yield configured(
+        f"√d_model {'missing' if config.scale_embedding else 'applied'}",
+        tokens,
+        scale_embedding=not config.scale_embedding,
+    )
+    yield Variant("scaled by d_model", tokens, lambda replay: replay.compute() * math.sqrt(config.d_model))
+    yield Variant("pad row zero", tokens, _pads_zeroed)
+    yield Variant("tables of the two sides swapped", tokens, _other_side)
+    for name, shifted in SHIFTS.items():
+        yield Variant(f"decoder's ids {name}", tokens, partial(_of_shifted, shifted=shifted))
+    yield Variant("decoder's ids one to the left: one token at each end", tokens, _without_start)
+    sums: tuple[Kind, ...] = ("embedding",)
+    yield Variant("√d_model applied after positions", sums, lambda replay: replay.compute() * math.sqrt(config.d_model))
+    for times, name in ((0.0, "positions missing"), (2.0, "positions added twice")):
+        yield Variant(name, sums, partial(_times, argument="positions", factor=times))
+
+
+def _times(replay: Replay, argument: str, factor: float) -> np.ndarray:
+    return replay.compute({argument: factor * replay.inputs[argument]})
+
+
+def _pads_zeroed(replay: Replay) -> np.ndarray:
+    pad_id = replay.config.source_pad_id if place(replay.node.name).stack == "encoder" else replay.config.target_pad_id
+    return np.where((replay.inputs["ids"] == pad_id)[..., None], 0.0, replay.compute())
+
+
+def _other_side(replay: Replay) -> np.ndarray:
+    (path,) = replay.node.parameters.values()
+    swapped = {
+        "source_embedding/embedding": "target_embedding/embedding",
+        "target_embedding/embedding": "source_embedding/embedding",
+    }
+    return replay.compute(parameters={"embedding": parameter(replay.params, swapped[path])})
+
+
+def _of_shifted(replay: Replay, shifted: Callable[[np.ndarray, int], np.ndarray]) -> np.ndarray:
+    return replay.compute({"ids": shifted(_decoder_ids(replay), replay.config.target_pad_id)})
+
+
+def _decoder_ids(replay: Replay) -> np.ndarray:
+    if place(replay.node.name).stack != "decoder":
+        raise LookupError("the encoder's ids aren't shifted")
+    return replay.inputs["ids"]
+
+
+def _without_start(replay: Replay) -> np.ndarray:
+    """The labels read as inputs. They end with a token that the inputs don't have: the one whose vector was received
+    there."""
+    ids, pad_id = _decoder_ids(replay), replay.config.target_pad_id
+    columns = np.arange(ids.shape[1])
+    last = np.where(ids != pad_id, columns, 0).max(axis=1, keepdims=True)
+    vectors = replay.compute({"ids": np.arange(len(replay.parameters["embedding"]))[None]})[0]  # [V, D]
+    received = replay.received[0, last[0, 0]]
+    (found,) = np.nonzero(np.abs(vectors[:, 0] - received[0]) <= NEAR * np.abs(vectors[:, 0]).max())
+    if not len(found):
+        raise LookupError("no token's vector")
+    token = found[np.abs(vectors[found] - received).sum(axis=-1).argmin()]
+    if token == pad_id:
+        raise LookupError("one of the shifts")
+    return replay.compute({"ids": np.where(columns == last, token, SHIFTS["one to the left: a pad last"](ids, pad_id))})

@@ -1,0 +1,115 @@
+"""Faults of the masks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jax_transformer.parity.faults.replay import Replay, Variant
+from jax_transformer.parity.oracle import formulas
+from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, place
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import TransformerConfig
+
+
+COVERS = {
+    "keys": "pads masked as keys", "queries": "pads masked as queries", "both": "pads masked as keys and queries",
+    "none": "padding not masked",
+}  # fmt: skip
+FIELDS = {"encoder_self": "encoder_padding", "decoder_self": "decoder_padding", "cross": "cross_padding"}
+
+
+def masks(config: TransformerConfig) -> Iterator[Variant]:
+    kinds: tuple[Kind, ...] = ("mask",)
+    yield Variant("mask inverted", kinds, lambda replay: ~replay.compute())
+    yield Variant("not causal", kinds, _not_causal)
+    yield Variant("causal mask off by one: sees a token too many", kinds, partial(_shifted, by=1))
+    yield Variant("causal mask off by one: doesn't see itself", kinds, partial(_shifted, by=-1))
+    yield Variant("causal where it shouldn't be", kinds, _causal_too)
+    for by, where in ((-1, "left"), (1, "right")):
+        yield Variant(f"padding mask one place to the {where}", kinds, partial(_padding_moved, by=by))
+    for cover, name in COVERS.items():
+        yield Variant(name, kinds, partial(_covering, cover=cover))
+        yield Variant(f"{name}, and not causal", kinds, partial(_not_causal, cover=cover))
+        for pad_id, whose in ((config.target_pad_id, "target's"), (config.source_pad_id, "source's")):
+            yield Variant(f"{name}, by the {whose} pad id", kinds, partial(_of_pad_id, cover=cover, pad_id=pad_id))
+    yield Variant("cross-attention uses the target's padding", kinds, _targets_padding)
+    yield Variant("padding of the other side", kinds, _other_padding)
+
+
+def _covering(replay: Replay, cover: str, **changes: Any) -> np.ndarray:
+    field = FIELDS[place(replay.node.name).path[-1]]
+    if not changes and getattr(replay.config, field) == cover:
+        raise LookupError("as it is")
+    return replay.under(**{field: cover}, **changes)
+
+
+def _of_pad_id(replay: Replay, cover: str, pad_id: int) -> np.ndarray:
+    own = replay.config.target_pad_id if replay.config.decoder_padding_id is None else replay.config.decoder_padding_id
+    if place(replay.node.name).path[-1] != "decoder_self" or pad_id == own:
+        raise LookupError("as it is")
+    return replay.under(decoder_padding=cover, decoder_padding_id=pad_id)
+
+
+def _not_causal(replay: Replay, cover: str | None = None) -> np.ndarray:
+    if not _is_causal(replay):
+        raise LookupError("not causal anyway")
+    return _covering(replay, cover or replay.config.decoder_padding, decoder_causal=False)
+
+
+def _shifted(replay: Replay, by: int) -> np.ndarray:
+    if not _is_causal(replay):
+        raise LookupError("not causal anyway")
+    length = replay.inputs["decoder_input_ids"].shape[1]
+    return replay.under(decoder_causal=False) & (np.arange(length) <= np.arange(length)[:, None] + by)
+
+
+def _is_causal(replay: Replay) -> bool:
+    return place(replay.node.name).path[-1] == "decoder_self" and replay.config.decoder_causal
+
+
+def _targets_padding(replay: Replay) -> np.ndarray:
+    if _reads(replay) != "cross":
+        raise LookupError("no cross-attention")
+    is_real = replay.inputs["decoder_input_ids"] != replay.config.target_pad_id
+    return formulas.padding_mask(replay.config.cross_padding, is_real, is_real)
+
+
+def _causal_too(replay: Replay) -> np.ndarray:
+    """Also in the encoder, or from the target to the source."""
+    if _is_causal(replay):
+        raise LookupError("causal as it is")
+    lengths = {name: ids.shape[1] for name, ids in replay.captured.items() if name in MODEL_INPUTS}
+    keys = lengths["decoder_input_ids" if _reads(replay) == "decoder_self" else "source_ids"]
+    queries = keys if _reads(replay) != "cross" else lengths["decoder_input_ids"]
+    return replay.own & (np.arange(keys) <= np.arange(queries)[:, None])
+
+
+def _padding_moved(replay: Replay, by: int) -> np.ndarray:
+    """As if every token stood one place to the left or right of where it does; the one at the edge is repeated."""
+    return replay.compute({name: _moved(ids, by) for name, ids in replay.inputs.items()})
+
+
+def _moved(ids: np.ndarray, by: int) -> np.ndarray:
+    return np.concatenate([ids[:, :1], ids[:, :-1]] if by > 0 else [ids[:, 1:], ids[:, -1:]], axis=1)
+
+
+def _other_padding(replay: Replay) -> np.ndarray:
+    """In self-attention, the mask of the other stack: where both sides are equally long."""
+    (own,) = replay.inputs  # of cross-attention there are two
+    other = next(name for name in MODEL_INPUTS if name != own)
+    if replay.captured[other].shape != replay.inputs[own].shape:
+        raise LookupError("another length")
+    pad_ids = {"source_ids": replay.config.source_pad_id, "decoder_input_ids": replay.config.target_pad_id}
+    is_real = replay.captured[other] != pad_ids[other]
+    padding = formulas.padding_mask(getattr(replay.config, FIELDS[_reads(replay)]), is_real, is_real)
+    return padding & formulas.causal_mask(replay.config, is_real.shape[1]) if _is_causal(replay) else padding
+
+
+def _reads(replay: Replay) -> str:
+    """Which mask it is: encoder_self, decoder_self or cross."""
+    return place(replay.node.name).path[-1]

@@ -1,0 +1,178 @@
+"""Faults of norms: the formula reads what the config says, so most of them are another config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jax_transformer.parity.faults.precision import is_of
+from jax_transformer.parity.faults.replay import Replay, Variant, configured, exchanged, without
+from jax_transformer.parity.gates import tolerances
+from jax_transformer.parity.oracle import formulas
+from jax_transformer.parity.oracle.graph import Kind, place
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import TransformerConfig
+
+
+NORMS: tuple[Kind, ...] = ("norm", "residual_norm")
+EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12, 0.0)
+
+
+def norms(config: TransformerConfig) -> Iterator[Variant]:
+    has_more = any(stack.embedding_norm != "none" for stack in (config.encoder, config.decoder))
+    kinds: tuple[Kind, ...] = (*NORMS, "embedding") if has_more else NORMS
+    choices: dict[str, dict[str, Any]] = {
+        f"ε {'inside' if config.norm_eps_outside else 'outside'} the root": {
+            "norm_eps_outside": not config.norm_eps_outside
+        },
+        f"variance over D{'' if config.norm_unbiased else ' − 1'}": {"norm_unbiased": not config.norm_unbiased},
+    }
+    choices |= {f"ε = {eps:g}": {"norm_eps": eps} for eps in EPSILONS if eps != config.norm_eps}
+    if config.norm_kind == "layer_norm":
+        choices["RMS without centring"] = {"norm_kind": "rms_norm"}
+    for name, changes in choices.items():
+        yield configured(f"norm: {name}", kinds, **changes)
+    for first, second in combinations(choices, 2):
+        if choices[first].keys().isdisjoint(choices[second]):
+            yield configured(f"norm: {first}, and {second}", kinds, **choices[first], **choices[second])
+    yield Variant("norm: variance as E[x²] − E[x]²", kinds, partial(_fast_variance, dtype="float64"))
+    yield Variant("norm: variance as E[x²] − E[x]² in float32", kinds, partial(_fast_variance, dtype="float32"))
+    yield Variant("norm: variance in float32", kinds, _narrow_variance)
+    yield Variant("norm: scale dropped", kinds, partial(without, role="scale"))
+    yield Variant("norm: bias dropped", kinds, partial(without, role="bias"))
+    yield Variant("norm: scale and bias swapped", kinds, partial(exchanged, roles={"scale": "bias", "bias": "scale"}))
+    yield Variant("norm missing", ("norm",), lambda replay: replay.inputs["x"])
+    yield Variant("norm twice", ("norm",), lambda replay: replay.compute({"x": replay.compute()}))
+
+
+# --- variances that round otherwise: no two programs alike, so they are recognised by the deviations that were received
+
+
+class _Normed(NamedTuple):
+    """What a node norms, and what it makes of it."""
+
+    x: np.ndarray
+    """[..., D], before the norm."""
+    added: np.ndarray | float
+    """After it: the bias, and positions."""
+    received: np.ndarray
+    """Less what was added."""
+    scale: np.ndarray | float
+
+
+def _normed(replay: Replay) -> _Normed:
+    """Raises LookupError for an embedding that isn't normed."""
+    inputs, scale, added = replay.inputs, replay.parameters.get("scale", 1.0), replay.parameters.get("bias", 0.0)
+    if replay.node.kind == "norm":
+        x = inputs["x"]
+    elif replay.node.kind == "residual_norm":
+        x = inputs["x"] + inputs["y"]
+    else:
+        normed = getattr(replay.config, str(place(replay.node.name).stack)).embedding_norm
+        if normed == "none":
+            raise LookupError("no norm")
+        x, positions = inputs["tokens"], inputs.get("positions", np.zeros(()))
+        x, added = (x + positions, added) if normed == "after_positions" else (x, added + positions)
+    return _Normed(x, added, replay.received - added, scale)
+
+
+def _factors(replay: Replay, normed: _Normed) -> tuple[np.ndarray, np.ndarray]:
+    """Of each row: x, centred, and by what it was multiplied to become what was received, as well as one number can say
+    it."""
+    centred = normed.x - normed.x.mean(axis=-1, keepdims=True) if replay.config.norm_kind == "layer_norm" else normed.x
+    scaled = centred * normed.scale
+    return centred, (scaled * normed.received).sum(axis=-1, keepdims=True) / np.square(scaled).sum(
+        axis=-1, keepdims=True
+    )
+
+
+ROUNDINGS = 8.0
+"""How many roundings of E[x²] a variance may be off that is computed from it, and a mean of √E[x²]; and by how many of
+its own a variance must be off, as other ways to compute it have a few."""
+
+
+def _fast_variance(replay: Replay, dtype: str) -> np.ndarray:
+    """The mean of squares less the square of the mean, which cancel where the mean is large."""
+    if replay.config.norm_kind != "layer_norm":
+        raise LookupError("no mean")
+    config, normed = replay.config, _normed(replay)
+    if replay.is_right:
+        return _with_fast_variance(replay, normed, dtype)
+    factors, shifts, value = _line(normed)
+    width, square = normed.x.shape[-1], np.square(normed.x).mean(axis=-1, keepdims=True)
+    exact = normed.x.var(axis=-1, keepdims=True) * (width / (width - 1) if config.norm_unbiased else 1.0)
+    variance = (
+        np.square(1.0 / factors - config.norm_eps)
+        if config.norm_eps_outside
+        else np.square(1.0 / factors) - config.norm_eps
+    )
+    off, rounding = np.abs(variance - exact), ROUNDINGS * np.finfo(dtype).eps
+    is_near = (off <= rounding * square).all() and (np.abs(shifts) <= rounding * np.sqrt(square)).all()
+    is_scattered = (
+        np.ptp(variance - exact) > 0.5 * off.max()
+    )  # ε, or a variance over D − 1, is off in one direction everywhere
+    if is_near and is_scattered and (off > rounding * exact).any():
+        if dtype == "float64":
+            return value
+        allowed = tolerances.COMPUTED_IN["float32"]
+        if is_of(replay.received, dtype) and replay.error(value) <= allowed < replay.error(replay.own):
+            return replay.received
+    return _with_fast_variance(replay, normed, dtype)
+
+
+def _line(normed: _Normed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each row, factor and shift with which (x − mean − shift) · factor · scale is nearest to what was received, and
+    that, with what is added."""
+    centred = normed.x - normed.x.mean(axis=-1, keepdims=True)
+    slope, level = centred * normed.scale, np.broadcast_to(normed.scale, centred.shape)
+
+    def dot(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return (a * b).sum(axis=-1, keepdims=True)
+
+    determinant = dot(slope, slope) * dot(level, level) - np.square(dot(slope, level))
+    factor = (
+        dot(slope, normed.received) * dot(level, level) - dot(level, normed.received) * dot(slope, level)
+    ) / determinant
+    constant = (
+        dot(level, normed.received) * dot(slope, slope) - dot(slope, normed.received) * dot(slope, level)
+    ) / determinant
+    return factor, -constant / factor, slope * factor + level * constant + normed.added
+
+
+def _with_fast_variance(replay: Replay, normed: _Normed, dtype: str) -> np.ndarray:
+    x = normed.x.astype(dtype)
+    mean, width = x.mean(axis=-1, keepdims=True), x.shape[-1]
+    variance = np.maximum(np.square(x).mean(axis=-1, keepdims=True) - np.square(mean), 0.0)
+    variance = variance * (width / (width - 1)) if replay.config.norm_unbiased else variance
+    scale, added = np.asarray(normed.scale, dtype), np.asarray(normed.added, dtype)
+    return ((x - mean) / _deviation(replay, variance) * scale + added).astype(np.float64)
+
+
+def _deviation(replay: Replay, variance: np.ndarray) -> np.ndarray:
+    """In the variance's dtype."""
+    eps = replay.config.norm_eps
+    return np.sqrt(variance) + eps if replay.config.norm_eps_outside else np.sqrt(variance + eps)
+
+
+def _narrow_variance(replay: Replay) -> np.ndarray:
+    """As in T5's programs: x is divided by a float32 deviation, or multiplied by the inverse of one, and stays in
+    float64 itself."""
+    normed = _normed(replay)
+    centred, factors = _factors(replay, normed)
+    own = 1.0 / formulas.deviation(replay.config, centred)
+    for narrow in (_float32(factors), 1.0 / _float32(1.0 / factors)):
+        is_float32 = (np.abs(narrow / factors - 1.0) <= tolerances.FLOAT64_RELATIVE_RMS).all()
+        if is_float32 and (np.abs(narrow / own - 1.0) <= tolerances.COMPUTED_IN["float32"]).all():
+            return centred * narrow * normed.scale + normed.added
+    width = centred.shape[-1] - 1 if replay.config.norm_unbiased else centred.shape[-1]
+    variance = np.square(centred.astype(np.float32)).sum(axis=-1, keepdims=True) / np.float32(width)
+    return centred * (np.float32(1.0) / _deviation(replay, variance)) * normed.scale + normed.added
+
+
+def _float32(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32).astype(np.float64)

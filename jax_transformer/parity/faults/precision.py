@@ -1,0 +1,116 @@
+"""Faults of precision: a node rounded to, or computed in, a narrower dtype than the model's.
+
+Two programs that compute in float32 round differently, so that neither can be replayed to the last bit. Such a node is
+recognised: each of its values is a number of the dtype, the truth's are not, and it is about as near to the truth as
+the dtype allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, get_args
+
+import numpy as np
+
+from jax_transformer.parity.faults.replay import Replay, Variant, changed
+from jax_transformer.parity.gates import tolerances
+from jax_transformer.parity.oracle.graph import Kind
+
+WITHOUT_ARITHMETIC: tuple[Kind, ...] = ("mask", "positions", "position_bias", "merge_heads", "same")
+"""What is looked up or passed on, and positions, which are computed once for a table."""
+ROUNDED_ELSEWHERE: tuple[Kind, ...] = ("mask", "positions")
+"""The first isn't rounded at all."""
+LOWEST = {
+    "float16": float(np.finfo(np.float16).min),
+    "bfloat16": -(2.0 - 2.0**-7) * 2.0**127,
+    "float32": float(np.finfo(np.float32).min),
+}
+
+
+def precision() -> Iterator[Variant]:
+    kinds: tuple[Kind, ...] = get_args(Kind)
+    for dtype in tolerances.COMPUTED_IN:
+        yield Variant(
+            f"rounded to {dtype}",
+            tuple(kind for kind in kinds if kind not in ROUNDED_ELSEWHERE),
+            partial(_rounded, dtype=dtype),
+        )
+        computed = tuple(kind for kind in kinds if kind not in WITHOUT_ARITHMETIC)
+        yield Variant(f"computed in {dtype}", computed, partial(_computed, dtype=dtype))
+
+
+def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+    """To the nearest numbers of a dtype, in float64; integers and booleans as they are. NumPy lacks bfloat16, float32's
+    upper half."""
+    if array.dtype.kind != "f":
+        return array
+    if dtype != "bfloat16":
+        return array.astype(dtype).astype(np.float64)
+    bits = array.astype(np.float32).view(np.uint32)
+    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(array), np.nan, nearest.view(np.float32).astype(np.float64))
+
+
+def is_of(array: np.ndarray, dtype: str) -> bool:
+    """Whether every value is a number of the dtype."""
+    return np.array_equal(array, rounded(array, dtype), equal_nan=True)
+
+
+def _rounded(replay: Replay, dtype: str) -> np.ndarray:
+    exact = _exact(replay, dtype)
+    if is_of(exact, dtype):
+        raise LookupError("nothing to round")
+    return rounded(exact, dtype)
+
+
+def _computed(replay: Replay, dtype: str) -> np.ndarray:
+    """What was received where it is recognised; where the truth was received, one way to compute it.
+
+    Raises:
+      LookupError: neither; or nothing would be but rounded, or so far off as not to be recognised.
+    """
+    exact = _exact(replay, dtype)
+    once = rounded(exact, dtype)
+    if _is_recognised(replay, exact, once, dtype):
+        return replay.received
+    if not replay.error(exact) <= tolerances.FLOAT64_RELATIVE_RMS:
+        raise LookupError("not of this dtype")
+    inputs, parameters = _narrow(replay.inputs, dtype), _narrow(replay.parameters, dtype)
+    value = rounded(replay.node.compute(_config(replay, dtype), inputs, parameters), dtype)
+    if np.array_equal(value, once, equal_nan=True) or not replay.error(value) <= tolerances.COMPUTED_IN[dtype]:
+        raise LookupError("nothing but rounded, or not to be recognised")
+    return value
+
+
+def _exact(replay: Replay, dtype: str) -> np.ndarray:
+    return replay.compute(config=_config(replay, dtype)) if replay.node.kind == "attention_logits" else replay.own
+
+
+def _is_recognised(replay: Replay, exact: np.ndarray, once: np.ndarray, dtype: str) -> bool:
+    received, mask = replay.received, replay.inputs.get("mask")
+    hidden = np.zeros((), bool) if mask is None else ~mask
+    is_narrow = (
+        is_of(received, dtype)
+        and not is_of(exact, dtype)
+        and bool((received == once)[np.broadcast_to(hidden, once.shape)].all())
+    )
+    return is_narrow and not np.array_equal(received, once) and replay.error(exact) <= tolerances.COMPUTED_IN[dtype]
+
+
+def _config(replay: Replay, dtype: str) -> Any:
+    """The replay's, but masked logits are the lowest number of the narrow dtype where they are that of the dtype."""
+    return (
+        replay.config if replay.config.masked_value is not None else changed(replay.config, masked_value=LOWEST[dtype])
+    )
+
+
+def _narrow(arrays: Any, dtype: str) -> dict[str, np.ndarray]:
+    """Rounded to the dtype, to be computed with in float32; logits so low that they have no number there are its
+    lowest."""
+    return {
+        name: rounded(array.clip(LOWEST[dtype], -LOWEST[dtype]), dtype).astype(np.float32)
+        if array.dtype.kind == "f"
+        else array
+        for name, array in arrays.items()
+    }

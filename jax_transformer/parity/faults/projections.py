@@ -1,0 +1,138 @@
+"""Faults of the linear layers: their kernels, what they read, and how heads are split and merged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from jax_transformer.parity.faults.replay import Replay, Variant, without
+from jax_transformer.parity.oracle import formulas
+from jax_transformer.parity.oracle.graph import Kind, place
+from jax_transformer.parity.oracle.replay import parameter
+
+if TYPE_CHECKING:
+    pass
+
+
+def projections() -> Iterator[Variant]:
+    linear: tuple[Kind, ...] = ("projection", "feed_forward_hidden", "logits")
+    yield Variant("bias missing", linear, partial(without, role="bias"))
+    yield Variant("kernel transposed", linear, _transposed)
+    for name in ("query", "key", "value"):
+        yield Variant(f"kernel of the {name}", ("projection",), partial(_of_sibling, name=name))
+    yield Variant("fused kernel of 3 × N × H sliced as N × 3 × H", ("projection",), partial(_sliced, is_by_head=True))
+    yield Variant("fused kernel of N × 3 × H sliced as 3 × N × H", ("projection",), partial(_sliced, is_by_head=False))
+    yield Variant("heads split in the other order", ("projection",), _split_otherwise)
+    yield Variant("heads split without transposing", ("projection",), _split_untransposed)
+    yield Variant(
+        "heads merged without transposing back", ("projection", "merge_heads"), partial(_merged, order=(0, 2, 1, 3))
+    )
+    yield Variant(
+        "heads merged in the other order", ("projection", "merge_heads"), partial(_merged, order=(0, 1, 3, 2))
+    )
+    yield Variant("reads its input normed", ("projection", "feed_forward_hidden"), _read_normed)
+    yield Variant("reads its input before the norm", ("projection", "feed_forward_hidden"), _read_unnormed)
+    yield Variant("keys and values of the decoder", ("projection",), _of_the_decoder)
+    yield Variant("encoder's output before its final norm", ("projection",), _before_final_norm)
+
+
+def _transposed(replay: Replay) -> np.ndarray:
+    kernel = replay.parameters["kernel"]
+    reads_heads = kernel.ndim == 3 and place(replay.node.name).path[-1] == "output"
+    matrix = kernel.reshape(-1, kernel.shape[-1]) if reads_heads else kernel.reshape(len(kernel), -1)
+    return replay.compute(parameters={**replay.parameters, "kernel": matrix.T.reshape(kernel.shape)})
+
+
+def _of_sibling(replay: Replay, name: str) -> np.ndarray:
+    own = place(replay.node.name).path[-1]
+    if own not in ("query", "key", "value") or own == name:
+        raise LookupError(name)
+    paths = {role: path.replace(f"/{own}/", f"/{name}/") for role, path in replay.node.parameters.items()}
+    return replay.compute(parameters={role: parameter(replay.params, path) for role, path in paths.items()})
+
+
+def _sliced(replay: Replay, is_by_head: bool) -> np.ndarray:
+    """One slice of a kernel that holds query, key and value (of cross-attention, key and value), taken along the wrong
+    axis.
+
+    Args:
+      is_by_head: whether the slice is taken as if the parts lay together head by head; they lie one after the other
+        then.
+    """
+    at = place(replay.node.name).path
+    parts = ("key", "value") if at[0] == "cross_attention" else ("query", "key", "value")
+    if at[-1] not in parts:
+        raise LookupError("not fused")
+    sliced = {}
+    for role, path in replay.node.parameters.items():
+        own = np.stack(
+            [parameter(replay.params, path.replace(f"/{at[-1]}/", f"/{part}/")) for part in parts]
+        )  # [3, …, N, H]
+        *rest, heads, width = own.shape[1:]
+        by_part, by_head = np.moveaxis(own, 0, -3), np.moveaxis(own, 0, -2)
+        fused = (by_part if is_by_head else by_head).reshape(*rest, -1)
+        shape, axis = ((heads, len(parts), width), -2) if is_by_head else ((len(parts), heads, width), -3)
+        sliced[role] = fused.reshape(*rest, *shape).take(parts.index(at[-1]), axis=axis)
+    return replay.compute(parameters=sliced)
+
+
+def _split_otherwise(replay: Replay) -> np.ndarray:
+    """[B, T, N, H] read as if the features were [H, N]."""
+    y = replay.compute()
+    batch, length, heads, width = y.shape
+    return y.reshape(batch, length, width, heads).swapaxes(2, 3)
+
+
+def _split_untransposed(replay: Replay) -> np.ndarray:
+    """[B, T, N · H] read as [B, N, T, H], as the memory has it."""
+    y = replay.compute()
+    batch, length, heads, width = y.shape
+    return y.reshape(batch, heads, length, width).swapaxes(1, 2)
+
+
+def _merged(replay: Replay, order: tuple[int, ...]) -> np.ndarray:
+    """The context [B, T, N, H] flattened in another order."""
+    x = replay.inputs["x"]
+    if x.ndim != 4:
+        raise LookupError("heads")
+    return replay.compute({"x": x.transpose(order).reshape(x.shape)})
+
+
+def _read_normed(replay: Replay) -> np.ndarray:
+    """As with the norm placed before, where it is placed after."""
+    at = place(replay.node.name)
+    norm = f"{at.path[0]}_norm"
+    if replay.config.norm_placement == "pre":
+        raise LookupError("normed already")
+    roles = ("scale", "bias") if replay.config.norm_bias else ("scale",)
+    parameters = {role: replay.own_parameter(norm, role) for role in roles}
+    return replay.compute({"x": formulas.norm(replay.config, replay.inputs["x"], **parameters)})
+
+
+def _read_unnormed(replay: Replay) -> np.ndarray:
+    """As with the norm placed after, where it is placed before."""
+    at = place(replay.node.name)
+    if replay.node.inputs["x"] != f"{at.stack}.layers.{at.layer}.{at.path[0]}_norm":
+        raise LookupError("not normed")
+    if at.path[0] == "self_attention":
+        before = f"{at.stack}.layers.{at.layer - 1}.output" if at.layer else f"{at.stack}.embedding"
+    else:
+        attends_to_source = at.stack == "decoder" and at.path[0] == "feed_forward"
+        before = f"{at.stack}.layers.{at.layer}.{'cross' if attends_to_source else 'self'}_attention_residual"
+    return replay.compute({"x": replay.captured[before]})
+
+
+def _of_the_decoder(replay: Replay) -> np.ndarray:
+    at = place(replay.node.name)
+    if at.path[0] != "cross_attention" or at.path[-1] not in ("key", "value"):
+        raise LookupError("no cross-attention")
+    return replay.compute({"x": replay.beside("self_attention_residual")})
+
+
+def _before_final_norm(replay: Replay) -> np.ndarray:
+    if replay.node.inputs["x"] != "encoder.output" or not replay.config.final_norm:
+        raise LookupError("no final norm")
+    return replay.compute({"x": replay.captured[f"encoder.layers.{replay.config.encoder.num_layers - 1}.output"]})

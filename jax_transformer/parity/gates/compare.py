@@ -1,0 +1,178 @@
+"""Comparing arrays: how far apart, where, and whether a gate is passed. NumPy only."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from jax_transformer.parity.gates import tolerances
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a candidate differs from a reference, over the compared positions."""
+
+    relative_rms: float
+    """RMS of the difference / RMS of the reference; nan if either has a value that is not finite."""
+    max_error: float
+    """Largest difference / RMS of the reference."""
+    worst_index: tuple[int, ...]
+    """Where the difference is largest, or the first value that is not finite stands."""
+    exact: bool
+    """Every value equal (+0 and -0 are), all finite or not compared."""
+    non_finite_candidate: int
+    non_finite_reference: int
+    compared: int
+    """Number of values."""
+
+    def within(self, relative_rms: float) -> bool:
+        """Whether the relative RMS is at most this; never where something is not finite."""
+        return self.relative_rms <= relative_rms
+
+
+@dataclass(frozen=True)
+class PrecisionVerdict:
+    """A candidate and a reference in low precision, each against the truth in float64."""
+
+    candidate: Comparison
+    reference: Comparison
+    allowed_rms: float
+    allowed_max: float
+    passed: bool
+
+
+def compare(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | None = None) -> Comparison:
+    """Compares two arrays of equal shape, in float64.
+
+    Args:
+      where: boolean, broadcastable to them; only where it is True are they compared, in errors and in the RMS of the
+        reference.
+
+    Raises:
+      ValueError: the shapes differ, or nothing is left to compare.
+    """
+    candidate, reference = np.asarray(candidate), np.asarray(reference)
+    if candidate.shape != reference.shape:
+        raise ValueError(f"compare: expected equal shapes; received {candidate.shape} and {reference.shape}")
+    if not (reference.size if where is None else np.broadcast_to(where, reference.shape).any()):
+        raise ValueError(f"compare: no position of shape {reference.shape} is left to compare")
+    a, b = candidate.astype(np.float64, copy=False), reference.astype(np.float64, copy=False)
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = np.abs(np.subtract(a, b))
+    largest = difference.max()  # NaN, if there is one; infinite or NaN, if either side isn't finite
+    return _of_all(b, difference) if where is None and np.isfinite(largest) else _of_some(a, b, difference, where)
+
+
+def _of_all(b: np.ndarray, difference: np.ndarray) -> Comparison:
+    """All positions of finite arrays; large ones are many, so that little is made of them on the way."""
+    size, worst = _rms(b), int(difference.argmax())
+    largest = float(difference.flat[worst])
+    return Comparison(
+        _ratio(_rms(difference), size), _ratio(largest, size), _index(worst, b.shape), largest == 0.0, 0, 0, b.size
+    )
+
+
+def _of_some(a: np.ndarray, b: np.ndarray, difference: np.ndarray, where: np.ndarray | None) -> Comparison:
+    """Some positions, or of arrays that aren't finite everywhere."""
+    chosen = np.broadcast_to(True if where is None else where, b.shape)
+    bad_a, bad_b = chosen & ~np.isfinite(a), chosen & ~np.isfinite(b)
+    bad = bad_a | bad_b
+    difference = np.where(chosen, difference, 0.0)
+    worst = int(bad.argmax()) if bad.any() else int(difference.argmax())
+    if bad.any():
+        relative, largest = np.nan, np.nan
+    else:
+        size = _rms(b[chosen])
+        relative, largest = _ratio(_rms(difference[chosen]), size), _ratio(float(difference.max()), size)
+    return Comparison(
+        relative_rms=float(relative),
+        max_error=float(largest),
+        worst_index=_index(worst, b.shape),
+        exact=bool(not bad.any() and not difference.any()),
+        non_finite_candidate=int(bad_a.sum()),
+        non_finite_reference=int(bad_b.sum()),
+        compared=int(chosen.sum()),
+    )
+
+
+def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(number, shape))
+
+
+def relative_rms(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | None = None) -> float:
+    """‖candidate − reference‖ / ‖reference‖; 0 for equal arrays of zeros, infinite for others against zeros, nan for
+    non-finite values."""
+    return compare(candidate, reference, where).relative_rms
+
+
+def max_error(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | None = None) -> float:
+    """max |candidate − reference| / RMS of the reference, with relative_rms's conventions."""
+    return compare(candidate, reference, where).max_error
+
+
+def float32_rule(
+    candidate32: np.ndarray, reference32: np.ndarray, truth64: np.ndarray, where: np.ndarray | None = None
+) -> PrecisionVerdict:
+    """Whether a float32 candidate is as near to the truth as a float32 reference is, within the factors of
+    `tolerances`.
+
+    The truth is the reference run in float64 on the same float32 weights and inputs.
+
+    Raises:
+      ValueError: shapes or dtypes are not these.
+    """
+    return precision_rule(candidate32, reference32, truth64, "float32", where)
+
+
+def precision_rule(
+    candidate: np.ndarray, reference: np.ndarray, truth64: np.ndarray, dtype: str, where: np.ndarray | None = None
+) -> PrecisionVerdict:
+    """float32_rule for any dtype of `tolerances.UNIT_ROUNDOFF`; the truth is run on weights and inputs rounded to that
+    dtype.
+
+    Arrays that were computed in bfloat16 may be kept in float32, which NumPy has.
+    """
+    kept = {"bfloat16": ("bfloat16", "float32")}.get(dtype, (dtype,))
+    for what, array, expected in (
+        ("candidate", candidate, kept),
+        ("reference", reference, kept),
+        ("truth", truth64, ("float64",)),
+    ):
+        if np.asarray(array).dtype.name not in expected:
+            raise ValueError(
+                f"precision_rule: expected a {expected[0]} {what}; received {np.asarray(array).dtype.name}"
+            )
+    of_candidate, of_reference = compare(candidate, truth64, where), compare(reference, truth64, where)
+    floor = tolerances.FLOOR_ROUNDOFFS * tolerances.UNIT_ROUNDOFF[dtype]
+    allowed_rms = tolerances.FACTOR_RMS * max(of_reference.relative_rms, floor)
+    allowed_max = tolerances.FACTOR_MAX * max(of_reference.max_error, floor)
+    is_finite = np.isfinite([allowed_rms, allowed_max]).all()  # of max(nan, x) either may come out
+    return PrecisionVerdict(
+        candidate=of_candidate,
+        reference=of_reference,
+        allowed_rms=allowed_rms,
+        allowed_max=allowed_max,
+        passed=bool(is_finite and of_candidate.relative_rms <= allowed_rms and of_candidate.max_error <= allowed_max),
+    )
+
+
+def _rms(values: np.ndarray) -> float:
+    """Root of the mean square, which may be larger than the root of the largest float64: masked logits are the lowest
+    number there is."""
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore"):
+        squares = float(np.dot(flat, flat))
+    if 1e-200 < squares < np.inf:  # what was too small to be squared is nothing beside it
+        return math.sqrt(squares / flat.size)
+    scale = np.abs(flat).max()
+    return (
+        float(scale * np.sqrt(np.mean(np.square(flat / scale)))) if scale > 0 and np.isfinite(scale) else float(scale)
+    )
+
+
+def _ratio(error: float, size: float) -> float:
+    if size > 0:
+        return error / size
+    return 0.0 if error == 0 else np.inf

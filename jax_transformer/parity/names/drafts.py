@@ -1,0 +1,304 @@
+"""A first draft of a map of names, from shapes, words and order: to be read and corrected by whoever knows the
+model."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
+
+from jax_transformer.parity.names.files import NUMBER, activation_line, parameter_line
+from jax_transformer.parity.names.maps import Shapes, differ_in_grouping
+from jax_transformer.parity.names.words import Concepts, concepts, likeness
+from jax_transformer.porting.rules import Axes
+
+Key = TypeVar("Key")
+
+HEADER = """\
+# A DRAFT, made from shapes and from the words in names. It is a guess and proves nothing: read every line.
+# Lines that are commented out are unsure. Of each, take the name that is right (others that fit stand beside it) and
+# remove the "#". {i} stands for a layer's number. Axes: the reference's -> ours.
+"""
+
+
+class Names(NamedTuple):
+    """One side: the shapes of its activations, in order of execution, and of its parameters."""
+
+    activations: Shapes
+    parameters: Shapes
+
+
+def draft(reference: Names, ours: Names) -> str:
+    """A YAML text for `NameMap.read`.
+
+    Args:
+      reference: activations as `capture` names them; parameters by their names in the state_dict.
+      ours: activations by the names of our trace; parameters by path, those of a layer with its number, as in
+        `encoder/layers/…/kernel[0]`.
+    """
+    activations = _propose(reference.activations, ours.activations, _fit_activation)
+    parameters = _propose(reference.parameters, _in_usual_order(ours.parameters), _fit_parameter)
+    lines = ["activations:", *_lines(activations, lambda key, name, _: activation_line(key, (name,)))]
+    lines += ["parameters:", *_lines(parameters, parameter_line)]
+    return HEADER + "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A name, with {i} for the number of a layer if there are several, and what each of them has."""
+
+    name: str
+    layers: int
+    """0: it is of no layer."""
+    shape: tuple[int, ...]
+
+
+class _Fit(NamedTuple):
+    """That a name of the reference may be one of ours."""
+
+    likeness: int
+    axes: str = ""
+    can_be_sure: bool = True
+    """Whether it counts that there is no other."""
+
+
+@dataclass
+class _Proposal:
+    """What one of ours may be."""
+
+    ours: _Item
+    fits: dict[_Item, _Fit] = field(default_factory=dict)
+    taken: _Item | None = None
+    is_sure: bool = False
+
+    @property
+    def likeness(self) -> float:
+        """Of what fits best."""
+        return max((fit.likeness for fit in self.fits.values()), default=-math.inf)
+
+
+Judge = Callable[[_Item, _Item], _Fit | None]
+"""(theirs, ours) → whether they may be the same."""
+
+
+def _propose(theirs: Shapes, ours: Shapes, judge: Judge) -> tuple[list[_Proposal], list[_Item]]:
+    """A proposal for each of ours, and those of the reference that are in none."""
+    our_items = _items(ours, re.compile(r"(?<=layers\.)\d+(?=\.)|(?<=\[)\d+(?=\]$)"), None)
+    counts = {item.layers for item in our_items}
+    their_items = _items(theirs, re.compile(r"(?<![^.])\d+(?![^.@#])"), counts)
+
+    def proposal(item: _Item) -> _Proposal:
+        fits = {other: found for other in their_items if other.layers == item.layers and (found := judge(other, item))}
+        return _Proposal(item, fits)
+
+    proposals = _with_fused([proposal(item) for item in our_items], proposal)
+    while sure := _surest(proposals):
+        sure[0].taken, sure[0].is_sure = sure[1], True
+    for one in proposals:
+        if one.taken is None:
+            left = _left(one, proposals)
+            one.taken = max(left, key=lambda item: left[item], default=None)
+    taken = {one.taken for one in proposals}
+    return proposals, [item for item in their_items if item not in taken]
+
+
+def _items(shapes: Shapes, number: re.Pattern[str], counts: Iterable[int] | None) -> list[_Item]:
+    """Names that differ in a layer's number alone as one: the first number in them of which there are all, from 0 on,
+    and (where `counts` are given) as many as these."""
+    groups: dict[str, dict[int, str]] = {}
+    templates: dict[str, list[str]] = {}
+    for name in shapes:
+        for match in number.finditer(name):
+            template = name[: match.start()] + NUMBER + name[match.end() :]
+            groups.setdefault(template, {})[int(match[0])] = name
+            templates.setdefault(name, []).append(template)
+
+    def is_whole(template: str) -> bool:
+        group = groups[template]
+        alike = len({tuple(shapes[name]) for name in group.values()}) == 1
+        return (
+            len(group) > 1
+            and set(group) == set(range(len(group)))
+            and alike
+            and (counts is None or len(group) in counts)
+        )
+
+    items: dict[_Item, None] = {}
+    for name, shape in shapes.items():
+        whole = next((template for template in templates.get(name, []) if is_whole(template)), None)
+        items[_Item(whole or name, len(groups[whole]) if whole else 0, tuple(shape))] = None
+    return list(items)
+
+
+def _surest(proposals: list[_Proposal]) -> tuple[_Proposal, _Item] | None:
+    """A pair of which each likes no other as well."""
+    open_ones = [one for one in proposals if one.taken is None]
+    left = {id(one): _left(one, proposals) for one in open_ones}
+    for one in open_ones:
+        best = _best(left[id(one)])
+        if best is None or not one.fits[best].can_be_sure:
+            continue
+        rivals = {id(other): left[id(other)][best] for other in open_ones if best in left[id(other)]}
+        if _best(rivals) == id(one):
+            return one, best
+    return None
+
+
+def _left(one: _Proposal, proposals: list[_Proposal]) -> dict[_Item, int]:
+    """What fits and is in no other proposal → likeness."""
+    taken = {other.taken for other in proposals}
+    return {item: fit.likeness for item, fit in one.fits.items() if item not in taken}
+
+
+def _best(scores: Mapping[Key, int]) -> Key | None:
+    """The one with the highest score; None if there are several, or none."""
+    highest = [item for item, score in scores.items() if score == max(scores.values())]
+    return highest[0] if len(highest) == 1 else None
+
+
+def _with_fused(proposals: list[_Proposal], propose: Callable[[_Item], _Proposal]) -> list[_Proposal]:
+    """Query, key and value as one, where all three together fit something better than one alone does."""
+    result: list[_Proposal] = []
+    dropped: set[str] = set()
+    for one in proposals:
+        name = one.ours.name
+        if "/query/" in name:
+            together = propose(_Item(name.replace("/query/", "/{query,key,value}/"), one.ours.layers, one.ours.shape))
+            if together.likeness > one.likeness:
+                dropped |= {name.replace("/query/", f"/{part}/") for part in ("query", "key", "value")}
+                result.append(together)
+        result.append(one)
+    return [one for one in result if one.ours.name not in dropped]
+
+
+# --- what fits
+
+
+def _fit_parameter(theirs: _Item, ours: _Item) -> _Fit | None:
+    axes = _axes(ours.name, ours.shape, theirs.shape)
+    their_words, our_words = _of_parameter(theirs.name), _of_parameter(ours.name)
+    score = likeness(their_words, our_words)
+    if axes is None or score is None or ("norm" in their_words.get("role", ()) and "role" not in our_words):
+        return None
+    is_unusual = axes == "" and "/kernel" in ours.name  # torch has the kernels of linear maps transposed
+    return _Fit(score - 3 * is_unusual, axes)
+
+
+def _of_parameter(name: str) -> Concepts:
+    return concepts(re.sub(r"\[[^\]]*\]$", "", name), is_parameter=True)
+
+
+def _axes(name: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> str | None:
+    """The equation that makes a leaf of this shape of their tensor, empty if they are the same; None: no usual one
+    does."""
+    *_, module, leaf = ("", *re.sub(r"\[[^\]]*\]$", "", name).split("/"))
+    equations = {
+        ("kernel", 2): "O I -> I O",
+        ("kernel", 3): "D (N H) -> N H D" if module == "output" else "(N H) D -> D N H",
+        ("bias", 2): "(N H) -> N H",
+    }
+    if "," in module:
+        equations = {("kernel", 3): "(3 N H) D -> D N H", ("bias", 2): "(3 N H) -> N H"}
+    equation = equations.get((leaf, len(ours)))
+    if equation and Axes.parse(equation).torch_shape(ours) == theirs:
+        return equation
+    if "," in module or (equation and len(theirs) != len(ours)):
+        return None
+    if theirs == ours:
+        return ""
+    if [size for size in theirs if size != 1] == list(ours):
+        letters = iter("PQRST"[: len(ours)])
+        return (
+            " ".join("1" if size == 1 else next(letters) for size in theirs) + " -> " + " ".join("PQRST"[: len(ours)])
+        )
+    return None
+
+
+def _fit_activation(theirs: _Item, ours: _Item) -> _Fit | None:
+    path, _, what = theirs.name.partition("@")
+    last = ours.name.rpartition(".")[2]
+    is_of_softmax = last in ("logits", "weights") and "." in ours.name
+    reads = {"context": "output", "hidden": "output", "embedding": ""}
+    suits = (
+        what.startswith(last)
+        if is_of_softmax
+        else (what == "" and last != "context") or (what == "input" and last in reads)
+    )
+    if ours.name.startswith("mask.") or not suits or not differ_in_grouping(theirs.shape, ours.shape):
+        return None
+    name = ours.name.removesuffix(last) + reads[last] if what == "input" else ours.name
+    their_words, our_words = _of_activation(path, _place_theirs(path)), _of_activation(name, _place_ours(name))
+    score = likeness(their_words, our_words)
+    say_as_much = all((group in their_words) == (group in our_words) for group in ("role", "part"))
+    may_be_of_another_step = (
+        last in ("token_embedding", "embedding") or ours.name == "logits"
+    )  # before a scale, positions or a bias
+    is_dropout = "drop" in path.lower()  # what it returns was named before, where it was computed
+    return (
+        None if score is None else _Fit(score - 2 * is_dropout, can_be_sure=say_as_much and not may_be_of_another_step)
+    )
+
+
+def _of_activation(name: str, place: str | None) -> Concepts:
+    """With its place as its role, which makes its words of parts say nothing."""
+    found = dict(concepts(name))
+    if place:
+        found.pop("part", None)
+        found["role"] = frozenset({place})
+    return found
+
+
+def _place_ours(name: str) -> str | None:
+    if name == "logits":
+        return "head"
+    if name.endswith("_residual"):
+        return "residual"
+    return {2: "stack", 4: "layer"}.get(name.count(".") + 1) if name.endswith(".output") else None
+
+
+def _place_theirs(path: str) -> str | None:
+    """A stack's module is called nothing but the stack, and a layer's ends in its number."""
+    parts = path.removesuffix(".0").split(".")
+    if parts[-1] == NUMBER:
+        return "layer"
+    return "stack" if parts[-1] in ("encoder", "decoder") and len(parts) <= 2 else None
+
+
+# --- writing
+
+
+def _lines(found: tuple[list[_Proposal], list[_Item]], line: Callable[[str, str, str], str]) -> list[str]:
+    """Sure lines, unsure ones commented out, and what is in none."""
+    proposals, unused = found
+    lines = []
+    for one in proposals:
+        others = ", ".join(item.name for item in one.fits if item != one.taken)
+        if one.taken is not None:
+            text = line(one.taken.name, one.ours.name, one.fits[one.taken].axes)
+            lines.append(text if one.is_sure else f"  # {text.strip()}" + f"  # or {others}" * bool(others))
+        elif not one.ours.name.startswith("mask."):
+            lines.append(
+                f"  # {one.ours.name} {list(one.ours.shape)}: " + (f"perhaps {others}" if others else "nothing fits")
+            )
+    return lines + [
+        f"  # not used: {item.name} {list(item.shape)}" for item in unused if not item.name.endswith("@input")
+    ]
+
+
+_ORDER = (
+    ("source", "target", "shared", "encoder", "decoder", "head", "constants"),
+    ("embedding_norm", "self_attention", "cross_attention", "feed_forward", "final_norm"),
+    ("query", "key", "value", "hidden", "gate", "output"),
+    ("kernel", "scale", "embedding", "bias"),
+)
+
+
+def _in_usual_order(parameters: Shapes) -> Shapes:
+    """As programs define them: by stack, sublayer, part and kind, whatever the order was."""
+
+    def rank(name: str) -> list[int]:
+        return [next((n for n, word in enumerate(words) if word in name), len(words)) for words in _ORDER]
+
+    return {name: parameters[name] for name in sorted(parameters, key=rank)}

@@ -1,0 +1,332 @@
+"""Decoding once more, in NumPy and float64, without a cache: greedily, which is with one beam, or by beam search.
+
+As transformers 5's `generate` does it (`huggingface`), or the same with the penalty of Wu et al. 2016, §7 (`gnmt`). A
+search decides everything from the logits of whole prefixes; what gives those is an argument, so that any model can be
+decoded.
+
+**Ties.** Of candidates with the same score the one of the first beam comes first, and of one beam's the lowest id; of
+hypotheses the one that ended first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from jax_transformer.parity.oracle.graph import downstream, nodes
+from jax_transformer.parity.oracle.replay import recompute
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import TransformerConfig
+
+LogitsOf = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""prefixes [N, T], the start token among them, and rows [N], whose targets they begin → the logits of the tokens after
+them, [N, V]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeRule:
+    """How sentences are decoded. What follows `pad_id` is as it should be unless said otherwise: these are the choices
+    in which programs differ that mean the same."""
+
+    beam_size: int = 1
+    """Hypotheses that are followed side by side; with one, the most probable token comes next, again and again."""
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    """When a sentence is done: true, with beam_size ended hypotheses; false, when what is under way, were it to end
+    now, is no better than all of these; "never", when it could not become better at any length."""
+    semantics: Literal["huggingface", "gnmt"] = "huggingface"
+    max_new_tokens: int
+    """Most tokens of a target, the end token counted and the start token not."""
+    decoder_start_id: int
+    eos_id: int
+    pad_id: int
+    """Follows the end of a sentence."""
+
+    counts_end: bool = True
+    """Whether the end token counts in the length of a hypothesis."""
+    counts_start: bool = False
+    normalizes: bool = True
+    """Whether scores are sums of log-probabilities; else, of logits."""
+    ties: Literal["first", "last"] = "first"
+    eos_ends: bool = True
+    keeps_ended: bool = False
+    """Whether a hypothesis that has ended keeps its place among those under way, too."""
+    candidates: int = 2
+    """How many times beam_size ways to go on are looked at."""
+    any_rank_ends: bool = False
+    """Whether a hypothesis may end that isn't among the beam_size best ways to go on."""
+    reorders_cache: bool = True
+    """Whether what a place among the beams was fed follows the hypothesis; else, it stays in its place."""
+    tiles_sources: bool = False
+    """Whether sources are copied for the beams as a, b, a, b; else, as a, a, b, b."""
+
+    def __post_init__(self) -> None:
+        for name in ("beam_size", "max_new_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; received {getattr(self, name)}")
+
+    def length(self, tokens: Sequence[int]) -> int:
+        """What counts as the length of a hypothesis."""
+        has_end = tokens[-1] == self.eos_id
+        return len(tokens) - (has_end and not self.counts_end) + self.counts_start
+
+    def penalty(self, length: int) -> float:
+        """What the score of a hypothesis of this length is divided by."""
+        base = (5 + length) / 6 if self.semantics == "gnmt" else max(length, 1)
+        return base**self.length_penalty
+
+
+class Decoded(NamedTuple):
+    """The best hypothesis of each of B sentences."""
+
+    sequences: np.ndarray
+    """[B, T] int64: ids without the start token, up to and with the end token, and pads after it."""
+    scores: np.ndarray
+    """[B]: the sum of the tokens' log-probabilities over the penalty of the length."""
+    margins: np.ndarray
+    """[B, steps], infinite where nothing was decided: how near, at each step, two numbers were whose order decided
+    something. Of one beam, the best two logits; of several, sums of log-probabilities, or scores."""
+
+
+class _Beam(NamedTuple):
+    """A hypothesis under way."""
+
+    tokens: tuple[int, ...]
+    total: float
+    fed: tuple[int, ...]
+    """What the model reads to go on: its tokens after the start, if the cache is as it should be."""
+
+
+class _Ended(NamedTuple):
+    tokens: tuple[int, ...]
+    score: float
+
+
+class _Way(NamedTuple):
+    """A way to go on."""
+
+    total: float
+    parent: int
+    token: int
+    ends: bool
+
+
+class _Search(NamedTuple):
+    """Of one sentence."""
+
+    running: tuple[_Beam, ...]
+    """The best first."""
+    ended: tuple[_Ended, ...] = ()
+    """The best first."""
+    is_done: bool = False
+    margins: tuple[float, ...] = ()
+
+
+def decode(rule: DecodeRule, logits_of: LogitsOf, count: int) -> Decoded:
+    """Decodes sentences 0 to count − 1; each by itself, but for the forward passes.
+
+    Raises:
+      ValueError: logits that are NaN.
+    """
+    start = _Beam((), 0.0, (rule.decoder_start_id,))
+    searches = [_Search((start,)) for _ in range(count)]
+    while under_way := [row for row, search in enumerate(searches) if not search.is_done]:
+        places = [(row, slot) for row in under_way for slot in range(len(searches[row].running))]
+        prefixes = np.array([searches[row].running[slot].fed for row, slot in places])
+        logits = logits_of(prefixes, np.array([_source_of(rule, row, slot, count) for row, slot in places]))
+        if np.isnan(logits).any():
+            raise ValueError(f"logits after {prefixes.shape[1]} tokens: expected numbers; received NaN")
+        values = log_softmax(logits) if rule.normalizes else logits
+        rows = np.array([row for row, _ in places])
+        for row in under_way:
+            searches[row] = _advanced(rule, searches[row], values[rows == row])
+    best = [search.ended[0] for search in searches]
+    return Decoded(
+        padded([hypothesis.tokens for hypothesis in best], rule.pad_id).astype(np.int64),
+        np.array([hypothesis.score for hypothesis in best]),
+        padded([search.margins for search in searches], np.inf),
+    )
+
+
+def _source_of(rule: DecodeRule, row: int, slot: int, count: int) -> int:
+    return (row * rule.beam_size + slot) % count if rule.tiles_sources else row
+
+
+def _advanced(rule: DecodeRule, search: _Search, values: np.ndarray) -> _Search:
+    """One more token: values [K, V] of those that may follow each beam.
+
+    Of twice as many ways to go on as beams those that end are hypotheses, if they are among the first half; of the
+    others the best go on.
+    """
+    beams, size = search.running, rule.beam_size
+    length = len(beams[0].tokens) + 1
+    is_last = length >= rule.max_new_tokens
+    ways = _ways(rule, beams, values, is_last)
+    candidates = ways[: rule.candidates * size]
+    going_on = [way for way in candidates if rule.keeps_ended or not way.ends][:size]
+    may_end = candidates if rule.any_rank_ends else candidates[:size]
+    ended = _best_ended(rule, search.ended, [_ended(rule, beams[way.parent], way) for way in may_end if way.ends])
+    could_improve, distance = _could_improve(rule, going_on, ended, length)
+    is_done = is_last or not could_improve or (len(ended) == size and (size == 1 or rule.early_stopping is True))
+    running = [
+        _Beam((*beams[way.parent].tokens, way.token), way.total, _fed(rule, beams, slot, way))
+        for slot, way in enumerate(going_on)
+    ]
+    margin = _margin(rule, ways, ended, is_last, is_done, distance)
+    return _Search(tuple(running), ended, is_done, (*search.margins, margin))
+
+
+def _ways(rule: DecodeRule, beams: Sequence[_Beam], values: np.ndarray, is_last: bool) -> list[_Way]:
+    """The best ways to go on, the best first: the candidates, and one more to see by how much they are better."""
+    size = values.shape[1]
+    totals = (values + np.array([[beam.total] for beam in beams])).ravel()
+    found = best(totals, rule.candidates * rule.beam_size + 1, rule.ties)
+    ends = is_last | ((found % size == rule.eos_id) & rule.eos_ends)
+    return [
+        _Way(*way) for way in zip(totals[found], found // size, (found % size).tolist(), ends.tolist(), strict=True)
+    ]
+
+
+def _fed(rule: DecodeRule, beams: Sequence[_Beam], slot: int, way: _Way) -> tuple[int, ...]:
+    fed_before = beams[
+        way.parent if rule.reorders_cache else min(slot, len(beams) - 1)
+    ].fed  # at first all were fed the same
+    return (*fed_before, way.token)
+
+
+def _ended(rule: DecodeRule, parent: _Beam, way: _Way) -> _Ended:
+    tokens = (*parent.tokens, way.token)
+    return _Ended(tokens, way.total / rule.penalty(rule.length(tokens)))
+
+
+def _best_ended(rule: DecodeRule, before: Sequence[_Ended], now: Sequence[_Ended]) -> tuple[_Ended, ...]:
+    in_order = [*before, *now] if rule.ties == "first" else [*now, *before]
+    return tuple(
+        sorted(in_order, key=lambda hypothesis: hypothesis.score, reverse=True)[: rule.beam_size]
+    )  # of equals, in this order
+
+
+def _could_improve(
+    rule: DecodeRule, going_on: Sequence[_Way], ended: Sequence[_Ended], length: int
+) -> tuple[bool, float]:
+    """Whether a hypothesis under way could still be among the best, and how near that decision was."""
+    if not going_on or len(ended) < rule.beam_size:
+        return bool(going_on), np.inf
+    penalty = rule.penalty(length + rule.counts_start)
+    if rule.early_stopping == "never":
+        penalty = max(penalty, rule.penalty(rule.max_new_tokens + rule.counts_start))
+    reachable, worst = going_on[0].total / penalty, ended[-1].score
+    return reachable > worst, abs(reachable - worst)
+
+
+def _margin(
+    rule: DecodeRule,
+    ways: Sequence[_Way],
+    ended: Sequence[_Ended],
+    is_last: bool,
+    is_done: bool,
+    distance_of_stopping: float,
+) -> float:
+    """By how much the nearest of this step's decisions was taken."""
+    size, totals = rule.beam_size, [way.total for way in ways] + 2 * [-np.inf]
+    if size == 1:
+        return totals[0] - totals[1]
+    gaps = []
+    if not is_last:  # which of those that end are among the first, and whether the search goes on
+        gaps += [way.total - totals[size] for way in ways[:size] if way.ends]
+        gaps += [totals[size - 1] - way.total for way in ways[size:] if way.ends]
+        gaps += [distance_of_stopping] if rule.early_stopping is not True else []
+    if not is_done:  # which go on
+        others = [way.total for way in ways if not way.ends]
+        gaps += [others[size - 1] - others[size]] if len(others) > size else []
+    elif len(ended) > 1:  # which is returned
+        gaps.append(ended[0].score - ended[1].score)
+    return min(gaps, default=np.inf)
+
+
+def best(values: np.ndarray, count: int, ties: Literal["first", "last"] = "first") -> np.ndarray:
+    """The indices of the largest of values [N], in order, `count` or all; of equals the first comes first, or the
+    last."""
+    count = min(count, len(values))
+    least = np.partition(values, -count)[-count]
+    found = np.flatnonzero(values >= least)
+    found = found if ties == "first" else found[::-1]
+    return found[np.argsort(-values[found], kind="stable")][:count]
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Over the last axis."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def padded(rows: Sequence[Sequence[Any]], filler: Any) -> np.ndarray:
+    """Rows of several lengths as one array, filled on the right."""
+    width = max(map(len, rows), default=0)
+    return np.array([[*row, *(width - len(row)) * [filler]] for row in rows]).reshape(len(rows), width)
+
+
+# --- a model's logits
+
+Captured = Mapping[str, np.ndarray]
+
+
+def logits_of_model(
+    config: TransformerConfig,
+    params: Mapping[str, Any],
+    source_ids: np.ndarray,
+    *,
+    replace: Mapping[str, Callable[[Captured], np.ndarray]] | None = None,
+) -> LogitsOf:
+    """A model's logits under the masks of decoding. What doesn't depend on the target is computed once, the encoder
+    above all.
+
+    Args:
+      params, source_ids: as of `forward`. A sentence of pads alone is decoded like others.
+      replace: of some activations or masks of the decoder, what gives other ones in their place, from the ids and what
+        comes before them.
+
+    Raises:
+      ValueError: as `forward`; here, or when logits are asked for.
+    """
+    config, params = config.while_decoding(), _exact(params)
+    graph, replace = nodes(config), replace or {}
+    of_target = set(downstream(graph, "decoder_input_ids"))
+    if unknown := sorted(replace.keys() - of_target):
+        raise ValueError(f"replace: expected names of this model's decoder; received {', '.join(unknown)}")
+    once: dict[str, np.ndarray] = {"source_ids": np.asarray(source_ids)}
+    if (
+        config.position_index == "batch_row"
+    ):  # a prefix is at the position of its sentence, wherever among the prefixes it stands
+        once["decoder_input_ids"] = once["source_ids"][:, :1]
+        of_target -= {"decoder.positions"}
+    for node in graph:
+        if node.name not in of_target:
+            once[node.name] = recompute(node, config, once, params)
+    needed = {name for node in graph if node.name in of_target for name in node.inputs.values()} & once.keys() - {
+        "decoder_input_ids"
+    }
+
+    def logits_of(prefixes: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        arrays = {"decoder_input_ids": prefixes} | {name: once[name][rows] for name in needed}
+        for node in graph:
+            if node.name in of_target:
+                if node.kind == "logits":  # of the last position only: a vocabulary is large
+                    arrays[node.inputs["x"]] = arrays[node.inputs["x"]][:, -1:]
+                compute = replace.get(node.name)
+                arrays[node.name] = recompute(node, config, arrays, params) if compute is None else compute(arrays)
+        return arrays["logits"][:, -1]
+
+    return logits_of
+
+
+def _exact(params: Any) -> Any:
+    """The nested dict with its floating-point leaves in float64, so that they are converted once."""
+    if isinstance(params, Mapping):
+        return {name: _exact(leaf) for name, leaf in params.items()}
+    leaf = np.asarray(params)
+    return leaf if leaf.dtype.kind in "biu" else leaf.astype(np.float64)

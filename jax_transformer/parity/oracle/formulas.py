@@ -1,0 +1,328 @@
+"""What a Transformer computes, once more: each step a plain formula in NumPy, to be checked by eye against the papers.
+
+Every formula takes the config first and reads every choice between formulas from it, so that another config given to
+one step answers a "what if". Which parameters there are isn't the config's to say here: one that isn't given isn't
+applied. Arrays are float64, ids are integers, masks are boolean with True = may attend. What the config says of how
+things are computed (dtypes, attention's path, the loop over layers) and of dropout plays no part.
+
+Axes: B batch, S source, T target (or either), Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V
+  vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import PaddingCover, TransformerConfig
+
+Stack = Literal["encoder", "decoder"]
+
+_einsum = partial(np.einsum, optimize=True)
+
+
+# --- masks (Vaswani et al. 2017, §3.2.3)
+
+
+def encoder_self_mask(config: TransformerConfig, source_ids: np.ndarray) -> np.ndarray:
+    """[B, 1, S, S] or broadcastable to it."""
+    is_real = source_ids != config.source_pad_id
+    return padding_mask(config.encoder_padding, is_real, is_real)
+
+
+def decoder_self_mask(config: TransformerConfig, decoder_input_ids: np.ndarray) -> np.ndarray:
+    """[B, 1, T, T] or broadcastable to it."""
+    pad_id = config.target_pad_id if config.decoder_padding_id is None else config.decoder_padding_id
+    is_real = decoder_input_ids != pad_id
+    return causal_mask(config, decoder_input_ids.shape[1]) & padding_mask(config.decoder_padding, is_real, is_real)
+
+
+def cross_mask(config: TransformerConfig, source_ids: np.ndarray, decoder_input_ids: np.ndarray) -> np.ndarray:
+    """[B, 1, T, S] or broadcastable to it."""
+    return padding_mask(
+        config.cross_padding, decoder_input_ids != config.target_pad_id, source_ids != config.source_pad_id
+    )
+
+
+def padding_mask(cover: PaddingCover, query_is_real: np.ndarray, key_is_real: np.ndarray) -> np.ndarray:
+    """What query_is_real [B, Q] and key_is_real [B, K] leave to attend to."""
+    queries, keys = query_is_real[:, None, :, None], key_is_real[:, None, None, :]
+    return {"queries": queries, "keys": keys, "both": queries & keys, "none": np.ones((1, 1, 1, 1), bool)}[cover]
+
+
+def causal_mask(config: TransformerConfig, length: int) -> np.ndarray:
+    """[1, 1, T, T]: every position attends to itself and to those before it."""
+    query, key = np.arange(length)[:, None], np.arange(length)
+    return (key <= query)[None, None] if config.decoder_causal else np.ones((1, 1, 1, 1), bool)
+
+
+# --- embeddings and positions (§3.4, §3.5)
+
+
+def token_embedding(config: TransformerConfig, ids: np.ndarray, embedding: np.ndarray) -> np.ndarray:
+    """ids [B, T], embedding [V, D] → [B, T, D]."""
+    vectors = rows(embedding, ids)
+    return vectors * math.sqrt(config.d_model) if config.scale_embedding else vectors
+
+
+def positions(config: TransformerConfig, ids: np.ndarray, table: np.ndarray, *, stack: Stack) -> np.ndarray:
+    """ids [B, T], table [rows, D] → [B, T, D], or with 1 for B or T where the others would be the same.
+
+    The table is the one that the parameters hold, rounded as it may be: of another formula's positions, give
+      `sinusoid_table`.
+    """
+    return rows(table, position_numbers(config, ids, stack))
+
+
+def embedding(
+    config: TransformerConfig,
+    tokens: np.ndarray,
+    positions: np.ndarray | None = None,
+    scale: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+    *,
+    stack: Stack,
+) -> np.ndarray:
+    """What the first layer reads: the sum, [B, T, D], normed before or after it is taken, or not at all."""
+    normed = getattr(config, stack).embedding_norm
+    x = norm(config, tokens, scale, bias) if normed == "before_positions" else tokens
+    x = x if positions is None else x + positions
+    return norm(config, x, scale, bias) if normed == "after_positions" else x
+
+
+def rows(table: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    """table [rows, D] at numbers [...] → [..., D].
+
+    Raises:
+      ValueError: a number that is no row's; NumPy would count negative ones from the end.
+    """
+    if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(table):
+        raise ValueError(
+            f"a table of {len(table)} rows: expected numbers from 0 to {len(table) - 1}; received {numbers.min()} to "
+            f"{numbers.max()}"
+        )
+    return table[numbers]
+
+
+def position_numbers(config: TransformerConfig, ids: np.ndarray, stack: Stack) -> np.ndarray:
+    """The row of the position table for every token: [1, T], [B, 1] or [B, T]."""
+    batch, length = ids.shape
+    if config.position_index == "column":
+        numbers = np.arange(length)[None, :]
+    elif config.position_index == "batch_row":
+        numbers = np.arange(batch)[:, None]
+    else:  # real tokens are counted from 1 on, pads are 0 (fairseq)
+        is_real = ids != {"encoder": config.source_pad_id, "decoder": config.target_pad_id}[stack]
+        numbers = np.where(is_real, is_real.cumsum(axis=1), 0)
+    return numbers + config.position_offset
+
+
+def sinusoid_table(config: TransformerConfig, rows: int) -> np.ndarray:
+    """[rows, D]: sin and cos of row / 10000^exponent; the row of pads is zero where real tokens are counted."""
+    width = config.d_model
+    even, odd = np.arange(0, width, 2), np.arange(1, width, 2)
+    sine_exponents, cosine_exponents = {
+        "standard": (even / width, even / width),  # 2i / D in columns 2i and 2i + 1
+        "inclusive": (even / max(width - 2, 1), even / max(width - 2, 1)),  # from 0 to exactly 1
+        "doubled": (2 * even / width, 2 * odd / width),  # twice its own number in every column
+    }[config.position_frequency]
+    row = np.arange(rows)[:, None]
+    table = np.empty((rows, width))
+    sines, cosines = (
+        (slice(0, None, 2), slice(1, None, 2))
+        if config.position_layout == "interleaved"
+        else np.s_[: width // 2, width // 2 :]
+    )
+    table[:, sines] = np.sin(row / 10000.0**sine_exponents)
+    table[:, cosines] = np.cos(row / 10000.0**cosine_exponents)
+    if config.position_index == "non_pad_count":
+        table[config.position_offset] = 0.0
+    return table
+
+
+# --- biases by distance (Raffel et al. 2020, §2.1)
+
+
+def position_bias(config: TransformerConfig, ids: np.ndarray, embedding: np.ndarray, *, stack: Stack) -> np.ndarray:
+    """ids [B, T] of which the length counts, embedding [buckets, N] → [1, N, T, T]."""
+    length = ids.shape[1]
+    buckets = np.array([relative_bucket(config, offset, stack) for offset in range(1 - length, length)])
+    query, key = np.arange(length)[:, None], np.arange(length)
+    return embedding[buckets[key - query + length - 1]].transpose(2, 0, 1)[None]
+
+
+def relative_bucket(config: TransformerConfig, offset: int, stack: Stack) -> int:
+    """The bucket of a key that stands `offset` positions after its query.
+
+    Near distances have a bucket each, farther ones share some that are evenly wide in the logarithm. T5's programs
+    decide in float32 into which of those a distance falls; so must this, though all else is float64.
+    """
+    is_causal = getattr(config, stack).is_causal
+    buckets = config.relative_buckets if is_causal else config.relative_buckets // 2
+    distance = max(-offset, 0) if is_causal else abs(offset)
+    first = buckets if offset > 0 and not is_causal else 0
+    near = buckets // 2
+    if distance < near:
+        return first + distance
+    logarithm = np.float32(math.log(np.float32(distance) / np.float32(near)))
+    share = logarithm / np.float32(math.log(config.relative_max_distance / near))
+    return first + min(near + int(share * np.float32(buckets - near)), buckets - 1)
+
+
+# --- norms and residuals (Ba et al. 2016; Zhang & Sennrich 2019)
+
+
+def norm(
+    config: TransformerConfig, x: np.ndarray, scale: np.ndarray | None = None, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """(x − mean) / deviation · scale + bias over the last axis of x [..., D]; RMSNorm leaves the mean in.
+
+    T5's own norm takes its mean of squares in float32 whatever it is given; this doesn't.
+    """
+    x = x - x.mean(axis=-1, keepdims=True) if config.norm_kind == "layer_norm" else x
+    return affine(x / deviation(config, x), scale, bias)
+
+
+def deviation(config: TransformerConfig, centred: np.ndarray) -> np.ndarray:
+    """√(variance + ε), or √variance + ε: centred [..., D] → [..., 1]."""
+    width = centred.shape[-1]
+    variance = np.square(centred).sum(axis=-1, keepdims=True) / (width - 1 if config.norm_unbiased else width)
+    return np.sqrt(variance) + config.norm_eps if config.norm_eps_outside else np.sqrt(variance + config.norm_eps)
+
+
+def affine(x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None) -> np.ndarray:
+    """x · scale + bias, of those there are."""
+    x = x if scale is None else x * scale
+    return x if bias is None else x + bias
+
+
+def residual(config: TransformerConfig, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The residual stream x with a sublayer's output y taken in."""
+    return x + y
+
+
+def residual_norm(
+    config: TransformerConfig,
+    x: np.ndarray,
+    y: np.ndarray,
+    scale: np.ndarray | None = None,
+    bias: np.ndarray | None = None,
+) -> np.ndarray:
+    """The same with the norm placed after it."""
+    return norm(config, residual(config, x, y), scale, bias)
+
+
+def same(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
+    """Of what has two names."""
+    return x
+
+
+# --- attention (Vaswani et al. 2017, §3.2)
+
+
+def projection(
+    config: TransformerConfig, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None, *, axes: str
+) -> np.ndarray:
+    """x · kernel + bias; `axes` says, as einsum has it, over what is summed."""
+    return affine(_einsum(axes, x, kernel), None, bias)
+
+
+def merge_heads(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
+    """[B, T, N, H] → [B, T, D], where no projection does it."""
+    return x.reshape(*x.shape[:2], -1)
+
+
+def attention_logits(
+    config: TransformerConfig,
+    query: np.ndarray,
+    key: np.ndarray,
+    position_bias: np.ndarray | None = None,
+    mask: np.ndarray | None = None,
+) -> np.ndarray:
+    """query [B, Q, N, H], key [B, K, N, H] → [B, N, Q, K]: scaled, then biased, then masked."""
+    logits = scaled_products(config, query, key)
+    logits = logits if position_bias is None else logits + position_bias
+    return logits if mask is None else np.where(mask, logits, masked_value(config))
+
+
+def scaled_products(config: TransformerConfig, query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    scale = 1.0 / math.sqrt(query.shape[-1]) if config.attention_scale is None else config.attention_scale
+    return np.matmul(query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1)) * scale
+
+
+def masked_value(config: TransformerConfig) -> float:
+    """What stands in the place of logits that may not be attended to. It is finite: where nothing may be, all weights
+    are the same."""
+    return float(np.finfo(np.float64).min) if config.masked_value is None else config.masked_value
+
+
+def attention_weights(config: TransformerConfig, logits: np.ndarray) -> np.ndarray:
+    """Softmax over the keys, [B, N, Q, K]."""
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
+def context(config: TransformerConfig, weights: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """weights [B, N, Q, K], value [B, K, N, H] → [B, Q, N, H]."""
+    return np.matmul(weights, value.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+
+
+# --- feed-forward (§3.3; gated: Shazeer 2020)
+
+
+def feed_forward_hidden(
+    config: TransformerConfig,
+    x: np.ndarray,
+    kernel: np.ndarray,
+    bias: np.ndarray | None = None,
+    gate_kernel: np.ndarray | None = None,
+    gate_bias: np.ndarray | None = None,
+) -> np.ndarray:
+    """x [B, T, D] → [B, T, F]: the activation of the hidden units, or that of the gate times these."""
+    hidden = affine(_einsum("BTD,DF->BTF", x, kernel), None, bias)
+    if gate_kernel is None:
+        return activation(config, hidden)
+    return activation(config, affine(_einsum("BTD,DF->BTF", x, gate_kernel), None, gate_bias)) * hidden
+
+
+def activation(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
+    return {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu, "none": lambda x: x}[config.activation](x)
+
+
+def relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0.0)
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """x Φ(x) (Hendrycks & Gimpel 2016). Φ is erfc(−x/√2) / 2: in (1 + erf(x/√2)) / 2, negative x would cancel."""
+    arguments = (x.ravel() / -math.sqrt(2.0)).tolist()
+    return 0.5 * x * np.fromiter(map(math.erfc, arguments), np.float64, x.size).reshape(x.shape)
+
+
+def gelu_tanh(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    """x / (1 + exp(−x)), of which exp(−x) may overflow."""
+    return x * np.exp(-np.logaddexp(0.0, -x))
+
+
+# --- the head (§3.4)
+
+
+def logits(config: TransformerConfig, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
+    """x [B, T, D], kernel [D, V] → [B, T, V]."""
+    x = x / math.sqrt(config.d_model) if config.scale_head else x
+    return affine(_einsum("BTD,DV->BTV", x, kernel), None, bias)
+
+
+def tied_logits(
+    config: TransformerConfig, x: np.ndarray, embedding: np.ndarray, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """The same with the target embedding [V, D] for a kernel."""
+    return logits(config, x, embedding.T, bias)

@@ -1,0 +1,286 @@
+"""What both sides are given: weights and inputs on which mistakes show.
+
+No two sizes are equal, of the batch, the lengths and the model. Padding stands right, left and inside; there are a
+sentence of one token and one of nothing but padding; another has a sentence as long as the position tables allow. A
+checkpoint's own weights hide mistakes where its biases are zero or its norms' inputs tame, so there are problems with
+other weights as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.parity.gates.rounding import nudged
+from jax_transformer.parity.oracle.formulas import Stack, position_numbers, rows
+from jax_transformer.runtime.trees import flatten, unflatten
+
+ROWS = 7
+"""Of a batch: so many kinds of padding there are."""
+SOURCE_LENGTH, TARGET_LENGTH = 11, 9
+LONGEST = 523
+"""Tokens of a long sentence: more than the usual tables of 512 rows have, and no more than fit in memory with all
+attention weights."""
+MEAN = 250.0
+"""Of a norm's inputs where it is large, hundreds of times their deviation: a variance taken as E[x²] − E[x]² is then
+off by 1e-11 or so in float64, and a right one by less than 1e-13."""
+SMALL = 1e-4
+"""The deviation of a norm's inputs where it is small."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Parameters and a batch; equal to nothing but itself."""
+
+    name: str
+    params: Mapping[str, Any]
+    """A nested dict of arrays; floating-point ones are float32 numbers, whatever their dtype, unless they are
+    `nudged`."""
+    source_ids: np.ndarray
+    """[B, S]"""
+    decoder_input_ids: np.ndarray
+    """[B, T]"""
+    labels: np.ndarray
+    """[B, T]"""
+
+    @property
+    def ids(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.source_ids, self.decoder_input_ids
+
+
+def own_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem:
+    """The model's own weights, and every kind of padding."""
+    return _problem("own weights", config, params, seed)
+
+
+def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem | None:
+    """The model's own weights, and a sentence as long as the position tables allow; None where the other problems' are.
+    A second one would double the gigabytes that attention's weights need."""
+    source, target = (min(most, LONGEST) for most in _most_tokens(config))
+    lengths = _lengths(config)
+    if (source, target - 1) == lengths or source <= lengths[0] or target <= lengths[1]:
+        return None
+    rng = np.random.default_rng([seed, 1])
+    source_ids = _tokens(rng, (1, source), config.source_vocab_size, config.source_pad_id)
+    decoder_input_ids = _tokens(rng, (1, target), config.target_vocab_size, config.target_pad_id)
+    if config.position_index != "non_pad_count":  # else, pads would leave the table's end out
+        source_ids[:, source // 4 : source // 2] = config.source_pad_id
+        decoder_input_ids[:, target // 4 : target // 2] = config.target_pad_id
+    return Problem(
+        "own weights, long sentences",
+        params,
+        source_ids,
+        decoder_input_ids,
+        _labels(rng, config, decoder_input_ids, source_ids),
+    )
+
+
+def nudged_problem(problem: Problem) -> Problem:
+    """The problem with weights moved in float64's last bit, which changes how everything is rounded; constants as they
+    are."""
+    leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}
+    moved = nudged({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
+    return replace(problem, params=unflatten(leaves | moved))
+
+
+def other_weights(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Iterator[Problem]:
+    """The same batch with random weights; such that norms get inputs that hardly vary; such that these have a large
+    mean."""
+    own = own_problem(config, params, seed)
+    for name, change in (
+        ("random weights", _as_drawn),
+        ("small variances", _with_small_variances),
+        ("large means", _with_large_means),
+    ):
+        leaves = change(config, randomised(params, np.random.default_rng([seed, 2])), own)
+        rounded = {
+            path: _rounded(path, leaves.pop(path)) for path in list(leaves)
+        }  # so that no two of a large model's copies stay
+        yield Problem(name, unflatten(rounded), *own.ids, own.labels)
+        del rounded
+
+
+def randomised(params: Mapping[str, Any], rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """By path, every parameter drawn anew, the scales of norms around 1; constants as they are."""
+    leaves = {}
+    for path, leaf in flatten(params).items():
+        shape = np.shape(leaf)
+        if path.startswith("constants/"):
+            leaves[path] = np.asarray(leaf, np.float64)
+        elif path.endswith("/kernel"):
+            leaves[path] = rng.standard_normal(shape) * (1.3 / np.sqrt(_fan_in(path, shape)))
+        elif path.endswith("/embedding"):
+            leaves[path] = rng.standard_normal(shape) * (0.5 if "relative_bias" in path else 1.3 / np.sqrt(shape[-1]))
+        else:
+            leaves[path] = 0.4 * rng.standard_normal(shape) + path.endswith("/scale")
+    return leaves
+
+
+def _fan_in(path: str, shape: tuple[int, ...]) -> int:
+    """Features that one output is summed over."""
+    inner = shape[1:] if "/layers/" in path else shape
+    return int(np.prod(inner[:-1] if path.endswith("attention/output/kernel") else inner[:1]))
+
+
+# --- weights that make norms' inputs extreme
+
+
+Leaves = dict[str, np.ndarray]
+
+
+def _as_drawn(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
+    return leaves
+
+
+def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
+    """The residual stream is shifted as a whole, and varies little beside that. The columns of kernels that read it sum
+    to zero, so that the shift is lost on them."""
+    is_post = config.norm_placement == "post"
+    readers = ("query/kernel", "key/kernel", "value/kernel", "hidden/kernel", "gate/kernel", "head/kernel")
+    changed = dict(leaves)
+    for path, leaf in leaves.items():
+        if path.endswith(("output/kernel", "output/bias")):
+            changed[path] = 0.1 * leaf
+        elif path.endswith("_embedding/embedding"):
+            changed[path] = 0.1 * leaf + MEAN / (np.sqrt(config.d_model) if config.scale_embedding else 1.0)
+        elif (is_post and path.endswith("norm/bias")) or (config.tie_head and path == "decoder/final_norm/bias"):
+            changed[path] = leaf + MEAN  # what a tied head reads, too, or its own shift would all but cancel
+        elif path.endswith(readers):
+            changed[path] = leaf - leaf.mean(axis=1 if "/layers/" in path else 0, keepdims=True)
+    return changed
+
+
+def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
+    """What flows through the residual stream is small, but for its mean; the first tokens of the last row cancel their
+    positions."""
+    changed = dict(leaves)
+    for path, leaf in leaves.items():
+        if path.endswith(("output/kernel", "norm/scale", "_embedding/embedding", "positions/embedding")):
+            changed[path] = leaf * SMALL
+        elif path.endswith(("output/bias", "norm/bias")):
+            changed[path] = np.full_like(leaf, 0.3)
+    _cancel_positions(config, changed, problem)
+    return changed
+
+
+def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Problem) -> None:
+    """Makes the embeddings of two tokens what their places in the last row, which has no padding, add to them, but for
+    a small rest."""
+    if config.position_kind != "sinusoidal":
+        return
+    stacks: tuple[tuple[Stack, np.ndarray], ...] = (
+        ("encoder", problem.source_ids),
+        ("decoder", problem.decoder_input_ids),
+    )
+    done: dict[str, set[int]] = {}
+    for stack, ids in stacks:
+        table = (
+            "shared_embedding"
+            if config.share_embeddings
+            else "source_embedding"
+            if stack == "encoder"
+            else "target_embedding"
+        )
+        columns = [column for column in range(2) if ids[-1, column] not in done.get(table, ())]
+        numbers = np.broadcast_to(position_numbers(config, ids, stack), ids.shape)[-1, columns]
+        at_columns = rows(leaves[f"constants/{stack}_positions"], numbers)
+        leaves[f"{table}/embedding"][ids[-1, columns]] -= at_columns / (
+            np.sqrt(config.d_model) if config.scale_embedding else 1.0
+        )
+        done[table] = {int(token) for token in ids[-1, :2]}
+
+
+def _rounded(path: str, leaf: np.ndarray) -> np.ndarray:
+    """To float32, which both sides then hold exactly; constants are theirs already."""
+    return leaf if path.startswith("constants/") else leaf.astype(np.float32)
+
+
+# --- batches
+
+
+def _problem(name: str, config: TransformerConfig, params: Mapping[str, Any], seed: int) -> Problem:
+    rng, (source, target), rows = np.random.default_rng(seed), _lengths(config), _rows(config)
+    source_ids = _tokens(rng, (rows, source), config.source_vocab_size, config.source_pad_id)
+    decoder_input_ids = _tokens(rng, (rows, target), config.target_vocab_size, config.target_pad_id)
+    _pad_sources(source_ids, config.source_pad_id)
+    _pad_targets(decoder_input_ids, config)
+    return Problem(name, params, source_ids, decoder_input_ids, _labels(rng, config, decoder_input_ids, source_ids))
+
+
+def _lengths(config: TransformerConfig) -> tuple[int, int]:
+    """Of source and target: other numbers than the model's sizes where its tables allow it."""
+    taken, most = _sizes(config) | {_rows(config)}, _most_tokens(config)
+    source = _free(SOURCE_LENGTH, most[0], taken)
+    return source, _free(TARGET_LENGTH, most[1], taken | {source})
+
+
+def _rows(config: TransformerConfig) -> int:
+    """Of a batch: ROWS or a few more, another number than the model's sizes; ROWS where position tables have a row for
+    each of them."""
+    return (
+        ROWS
+        if config.position_index == "batch_row"
+        else next(number for number in count(ROWS) if number not in _sizes(config))
+    )
+
+
+def _sizes(config: TransformerConfig) -> set[int]:
+    of_stacks = (
+        getattr(stack, name) for stack in (config.encoder, config.decoder) for name in ("num_heads", "head_dim", "d_ff")
+    )
+    return {config.d_model, config.source_vocab_size, config.target_vocab_size, *of_stacks}
+
+
+def _free(wanted: int, most: int, taken: set[int]) -> int:
+    """The wanted number, if it is none of those that are taken and not too many; else one near it."""
+    near = sorted(range(2, min(most, 2 * wanted) + 1), key=lambda number: abs(number - wanted))
+    return next((number for number in near if number not in taken), min(wanted, most))
+
+
+def _most_tokens(config: TransformerConfig) -> tuple[int, int]:
+    """What the position tables allow."""
+    if config.position_kind not in ("sinusoidal", "learned"):
+        return LONGEST, LONGEST
+    return config.encoder.max_length, config.decoder.max_length
+
+
+def _tokens(rng: np.random.Generator, shape: tuple[int, int], vocab_size: int, pad_id: int) -> np.ndarray:
+    real = np.setdiff1d(np.arange(vocab_size), [pad_id])
+    return rng.choice(real, shape)
+
+
+def _pad_sources(ids: np.ndarray, pad_id: int) -> None:
+    length = ids.shape[1]
+    ids[1, (2 * length) // 3 :] = pad_id  # right
+    ids[2, : length // 3] = pad_id  # left
+    ids[3, length // 4 : length // 2] = pad_id  # inside
+    ids[4, 1:] = pad_id  # one token
+    ids[5] = pad_id  # none
+
+
+def _pad_targets(ids: np.ndarray, config: TransformerConfig) -> None:
+    length, pad_id = ids.shape[1], config.target_pad_id
+    ids[0, (2 * length) // 3 :] = pad_id
+    ids[1, : length // 4] = pad_id
+    ids[2, length // 3 : length // 2 + 1] = pad_id
+    ids[3, 1:] = pad_id
+    if config.source_pad_id < config.target_vocab_size:  # which some decoders take for padding
+        ids[4, length // 2] = ids[5, 0] = config.source_pad_id
+    ids[5, -1] = pad_id
+
+
+def _labels(
+    rng: np.random.Generator, config: TransformerConfig, decoder_input_ids: np.ndarray, source_ids: np.ndarray
+) -> np.ndarray:
+    """Pads where the input is one, and here and there; nowhere where there is nothing to read, but in one row."""
+    labels = _tokens(rng, decoder_input_ids.shape, config.target_vocab_size, config.target_pad_id)
+    labels[decoder_input_ids == config.target_pad_id] = config.target_pad_id
+    nothing_to_read = (source_ids == config.source_pad_id).all(axis=1)
+    labels[nothing_to_read] = config.target_pad_id
+    labels[0, 0] = config.target_pad_id
+    return labels

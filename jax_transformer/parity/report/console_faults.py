@@ -1,0 +1,87 @@
+"""The faults of a report for a terminal: each cause once, with the nodes at which it stands, and what it does to the
+logits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from jax_transformer.parity.diagnosis.findings import Fault, Match
+from jax_transformer.parity.report.report import Effect, Report
+
+MOST_NODES = 3
+"""Of a cause, before "and 11 more"."""
+
+Fact = tuple[str, str]
+"""A label and a text."""
+REPLAY = "replay"
+"""The label of a command, which is never broken into lines."""
+
+
+def told(report: Report) -> list[list[Fact]]:
+    """What a divergence is due to, and what it does: the facts of each cause, and then of the effect."""
+    causes = [facts(faults) for faults in grouped(report.faults)]
+    return [*causes, *([] if report.effect is None else [[("effect", _effect(report.effect))]])]
+
+
+def grouped(faults: Sequence[Fault]) -> list[list[Fault]]:
+    """Faults of one side with one cause together, in execution order."""
+    groups: dict[tuple[str, str], list[Fault]] = {}
+    for fault in faults:
+        groups.setdefault((fault.side, fault.finding.cause), []).append(fault)
+    return list(groups.values())
+
+
+def facts(faults: Sequence[Fault]) -> list[Fact]:
+    """What is told of faults with one cause, the first of them in detail; of the certainty, the least."""
+    first, many = faults[0], len(faults) > 1
+    names = [fault.finding.node for fault in faults]
+    more = f" and {len(names) - MOST_NODES} more" if len(names) > MOST_NODES else ""
+    seen = f"{first.stage}, {first.case}" if first.case else first.stage
+    found = [
+        ("cause", f"{first.finding.cause}, at {len(names)} node{'s' if many else ''} of the {first.side}"),
+        ("nodes" if many else "node", f"{', '.join(names[:MOST_NODES])}{more} ({seen})"),
+        (
+            "error",
+            f"local {first.finding.local_error:.2e}, propagated "
+            f"{first.propagated_error:.2e}{', at the first' if many else ''}",
+        ),
+        *_certainty(faults),
+    ]
+    if first.finding.told_apart_by:
+        found.append(("told apart", f"by {first.finding.told_apart_by}"))
+    return [*found, *([(REPLAY, first.command)] if first.command else [])]
+
+
+def _certainty(faults: Sequence[Fault]) -> list[Fact]:
+    """How near the cause comes to what was received, and how much nearer than anything else."""
+    rivals = [(_margin(fault), fault.finding.runner_up) for fault in faults if fault.finding.runner_up is not None]
+    margin, rival = min(rivals, key=lambda pair: pair[0], default=(math.nan, None))
+    if not faults[0].finding.matches:
+        return [] if rival is None else [("nearest", f"{_leaves(rival)}, which is too much")]
+    residual = max(match.residual for fault in faults for match in fault.finding.matches)
+    text = f"{residual:.2e}{' at most' if len(faults) > 1 else ''}"
+    if rival is None:
+        return [("residual", f"{text}; no other variant can be told from it")]
+    times = "more than nothing" if math.isinf(margin) else f"{margin:.1e} times as much"
+    return [("residual", text), ("runner-up", f"{_leaves(rival)}: {times}")]
+
+
+def _margin(fault: Fault) -> float:
+    """How many times the residual the runner-up's is; of what has no cause, how much the nearest variant leaves."""
+    assert fault.finding.runner_up is not None
+    residual, other = (
+        max((match.residual for match in fault.finding.matches), default=1.0),
+        fault.finding.runner_up.residual,
+    )
+    return other / residual if residual > 0 else math.inf
+
+
+def _leaves(match: Match) -> str:
+    return f"{match.variant} leaves {match.residual:.2e}"
+
+
+def _effect(effect: Effect) -> str:
+    changed = f"the likeliest token is another at {effect.changed:,} of {effect.places:,} places"
+    size = f"logits off by {effect.relative_rms:.2e} (relative RMS), {effect.max_error:.2e} at most"
+    return f"{size}; KL divergence {effect.divergence:.2e} nats; {changed}{f' ({effect.case})' if effect.case else ''}"

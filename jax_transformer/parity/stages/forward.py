@@ -1,0 +1,235 @@
+"""Masks and activations of both sides on one problem: how far they are apart, who is at fault, and what that does to
+the logits."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.parity.backends.side import Arrays
+from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
+from jax_transformer.parity.diagnosis.nodes import explain, passes, walk, with_ids
+from jax_transformer.parity.gates import tolerances
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
+from jax_transformer.parity.problems import Problem
+from jax_transformer.parity.report.report import Effect, HeatMap
+
+MASK = "mask."
+LARGEST_MAP = 120
+"""Columns of a heat map; of more, neighbours share one."""
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What was found on one problem."""
+
+    masks: Stage
+    forward: Stage
+    truth: Stage
+    faults: tuple[Fault, ...]
+    effect: Effect | None
+    heat_map: HeatMap | None
+    local: Mapping[SideName, Mapping[str, float]]
+    """Of each side that was looked at, by node, the local error."""
+
+
+def compare_forward(
+    config: TransformerConfig,
+    problem: Problem,
+    candidate: Arrays,
+    reference: Arrays,
+    *,
+    look_at_reference: bool = False,
+    visible: Collection[str] | None = None,
+) -> Forward:
+    """Compares two traces, each with the other and node by node with the truth.
+
+    Args:
+      look_at_reference: take the reference's local errors, too, where nothing differs.
+      visible: the names that both sides are able to show, the only ones that are compared with each other; None: all.
+    """
+    where = attended(candidate, reference)
+    shown = [
+        side if visible is None else {name: side[name] for name in side if name in visible}
+        for side in (candidate, reference)
+    ]
+    masks = compare_stage("masks", *_as_broad(*_split(*shown, masks=True)))
+    forward = compare_stage("forward", *_split(*shown, masks=False), where=where)
+    local: dict[SideName, dict[str, float]] = {}
+    findings: dict[SideName, list[Finding]] = {}
+    local["candidate"], findings["candidate"] = _judged(config, problem, candidate)
+    differs = "diverged" in (masks.verdict, forward.verdict)
+    if differs or findings["candidate"] or look_at_reference:
+        local["reference"], findings["reference"] = _judged(config, problem, reference)
+    masks, forward = (_with_local(stage, local) for stage in (masks, forward))
+    apart = _propagated(masks, forward)
+    faults = tuple(
+        Fault(
+            side,
+            "masks" if finding.node.startswith(MASK) else "forward",
+            finding,
+            apart.get(finding.node, math.nan),
+            problem.name,
+        )
+        for side, found in findings.items()
+        for finding in found
+    )
+    first = next((row for stage in (masks, forward) for row in stage.rows if row.verdict == "diverged"), None)
+    return Forward(
+        masks,
+        forward,
+        _truth_stage(local, findings),
+        faults,
+        effect_on_logits(problem, candidate, reference) if differs else None,
+        heat_map(problem.name, first.name, candidate, reference)
+        if first is not None and first.error is not None
+        else None,
+        local,
+    )
+
+
+def _with_local(stage: Stage, local: Mapping[SideName, Mapping[str, float]]) -> Stage:
+    """The local errors beside the propagated ones."""
+
+    def larger(name: str) -> float:
+        return max((errors[name] for errors in local.values() if name in errors), default=math.nan)
+
+    return dataclasses.replace(
+        stage, rows=tuple(dataclasses.replace(row, local=larger(row.name)) for row in stage.rows)
+    )
+
+
+def attended(candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
+    """Where attention logits are no fill value, on both sides: next to those nothing else would count."""
+    where = {}
+    for name in reference:
+        if name.endswith("attention.logits"):
+            mask = f"{MASK}{'cross' if 'cross_attention' in name else name.split('.')[0] + '_self'}"
+            known = [side[mask] for side in (candidate, reference) if mask in side]
+            if known and all(
+                one.dtype == bool and _can_be_broadcast(one.shape, reference[name].shape) for one in known
+            ):
+                where[name] = np.logical_and.reduce(np.broadcast_arrays(*known))
+    return where
+
+
+def _can_be_broadcast(shape: tuple[int, ...], to: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, to) == to
+    except ValueError:
+        return False
+
+
+def _split(candidate: Arrays, reference: Arrays, *, masks: bool) -> tuple[Arrays, Arrays]:
+    def part(side: Arrays) -> Arrays:
+        return {name: array for name, array in side.items() if name.startswith(MASK) == masks}
+
+    return part(candidate), part(reference)
+
+
+def _as_broad(candidate: Arrays, reference: Arrays) -> tuple[Arrays, Arrays]:
+    """Masks of both sides with axes of size 1 spelled out where the other's are: [1, 1, T, T] is the same mask as [B,
+    1, T, T]."""
+    sides: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({**candidate}, {**reference})
+    for name in candidate.keys() & reference.keys():
+        if _fit(candidate[name].shape, reference[name].shape):
+            sides[0][name], sides[1][name] = np.broadcast_arrays(candidate[name], reference[name])
+    return sides
+
+
+def _fit(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
+    return len(first) == len(second) and all(
+        1 in (one, other) or one == other for one, other in zip(first, second, strict=True)
+    )
+
+
+def _judged(config: TransformerConfig, problem: Problem, trace: Arrays) -> tuple[dict[str, float], list[Finding]]:
+    """Of one side the local errors, and what they come from."""
+    errors, findings = {}, []
+    captured = with_ids(trace, *problem.ids)
+    for step in walk(config, problem.params, captured):
+        errors[step.node.name] = step.error
+        if not passes(step):
+            findings.append(explain(step, config, problem.params, captured))
+    return errors, findings
+
+
+def _truth_stage(local: Mapping[SideName, Mapping[str, float]], findings: Mapping[SideName, list[Finding]]) -> Stage:
+    """Whether either side computes what the config says: a mistake that both make is one."""
+    gate = f"relative RMS ≤ {tolerances.FLOAT64_RELATIVE_RMS:g} of the truth, from its own inputs"
+    sides = {finding.node: side for side in ("reference", "candidate") for finding in findings.get(side, ())}
+    rows = tuple(
+        Row(name, "diverged", gate, reason=f"the {sides[name]} computes something else")
+        if name in sides
+        else Row(name, "passed", gate)
+        for name in local["candidate"]
+    )
+    return _with_local(Stage("truth", rows), local)
+
+
+def _propagated(*stages: Stage) -> dict[str, float]:
+    return {row.name: row.error.relative_rms for stage in stages for row in stage.rows if row.error is not None}
+
+
+# --- what a divergence does, and where
+
+
+def effect_on_logits(problem: Problem, candidate: Arrays, reference: Arrays) -> Effect | None:
+    """None where a side has no logits, or none that are finite."""
+    if "logits" not in candidate or "logits" not in reference or candidate["logits"].shape != reference["logits"].shape:
+        return None
+    received, expected = candidate["logits"], reference["logits"]
+    if not (np.isfinite(received).all() and np.isfinite(expected).all()):
+        return None
+    error = compare(received, expected)
+    logs = [side - _log_sum(side) for side in (expected.astype(np.float64), received.astype(np.float64))]
+    divergence = float(np.mean(np.sum(np.exp(logs[0]) * (logs[0] - logs[1]), axis=-1)))
+    changed = int(np.sum(received.argmax(axis=-1) != expected.argmax(axis=-1)))
+    return Effect(
+        problem.name,
+        error.relative_rms,
+        error.max_error,
+        max(divergence, 0.0),
+        changed,
+        int(np.prod(expected.shape[:-1])),
+    )
+
+
+def _log_sum(logits: np.ndarray) -> np.ndarray:
+    highest = logits.max(axis=-1, keepdims=True)
+    return np.asarray(highest + np.log(np.exp(logits - highest).sum(axis=-1, keepdims=True)))
+
+
+def heat_map(case: str, name: str, candidate: Arrays, reference: Arrays) -> HeatMap:
+    """The error at one activation, by what it is computed for (a row of the batch and a position) and its last axes."""
+    received, expected = candidate[name], reference[name]
+    shape = np.broadcast_shapes(received.shape, expected.shape)
+    if expected.dtype == bool:
+        errors = np.not_equal(received, expected).astype(float)
+        size = 1.0
+    else:
+        with np.errstate(invalid="ignore", over="ignore"):
+            errors = np.abs(received.astype(np.float64) - expected)
+        size = float(np.sqrt(np.mean(np.square(expected[np.isfinite(expected) & (np.abs(expected) < 1e30)])))) or 1.0
+    errors = np.broadcast_to(errors, shape)
+    attention = name.endswith(("attention.logits", "attention.weights")) or name.startswith(MASK)
+    if attention:  # [B, N, Q, K]
+        errors, rows, columns = errors.max(axis=1), "row of the batch, query", "key"
+    else:
+        rows, columns = "row of the batch, position", "vocabulary" if name == "logits" else "feature"
+    labels = tuple(f"{b}, {t}" for b in range(errors.shape[0]) for t in range(errors.shape[1]))
+    cells = _pooled(errors.reshape(len(labels), -1) / size)
+    return HeatMap(name, case, rows, columns, labels, tuple(tuple(float(cell) for cell in row) for row in cells))
+
+
+def _pooled(cells: np.ndarray) -> np.ndarray:
+    """The largest of neighbouring columns, so that there are at most LARGEST_MAP."""
+    share = -(-cells.shape[1] // LARGEST_MAP)
+    padded = np.pad(cells, ((0, 0), (0, -cells.shape[1] % share)), constant_values=-np.inf)
+    return np.asarray(padded.reshape(len(cells), -1, share).max(axis=-1))

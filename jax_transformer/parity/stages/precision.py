@@ -1,0 +1,52 @@
+"""Activations in low precision: is the candidate about as near to the truth as the reference?"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from jax_transformer.parity.backends.side import Arrays, Dtype
+from jax_transformer.parity.gates.stages import Stage, compare_stage
+from jax_transformer.parity.problems import Problem
+from jax_transformer.parity.stages.forward import MASK, attended
+from jax_transformer.runtime.trees import flatten, map_leaves
+
+
+def rounded(problem: Problem, dtype: Dtype) -> Problem:
+    """The problem with its parameters rounded to the dtype, but for constants in bfloat16, in float32; itself, where
+    they are so."""
+    if dtype == "float32" and all(np.asarray(leaf).dtype == np.float32 for leaf in flatten(problem.params).values()):
+        return problem
+    kept = np.dtype(np.float32) if dtype == "float32" else np.dtype(ml_dtypes.bfloat16)
+    params: Mapping[str, Any] = {
+        name: part
+        if name == "constants"
+        else map_leaves(lambda leaf: np.asarray(leaf).astype(kept).astype(np.float32), part)
+        for name, part in problem.params.items()
+    }
+    return dataclasses.replace(problem, params=params)
+
+
+def compare_precision(dtype: Dtype, candidate: Arrays, reference: Arrays, truth: Arrays) -> Stage:
+    """Both sides in the dtype; the truth is the reference in float64, with the same rounded parameters."""
+    floating = [
+        {name: _comparable(array) for name, array in side.items() if not name.startswith(MASK)}
+        for side in (candidate, reference)
+    ]
+    wide = {name: array.astype(np.float64) for name, array in truth.items() if not name.startswith(MASK)}
+    stage = compare_stage(
+        f"forward {dtype}",
+        *floating,
+        truth=wide,
+        where=attended(candidate, reference),
+        dtypes=dict.fromkeys(floating[1], dtype),
+    )
+    return stage
+
+
+def _comparable(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float32)

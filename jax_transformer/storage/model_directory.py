@@ -1,0 +1,387 @@
+"""The model directory: what users hold and share, and the same in memory.
+
+    config.json             TransformerConfig
+    params.safetensors      parameters by path, such as encoder/layers/self_attention/query/kernel
+    source_tokenizer.json   absent where the model has none
+    target_tokenizer.json
+    tokenizer/              of a model of Hugging Face's, its tokenizer files as they were
+    generation.json         GenerationConfig
+    manifest.json           format version, sha256 of each other file, training step and metrics, origin
+
+Saving replaces a whole directory or nothing; loading checks every file before anything is used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
+from jax_transformer.runtime.trees import flatten, nearest, unflatten
+from jax_transformer.storage.tensor_files import map_tensors, read_tensors, write_tensors
+from jax_transformer.storage.tensors import DTYPES, PortingError
+
+if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers import Tokenizer
+
+FORMAT_VERSION = 2  # 1: generation.json said nothing of how to decode
+MANIFEST, CONFIG, PARAMS, GENERATION = "manifest.json", "config.json", "params.safetensors", "generation.json"
+TOKENIZERS = {"source_tokenizer": "source_tokenizer.json", "target_tokenizer": "target_tokenizer.json"}
+FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values())
+TOKENIZER_FOLDER = "tokenizer"
+REQUIRED = (CONFIG, PARAMS, GENERATION)
+
+
+class ModelError(ValueError):
+    """A model directory that can't be read or written; one line for each problem, and `problems` has them one by
+    one."""
+
+    def __init__(self, what: str, problems: list[str] | None = None) -> None:
+        self.problems = problems or []
+        super().__init__("\n  - ".join([what + ":" if self.problems else what, *self.problems]))
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained or ported model with all that translating with it needs."""
+
+    config: TransformerConfig
+    params: dict[str, Any]
+    """A nested dict of NumPy or JAX arrays, which aren't changed: another model is made by `dataclasses.replace`."""
+    source_tokenizer: Tokenizer | None
+    target_tokenizer: Tokenizer | None
+    generation: GenerationConfig
+    origin: dict[str, Any] | None = None
+    """Of an imported model: the dialect, and the names of its tensors, in order, with their dtypes."""
+    training: dict[str, Any] | None = None
+    """Of a trained model: the step, and its metrics."""
+    tokenizer_files: dict[str, bytes] | None = None
+    """Of a model of Hugging Face's, the files of its tokenizer by name, to be written as they were."""
+
+
+def save_model(model: Model, path: str | os.PathLike[str]) -> None:
+    """Writes a model directory, beside `path` first, and then under that name.
+
+    A model directory that is there is replaced, in one step where the operating system can exchange two directories.
+    Leaves keep their dtypes.
+
+    Raises:
+      ModelError: at `path` is something else than a model directory or an empty one, or a model directory into which
+        other files were put; its parent doesn't exist; the model's parameters are not those of its config.
+    """
+    target = Path(os.path.realpath(path))
+    check_replaceable(target)
+    problems = _param_problems(model.config, flatten(model.params)) + _id_problems(model.config, model.generation)
+    if problems:
+        raise ModelError("this model can't be saved", problems)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
+    temporary.mkdir()
+    try:
+        _write_files(model, temporary)
+        _put_in_place(temporary, target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
+    """Reads a model directory, or the one named `model` in a run directory.
+
+    Args:
+      mapped: leave the parameters in their file, mapped into memory and not to be written to, and read what is used of
+        them.
+
+    Returns:
+      The Model; its parameters are NumPy arrays in main memory, in the dtypes in which they were saved.
+
+    Raises:
+      ModelError: no such directory, or no model in it; it was written by a newer version; a file is missing or altered
+        since; a config has unknown or invalid fields; parameters are not those of the config. All problems are reported
+        together.
+    """
+    directory = _find(Path(path))
+    manifest = _read_manifest(directory)
+    problems = _checksum_problems(directory, manifest["sha256"])
+    altered = {problem.split(":")[0] for problem in problems}
+
+    config = generation = params = None
+    tokenizers: dict[str, Tokenizer | None] = dict.fromkeys(TOKENIZERS)
+    if CONFIG not in altered:
+        config = _read_config(directory, CONFIG, TransformerConfig, problems)
+    if GENERATION not in altered:
+        generation = _read_config(directory, GENERATION, GenerationConfig, problems)
+    if config is not None and generation is not None:
+        problems += _id_problems(config, generation)
+    if PARAMS not in altered:
+        params = _read_params(directory, config, mapped, problems)
+    for side, name in TOKENIZERS.items():
+        if name in manifest["sha256"] and name not in altered:
+            tokenizers[side] = _read_tokenizer(directory, name, problems)
+    if problems or config is None or generation is None or params is None:
+        raise ModelError(f"{directory} can't be loaded", problems)
+    files = {Path(name).name: (directory / name).read_bytes() for name in _tokenizer_files(directory)}
+    origin, training = manifest.get("origin"), manifest.get("training")
+    return Model(
+        config,
+        params,
+        **tokenizers,
+        generation=generation,
+        origin=origin,
+        training=training,
+        tokenizer_files=files or None,
+    )
+
+
+def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The origin of the model in a directory, or in that of a run; None if it has none, or isn't there."""
+    try:
+        return _read_manifest(_find(Path(path))).get("origin")
+    except ModelError:
+        return None
+
+
+def generation_of(path: str | os.PathLike[str]) -> GenerationConfig | None:
+    """How the model in a directory, or in that of a run, is decoded; None if it isn't there."""
+    try:
+        generation: GenerationConfig | None = _read_config(_find(Path(path)), GENERATION, GenerationConfig, [])
+    except (ModelError, OSError):
+        return None
+    return generation
+
+
+def is_model_directory(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a directory with a model's manifest."""
+    return (Path(path) / MANIFEST).is_file() and (Path(path) / CONFIG).is_file()
+
+
+# --- saving
+
+
+def check_replaceable(target: Path) -> None:
+    """Raises ModelError where `save_model` could not write to this path: see there."""
+    if not target.parent.is_dir():
+        raise ModelError(f"{target}: there is no directory {target.parent}")
+    if not target.exists():
+        return
+    if not target.is_dir():
+        raise ModelError(f"{target} is a file; expected a name that is free, or a model directory to replace")
+    entries = sorted(entry.name for entry in target.iterdir())
+    if entries and not is_model_directory(target):
+        raise ModelError(
+            f"{target} is a directory but no model's (it holds {', '.join(entries[:3])}); it is left alone"
+        )
+    foreign = [name for name in entries if name not in (*FILES, TOKENIZER_FOLDER, MANIFEST)]
+    if foreign:
+        raise ModelError(
+            f"{target} holds files that are no part of a model and would be lost: {', '.join(foreign)}; move them first"
+        )
+
+
+def _write_files(model: Model, directory: Path) -> None:
+    of_params = write_tensors(directory / PARAMS, flatten(model.params))
+    _write_json(directory / CONFIG, dataclasses.asdict(model.config))
+    _write_json(directory / GENERATION, dataclasses.asdict(model.generation))
+    for side, name in TOKENIZERS.items():
+        tokenizer = getattr(model, side)
+        if tokenizer is not None:
+            (directory / name).write_text(tokenizer.to_json(), encoding="utf-8")
+    if model.tokenizer_files:
+        (directory / TOKENIZER_FOLDER).mkdir()
+        for name, data in model.tokenizer_files.items():
+            (directory / TOKENIZER_FOLDER / name).write_bytes(data)
+    others = [name for name in (*FILES, *_tokenizer_files(directory)) if name != PARAMS and (directory / name).exists()]
+    sums = {PARAMS: of_params} | {name: _sha256(directory / name) for name in others}
+    manifest = {"format_version": FORMAT_VERSION, "sha256": sums, "training": model.training, "origin": model.origin}
+    _write_json(directory / MANIFEST, manifest)
+    for name in (*sums, MANIFEST):  # on the disk before the directory gets its name
+        with (directory / name).open("rb") as handle:
+            os.fsync(handle.fileno())
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _put_in_place(new: Path, target: Path) -> None:
+    """Gives the directory `new` the name `target`; what had that name is then at `new`, or gone."""
+    if not target.exists():
+        new.rename(target)
+        return
+    if _exchange(new, target):
+        return
+    old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.old")
+    target.rename(old)
+    try:
+        new.rename(target)
+    except OSError:
+        old.rename(target)
+        raise
+    shutil.rmtree(old)
+
+
+def _exchange(first: Path, second: Path) -> bool:
+    """Swaps the names of two directories in one step, where kernel and file system can (Linux: renameat2); says whether
+    it did."""
+    at_working_directory, exchange = -100, 2
+    renameat2 = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    return renameat2 is not None and (
+        renameat2(at_working_directory, os.fsencode(first), at_working_directory, os.fsencode(second), exchange) == 0
+    )
+
+
+# --- loading
+
+
+def _find(path: Path) -> Path:
+    for directory in (path, path / "model"):
+        if is_model_directory(directory):
+            return directory
+    if not path.exists():
+        raise ModelError(f"{path}: no such directory")
+    if not path.is_dir():
+        raise ModelError(f"{path} is a file; expected a model directory, or a run directory with a model in it")
+    missing = [name for name in (MANIFEST, CONFIG) if not (path / name).is_file()]
+    raise ModelError(
+        f"{path} is no model directory (it has no {' and no '.join(missing)}), and no run directory with a model in it"
+    )
+
+
+def _read_manifest(directory: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{directory / MANIFEST}: no JSON ({error})") from None
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if type(version) is not int or version < 1:
+        raise ModelError(f"{directory / MANIFEST}: format_version must be a positive integer; received {version!r}")
+    if version > FORMAT_VERSION:
+        raise ModelError(
+            f"{directory} was written by a newer version: its format_version is {version}, and this one reads up to "
+            f"{FORMAT_VERSION}; "
+            "upgrade jax-transformer"
+        )
+    sums = manifest.get("sha256")
+    if not isinstance(sums, dict) or not all(isinstance(value, str) for value in sums.values()):
+        raise ModelError(f"{directory / MANIFEST}: sha256 must name each file with its checksum; received {sums!r}")
+    return manifest
+
+
+def _checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
+    """Files that are missing, altered or smuggled in; each problem starts with the file's name and a colon."""
+    problems = []
+    listed = [name for name in sums if Path(name).parent == Path(TOKENIZER_FOLDER)]
+    for name in dict.fromkeys((*FILES, *_tokenizer_files(directory), *listed)):
+        exists = (directory / name).is_file()
+        if name not in sums:
+            if exists or name in REQUIRED:
+                problems.append(f"{name}: not listed in {MANIFEST}")
+        elif not exists:
+            problems.append(f"{name}: missing")
+        elif (received := _sha256(directory / name)) != sums[name]:
+            problems.append(
+                f"{name}: altered since it was saved (sha256 expected {sums[name][:12]}…, received {received[:12]}…)"
+            )
+    return problems
+
+
+def _read_config(directory: Path, name: str, config_class: type, problems: list[str]) -> Any:
+    """The dataclass in a JSON file, or None after adding to the problems."""
+    try:
+        content = json.loads((directory / name).read_text(encoding="utf-8"))
+    except ValueError as error:
+        problems.append(f"{name}: no JSON ({error})")
+        return None
+    if not isinstance(content, dict):
+        problems.append(f"{name}: expected a JSON object; received {type(content).__name__}")
+        return None
+    fields = {field.name: field for field in dataclasses.fields(config_class)}
+    unknown = [field for field in content if field not in fields]
+    missing = [field for field, spec in fields.items() if spec.default is dataclasses.MISSING and field not in content]
+    problems += [f"{name}: unknown field {field}{nearest(field, fields)}" for field in unknown]
+    problems += [f"{name}: missing field {field}" for field in missing]
+    if unknown or missing:
+        return None
+    try:
+        return config_class(**content)
+    except ConfigError as error:
+        problems.append(f"{name}: {error}")
+        return None
+
+
+def _read_params(
+    directory: Path, config: TransformerConfig | None, mapped: bool, problems: list[str]
+) -> dict[str, Any] | None:
+    try:
+        leaves = map_tensors(directory / PARAMS) if mapped else dict(read_tensors(directory / PARAMS))
+    except PortingError as error:
+        problems.append(f"{PARAMS}: {error}")
+        return None
+    if config is None:
+        return None
+    found = _param_problems(config, leaves)
+    problems += [f"{PARAMS}: {problem}" for problem in found]
+    return None if found else unflatten(leaves)
+
+
+def _read_tokenizer(directory: Path, name: str, problems: list[str]) -> Tokenizer | None:
+    from jax_transformer.data.tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_json((directory / name).read_text(encoding="utf-8"))
+    except ValueError as error:
+        problems.append(f"{name}: {error}")
+        return None
+
+
+# --- both ways
+
+
+def _tokenizer_files(directory: Path) -> list[str]:
+    """Their names below the directory."""
+    folder = directory / TOKENIZER_FOLDER
+    return sorted(f"{TOKENIZER_FOLDER}/{file.name}" for file in folder.iterdir()) if folder.is_dir() else []
+
+
+def _param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> list[str]:
+    """How parameters by path differ from what the config says, in name, shape or kind of dtype."""
+    from jax_transformer.model.functional import abstract_params  # Flax is only needed from here on
+
+    try:
+        expected = {path: tuple(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
+    except ValueError as error:
+        return [f"config: {error}"]
+    unexpected = [path for path in received if path not in expected]
+    missing = [path for path in expected if path not in received]
+    problems = [f"missing parameter {path} {expected[path]}{nearest(path, unexpected)}" for path in missing]
+    problems += [
+        f"unexpected parameter {path} {np.shape(received[path])}{nearest(path, missing or expected)}"
+        for path in unexpected
+    ]
+    for path, shape in expected.items():
+        if path in received and np.shape(received[path]) != shape:
+            problems.append(f"parameter {path}: expected shape {shape}; received {np.shape(received[path])}")
+        if path in received and np.dtype(received[path].dtype).name not in DTYPES:
+            problems.append(
+                f"parameter {path}: expected a dtype of {', '.join(DTYPES)}; received {received[path].dtype}"
+            )
+    return problems
+
+
+def _id_problems(config: TransformerConfig, generation: GenerationConfig) -> list[str]:
+    return [f"generation: {problem}" for problem in generation.ids_outside(config.target_vocab_size)]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,108 @@
+"""The model that a run keeps: its parameters, those of one checkpoint or the mean of several, with all that translating
+needs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jax_transformer.config.files import load_config
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.run import RunConfig
+from jax_transformer.data.preparation import PreparedCorpus, prepare
+from jax_transformer.model.functional import Params
+from jax_transformer.storage.model_directory import Model, generation_of, origin_of
+from jax_transformer.training.averaging import average
+from jax_transformer.training.checkpoints import CheckpointError, Checkpoints
+from jax_transformer.training.evaluation import Split, split_loss
+from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
+from jax_transformer.training.step import init_state, make_evaluation_step
+
+
+def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
+    """The config with the vocabulary sizes and pad ids of the corpus's tokenizers. A decoder that takes another id than
+    its own for padding takes the source's.
+    """
+    source, target = corpus.source_tokenizer, corpus.target_tokenizer
+    return dataclasses.replace(
+        model,
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
+        source_pad_id=source.pad_id,
+        target_pad_id=target.pad_id,
+        decoder_padding_id=None if model.decoder_padding_id is None else source.pad_id,
+    )
+
+
+def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Model:
+    """The model of a run's parameters. Unless told otherwise, it decodes no more tokens than it was trained on in one
+    sentence.
+
+    Its origin is that of the model that the run began with, as long as that is there, and so is how it is decoded, but
+    for what follows from the sentences it was trained on: their lengths, and the first token after another start.
+    """
+    target = corpus.target_tokenizer
+    longest = config.train.max_decode_length or config.data.max_length
+    model = fitted(config.model, corpus)
+    source_length = None if model.source_padding_is_invisible else _only_source_length(config, corpus)
+    generation = GenerationConfig(
+        decoder_start_id=target.bos_id,
+        eos_id=target.eos_id,
+        max_decode_length=longest,
+        source_length=source_length,
+        **_decoding_of_initial_model(config.init_from, target.bos_id),
+    )
+    origin = origin_of(config.init_from) if config.init_from else None
+    return Model(model, params, corpus.source_tokenizer, target, generation, origin)
+
+
+def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
+    """Fields of GenerationConfig that stay as they were; none without an initial model."""
+    own = generation_of(path) if path else None
+    if own is None:
+        return {}
+    other = {"max_new_tokens", "min_new_tokens"} | ({"forced_bos_id"} if own.decoder_start_id != start_id else set())
+    return {name: value for name, value in own.decoding.items() if name not in other}
+
+
+def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None:
+    """The length that all sources are padded to in training; None if there are several, or if it isn't known
+    beforehand."""
+    if config.data.num_shapes > 1 or config.data.streaming or config.data.subword_sampling:
+        return None
+    pairs = corpus.splits["train"]
+    return int(pairs.source_lengths[pairs.usable_indices].max())
+
+
+def averaged_model(run: str | Path, which: str, count: int) -> Model:
+    """The mean of the `count` "last" or "best" of the run's evaluated checkpoints, which may be more than there are;
+    its validation loss is among what `Model.training` tells. The run may be under way.
+
+    Raises:
+      CheckpointError: no run there, or one without checkpoints.
+      ValueError: its corpus can't be read (see `prepare`).
+    """
+    path = Path(run)
+    if not (path / CONFIG).is_file() or not (path / CHECKPOINTS).is_dir():
+        raise CheckpointError(f"{path}: expected a run directory with checkpoints; received none")
+    config = load_config(path / CONFIG, RunConfig())
+    corpus = prepare(config.data)
+    model = fitted(config.model, corpus)
+    like = jax.eval_shape(lambda: init_state(model, config.train))
+    checkpoints = Checkpoints(path / CHECKPOINTS, config.train, read_only=True)
+    try:
+        steps = checkpoints.steps_to_keep(which, count)
+        if not steps:
+            raise CheckpointError(
+                f"{path}: expected a run directory with checkpoints; received one without a finished one"
+            )
+        params = average(checkpoints, steps, like)
+    finally:
+        checkpoints.close()
+    valid = Split.lay_out(corpus.splits["valid"], config.data.batch_tokens)
+    loss = split_loss(valid, make_evaluation_step(model), params, corpus.source_tokenizer, corpus.target_tokenizer)
+    training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss}
+    return dataclasses.replace(make_model(config, corpus, params), training=training)

@@ -1,0 +1,123 @@
+"""Starting from the parameters of a model that exists (fine-tuning), instead of drawn ones."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import RunConfig
+from jax_transformer.data.preparation import PreparedCorpus
+from jax_transformer.data.tokenizers import Tokenizer
+from jax_transformer.model.functional import Params
+from jax_transformer.storage.model_directory import TOKENIZERS, load_model
+
+FREE_FIELDS = {
+    "dropout_rate",
+    "embedding_dropout_rate",
+    "attention_dropout_rate",
+    "feed_forward_dropout_rate",
+    "output_dropout_rate",
+    "initializer",
+    "compute_dtype",
+    "attention_path",
+    "layer_loop",
+    "remat",
+    "trains_pad_embedding",
+}
+"""What may differ between the model and the run: none of it changes the function that is computed without dropout."""
+
+
+PROBES = 100
+"""Validation sentences by which tokenizers are compared."""
+DECIDING = {
+    "source_tokenizer": "lowercase, normalization, tokenizer, source_bos and source_eos",
+    "target_tokenizer": "lowercase, normalization and target_kind",
+}
+
+
+class InitialModelError(ValueError):
+    """A model that the run can't start from."""
+
+
+def with_tokenizers_of_initial_model(config: RunConfig) -> RunConfig:
+    """The config, its tokenizers those of `init_from`, where that has some and `data` names none.
+
+    Raises:
+      ModelError: see `load_model`.
+    """
+    if not config.init_from or config.data.source_tokenizer:
+        return config
+    model = load_model(config.init_from)
+    if model.source_tokenizer is None or model.target_tokenizer is None:
+        return config
+    directory = _directory(config.init_from)
+    source, target = (str(directory / name) for name in TOKENIZERS.values())
+    # the files have their own normalization
+    data = dataclasses.replace(
+        config.data, source_tokenizer=source, target_tokenizer=target, lowercase=False, normalization="none"
+    )
+    return dataclasses.replace(config, data=data)
+
+
+def first_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -> Params:
+    """The parameters of the model at `path`, in float32, for a run of `config` (vocabulary sizes filled in) on
+    `corpus`.
+
+    Raises:
+      InitialModelError: its config is another, or its tokenizers are; all differences are listed.
+      ModelError: see `load_model`.
+    """
+    model = load_model(path)
+    problems = [
+        f"model.{name}: the run has {getattr(config, name)!r}, {path} has {getattr(model.config, name)!r}"
+        for name in (field.name for field in dataclasses.fields(config))
+        if name not in FREE_FIELDS and getattr(config, name) != getattr(model.config, name)
+    ]
+    for side in TOKENIZERS:
+        theirs, ours = getattr(model, side), getattr(corpus, side)
+        if theirs is None:
+            continue
+        if not theirs.has_vocabulary_of(ours):
+            file = _directory(path) / TOKENIZERS[side]
+            problems.append(
+                f"data.{side}: the run has another vocabulary than {path}; leave both empty, or set it to {file}"
+            )
+        elif difference := _difference(ours, theirs, _probes(corpus, side)):
+            problems.append(
+                f"data.{side}: {difference} in {path}; {DECIDING[side]} must be as they were for that model"
+            )
+    if problems:
+        what = f"init_from: expected a model of the run's config and tokenizers; received {path}:"
+        raise InitialModelError("\n  - ".join([what, *problems]))
+    return {name: _wide(subtree) for name, subtree in model.params.items()}
+
+
+def _probes(corpus: PreparedCorpus, side: str) -> list[str]:
+    """Sentences that tell how text is split: the first for validation, as they are and in capitals."""
+    valid = corpus.splits["valid"]
+    sentences = valid.source_sentences if side == "source_tokenizer" else valid.target_sentences
+    texts = sentences.texts(np.arange(min(len(valid), PROBES)))
+    return [*texts, *(text.upper() for text in texts)]
+
+
+def _difference(ours: Tokenizer, theirs: Tokenizer, sentences: list[str]) -> str:
+    """The first sentence of which the ids differ, in words; empty if there is none."""
+    for sentence, here, there in zip(sentences, ours.encode(sentences), theirs.encode(sentences), strict=True):
+        if here != there:
+            return f"{sentence!r} is {' '.join(ours.tokens(here))} in the run, and {' '.join(theirs.tokens(there))}"
+    return ""
+
+
+def _wide(tree: Params | np.ndarray) -> Params | np.ndarray:
+    return (
+        {name: _wide(subtree) for name, subtree in tree.items()} if isinstance(tree, dict) else tree.astype(np.float32)
+    )
+
+
+def _directory(path: str) -> Path:
+    """The model directory itself, which may be that of a run."""
+    found = Path(path).expanduser().resolve()
+    return found / "model" if (found / "model").is_dir() else found
