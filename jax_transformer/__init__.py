@@ -1,57 +1,80 @@
 """Train an encoder-decoder Transformer in JAX, and prove that it is the same function as the PyTorch one.
 
-Names are loaded when they are first used, so that `import jax_transformer` costs next to nothing.
+```python
+import jax_transformer as jt
+```
+
+Names load when they are first used, so that `import jax_transformer` costs next to nothing.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from jax_transformer import data, decoding, parity, porting, training
+    from jax_transformer.config.data import DataConfig
+    from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.config.model import GenerationConfig, TransformerConfig
-    from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
+    from jax_transformer.config.run import RunConfig, TrainConfig
+    from jax_transformer.decoding.generate import generate
+    from jax_transformer.decoding.scoring import score
     from jax_transformer.decoding.translation import translate
     from jax_transformer.model.functional import apply, decode, decode_step, encode, init_params, start_decoding
+    from jax_transformer.parity.api import compare
+    from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
     from jax_transformer.storage.model_directory import Model, load_model, save_model
     from jax_transformer.training.loop import train
-
-_HOMES = {
-    "jax_transformer.config.model": ("GenerationConfig", "TransformerConfig"),
-    "jax_transformer.decoding.translation": ("translate",),
-    "jax_transformer.model.functional": ("apply", "decode", "decode_step", "encode", "init_params", "start_decoding"),
-    "jax_transformer.storage.model_directory": ("Model", "load_model", "save_model"),
-    "jax_transformer.config.run": ("DataConfig", "RunConfig", "TrainConfig"),
-    "jax_transformer.training.loop": ("train",),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+    from jax_transformer.training.step import init_state, make_train_step
 
 __version__ = "0.1.0"
 __all__ = [
     "DataConfig",
+    "DecodingConfig",
     "GenerationConfig",
     "Model",
     "RunConfig",
     "TrainConfig",
     "TransformerConfig",
     "apply",
+    "compare",
+    "data",
     "decode",
     "decode_step",
+    "decoding",
     "encode",
+    "export_checkpoint",
+    "generate",
+    "import_checkpoint",
     "init_params",
+    "init_state",
     "load_model",
+    "make_train_step",
+    "parity",
+    "porting",
     "save_model",
+    "score",
     "start_decoding",
     "train",
+    "training",
     "translate",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+SUBPACKAGES = ("data", "decoding", "parity", "porting", "training")
+_HOMES = {
+    "jax_transformer.config.data": ("DataConfig",),
+    "jax_transformer.config.decoding": ("DecodingConfig",),
+    "jax_transformer.config.model": ("GenerationConfig", "TransformerConfig"),
+    "jax_transformer.config.run": ("RunConfig", "TrainConfig"),
+    "jax_transformer.decoding.generate": ("generate",),
+    "jax_transformer.decoding.scoring": ("score",),
+    "jax_transformer.decoding.translation": ("translate",),
+    "jax_transformer.model.functional": ("apply", "decode", "decode_step", "encode", "init_params", "start_decoding"),
+    "jax_transformer.parity.api": ("compare",),
+    "jax_transformer.porting.convert": ("export_checkpoint", "import_checkpoint"),
+    "jax_transformer.storage.model_directory": ("Model", "load_model", "save_model"),
+    "jax_transformer.training.loop": ("train",),
+    "jax_transformer.training.step": ("init_state", "make_train_step"),
+}
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES, SUBPACKAGES)

@@ -206,8 +206,7 @@ activations:
 parameters:
   src.weight: source_embedding/embedding
   tgt.weight: target_embedding/embedding
-  enc.{i}.attn.qkv.weight:
-    {name: "encoder/layers/self_attention/{query,key,value}/kernel[{i}]", axes: "(3 N H) D -> D N H"}
+  enc.{i}.attn.qkv.weight: {name: "encoder/layers/self_attention/{query,key,value}/kernel[{i}]", axes: "(3 N H) D -> D N H"}
   enc.{i}.attn.qkv.bias: {name: "encoder/layers/self_attention/{query,key,value}/bias[{i}]", axes: "(3 N H) -> N H"}
   enc.{i}.attn.proj.weight: {name: "encoder/layers/self_attention/output/kernel[{i}]", axes: "D (N H) -> N H D"}
   enc.{i}.attn.proj.bias: encoder/layers/self_attention/output/bias[{i}]
@@ -221,8 +220,7 @@ parameters:
   enc.{i}.ln3.bias: encoder/layers/feed_forward_norm/bias[{i}]
   enc_ln.weight: encoder/final_norm/scale
   enc_ln.bias: encoder/final_norm/bias
-  dec.{i}.attn.qkv.weight:
-    {name: "decoder/layers/self_attention/{query,key,value}/kernel[{i}]", axes: "(3 N H) D -> D N H"}
+  dec.{i}.attn.qkv.weight: {name: "decoder/layers/self_attention/{query,key,value}/kernel[{i}]", axes: "(3 N H) D -> D N H"}
   dec.{i}.attn.qkv.bias: {name: "decoder/layers/self_attention/{query,key,value}/bias[{i}]", axes: "(3 N H) -> N H"}
   dec.{i}.attn.proj.weight: {name: "decoder/layers/self_attention/output/kernel[{i}]", axes: "D (N H) -> N H D"}
   dec.{i}.attn.proj.bias: decoder/layers/self_attention/output/bias[{i}]
@@ -246,7 +244,7 @@ parameters:
   dec_ln.bias: decoder/final_norm/bias
   out.weight: {name: "head/kernel", axes: "V D -> D V"}
   out.bias: head/bias
-"""
+"""  # noqa: E501
 """Of a Foreign's names."""
 
 

@@ -221,7 +221,7 @@ def changed(name: str) -> CorpusError:
 def _files(config: DataConfig) -> list[dict[str, list[str]]]:
     """For each corpus its files by role; those of a local dataset have the role "dataset"."""
     if not config.corpora:
-        from jax_transformer.data.phrasebook import pairs as phrasebook
+        from jax_transformer.data import phrasebook
 
         folder = Path(str(phrasebook.__file__)).parent
         return [{"phrasebook": sorted(str(path) for path in folder.glob("*.py"))}]

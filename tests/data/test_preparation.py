@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_corpora import Pairs, config_in, contents, fail_if_called, write
 
-import jax_transformer.data
 from jax_transformer.config.run import DataConfig
 from jax_transformer.data import preparation
 from jax_transformer.data.corpus import CorpusError
@@ -136,10 +135,9 @@ def test_the_phrasebook_stands_in_for_files(tmp_path: Path, monkeypatch: pytest.
     source = tmp_path / "phrasebook.py"
     source.write_text("# one", encoding="utf-8")
     module = types.ModuleType("jax_transformer.data.phrasebook.pairs")
-    module.__file__ = str(source)
     module.sample_pairs = lambda split, count, seed: [(f"{split} {k}", f"{seed} {k}") for k in range(count)]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(jax_transformer.data, "phrasebook", module, raising=False)
+    monkeypatch.setattr("jax_transformer.data.phrasebook.__file__", str(tmp_path / "__init__.py"))
 
     config = DataConfig(phrasebook_pairs=7, test_pairs=3, split_seed=5, cache_dir=str(tmp_path / "cache"))
     corpus = prepare(config)

@@ -1,0 +1,78 @@
+"""The public API: names resolve, every docstring says what a reader needs, and its examples run."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import jax_transformer
+
+PACKAGES = ("jax_transformer", *(f"jax_transformer.{name}" for name in jax_transformer.SUBPACKAGES))
+VERB = re.compile(r"[A-Z][a-z]+(?:s|es)\b|Raised\b|Called\b")
+"""A docstring opens with a verb in the third person."""
+NO_VERBS = {"This", "Its", "His", "Scores", "Masks", "Positions", "Names", "Arrays", "Rules"}
+
+
+def exports() -> Iterator[Any]:
+    for package in PACKAGES:
+        for name in importlib.import_module(package).__all__:
+            yield pytest.param(package, name, id=f"{package}.{name}")
+
+
+def documented() -> Iterator[Any]:
+    """Every exported class and function, once."""
+    seen: dict[str, Any] = {}
+    for package in PACKAGES:
+        for name in importlib.import_module(package).__all__:
+            value = getattr(importlib.import_module(package), name)
+            if inspect.isclass(value) or inspect.isfunction(value) or hasattr(value, "__wrapped__"):
+                seen.setdefault(f"{value.__module__}.{name}", pytest.param(value, id=f"{value.__module__}.{name}"))
+    yield from seen.values()
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_exports_are_sorted_and_listed(package: str) -> None:
+    module = importlib.import_module(package)
+    assert list(module.__all__) == sorted(module.__all__)
+    assert {*module.__all__} <= {*dir(module)}
+
+
+@pytest.mark.parametrize(("package", "name"), exports())
+def test_an_export_resolves(package: str, name: str) -> None:
+    module = importlib.import_module(package)
+    first, second = getattr(module, name), getattr(module, name)
+    assert first is second
+    assert inspect.ismodule(first) == (f"{package}.{name}" in PACKAGES)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        jax_transformer.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize("value", documented())
+def test_a_docstring_opens_with_a_verb(value: Any) -> None:
+    first = (inspect.getdoc(value) or "").split(maxsplit=1)[0]
+    assert VERB.fullmatch(first), f"opens with {first!r}"
+    assert first not in NO_VERBS
+
+
+@pytest.mark.usefixtures("quick_compilation")
+@pytest.mark.parametrize("value", documented())
+def test_a_docstring_has_an_example_that_runs(
+    value: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    finder = doctest.DocTestFinder(recurse=False)
+    (test,) = finder.find(inspect.unwrap(value), value.__name__, globs={}) or [None]
+    assert test is not None, "no docstring"
+    assert test.examples, "no example"
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    runner.run(test, out=lambda text: print(text, end=""))
+    assert runner.failures == 0, capsys.readouterr().out
