@@ -128,11 +128,11 @@ def _call(pair: AnyPair, params: Mapping[str, Any], dtype: Dtype) -> tuple[Any, 
     try:
         result = pair.function(params, inputs)
     except Exception as error:  # it is the user's
-        raise ParityError(f"--candidate {pair.candidate_name}: raised {type(error).__name__}: {error}") from error
+        raise ParityError(f"candidate {pair.candidate_name}: raised {type(error).__name__}: {error}") from error
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
         kind = type(result).__name__
         raise ParityError(
-            f"--candidate {pair.candidate_name}: expected (outputs, trace), the trace a mapping; received {kind}"
+            f"candidate {pair.candidate_name}: expected (outputs, trace), the trace a mapping; received {kind}"
         )
     return result
 
@@ -174,7 +174,7 @@ def _observed(
     except Exception as error:  # it is the user's
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in pair.inputs.items())
         raise ParityError(
-            f"--reference {pair.reference_name}: can't be run on {shapes}: {type(error).__name__}: {error}"
+            f"reference {pair.reference_name}: can't be run on {shapes}: {type(error).__name__}: {error}"
         ) from error
 
 

@@ -226,7 +226,7 @@ def test_a_side_without_beams_is_compared_by_greedy_decoding() -> None:
 
 
 def test_faults_are_named_and_all_are_listed() -> None:
-    report = run_pair(FakeSide(faults=FAULTS), FakeSide(), command="jax-transformer parity model.pt")
+    report = run_pair(FakeSide(faults=FAULTS), FakeSide()).with_replays("jax-transformer parity model.pt")
     assert report.exit_code == 1
     assert blamed(report) == NAMES
     assert blamed(report, "reference") == {}

@@ -36,7 +36,7 @@ def capture(
     """
     import torch
 
-    training = next((name or "the module itself" for name, part in module.named_modules() if part.training), None)
+    training = part_in_training(module)
     if training is not None:
         raise ParityError(f"expected a module in evaluation mode; {training} is in training mode: call .eval() first")
     first, second = observe(module, inputs), observe(module, inputs)
@@ -52,6 +52,11 @@ def capture(
         widened = {name: "bfloat16" for name, tensor in first.items() if tensor.dtype == torch.bfloat16}
         save_arrays(path, arrays, {"framework": f"torch {torch.__version__}", "widened": widened})
     return arrays
+
+
+def part_in_training(module: torch.nn.Module) -> str | None:
+    """Returns the name of the first part of a module that is in training mode, if there is one."""
+    return next((name or "the module itself" for name, part in module.named_modules() if part.training), None)
 
 
 def observe(

@@ -28,7 +28,7 @@ class FunctionSide:
     def __init__(self, name: str, function: Any, model: Model) -> None:
         if not callable(function):
             raise ParityError(
-                f"--candidate {name}: expected a function (params, inputs) → (logits, trace); received "
+                f"candidate {name}: expected a function (params, inputs) → (logits, trace); received "
                 f"{type(function).__name__}"
             )
         self.name, self.function, self.params, self.config = name, function, model.params, model.config
@@ -61,10 +61,10 @@ class FunctionSide:
         try:
             result = self.function(params, inputs)
         except Exception as error:  # it is the user's
-            raise ParityError(f"--candidate {self.name}: raised {type(error).__name__}: {error}") from error
+            raise ParityError(f"candidate {self.name}: raised {type(error).__name__}: {error}") from error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise ParityError(
-                f"--candidate {self.name}: expected (logits, trace), the trace a mapping; received "
+                f"candidate {self.name}: expected (logits, trace), the trace a mapping; received "
                 f"{type(result).__name__}"
             )
         received = jnp.asarray(result[0]).dtype

@@ -17,7 +17,7 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
-from jax_transformer.parity.backends.capture import OWN, observe
+from jax_transformer.parity.backends.capture import OWN, observe, part_in_training
 from jax_transformer.parity.backends.masks import infer_masks
 from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_layer
 from jax_transformer.parity.backends.torch_module import Pass, to_array, traced
@@ -57,9 +57,7 @@ class ModuleReference:
     """Its tensors' names → the dialect's, where these are others."""
 
     def __post_init__(self) -> None:
-        training = next(
-            (name or "the module itself" for name, part in self.module.named_modules() if part.training), None
-        )
+        training = part_in_training(self.module)
         if training is not None:
             raise ParityError(
                 f"expected a module in evaluation mode; {training} is in training mode: call .eval() first"
