@@ -174,7 +174,7 @@ def _draft_map(options: ParityOptions) -> int:
         raise ValueError(
             "--draft-map: expected a model, whose names are mapped to, and --reference, whose names are mapped"
         )
-    from jax_transformer.parity.pairing import draft_map
+    from jax_transformer.parity.api import draft_map
 
     hints = options.checkpoint.hints()
     draft = draft_map(options.model, _module(options.reference), dialect=options.dialect, **hints)

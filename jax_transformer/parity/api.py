@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from jax_transformer.parity.checksums import hash_files
 from jax_transformer.parity.gates.arrays import Kept, ParityError, read_arrays
 from jax_transformer.parity.gates.stages import compare_stage
 from jax_transformer.parity.report.report import Report, depth_of
@@ -168,6 +169,43 @@ def assert_parity(candidate: Any, reference: Any = None, **options: Any) -> None
     compare(candidate, reference, **options).raise_for_divergence()
 
 
+def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: Any) -> str:
+    """Guesses, from shapes, order and words, which of a module's names are which of a model's.
+
+    Args:
+      model: a Model, or the path of a model directory or checkpoint.
+      module: a PyTorch module in evaluation mode with parameters of the same shapes.
+      dialect, **hints: as of `compare`.
+
+    Returns:
+      A draft of a map in YAML, to be read and edited; unsure lines are commented out.
+
+    Raises:
+      ParityError: the module can't be run on ids.
+
+    Example:
+      >>> import jax
+      >>> import torch
+      >>> from jax_transformer.config.model import GenerationConfig, TransformerConfig
+      >>> from jax_transformer.model.functional import init_params
+      >>> from jax_transformer.parity import draft_map
+      >>> from jax_transformer.storage.model_directory import Model
+      >>> from torch_reference.pytorch import PytorchTransformer
+      >>> sizes = dict(source_vocab_size=11, target_vocab_size=13, d_model=4, num_heads=2, d_ff=8, max_length=6,
+      ...              num_encoder_layers=1, num_decoder_layers=1, source_pad_id=0, target_pad_id=0)
+      >>> config = TransformerConfig(**sizes)
+      >>> model = Model(config, init_params(config, jax.random.key(0)), None, None, GenerationConfig())
+      >>> print(draft_map(model, PytorchTransformer(**sizes).eval())[:9])
+      # A DRAFT
+    """
+    from jax_transformer.parity.backends.modules import names_for_draft
+    from jax_transformer.parity.names.drafts import draft
+    from jax_transformer.parity.pairing import check_module, load, name_of
+
+    check_module(module, name_of(module))
+    return draft(*names_for_draft(module, load(model, dialect, hints)))
+
+
 # --- the sides and their options
 
 
@@ -212,13 +250,6 @@ def _selected(chosen: Sequence[str] | None, known: Sequence[str], option: str) -
     if not chosen or not {*chosen} <= {*known}:
         raise ParityError(f"{option}: expected some of {', '.join(known)}; received {', '.join(chosen) or 'none'}")
     return chosen
-
-
-def _hash(*paths: Any) -> dict[str, str]:
-    """Returns the SHA-256 of the files that were given by path."""
-    from jax_transformer.data.text_files import hash_file
-
-    return {os.fspath(path): hash_file(os.fspath(path)) for path in paths if isinstance(path, str | os.PathLike)}
 
 
 # --- arrays, and a function with a module
@@ -282,7 +313,7 @@ def _compare_arrays(
         reference_name or _path_or(reference, "reference"),
         stages=(stage,),
         environment=notes,
-        sha256=_hash(candidate, reference),
+        sha256=hash_files(candidate, reference),
         depth=depth_of(stage),
     )
 
@@ -318,4 +349,4 @@ def _compare_on_inputs(
     report = run_any.run(
         pair, stages=_selected(stages, run_any.STAGES, "stages"), dtypes=_selected(dtypes, DTYPES, "dtypes")
     )
-    return dataclasses.replace(report, sha256=_hash(inputs))
+    return dataclasses.replace(report, sha256=hash_files(inputs))

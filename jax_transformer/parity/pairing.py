@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,21 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jax_transformer.parity.checksums import hash_arrays, hash_files
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.names.maps import NameMap
 from jax_transformer.parity.report.report import Report
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from jax_transformer.parity.backends.modules import ModuleReference
     from jax_transformer.parity.run_results import Pair
     from jax_transformer.storage.model_directory import Model
 
 LIBRARIES = ("jax-transformer", "jax", "jaxlib", "flax", "optax", "torch", "transformers", "numpy")
 """The libraries whose versions a report tells."""
-HASHED = (".safetensors", ".pt", ".pth", ".bin", ".json", ".yaml", ".yml")
-"""The suffixes of the files of a model directory whose checksums a report tells."""
 MOST_PROBLEMS = 6
 """The most problems with parameters that a message lists."""
 
@@ -210,42 +206,6 @@ def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
     return import_checkpoint(source if is_path else source.state_dict(), dialect, **hints)
 
 
-def draft_map(model: Any, module: nn.Module, *, dialect: str | None = None, **hints: Any) -> str:
-    """Guesses, from shapes, order and words, which of a module's names are which of a model's.
-
-    Args:
-      model: a Model, or the path of a model directory or checkpoint.
-      module: a PyTorch module in evaluation mode with parameters of the same shapes.
-      dialect, **hints: as of `compare`.
-
-    Returns:
-      A draft of a map in YAML, to be read and edited; unsure lines are commented out.
-
-    Raises:
-      ParityError: the module can't be run on ids.
-
-    Example:
-      >>> import jax
-      >>> import torch
-      >>> from jax_transformer.config.model import GenerationConfig, TransformerConfig
-      >>> from jax_transformer.model.functional import init_params
-      >>> from jax_transformer.parity import draft_map
-      >>> from jax_transformer.storage.model_directory import Model
-      >>> from torch_reference.pytorch import PytorchTransformer
-      >>> sizes = dict(source_vocab_size=11, target_vocab_size=13, d_model=4, num_heads=2, d_ff=8, max_length=6,
-      ...              num_encoder_layers=1, num_decoder_layers=1, source_pad_id=0, target_pad_id=0)
-      >>> config = TransformerConfig(**sizes)
-      >>> model = Model(config, init_params(config, jax.random.key(0)), None, None, GenerationConfig())
-      >>> print(draft_map(model, PytorchTransformer(**sizes).eval())[:9])
-      # A DRAFT
-    """
-    from jax_transformer.parity.backends.modules import names_for_draft
-    from jax_transformer.parity.names.drafts import draft
-
-    check_module(module, name_of(module))
-    return draft(*names_for_draft(module, load(model, dialect, hints)))
-
-
 # --- the reference
 
 
@@ -352,9 +312,6 @@ def _fitting_dialect(model: Model) -> str:
     )
 
 
-# --- checksums
-
-
 def _checksums(sides: Sides, pair: Pair) -> dict[str, str]:
     """Returns the SHA-256 of the files and weights of both sides, by path or name."""
     from jax_transformer.runtime.trees import flatten
@@ -373,21 +330,3 @@ def _checksums(sides: Sides, pair: Pair) -> dict[str, str]:
         arrays = {path: np.asarray(leaf) for path, leaf in flatten(pair.params).items()}
         sums[f"{pair.candidate.name}, its parameters"] = hash_arrays(arrays)
     return sums
-
-
-def hash_files(path: str | os.PathLike[str]) -> dict[str, str]:
-    """Returns the SHA-256 of a file, or of the files of a model directory, by path."""
-    from jax_transformer.data.text_files import hash_file
-
-    files = sorted(Path(path).rglob("*")) if Path(path).is_dir() else [Path(path)]
-    kept = [file for file in files if file.is_file() and file.suffix in HASHED and "checkpoints" not in file.parts]
-    return {str(file): hash_file(str(file)) for file in kept}
-
-
-def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
-    """Returns the SHA-256 of named arrays: names, shapes, dtypes and bytes, in their order."""
-    digest = hashlib.sha256()
-    for name, array in arrays.items():
-        digest.update(f"{name} {array.dtype} {list(array.shape)}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()

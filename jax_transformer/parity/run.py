@@ -1,9 +1,8 @@
-"""A parity run: both sides through the stages, on every problem, to a report."""
+"""Run both sides of a pair through all stages, on every problem, and make the report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -11,25 +10,24 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Plan, Side
-from jax_transformer.parity.diagnosis.findings import Fault, SideName
+from jax_transformer.parity.diagnosis.findings import SideName
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.gates.rounding import allow_for_rounding
-from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
+from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.oracle.graph import nodes
 from jax_transformer.parity.problems import Problem, long_problem, nudged_problem, other_weights, own_problem
 from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.run_results import DTYPES, STAGES, Pair, RunResults
 from jax_transformer.parity.stages import explanations
 from jax_transformer.parity.stages import training as training_stages
+from jax_transformer.parity.stages.decoding import NEW_TOKENS, compare_decoding, with_sources
 from jax_transformer.parity.stages.forward import compare_forward
 from jax_transformer.parity.stages.precision import compare_precision, rounded
 from jax_transformer.runtime.trees import nearest
 
 T = TypeVar("T")
-BEAMS = 4
-NEW_TOKENS = 12
 
 
 def run(
@@ -62,11 +60,11 @@ def run(
     if "weights" in stages:
         progress("weights")
         results.add(_attempt("weights", lambda: _weights(pair, results)), own.name)
-    decoded, most = _with_sources(pair, own), min(NEW_TOKENS, pair.config.decoder.max_length)
+    decoded, most = with_sources(pair, own), min(NEW_TOKENS, pair.config.decoder.max_length)
     if "float64" in dtypes:
         for side in pair.sides.values():
             side.get_ready(Plan(stages, own, decoded if "decode" in stages and not pair.is_large else None, most))
-    given = _copies(own)
+    inputs_before = _copies(own)
     if {"masks", "forward"} & {*stages} and "float64" in dtypes:
         for problem in _problems(pair, own, seed):
             progress(f"forward, {problem.name}")
@@ -80,15 +78,15 @@ def run(
         _training(pair, own, stages, seed, results)
     if "decode" in stages:
         progress("decode")
-        results.add(_attempt("decode", lambda: _decoding(pair, decoded, most, results)), own.name)
+        results.add(_attempt("decode", lambda: compare_decoding(pair, decoded, most, results)), own.name)
     if "inputs" in stages:
-        results.add(compare_stage("inputs", _copies(own), given), own.name)
-    _add_left_out(stages, dtypes, results, own.name)
+        results.add(compare_stage("inputs", _copies(own), inputs_before), own.name)
+    _add_missing_stages(stages, dtypes, results, own.name)
     return results.report(pair, stages, node)
 
 
 def check_node(config: TransformerConfig, node: str) -> None:
-    """Raises ParityError for what is no activation of this model."""
+    """Raises ParityError if the name is no activation of this model."""
     known = [one.name for one in nodes(config)]
     if node not in known:
         raise ParityError(
@@ -97,7 +95,7 @@ def check_node(config: TransformerConfig, node: str) -> None:
 
 
 def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
-    """Those of the same weights one after the other: to load others takes time."""
+    """Yields the problems of the forward pass, those with the same weights together: loading others takes time."""
     yield own
     longer = long_problem(pair.config, pair.params, seed)
     if longer is not None:
@@ -111,30 +109,30 @@ def _copies(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def _attempt(name: str, compare: Callable[[], Stage]) -> Stage:
-    """The stage, or why a side can't run it."""
+    """Returns the stage's result, or one that says why a side can't run it."""
     try:
         return compare()
     except CannotRun as reason:
         return Stage(name, not_run=str(reason))
 
 
-# --- what must hold for anything to follow
+# --- conditions without which a run is inconclusive
 
 
-def _add_left_out(stages: Sequence[str], dtypes: Sequence[Dtype], results: RunResults, problem: str) -> None:
-    """What was asked for and not compared is no pass: a stage that says why."""
+def _add_missing_stages(stages: Sequence[str], dtypes: Sequence[Dtype], results: RunResults, problem: str) -> None:
+    """Adds a stage that says why for each requested stage that wasn't compared, so that it doesn't pass."""
     for name in stages:
         if any(known.split()[0] == name for known in results.stages):
             continue
         if "float64" not in dtypes:
             results.add(
-                Stage(name, not_run=f"it is compared in float64 alone, which isn't among {', '.join(dtypes)}"), problem
+                Stage(name, not_run=f"compared in float64 alone, which isn't among {', '.join(dtypes)}"), problem
             )
-        elif name == "masks" and "forward" not in stages:  # beside a forward pass, a model without masks is no question
+        elif name == "masks" and "forward" not in stages:  # a forward pass without masks is fine
             results.add(Stage(name, not_run="no mask can be seen on both sides"), problem)
     if {*stages} == {"inputs"}:
         results.doubts[
-            "nothing was computed: the stage inputs tells whether other stages leave the batch as it was"
+            "nothing was computed: the stage inputs only checks that other stages leave the batch unchanged"
         ] = None
 
 
@@ -143,13 +141,13 @@ def _check_precision(pair: Pair, dtypes: Sequence[Dtype], results: RunResults) -
         for dtype in dtypes:
             force = side.in_force(dtype)
             if force.get("dtype", dtype) != dtype:
-                results.doubts[f"{dtype} was asked of the {name}, which computes in {force['dtype']}"] = None
+                results.doubts[f"the {name} computes in {force['dtype']} instead of {dtype}"] = None
             if force.get("TF32"):
                 results.doubts[f"the {name} multiplies in TF32: matrix products are rounded to 10 bits"] = None
 
 
 def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, results: RunResults) -> None:
-    """Whether a side, run once more, gives the same."""
+    """Runs a side once more, and adds a doubt if it differs from itself."""
     for key, array in side.forward(problem, "float64").items():
         if key not in trace or not np.array_equal(array, trace[key], equal_nan=array.dtype != bool):
             results.doubts[
@@ -169,8 +167,7 @@ def _weights(pair: Pair, results: RunResults) -> Stage:
 
 
 class _InFloat64(Mapping[str, np.ndarray]):
-    """Arrays in float64, which holds the numbers of every dtype that weights come in; each is made when it is asked
-    for, and not kept."""
+    """Converts arrays to float64 one at a time, on access, and keeps none: float64 holds every dtype of weights."""
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
@@ -198,7 +195,7 @@ def _forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bool)
         for name, side in pair.sides.items():
             _repeats(name, side, problem, traces[name], results)
         if not any("logits" in trace for trace in traces.values()):
-            results.doubts["neither side shows its logits, which all else is for"] = None
+            results.doubts["neither side shows its logits"] = None
     result = compare_forward(
         pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible
     )
@@ -246,7 +243,7 @@ def _training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, result
 
 
 def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Side], T]) -> dict[SideName, T]:
-    """What takes as much memory as a model several times over: one side after the other, while the other rests."""
+    """Runs work that needs several times a model's memory on one side after the other, while the other rests."""
     pair.reference.rest()
     done: dict[SideName, T] = {}
     for name, side in pair.sides.items():
@@ -276,7 +273,7 @@ def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], results: Run
     results.add(losses, problem.name)
     results.add(gradients, problem.name)
     if results.faults:
-        return  # what comes before explains it
+        return  # earlier faults explain it
     if losses.verdict == "diverged":
         results.faults += explanations.loss_faults(pair.config, problem, pair.sides, done)
     elif gradients.verdict == "diverged":
@@ -308,10 +305,10 @@ def _steps(pair: Pair, own: Problem, name: str, results: RunResults) -> Stage:
 def _allow_for_rounding(
     pair: Pair, stage: Stage, problem: Problem, again: Callable[[SideName, Problem], Stage], results: RunResults
 ) -> Stage:
-    """The stage with what amplifies rounding judged by that.
+    """Returns the stage with diverged rows that amplify rounding judged by how much each side differs from itself.
 
     Args:
-      again: compares what a side computes of a problem with what it computed before.
+      again: compares a side's result on a problem with its earlier one.
     """
     sides: tuple[SideName, ...] = ("candidate", "reference")
 
@@ -321,54 +318,3 @@ def _allow_for_rounding(
         return again(side, nudged_problem(problem))
 
     return allow_for_rounding(stage, [partial(from_itself, side) for side in sides])
-
-
-def _with_sources(pair: Pair, own: Problem) -> Problem:
-    """Without the sentences that are all padding: those end at once here, and are decoded from nothing elsewhere."""
-    return replace(own, source_ids=own.source_ids[(own.source_ids != pair.config.source_pad_id).any(axis=1)])
-
-
-def _decoding(pair: Pair, own: Problem, most: int, results: RunResults) -> Stage:
-    rows: list[Row] = []
-    for beam_size, title in ((1, "greedy"), (BEAMS, f"{BEAMS} beams")):
-        try:
-            tokens = {
-                name: _padded(side.decode(own, beam_size, most), most, pair)
-                for name, side in reversed(pair.sides.items())
-            }
-        except CannotRun:
-            if beam_size == 1:
-                raise
-            continue  # such programs have no beams: there is nothing to be the same
-        (row,) = compare_stage("decode", {title: tokens["candidate"]}, {title: tokens["reference"]}).rows
-        rows.append(
-            row if row.verdict == "passed" else _explained_tokens(pair, own, row, beam_size, most, tokens, results)
-        )
-    return Stage("decode", tuple(rows))
-
-
-def _explained_tokens(
-    pair: Pair,
-    own: Problem,
-    row: Row,
-    beam_size: int,
-    most: int,
-    tokens: Mapping[SideName, np.ndarray],
-    results: RunResults,
-) -> Row:
-    floor = tolerances.FLOAT64_RELATIVE_RMS * max(1.0, results.size_of_logits)
-    explained = {
-        name: explanations.decoded_by(pair.config, pair.generation, own, beam_size, most, tokens[name], floor)
-        for name in pair.sides
-    }
-    if not results.faults:
-        results.faults += [
-            Fault(name, "decode", one.finding, one.finding.local_error, own.name)
-            for name, one in explained.items()
-            if one.finding
-        ]
-    return explanations.forgiven(row, explained.values()) or row
-
-
-def _padded(ids: np.ndarray, length: int, pair: Pair) -> np.ndarray:
-    return np.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=pair.config.target_pad_id).astype(np.int64)
