@@ -151,7 +151,7 @@ def test_a_model_directory(run: Run, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert run(str(tmp_path / "model")).code == 0
     outcome = run(str(tmp_path / "model"), "--num-heads", "3")
     assert outcome.is_one_clear_message
-    assert "which says all of itself" in outcome.err
+    assert "is a model and has its config; expected no num_heads" in outcome.err
 
 
 # --- modules
@@ -165,7 +165,7 @@ def test_a_module_with_the_weights_of_the_model(run: Run) -> None:
 def test_the_weights_of_a_module_alone(run: Run) -> None:
     outcome = run(*PYTORCH, *module("pytorch"), stages="weights,forward,loss,gradients")
     assert outcome.code == 0, outcome.told
-    assert "the model here against user_models:pytorch" in outcome.out
+    assert "user_models:pytorch in JAX against user_models:pytorch" in outcome.out
 
 
 def test_another_epsilon_is_named(run: Run, tmp_path: Path, folder: Path) -> None:
@@ -276,7 +276,7 @@ def test_activations_follow_from_parameters(run: Run, tmp_path: Path) -> None:
 
 def test_a_map_numbers_layers_one_by_one(run: Run, tmp_path: Path) -> None:
     lines = []
-    for line in user_models.FOREIGN_MAP.splitlines():
+    for line in user_models.FOREIGN_MAP.replace(":\n    {", ": {").splitlines():
         numbers = range(2 if "enc.{i}" in line else 1) if "{i}" in line else [0]
         lines += [line.replace("{i}", str(number)) for number in numbers]
     (tmp_path / "names.yaml").write_text("\n".join(lines))
@@ -386,16 +386,19 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no colon": (["--reference", "user_models"], "expected package.module:factory; received 'user_models'"),
     "no nn.Module": (module("no_module"), "expected a torch.nn.Module; received dict"),
     "another width": (module("wider"), "tensor source_embedding.weight: expected shape (23, 12); received (23, 18)"),
-    "other names": (module("foreign"), "say by --map FILE what they are here; --draft-map FILE drafts such a map"),
+    "other names": (
+        module("foreign"),
+        "map them with names (--map FILE); draft_map",
+    ),
     "no such map": (
         [*module("foreign"), "--map", "nowhere.yaml"],
         "nowhere.yaml: expected a YAML file that maps names",
     ),
     "no function": (function("no_function"), "expected a function (params, inputs) → (logits, trace); received int"),
     "a function without a trace": (function("logits_alone"), "expected (logits, trace), the trace a mapping"),
-    "a function that raises": (function("failing"), "--candidate user_models:failing: raised KeyError: 'weights'"),
+    "a function that raises": (function("failing"), "candidate user_models:failing: raised KeyError: 'weights'"),
     "no such node": (["--node", "encoder.layers.7.output"], "expected an activation of this model"),
-    "a tolerance": (["--tolerance", "1"], "--tolerance is for --diff; models are judged by the gates"),
+    "a tolerance": (["--tolerance", "1"], "tolerance doesn't apply to models; expected only"),
     "no such folder": (["--json", "nowhere/report.json"], "expected a directory that exists; there is no nowhere"),
     "no such folder for a page": (
         ["--html", "nowhere/report.html"],
@@ -441,8 +444,8 @@ def test_no_model(arguments: list[str], told: str, run: Run, folder: Path) -> No
 def test_stages_and_dtypes(run: Run) -> None:
     outcome = run("pytorch.pt", *PYTORCH, stages="forwards")
     assert outcome.is_one_clear_message
-    assert "--stages: expected some of weights, inputs, masks, forward," in outcome.err
-    assert "--dtypes: expected some of float64" in run("pytorch.pt", *PYTORCH, dtypes="float16").err
+    assert "stages: expected some of weights, inputs, masks, forward," in outcome.err
+    assert "dtypes: expected some of float64" in run("pytorch.pt", *PYTORCH, dtypes="float16").err
     for stages in (",", "weights,,"):
         assert run("pytorch.pt", *PYTORCH, stages=stages).code == (2 if stages == "," else 0)
     outcome = run("pytorch.pt", *PYTORCH, stages="weights,loss", dtypes="float32")
@@ -458,7 +461,7 @@ def test_files_of_arrays(run: Run, tmp_path: Path) -> None:
     for arguments, told in (
         ([objects, good], "expected numbers; received an array of objects"),
         ([good, str(tmp_path / "nowhere.npz")], "there is no such file"),
-        ([good, str(tmp_path)], "it can't be read"),
+        ([good, str(tmp_path)], "expected two .npz files of named arrays"),
     ):
         outcome = run("--diff", *arguments)
         assert outcome.is_one_clear_message, outcome.told

@@ -1,8 +1,9 @@
-"""A page on a parity report: what diverged and why, the stages, error against depth, the modules, where in an
-activation, every array."""
+"""The page of a parity report: the divergence and its causes, the stages, error against depth, the tree of modules, a
+heat map, and a table of all arrays."""
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,16 +30,18 @@ SCRIPTS = (
     "page.js",
 )
 """In the order in which they run."""
+FRAME_HEIGHT = 720
+"""Pixels of the frame in a notebook; the page scrolls inside it."""
 
 
 def render(report: Mapping[str, Any]) -> str:
-    """The page as text.
+    """Returns the page as HTML.
 
     Args:
-      report: what the JSON of a parity report holds: of schema 1.
+      report: the content of a report's JSON, schema 1.
 
     Raises:
-      ValueError: another schema.
+      ValueError: the report has another schema.
     """
     if report.get("schema") != 1:
         received = report.get("schema")
@@ -47,3 +50,9 @@ def render(report: Mapping[str, Any]) -> str:
         )
     title = f"Parity · {report['candidate']} · {report['verdict']}"
     return assemble(title, dict(report), style=TEMPLATE / STYLE, scripts=[TEMPLATE / name for name in SCRIPTS])
+
+
+def framed(page: str) -> str:
+    """Returns an `<iframe>` that holds the page: its scripts run, and see nothing of the document around them."""
+    style = f"width: 100%; height: {FRAME_HEIGHT}px; border: 0"
+    return f'<iframe sandbox="allow-scripts" style="{style}" srcdoc="{html.escape(page)}"></iframe>'

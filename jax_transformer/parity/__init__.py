@@ -1,8 +1,42 @@
-"""Whether two sides compute the same: on named arrays, whoever made them."""
+"""Parity: check that two implementations compute the same numbers, and find out where and why they don't.
+
+Example:
+  >>> import numpy as np
+  >>> from jax_transformer import parity
+  >>> x = np.linspace(0, 1, 6)
+  >>> parity.compare({"output": x + 1e-15}, {"output": x}).verdict
+  'passed'
+"""
 
 from __future__ import annotations
 
-from jax_transformer.parity.assertion import assert_parity
-from jax_transformer.parity.backends.capture import capture
+from typing import TYPE_CHECKING
 
-__all__ = ["assert_parity", "capture"]
+from jax_transformer.runtime.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from jax_transformer.parity.api import assert_parity, compare, draft_map
+    from jax_transformer.parity.backends.capture import capture
+    from jax_transformer.parity.gates.arrays import ParityError
+    from jax_transformer.parity.names.maps import NameMap
+    from jax_transformer.parity.report.report import Divergence, Report
+
+_HOMES = {
+    "jax_transformer.parity.api": ("assert_parity", "compare", "draft_map"),
+    "jax_transformer.parity.backends.capture": ("capture",),
+    "jax_transformer.parity.gates.arrays": ("ParityError",),
+    "jax_transformer.parity.names.maps": ("NameMap",),
+    "jax_transformer.parity.report.report": ("Divergence", "Report"),
+}
+
+__all__ = [
+    "Divergence",
+    "NameMap",
+    "ParityError",
+    "Report",
+    "assert_parity",
+    "capture",
+    "compare",
+    "draft_map",
+]
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

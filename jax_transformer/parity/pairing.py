@@ -1,251 +1,332 @@
-"""What `jax-transformer parity` compares: a model and its reference, found and put side by side."""
+"""Pair a model with its reference: load both, find the dialect, and check that their parameters correspond."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib
+import dataclasses
+import gc
 import os
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from torch import nn
+from jax_transformer.parity.checksums import hash_arrays, hash_files
+from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.names.maps import NameMap
+from jax_transformer.parity.report.report import Report
 
-    from jax_transformer.commands.parity import ParityOptions
+if TYPE_CHECKING:
     from jax_transformer.parity.backends.modules import ModuleReference
     from jax_transformer.parity.run_results import Pair
-    from jax_transformer.porting.dialects import Dialect
     from jax_transformer.storage.model_directory import Model
 
-
-class Prepared(NamedTuple):
-    """Both sides, and where they came from."""
-
-    pair: Pair
-    sha256: dict[str, str]
-    notes: dict[str, str]
+LIBRARIES = ("jax-transformer", "jax", "jaxlib", "flax", "optax", "torch", "transformers", "numpy")
+"""The libraries whose versions a report tells."""
+MOST_PROBLEMS = 6
+"""The most problems with parameters that a message lists."""
 
 
-def prepare(options: ParityOptions) -> Prepared:
-    """The pair that the options ask for.
+@dataclass(frozen=True)
+class Sides:
+    """Holds the arguments of `compare` that say what the two sides are."""
+
+    candidate: Any
+    """A Model, a path, a module or a function."""
+    reference: Any
+    """A module, a Model, a path, or None."""
+    kinds: tuple[str, str | None]
+    """Of both: "model", "module" or "function"."""
+    model: Any
+    """With a function, the Model or path whose parameters it receives; None: those of the reference."""
+    names: NameMap | str | os.PathLike[str] | None
+    dialect: str | None
+    hints: Mapping[str, Any]
+    candidate_name: str | None
+    reference_name: str | None
+
+    @property
+    def module(self) -> Any:
+        """The PyTorch module among the sides, if there is one."""
+        both = zip((self.candidate, self.reference), self.kinds, strict=True)
+        return next((side for side, kind in both if kind == "module"), None)
+
+    @property
+    def source(self) -> Any:
+        """What the JAX model is read from."""
+        if self.kinds[0] != "function":
+            return self.candidate
+        return self.reference if self.model is None else self.model
+
+    def name_map(self) -> NameMap | None:
+        """Returns the map of names, read from its file if need be."""
+        return self.names if self.names is None or isinstance(self.names, NameMap) else NameMap.read(self.names)
+
+
+def compare_models(
+    sides: Sides,
+    *,
+    stages: Sequence[str],
+    dtypes: Sequence[Any],
+    seed: int,
+    node: str | None,
+    progress: Callable[[str], None],
+) -> Report:
+    """Pairs the sides, runs the stages, and adds checksums and environment to the report.
 
     Raises:
-      ValueError: a model or module that can't be had; no reference for it; a checkpoint of another dialect.
-      ImportError: PyTorch, or transformers, isn't installed.
+      ParityError: the sides don't go together; a module or function can't be run.
+      PortingError: a checkpoint can't be read; the module's parameters aren't the model's.
+      ImportError: PyTorch or transformers isn't installed.
+    """
+    from jax_transformer.parity.run import run
+    from jax_transformer.runtime.allocator import give_back_freed_memory, trim
+    from jax_transformer.runtime.environment import environment
+
+    pair, notes = pair_models(sides)
+    precision = {
+        f"{name}'s {setting}": str(value)
+        for name, side in pair.sides.items()
+        for setting, value in side.in_force("float64").items()
+        if setting != "dtype"
+    }
+    facts = environment(LIBRARIES) | precision | notes
+    sha256 = _checksums(sides, pair)
+
+    def trimming(work: str) -> None:
+        gc.collect()  # the graphs of PyTorch's gradients have cycles
+        trim()
+        progress(work)
+
+    if pair.is_large:
+        give_back_freed_memory()
+    report = run(
+        pair, stages=stages, dtypes=dtypes, seed=seed, progress=trimming if pair.is_large else progress, node=node
+    )
+    return dataclasses.replace(report, environment=facts, sha256=sha256)
+
+
+def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
+    """Returns both sides, loaded, and notes for the report.
+
+    Raises:
+      see `compare_models`.
     """
     from jax_transformer.parity.backends.jax_model import JaxSide
     from jax_transformer.parity.run_results import Pair
 
-    module = made_by(options.reference, "--reference") if options.reference else None
-    if module is not None:
-        check_module(module, options.reference)
-    model = load(options, module)
-    reference, visible = _reference(options, model, module)
-    candidate: Any = JaxSide(options.model or "the model here", model)
-    if options.candidate:
+    _check_kinds(sides)
+    if sides.module is not None:
+        check_module(sides.module, _reference_name(sides))
+    model = load(sides.source, sides.dialect, sides.hints)
+    reference, visible = _reference(sides, model)
+    candidate: Any = JaxSide(_candidate_name(sides), model)
+    if sides.kinds[0] == "function":
         from jax_transformer.parity.backends.jax_function import FunctionSide
         from jax_transformer.parity.problems import own_problem
 
-        candidate = FunctionSide(options.candidate, made_by(options.candidate, "--candidate"), model)
+        candidate = FunctionSide(_candidate_name(sides), sides.candidate, model)
         shown = frozenset(candidate.forward(own_problem(model.config, model.params), "float32"))
         visible = shown if visible is None else shown & visible
     notes = {"dialect": str((model.origin or {}).get("dialect", "none"))}
     if visible is not None:
         notes["reference shows"] = f"{len(visible)} activations"
-    pair = Pair(model.config, model.params, candidate, reference, model.generation, visible)
-    hashes = _hashes(options)
-    if module is not None:
-        hashes[f"{options.reference}, its state_dict"] = hash_weights(module)
-    return Prepared(pair, hashes, notes)
+    return Pair(model.config, model.params, candidate, reference, model.generation, visible), notes
 
 
-def made_by(name: str, option: str) -> Any:
-    """What a function of the user's returns, named as package.module:factory; modules are looked for in the current
-    directory, too.
-
-    Raises:
-      ValueError: no such module or function; it raises.
-    """
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
-        raise ValueError(f"{option}: expected package.module:factory; received {name!r}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:  # the module's code is the user's
-        raise ValueError(
-            f"{option} {name}: {module_name} can't be imported: {type(error).__name__}: {error}"
-        ) from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        there = "no such name" if factory is None else f"a {type(factory).__name__}"
-        raise ValueError(f"{option} {name}: expected a function {attribute} in {module_name}; there is {there}")
-    try:
-        return factory()
-    except Exception as error:
-        raise ValueError(f"{option} {name}: {attribute}() raised {type(error).__name__}: {error}") from error
+def _check_kinds(sides: Sides) -> None:
+    """Raises ParityError for sides that don't go together."""
+    candidate, reference = sides.kinds
+    if reference == "function":
+        raise ParityError("reference: expected a torch.nn.Module or a model; received a function")
+    if candidate == "module" and reference is not None:
+        raise ParityError(
+            "candidate: a torch.nn.Module is compared with its own port, without a reference; to compare two modules, "
+            "compare what capture() returns of each"
+        )
+    if sides.model is not None and candidate != "function":
+        raise ParityError(f"model: only a function takes one beside it; the candidate is a {candidate}")
+    if candidate == "function" and sides.source is None:
+        raise ParityError("expected a model whose parameters the function receives, or a reference that has them")
 
 
-def check_module(module: Any, name: str | None) -> None:
-    """Raises ValueError for what is no PyTorch module, or one in training mode."""
+def check_module(module: Any, name: str) -> None:
+    """Raises ParityError for anything but a PyTorch module in evaluation mode."""
     from torch import nn
 
+    from jax_transformer.parity.backends.capture import part_in_training
+
     if not isinstance(module, nn.Module):
-        raise ValueError(f"--reference {name}: expected a torch.nn.Module; received {type(module).__name__}")
-    training = next((path or "the module itself" for path, part in module.named_modules() if part.training), None)
+        raise ParityError(f"reference {name}: expected a torch.nn.Module; received {type(module).__name__}")
+    training = part_in_training(module)
     if training is not None:
-        raise ValueError(
-            f"--reference {name}: expected a module in evaluation mode; {training} is in training mode: call .eval() "
+        raise ParityError(
+            f"reference {name}: expected a module in evaluation mode; {training} is in training mode: call .eval() "
             "first"
         )
 
 
-def load(options: ParityOptions, module: nn.Module | None) -> Model:
-    """The model directory, the checkpoint, or what the reference's own weights are ported to."""
+def name_of(side: Any) -> str:
+    """Returns the name that a report gives to a side: its path, its function's or its class's name."""
+    if isinstance(side, str | os.PathLike):
+        return os.fspath(side)
+    return str(getattr(side, "__qualname__", type(side).__name__))
+
+
+def _candidate_name(sides: Sides) -> str:
+    return sides.candidate_name or (
+        f"{_reference_name(sides)} in JAX" if sides.kinds[0] == "module" else name_of(sides.candidate)
+    )
+
+
+def _reference_name(sides: Sides) -> str:
+    return sides.reference_name or name_of(sides.candidate if sides.reference is None else sides.reference)
+
+
+# --- the model
+
+
+def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
+    """Returns the Model itself, reads a model directory or a checkpoint, or ports a module's weights.
+
+    Raises:
+      ParityError: hints for a model that needs none.
+      ModelError, PortingError: it can't be read.
+    """
     from jax_transformer.porting.convert import import_checkpoint
-    from jax_transformer.storage.model_directory import is_model_directory, load_model
+    from jax_transformer.storage.model_directory import Model, is_model_directory, load_model
 
-    hints = options.checkpoint.hints()
-    if (
-        options.model
-        and Path(options.model).is_dir()
-        and (is_model_directory(options.model) or is_model_directory(f"{options.model}/model"))
-    ):
+    is_path = isinstance(source, str | os.PathLike)
+    is_directory = is_path and any(is_model_directory(path) for path in (source, Path(source) / "model"))
+    if is_directory or isinstance(source, Model):
         if hints:
-            raise ValueError(
-                f"{options.model} is a model directory, which says all of itself; expected no {', '.join(hints)}"
-            )
-        return load_model(options.model)
-    if options.model:
-        return import_checkpoint(options.model, options.dialect, **hints)
-    if module is None:
-        raise ValueError(
-            "parity: expected a model directory or a checkpoint, --reference or --diff; received none of them"
-        )
-    return import_checkpoint(module.state_dict(), options.dialect, **hints)
+            raise ParityError(f"{name_of(source)} is a model and has its config; expected no {', '.join(hints)}")
+        return load_model(source) if is_directory else source
+    return import_checkpoint(source if is_path else source.state_dict(), dialect, **hints)
 
 
-def _reference(options: ParityOptions, model: Model, module: nn.Module | None) -> tuple[Any, frozenset[str] | None]:
-    """The other side, and what of it can be seen; None: all."""
+# --- the reference
+
+
+def _reference(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
+    """Returns the other side, and the activations that it can show; None: all."""
+    if sides.module is not None:
+        return _module_side(sides, model)
+    if sides.reference is not None:
+        return _model_side(sides, model), None
     from jax_transformer.parity.backends.systems import SystemReference, knows
     from jax_transformer.parity.backends.torch_module import TorchSide
+    from jax_transformer.porting.dialects import get_dialect
 
-    constants = {name: np.asarray(leaf) for name, leaf in model.params.get("constants", {}).items()}
-    if module is not None:
-        return _of_module(options, model, module, constants)
-    dialect = options.dialect or (model.origin or {}).get("dialect") or _fitting(model)
-    refusals = _dialect(dialect).refusals(model.config)
+    dialect = sides.dialect or (model.origin or {}).get("dialect") or _fitting_dialect(model)
+    refusals = get_dialect(dialect).refusals(model.config)
     if refusals:
-        raise ValueError("\n  - ".join([f"--dialect {dialect}: its programs have no such model:", *refusals]))
+        raise ParityError("\n  - ".join([f"dialect {dialect}: its programs have no such model:", *refusals]))
+    name = sides.reference_name
     if knows(dialect):
-        return TorchSide(f"torch_reference.{dialect}", model, SystemReference(dialect, model.config, constants)), None
+        program = SystemReference(dialect, model.config, _constants(model))
+        return TorchSide(name or f"torch_reference.{dialect}", model, program), None
     from jax_transformer.parity.backends.families import family_reference
 
     family = family_reference(model)
-    return TorchSide(f"transformers, {dialect}", model, family), _frozen(family.visible())
+    return TorchSide(name or f"transformers, {dialect}", model, family), _frozen(family.visible())
 
 
-def _of_module(
-    options: ParityOptions, model: Model, module: nn.Module, constants: Mapping[str, np.ndarray]
-) -> tuple[Any, frozenset[str] | None]:
+def _model_side(sides: Sides, model: Model) -> Any:
+    """Returns another model as the reference. Raises ParityError for one of other parameters."""
+    from jax_transformer.parity.backends.jax_model import JaxSide
+    from jax_transformer.runtime.trees import flatten
+
+    other = model if sides.reference is sides.source else load(sides.reference, sides.dialect, sides.hints)
+    shapes = [{path: np.shape(leaf) for path, leaf in flatten(one.params).items()} for one in (model, other)]
+    different = [path for path in shapes[0] | shapes[1] if shapes[0].get(path) != shapes[1].get(path)]
+    if different:
+        received, expected = (side.get(different[0], "none") for side in shapes)
+        raise ParityError(
+            f"reference {_reference_name(sides)}: expected a model with the candidate's parameters; {different[0]} is "
+            f"{expected} here and {received} there ({len(different)} differ)"
+        )
+    return JaxSide(_reference_name(sides), other)
+
+
+def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
     from jax_transformer.parity.backends.modules import ModuleReference, dialect_of_map, names_of, names_of_map, renamed
     from jax_transformer.parity.backends.torch_module import TorchSide
-    from jax_transformer.parity.names.maps import NameMap
+    from jax_transformer.porting.dialects import detect, get_dialect
 
-    names, theirs = NameMap.read(options.map) if options.map else None, dict[str, str]()
+    module, constants, names = sides.module, _constants(model), sides.name_map()
+    theirs: dict[str, str] = {}
     if names is not None and names.parameters:
         dialect, theirs = dialect_of_map(names, constants), renamed(names, module.state_dict().keys())
     else:
-        dialect = _dialect(options.dialect or (model.origin or {}).get("dialect") or _recognised(module))
+        known = sides.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
+        dialect = get_dialect(known)
     if names is None or not names.activations:
         names = names_of_map(names, model.config) if theirs and names else names_of(dialect, model.config)
     reference = ModuleReference(module, dialect, model.config, constants, names, theirs)
-    _check_parameters(reference, f"--reference {options.reference}", options.map)
-    return TorchSide(str(options.reference), model, reference), _frozen(reference.visible())
+    _check_parameters(reference, sides)
+    return TorchSide(_reference_name(sides), model, reference), _frozen(reference.visible())
+
+
+def _check_parameters(reference: ModuleReference, sides: Sides) -> None:
+    """Raises ValueError unless the module's parameters correspond to the model's."""
+    from jax_transformer.storage.tensors import PortingError
+
+    own, dialect, side = reference.own(), reference.dialect, f"reference {_reference_name(sides)}"
+    if sides.names is None and not dialect.recognises(own.keys()):
+        some = ", ".join(list(own)[:3])
+        raise ParityError(
+            f"{side}: its parameters ({some}, …) don't have the names of dialect {dialect.name}: map them with names "
+            "(--map FILE); draft_map (--draft-map FILE) drafts such a map"
+        )
+    try:
+        reference.leaves(own)
+    except PortingError as error:
+        shown, more = error.problems[:MOST_PROBLEMS], len(error.problems) - MOST_PROBLEMS
+        by = f"dialect {dialect.name}" if sides.names is None else "the map of names"
+        by = os.fspath(sides.names) if isinstance(sides.names, str | os.PathLike) else by
+        problems = [*shown, *([f"and {more} more"] if more > 0 else [])] or [str(error)]
+        raise PortingError(f"{side}: its parameters aren't the model's by {by}", problems) from None
+
+
+def _constants(model: Model) -> dict[str, np.ndarray]:
+    return {name: np.asarray(leaf) for name, leaf in model.params.get("constants", {}).items()}
 
 
 def _frozen(names: set[str] | None) -> frozenset[str] | None:
     return None if names is None else frozenset(names)
 
 
-def _check_parameters(reference: ModuleReference, what: str, map_file: str | None) -> None:
-    """Raises ValueError where the module's parameters are none that the model could be given."""
-    from jax_transformer.storage.tensors import PortingError
-
-    own, dialect = reference.own(), reference.dialect
-    if map_file is None and not dialect.recognises(own.keys()):
-        some = ", ".join(list(own)[:3])
-        raise ValueError(
-            f"{what}: its parameters ({some}, …) aren't called as those of dialect {dialect.name}: "
-            "say by --map FILE what they are here; --draft-map FILE drafts such a map"
-        )
-    try:
-        reference.leaves(own)
-    except PortingError as error:
-        shown, more = error.problems[:MOST_PROBLEMS], len(error.problems) - MOST_PROBLEMS
-        named = f"dialect {dialect.name}" if map_file is None else map_file
-        problems = [*shown, *([f"and {more} more"] if more > 0 else [])] or [str(error)]
-        raise PortingError(f"{what}: its parameters aren't the model's, as {named} has them", problems) from None
-
-
-MOST_PROBLEMS = 6
-"""Of parameters, before "and 40 more"."""
-
-
-def _dialect(name: str) -> Dialect:
-    from jax_transformer.porting.dialects import get_dialect
-
-    return get_dialect(name)
-
-
-def _recognised(module: nn.Module) -> str:
-    """The dialect of a module's names. Raises PortingError where there is none, or several."""
-    from jax_transformer.porting.dialects import detect
-
-    return detect(module.state_dict().keys()).name
-
-
-def _fitting(model: Model) -> str:
-    """The dialect whose programs have such a model, for one that comes from no checkpoint."""
+def _fitting_dialect(model: Model) -> str:
+    """Returns the first dialect whose program computes what the config says. Raises ParityError if there is none."""
     from jax_transformer.parity.backends.systems import knows
     from jax_transformer.porting.dialects import all_dialects
 
-    able = [name for name, dialect in all_dialects().items() if knows(name) and not dialect.refusals(model.config)]
-    if not able:
-        raise ValueError(
-            "this model comes from no checkpoint, and no published program computes what its config says: "
-            "give --reference package.module:factory, a PyTorch module to compare it with"
-        )
-    return able[0]
+    for name, dialect in all_dialects().items():
+        if knows(name) and not dialect.refusals(model.config):
+            return name
+    raise ParityError(
+        "this model comes from no checkpoint, and no published program computes what its config says: give a "
+        "reference, a PyTorch module to compare it with (--reference package.module:factory)"
+    )
 
 
-def hash_weights(module: nn.Module) -> str:
-    """SHA-256 of a module's parameters and buffers: names, shapes, dtypes and bytes, in their order."""
+def _checksums(sides: Sides, pair: Pair) -> dict[str, str]:
+    """Returns the SHA-256 of the files and weights of both sides, by path or name."""
+    from jax_transformer.runtime.trees import flatten
     from jax_transformer.storage.tensor_files import as_arrays
 
-    digest = hashlib.sha256()
-    for name, array in as_arrays(module.state_dict()).items():
-        digest.update(f"{name} {array.dtype} {list(array.shape)}".encode())
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
-
-
-def _hashes(options: ParityOptions) -> dict[str, str]:
-    """SHA-256 of the files of either side, by path."""
-    from jax_transformer.data.text_files import hash_file
-
-    paths = [path for path in (options.model, options.map) if path]
-    files = [
-        file for path in paths for file in (sorted(Path(path).rglob("*")) if Path(path).is_dir() else [Path(path)])
-    ]
-    kept = [
-        file
-        for file in files
-        if file.is_file() and file.suffix in (".safetensors", ".pt", ".pth", ".bin", ".json", ".yaml", ".yml")
-    ]
-    return {str(file): hash_file(str(file)) for file in kept if "checkpoints" not in file.parts}
+    parts = (sides.candidate, sides.reference, sides.model, sides.names)
+    sums = {
+        path: digest
+        for part in parts
+        if isinstance(part, str | os.PathLike)
+        for path, digest in hash_files(part).items()
+    }
+    if sides.module is not None:
+        sums[f"{_reference_name(sides)}, its state_dict"] = hash_arrays(as_arrays(sides.module.state_dict()))
+    if not sums:
+        arrays = {path: np.asarray(leaf) for path, leaf in flatten(pair.params).items()}
+        sums[f"{pair.candidate.name}, its parameters"] = hash_arrays(arrays)
+    return sums

@@ -1,4 +1,4 @@
-"""What both sides are given: weights and inputs on which mistakes show.
+"""Problems: the weights and inputs that both sides of a run receive, chosen so that mistakes show.
 
 No two sizes are equal, of the batch, the lengths and the model. Padding stands right, left and inside; there are a
 sentence of one token and one of nothing but padding; another has a sentence as long as the position tables allow. A
@@ -21,13 +21,13 @@ from jax_transformer.parity.oracle.formulas import Stack, position_numbers, rows
 from jax_transformer.runtime.trees import flatten, unflatten
 
 ROWS = 7
-"""Of a batch: so many kinds of padding there are."""
+"""Rows of a batch, one for each kind of padding."""
 SOURCE_LENGTH, TARGET_LENGTH = 11, 9
 LONGEST = 523
-"""Tokens of a long sentence: more than the usual tables of 512 rows have, and no more than fit in memory with all
-attention weights."""
+"""The most tokens of a long sentence: more than the usual 512 rows of a table, and few enough for all attention weights
+to fit in memory."""
 MEAN = 250.0
-"""Of a norm's inputs where it is large, hundreds of times their deviation: a variance taken as E[x²] − E[x]² is then
+"""The mean of a norm's inputs where it is large, hundreds of deviations: a variance taken as E[x²] − E[x]² is then
 off by 1e-11 or so in float64, and a right one by less than 1e-13."""
 SMALL = 1e-4
 """The deviation of a norm's inputs where it is small."""
@@ -35,7 +35,7 @@ SMALL = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """Parameters and a batch; equal to nothing but itself."""
+    """Holds parameters and a batch; equal to nothing but itself."""
 
     name: str
     params: Mapping[str, Any]
@@ -54,13 +54,16 @@ class Problem:
 
 
 def own_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem:
-    """The model's own weights, and every kind of padding."""
+    """Returns the model's own weights with every kind of padding."""
     return _problem("own weights", config, params, seed)
 
 
 def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem | None:
-    """The model's own weights, and a sentence as long as the position tables allow; None where the other problems' are.
-    A second one would double the gigabytes that attention's weights need."""
+    """Returns the model's own weights with one sentence as long as the position tables allow.
+
+    A second sentence would double the gigabytes that attention weights need. None if the other problems have sentences
+    of that length.
+    """
     source, target = (min(most, LONGEST) for most in _most_tokens(config))
     lengths = _lengths(config)
     if (source, target - 1) == lengths or source <= lengths[0] or target <= lengths[1]:
@@ -81,16 +84,14 @@ def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int
 
 
 def nudged_problem(problem: Problem) -> Problem:
-    """The problem with weights moved in float64's last bit, which changes how everything is rounded; constants as they
-    are."""
+    """Returns the problem with weights changed in float64's last bit, which changes all rounding; constants stay."""
     leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}
     moved = nudged({path: leaf for path, leaf in leaves.items() if not path.startswith("constants/")})
     return replace(problem, params=unflatten(leaves | moved))
 
 
 def other_weights(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Iterator[Problem]:
-    """The same batch with random weights; such that norms get inputs that hardly vary; such that these have a large
-    mean."""
+    """Yields the same batch with random weights; with tiny variances of the norms' inputs; with large means of them."""
     own = own_problem(config, params, seed)
     for name, change in (
         ("random weights", _as_drawn),
@@ -106,7 +107,7 @@ def other_weights(config: TransformerConfig, params: Mapping[str, Any], seed: in
 
 
 def randomised(params: Mapping[str, Any], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """By path, every parameter drawn anew, the scales of norms around 1; constants as they are."""
+    """Returns new random parameters by path, scales of norms around 1; constants stay."""
     leaves = {}
     for path, leaf in flatten(params).items():
         shape = np.shape(leaf)
@@ -122,7 +123,7 @@ def randomised(params: Mapping[str, Any], rng: np.random.Generator) -> dict[str,
 
 
 def _fan_in(path: str, shape: tuple[int, ...]) -> int:
-    """Features that one output is summed over."""
+    """Returns the number of features that one output sums."""
     inner = shape[1:] if "/layers/" in path else shape
     return int(np.prod(inner[:-1] if path.endswith("attention/output/kernel") else inner[:1]))
 
@@ -138,8 +139,7 @@ def _as_drawn(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Le
 
 
 def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
-    """The residual stream is shifted as a whole, and varies little beside that. The columns of kernels that read it sum
-    to zero, so that the shift is lost on them."""
+    """Shifts the residual stream far from zero; the kernels that read it have columns that cancel the shift."""
     is_post = config.norm_placement == "post"
     readers = ("query/kernel", "key/kernel", "value/kernel", "hidden/kernel", "gate/kernel", "head/kernel")
     changed = dict(leaves)
@@ -156,8 +156,7 @@ def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Proble
 
 
 def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
-    """What flows through the residual stream is small, but for its mean; the first tokens of the last row cancel their
-    positions."""
+    """Makes the residual stream small but for its mean; the last row's first tokens cancel their positions."""
     changed = dict(leaves)
     for path, leaf in leaves.items():
         if path.endswith(("output/kernel", "norm/scale", "_embedding/embedding", "positions/embedding")):
@@ -169,8 +168,7 @@ def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Pr
 
 
 def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Problem) -> None:
-    """Makes the embeddings of two tokens what their places in the last row, which has no padding, add to them, but for
-    a small rest."""
+    """Makes the embeddings of two tokens the negative of their positions in the last, unpadded row, but for a rest."""
     if config.position_kind != "sinusoidal":
         return
     stacks: tuple[tuple[Stack, np.ndarray], ...] = (
@@ -196,7 +194,7 @@ def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Proble
 
 
 def _rounded(path: str, leaf: np.ndarray) -> np.ndarray:
-    """To float32, which both sides then hold exactly; constants are theirs already."""
+    """Rounds to float32, which both sides hold exactly; constants stay."""
     return leaf if path.startswith("constants/") else leaf.astype(np.float32)
 
 
@@ -213,15 +211,17 @@ def _problem(name: str, config: TransformerConfig, params: Mapping[str, Any], se
 
 
 def _lengths(config: TransformerConfig) -> tuple[int, int]:
-    """Of source and target: other numbers than the model's sizes where its tables allow it."""
+    """Returns the lengths of source and target; they differ from the model's sizes if its tables allow it."""
     taken, most = _sizes(config) | {_rows(config)}, _most_tokens(config)
     source = _free(SOURCE_LENGTH, most[0], taken)
     return source, _free(TARGET_LENGTH, most[1], taken | {source})
 
 
 def _rows(config: TransformerConfig) -> int:
-    """Of a batch: ROWS or a few more, another number than the model's sizes; ROWS where position tables have a row for
-    each of them."""
+    """Returns the rows of a batch: ROWS, or a few more to differ from the model's sizes.
+
+    Always ROWS if positions go by the row of the batch.
+    """
     return (
         ROWS
         if config.position_index == "batch_row"
@@ -230,20 +230,20 @@ def _rows(config: TransformerConfig) -> int:
 
 
 def _sizes(config: TransformerConfig) -> set[int]:
-    of_stacks = (
+    stack_sizes = (
         getattr(stack, name) for stack in (config.encoder, config.decoder) for name in ("num_heads", "head_dim", "d_ff")
     )
-    return {config.d_model, config.source_vocab_size, config.target_vocab_size, *of_stacks}
+    return {config.d_model, config.source_vocab_size, config.target_vocab_size, *stack_sizes}
 
 
 def _free(wanted: int, most: int, taken: set[int]) -> int:
-    """The wanted number, if it is none of those that are taken and not too many; else one near it."""
+    """Returns the wanted number, or the nearest one that isn't taken and isn't larger than the limit allows."""
     near = sorted(range(2, min(most, 2 * wanted) + 1), key=lambda number: abs(number - wanted))
     return next((number for number in near if number not in taken), min(wanted, most))
 
 
 def _most_tokens(config: TransformerConfig) -> tuple[int, int]:
-    """What the position tables allow."""
+    """Returns the most tokens that the position tables allow, of source and target."""
     if config.position_kind not in ("sinusoidal", "learned"):
         return LONGEST, LONGEST
     return config.encoder.max_length, config.decoder.max_length
@@ -269,7 +269,7 @@ def _pad_targets(ids: np.ndarray, config: TransformerConfig) -> None:
     ids[1, : length // 4] = pad_id
     ids[2, length // 3 : length // 2 + 1] = pad_id
     ids[3, 1:] = pad_id
-    if config.source_pad_id < config.target_vocab_size:  # which some decoders take for padding
+    if config.source_pad_id < config.target_vocab_size:  # some decoders take it for padding
         ids[4, length // 2] = ids[5, 0] = config.source_pad_id
     ids[5, -1] = pad_id
 
@@ -277,7 +277,7 @@ def _pad_targets(ids: np.ndarray, config: TransformerConfig) -> None:
 def _labels(
     rng: np.random.Generator, config: TransformerConfig, decoder_input_ids: np.ndarray, source_ids: np.ndarray
 ) -> np.ndarray:
-    """Pads where the input is one, and here and there; nowhere where there is nothing to read, but in one row."""
+    """Draws labels: pads where the input is a pad, where there is nothing to read, and once in the first row."""
     labels = _tokens(rng, decoder_input_ids.shape, config.target_vocab_size, config.target_pad_id)
     labels[decoder_input_ids == config.target_pad_id] = config.target_pad_id
     nothing_to_read = (source_ids == config.source_pad_id).all(axis=1)

@@ -1,36 +1,33 @@
-"""A parity run: both sides through the stages, on every problem, to a report."""
+"""Run both sides of a pair through all stages, on every problem, and make the report."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Plan, Side
-from jax_transformer.parity.diagnosis.findings import Fault, SideName
+from jax_transformer.parity.diagnosis.findings import SideName
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.gates.rounding import allow_for_rounding
-from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
+from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.oracle.graph import nodes
 from jax_transformer.parity.problems import Problem, long_problem, nudged_problem, other_weights, own_problem
 from jax_transformer.parity.report.report import Report
-from jax_transformer.parity.report.results import make_report
-from jax_transformer.parity.run_results import DTYPES, STAGES, Found, Pair
+from jax_transformer.parity.run_results import DTYPES, STAGES, Pair, RunResults
 from jax_transformer.parity.stages import explanations
 from jax_transformer.parity.stages import training as training_stages
+from jax_transformer.parity.stages.decoding import NEW_TOKENS, compare_decoding, with_sources
 from jax_transformer.parity.stages.forward import compare_forward
 from jax_transformer.parity.stages.precision import compare_precision, rounded
 from jax_transformer.runtime.trees import nearest
 
 T = TypeVar("T")
-BEAMS = 4
-NEW_TOKENS = 12
 
 
 def run(
@@ -41,66 +38,64 @@ def run(
     seed: int = 0,
     progress: Callable[[str], None] = lambda what: None,
     node: str | None = None,
-    command: str = "",
-    environment: Mapping[str, Any] | None = None,
-    sha256: Mapping[str, str] | None = None,
 ) -> Report:
-    """Runs the stages in their order, all of them whatever the first finds; explains what the first that diverges
-    finds.
+    """Runs all stages in order, whatever the first finds, and explains the divergence of the first that diverges.
 
     Args:
-      stages: which of STAGES.
-      dtypes: float64 decides; the others ask whether the candidate's precision is as good as the reference's.
-      progress: told what is done next.
-      node: an activation; nothing but it is looked at.
-      command: what made this run, to which `--node NAME` is added to replay one.
+      stages: a selection of STAGES.
+      dtypes: float64 decides; the others check whether the candidate is as precise as the reference.
+      seed: seeds the inputs and the random weights.
+      progress: called with the name of each piece of work before it begins.
+      node: the only activation to look at; None: all.
+
+    Raises:
+      ParityError: `node` is no activation of this model; the user's program can't be run.
     """
-    found = Found(progress)
+    results = RunResults(progress)
     if node is not None:
         check_node(pair.config, node)
         stages, dtypes = ("masks", "forward"), ("float64",)
     own = own_problem(pair.config, pair.params, seed)
-    _check_precision(pair, dtypes, found)
+    _check_precision(pair, dtypes, results)
     if "weights" in stages:
         progress("weights")
-        found.add(_attempt("weights", lambda: _weights(pair, found)), own.name)
-    decoded, most = _with_sources(pair, own), min(NEW_TOKENS, pair.config.decoder.max_length)
+        results.add(_attempt("weights", lambda: _weights(pair, results)), own.name)
+    decoded, most = with_sources(pair, own), min(NEW_TOKENS, pair.config.decoder.max_length)
     if "float64" in dtypes:
         for side in pair.sides.values():
             side.get_ready(Plan(stages, own, decoded if "decode" in stages and not pair.is_large else None, most))
-    given = _copies(own)
+    inputs_before = _copies(own)
     if {"masks", "forward"} & {*stages} and "float64" in dtypes:
         for problem in _problems(pair, own, seed):
             progress(f"forward, {problem.name}")
-            _forward(pair, problem, found, is_own=problem is own)
+            _forward(pair, problem, results, is_own=problem is own)
     for dtype in dtypes:
         if dtype != "float64" and "forward" in stages:
             progress(f"forward in {dtype}")
-            found.add(_attempt(f"forward {dtype}", partial(_low_precision, pair, own, dtype, found)), own.name)
-    found.truth = None  # training needs the memory
+            results.add(_attempt(f"forward {dtype}", partial(_low_precision, pair, own, dtype, results)), own.name)
+    results.truth = None  # training needs the memory
     if "float64" in dtypes:
-        _training(pair, own, stages, seed, found)
+        _training(pair, own, stages, seed, results)
     if "decode" in stages:
         progress("decode")
-        found.add(_attempt("decode", lambda: _decoding(pair, decoded, most, found)), own.name)
+        results.add(_attempt("decode", lambda: compare_decoding(pair, decoded, most, results)), own.name)
     if "inputs" in stages:
-        found.add(compare_stage("inputs", _copies(own), given), own.name)
-    _add_left_out(stages, dtypes, found, own.name)
-    return make_report(pair, found, stages, node, command, environment or {}, sha256 or {})
+        results.add(compare_stage("inputs", _copies(own), inputs_before), own.name)
+    _add_missing_stages(stages, dtypes, results, own.name)
+    return results.report(pair, stages, node)
 
 
 def check_node(config: TransformerConfig, node: str) -> None:
-    """Raises ParityError for what is no activation of this model."""
+    """Raises ParityError if the name is no activation of this model."""
     known = [one.name for one in nodes(config)]
     if node not in known:
         raise ParityError(
-            f"--node: expected an activation of this model, such as {known[-1]}; received "
-            f"{node!r}{nearest(node, known)}"
+            f"node: expected an activation of this model, such as {known[-1]}; received {node!r}{nearest(node, known)}"
         )
 
 
 def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
-    """Those of the same weights one after the other: to load others takes time."""
+    """Yields the problems of the forward pass, those with the same weights together: loading others takes time."""
     yield own
     longer = long_problem(pair.config, pair.params, seed)
     if longer is not None:
@@ -114,48 +109,48 @@ def _copies(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def _attempt(name: str, compare: Callable[[], Stage]) -> Stage:
-    """The stage, or why a side can't run it."""
+    """Returns the stage's result, or one that says why a side can't run it."""
     try:
         return compare()
     except CannotRun as reason:
         return Stage(name, not_run=str(reason))
 
 
-# --- what must hold for anything to follow
+# --- conditions without which a run is inconclusive
 
 
-def _add_left_out(stages: Sequence[str], dtypes: Sequence[Dtype], found: Found, problem: str) -> None:
-    """What was asked for and not compared is no pass: a stage that says why."""
+def _add_missing_stages(stages: Sequence[str], dtypes: Sequence[Dtype], results: RunResults, problem: str) -> None:
+    """Adds a stage that says why for each requested stage that wasn't compared, so that it doesn't pass."""
     for name in stages:
-        if any(known.split()[0] == name for known in found.stages):
+        if any(known.split()[0] == name for known in results.stages):
             continue
         if "float64" not in dtypes:
-            found.add(
-                Stage(name, not_run=f"it is compared in float64 alone, which isn't among {', '.join(dtypes)}"), problem
+            results.add(
+                Stage(name, not_run=f"compared in float64 alone, which isn't among {', '.join(dtypes)}"), problem
             )
-        elif name == "masks" and "forward" not in stages:  # beside a forward pass, a model without masks is no question
-            found.add(Stage(name, not_run="no mask can be seen on both sides"), problem)
+        elif name == "masks" and "forward" not in stages:  # a forward pass without masks is fine
+            results.add(Stage(name, not_run="no mask can be seen on both sides"), problem)
     if {*stages} == {"inputs"}:
-        found.doubts["nothing was computed: the stage inputs tells whether other stages leave the batch as it was"] = (
-            None
-        )
+        results.doubts[
+            "nothing was computed: the stage inputs only checks that other stages leave the batch unchanged"
+        ] = None
 
 
-def _check_precision(pair: Pair, dtypes: Sequence[Dtype], found: Found) -> None:
+def _check_precision(pair: Pair, dtypes: Sequence[Dtype], results: RunResults) -> None:
     for name, side in pair.sides.items():
         for dtype in dtypes:
             force = side.in_force(dtype)
             if force.get("dtype", dtype) != dtype:
-                found.doubts[f"{dtype} was asked of the {name}, which computes in {force['dtype']}"] = None
+                results.doubts[f"the {name} computes in {force['dtype']} instead of {dtype}"] = None
             if force.get("TF32"):
-                found.doubts[f"the {name} multiplies in TF32: matrix products are rounded to 10 bits"] = None
+                results.doubts[f"the {name} multiplies in TF32: matrix products are rounded to 10 bits"] = None
 
 
-def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, found: Found) -> None:
-    """Whether a side, run once more, gives the same."""
+def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, results: RunResults) -> None:
+    """Runs a side once more, and adds a doubt if it differs from itself."""
     for key, array in side.forward(problem, "float64").items():
         if key not in trace or not np.array_equal(array, trace[key], equal_nan=array.dtype != bool):
-            found.doubts[
+            results.doubts[
                 f"the {name} differs from itself when it is run again, first at {key}: does it draw random numbers?"
             ] = None
             return
@@ -164,16 +159,15 @@ def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, found:
 # --- stages
 
 
-def _weights(pair: Pair, found: Found) -> Stage:
+def _weights(pair: Pair, results: RunResults) -> Stage:
     candidate, reference = (_InFloat64(side.weights()) for side in pair.sides.values())
     stage = compare_stage("weights", candidate, reference, tolerance=0.0)
-    found.faults += explanations.weight_faults(stage, candidate, reference)
+    results.faults += explanations.weight_faults(stage, candidate, reference)
     return stage
 
 
 class _InFloat64(Mapping[str, np.ndarray]):
-    """Arrays in float64, which holds the numbers of every dtype that weights come in; each is made when it is asked
-    for, and not kept."""
+    """Converts arrays to float64 one at a time, on access, and keeps none: float64 holds every dtype of weights."""
 
     def __init__(self, arrays: Arrays) -> None:
         self._arrays = arrays
@@ -191,40 +185,42 @@ class _InFloat64(Mapping[str, np.ndarray]):
         return len(self._arrays)
 
 
-def _forward(pair: Pair, problem: Problem, found: Found, *, is_own: bool) -> None:
+def _forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bool) -> None:
     try:
         traces = {name: side.forward(problem, "float64") for name, side in pair.sides.items()}
     except CannotRun as reason:
-        found.add(Stage("forward", not_run=str(reason)), problem.name)
+        results.add(Stage("forward", not_run=str(reason)), problem.name)
         return
     if is_own:
         for name, side in pair.sides.items():
-            _repeats(name, side, problem, traces[name], found)
+            _repeats(name, side, problem, traces[name], results)
         if not any("logits" in trace for trace in traces.values()):
-            found.doubts["neither side shows its logits, which all else is for"] = None
+            results.doubts["neither side shows its logits"] = None
     result = compare_forward(
         pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible
     )
     for stage in (result.masks, result.forward, result.truth):
         if stage.name != "masks" or stage.rows or stage.reasons[1:]:  # some models have no masks
-            found.add(stage, problem.name)
-    found.faults += result.faults
-    found.effects += [result.effect] if result.effect else []
-    found.heat_maps += [result.heat_map] if result.heat_map else []
+            results.add(stage, problem.name)
+    results.faults += result.faults
+    results.effects += [result.effect] if result.effect else []
+    results.heat_maps += [result.heat_map] if result.heat_map else []
     if is_own:
-        found.own, found.truth = result, traces["reference"]
-        found.size_of_logits = (
+        results.own, results.truth = result, traces["reference"]
+        results.size_of_logits = (
             float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
         )
 
 
-def _low_precision(pair: Pair, own: Problem, dtype: Dtype, found: Found) -> Stage:
+def _low_precision(pair: Pair, own: Problem, dtype: Dtype, results: RunResults) -> Stage:
     problem = rounded(own, dtype)
     candidate, reference = (side.forward(problem, dtype) for side in pair.sides.values())
-    known = found.truth if problem is own else None
+    known = results.truth if problem is own else None
     truth = pair.reference.forward(problem, "float64") if known is None else known
     if dtype == "float32":
-        found.low = {name: _errors(side, truth) for name, side in zip(pair.sides, (candidate, reference), strict=True)}
+        results.low = {
+            name: _errors(side, truth) for name, side in zip(pair.sides, (candidate, reference), strict=True)
+        }
     return compare_precision(dtype, pair.shown(candidate), pair.shown(reference), truth)
 
 
@@ -237,32 +233,32 @@ def _errors(side: Arrays, truth: Arrays) -> dict[str, float]:
     }
 
 
-def _training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, found: Found) -> None:
+def _training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, results: RunResults) -> None:
     if {"loss", "gradients"} & {*stages}:
-        _gradients(pair, own, stages, found)
-        _gradients(pair, next(other_weights(pair.config, pair.params, seed)), stages, found)
+        _gradients(pair, own, stages, results)
+        _gradients(pair, next(other_weights(pair.config, pair.params, seed)), stages, results)
     for name in ("step", "trajectory"):
         if name in stages:
-            found.add(_attempt(name, partial(_steps, pair, own, name, found)), own.name)
+            results.add(_attempt(name, partial(_steps, pair, own, name, results)), own.name)
 
 
-def _in_turns(pair: Pair, found: Found, what: str, do: Callable[[Side], T]) -> dict[SideName, T]:
-    """What takes as much memory as a model several times over: one side after the other, while the other rests."""
+def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Side], T]) -> dict[SideName, T]:
+    """Runs work that needs several times a model's memory on one side after the other, while the other rests."""
     pair.reference.rest()
     done: dict[SideName, T] = {}
     for name, side in pair.sides.items():
-        found.progress(f"{what}: the {name}")
+        results.progress(f"{what}: the {name}")
         done[name] = do(side)
     return done
 
 
-def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: Found) -> None:
+def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], results: RunResults) -> None:
     try:
-        done = _in_turns(pair, found, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
+        done = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
         done = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
     except CannotRun as reason:
         for name in ("loss", "gradients"):
-            found.add(Stage(name, not_run=str(reason)), problem.name)
+            results.add(Stage(name, not_run=str(reason)), problem.name)
         return
     losses, gradients = (compare_them(done["candidate"], done["reference"]) for compare_them in _COMPARED)
 
@@ -272,98 +268,53 @@ def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], found: Found
             gradients._replace(activations=pair.shown(gradients.activations)), done[side]
         )
 
-    if losses.verdict == "passed" and not found.faults:
-        gradients = _allow_for_rounding(pair, gradients, problem, again, found)
-    found.add(losses, problem.name)
-    found.add(gradients, problem.name)
-    if found.faults:
-        return  # what comes before explains it
+    if losses.verdict == "passed" and not results.faults:
+        gradients = _allow_for_rounding(pair, gradients, problem, again, results)
+    results.add(losses, problem.name)
+    results.add(gradients, problem.name)
+    if results.faults:
+        return  # earlier faults explain it
     if losses.verdict == "diverged":
-        found.faults += explanations.loss_faults(pair.config, problem, pair.sides, done)
+        results.faults += explanations.loss_faults(pair.config, problem, pair.sides, done)
     elif gradients.verdict == "diverged":
-        found.faults += explanations.gradient_faults(gradients, problem, done)
+        results.faults += explanations.gradient_faults(gradients, problem, done)
 
 
 _COMPARED = (training_stages.compare_losses, training_stages.compare_gradients)
 
 
-def _steps(pair: Pair, own: Problem, name: str, found: Found) -> Stage:
+def _steps(pair: Pair, own: Problem, name: str, results: RunResults) -> Stage:
     steps, compare_them = {
         "step": (training_stages.STEPS, training_stages.compare_steps),
         "trajectory": (tolerances.TRAJECTORY_STEPS, training_stages.compare_trajectories),
     }[name]
-    done = _in_turns(pair, found, name, lambda side: side.train(own, steps, keep_all=False))
+    done = _in_turns(pair, results, name, lambda side: side.train(own, steps, keep_all=False))
     stage = compare_them(done["candidate"], done["reference"])
-    if found.faults:
+    if results.faults:
         return stage
 
     def again(side: SideName, moved: Problem) -> Stage:
         return compare_them(pair.sides[side].train(moved, steps, keep_all=False), done[side])
 
-    stage = _allow_for_rounding(pair, stage, own, again, found)
+    stage = _allow_for_rounding(pair, stage, own, again, results)
     if stage.verdict == "diverged":
-        found.faults += explanations.step_faults(pair.config, own, pair.sides)
+        results.faults += explanations.step_faults(pair.config, own, pair.sides)
     return stage
 
 
 def _allow_for_rounding(
-    pair: Pair, stage: Stage, problem: Problem, again: Callable[[SideName, Problem], Stage], found: Found
+    pair: Pair, stage: Stage, problem: Problem, again: Callable[[SideName, Problem], Stage], results: RunResults
 ) -> Stage:
-    """The stage with what amplifies rounding judged by that.
+    """Returns the stage with diverged rows that amplify rounding judged by how much each side differs from itself.
 
     Args:
-      again: compares what a side computes of a problem with what it computed before.
+      again: compares a side's result on a problem with its earlier one.
     """
     sides: tuple[SideName, ...] = ("candidate", "reference")
 
     def from_itself(side: SideName) -> Stage:
         pair.reference.rest()
-        found.progress(f"{stage.name}: the {side} against itself")
+        results.progress(f"{stage.name}: the {side} against itself")
         return again(side, nudged_problem(problem))
 
     return allow_for_rounding(stage, [partial(from_itself, side) for side in sides])
-
-
-def _with_sources(pair: Pair, own: Problem) -> Problem:
-    """Without the sentences that are all padding: those end at once here, and are decoded from nothing elsewhere."""
-    return replace(own, source_ids=own.source_ids[(own.source_ids != pair.config.source_pad_id).any(axis=1)])
-
-
-def _decoding(pair: Pair, own: Problem, most: int, found: Found) -> Stage:
-    rows: list[Row] = []
-    for beam_size, title in ((1, "greedy"), (BEAMS, f"{BEAMS} beams")):
-        try:
-            tokens = {
-                name: _padded(side.decode(own, beam_size, most), most, pair)
-                for name, side in reversed(pair.sides.items())
-            }
-        except CannotRun:
-            if beam_size == 1:
-                raise
-            continue  # such programs have no beams: there is nothing to be the same
-        (row,) = compare_stage("decode", {title: tokens["candidate"]}, {title: tokens["reference"]}).rows
-        rows.append(
-            row if row.verdict == "passed" else _explained_tokens(pair, own, row, beam_size, most, tokens, found)
-        )
-    return Stage("decode", tuple(rows))
-
-
-def _explained_tokens(
-    pair: Pair, own: Problem, row: Row, beam_size: int, most: int, tokens: Mapping[SideName, np.ndarray], found: Found
-) -> Row:
-    floor = tolerances.FLOAT64_RELATIVE_RMS * max(1.0, found.size_of_logits)
-    explained = {
-        name: explanations.decoded_by(pair.config, pair.generation, own, beam_size, most, tokens[name], floor)
-        for name in pair.sides
-    }
-    if not found.faults:
-        found.faults += [
-            Fault(name, "decode", one.finding, one.finding.local_error, own.name)
-            for name, one in explained.items()
-            if one.finding
-        ]
-    return explanations.forgiven(row, explained.values()) or row
-
-
-def _padded(ids: np.ndarray, length: int, pair: Pair) -> np.ndarray:
-    return np.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=pair.config.target_pad_id).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Any JAX function beside any PyTorch module: no model of this project is needed, and none is known.
+"""Compare any JAX function with any PyTorch module, without a model of this project.
 
-The function is given the module's own parameters, by the names of its state_dict, and the same inputs. What it returns
-and traces is compared with what the module returns and its submodules compute, and its gradients with the module's.
+The function receives the module's own parameters, by the names of its state_dict, and the same inputs. Its outputs and
+trace are compared with the module's output and its submodules' activations, and its gradients with the module's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STAGES = ("inputs", "forward", "gradients")
 
 @dataclass(frozen=True)
 class AnyPair:
-    """What is compared."""
+    """Holds a function, a module and the inputs of both."""
 
     candidate_name: str
     function: Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Any, Mapping[str, Any]]]
@@ -46,23 +46,22 @@ class AnyPair:
     inputs: Arrays
     """By argument of the module's forward."""
     names: NameMap = field(default_factory=NameMap)
-    """From the module's names to the trace's, where they aren't the same."""
+    """The module's names → the trace's, where they differ."""
 
 
-def run(
-    pair: AnyPair, *, stages: Sequence[str] = STAGES, dtypes: Sequence[Dtype] = ("float64", "float32"), **facts: Any
-) -> Report:
-    """Compares the two; what differs first is told, and is never named, as nothing is known of what should be computed.
+def run(pair: AnyPair, *, stages: Sequence[str] = STAGES, dtypes: Sequence[Dtype] = ("float64", "float32")) -> Report:
+    """Compares the two and reports the first difference, unnamed: nothing says what should be computed.
 
     Args:
-      facts: `environment` and `sha256` of the report.
+      stages: a selection of STAGES.
+      dtypes: float64 decides; lower precision is judged by its distance from it.
 
     Raises:
       ParityError: the function or the module can't be run on these inputs.
     """
-    given = {name: np.array(array) for name, array in pair.inputs.items()}
+    inputs_before = {name: np.array(array) for name, array in pair.inputs.items()}
     traces: dict[tuple[str, str], dict[str, np.ndarray]] = {}
-    found: list[Stage] = []
+    results: list[Stage] = []
     doubts: list[str] = []
     for dtype in dtypes:
         traces["candidate", dtype], traces["reference", dtype] = _candidate(pair, dtype), _reference(pair, dtype)
@@ -73,7 +72,7 @@ def run(
             if not _same(again(pair, "float64"), traces[side, "float64"])
         ]
     if "inputs" in stages:
-        found.append(compare_stage("inputs", pair.inputs, given, tolerance=0.0))
+        results.append(compare_stage("inputs", pair.inputs, inputs_before, tolerance=0.0))
     if "forward" in stages:
         for dtype in dtypes:
             title = "forward" if dtype == "float64" else f"forward {dtype}"
@@ -83,23 +82,22 @@ def run(
                 else _renamed(pair, traces["candidate", dtype], _reference(pair, "float64", rounded=dtype))
             )
             theirs = _renamed(pair, traces["candidate", dtype], traces["reference", dtype])
-            found.append(
+            results.append(
                 compare_stage(
                     title, traces["candidate", dtype], theirs, truth=truth, dtypes=dict.fromkeys(theirs, dtype)
                 )
             )
     if "gradients" in stages and "float64" in dtypes:
-        found.append(_compare_gradients(pair))
-    first = next((stage for stage in found if stage.verdict == "diverged"), None)
-    depth = depth_of(found[1]) if len(found) > 1 and found[1].name == "forward" else ()
+        results.append(_compare_gradients(pair))
+    first = next((stage for stage in results if stage.verdict == "diverged"), None)
+    depth = depth_of(results[1]) if len(results) > 1 and results[1].name == "forward" else ()
     return Report(
         pair.candidate_name,
         pair.reference_name,
-        tuple(found),
+        tuple(results),
         faults=_unexplained(first),
         doubts=tuple(doubts),
         depth=depth,
-        **facts,
     )
 
 
@@ -128,23 +126,23 @@ def _call(pair: AnyPair, params: Mapping[str, Any], dtype: Dtype) -> tuple[Any, 
     try:
         result = pair.function(params, inputs)
     except Exception as error:  # it is the user's
-        raise ParityError(f"--candidate {pair.candidate_name}: raised {type(error).__name__}: {error}") from error
+        raise ParityError(f"candidate {pair.candidate_name}: raised {type(error).__name__}: {error}") from error
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
         kind = type(result).__name__
         raise ParityError(
-            f"--candidate {pair.candidate_name}: expected (outputs, trace), the trace a mapping; received {kind}"
+            f"candidate {pair.candidate_name}: expected (outputs, trace), the trace a mapping; received {kind}"
         )
     return result
 
 
 def _parameters(pair: AnyPair, dtype: Dtype) -> dict[str, Any]:
-    """The module's, buffers included, by the names of its state_dict."""
+    """Returns the module's parameters and buffers, by the names of its state_dict."""
     held = {name: to_array(tensor) for name, tensor in pair.module.state_dict().items()}
     return {name: jnp.asarray(array, dtype if array.dtype.kind == "f" else None) for name, array in held.items()}
 
 
 def _reference(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> dict[str, np.ndarray]:
-    """What the module computes; with its parameters rounded to a lower precision first, if asked for."""
+    """Returns what the module computes, after rounding its parameters to a lower precision if one is given."""
     import torch
 
     module = copy.deepcopy(pair.module)
@@ -174,12 +172,12 @@ def _observed(
     except Exception as error:  # it is the user's
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in pair.inputs.items())
         raise ParityError(
-            f"--reference {pair.reference_name}: can't be run on {shapes}: {type(error).__name__}: {error}"
+            f"reference {pair.reference_name}: can't be run on {shapes}: {type(error).__name__}: {error}"
         ) from error
 
 
 def _renamed(pair: AnyPair, candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
-    """Those of the module's activations that the candidate traces, under its names; and the output."""
+    """Returns the module's output and the activations that the candidate traces, under the candidate's names."""
     renamed = pair.names.rename(reference, {name: array.shape for name, array in candidate.items()}).arrays
     same = {name: reference[name] for name in reference if name in candidate and name not in renamed}
     order = {name: number for number, name in enumerate(reference)}
@@ -199,7 +197,7 @@ def _compare_gradients(pair: AnyPair) -> Stage:
 
 
 def _nudged(pair: AnyPair) -> AnyPair:
-    """The pair with parameters moved in the last bit of float64."""
+    """Returns the pair with parameters changed in the last bit of float64."""
     import torch
 
     module = copy.deepcopy(pair.module).double()
@@ -212,7 +210,7 @@ def _nudged(pair: AnyPair) -> AnyPair:
 
 
 def _gradients(pair: AnyPair) -> tuple[Arrays, Arrays]:
-    """Of both, by the names of the parameters: of the output's products with fixed random numbers, summed."""
+    """Returns both sides' gradients of the sum of the output times fixed random numbers, by parameter."""
     import torch
 
     module = copy.deepcopy(pair.module).double()

@@ -1,44 +1,49 @@
-"""What a parity run compares, and what it has found so far."""
+"""The pair that a parity run compares, the results it collects, and the report it makes of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.parity.backends.side import Arrays, Dtype, Side
-from jax_transformer.parity.diagnosis.findings import Fault, SideName
-from jax_transformer.parity.gates.stages import Stage
-from jax_transformer.parity.report.report import Effect, HeatMap
+from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
+from jax_transformer.parity.gates.stages import Stage, merge_stages
+from jax_transformer.parity.report.report import Depth, Effect, HeatMap, Report
 from jax_transformer.parity.stages.forward import Forward
 from jax_transformer.runtime.trees import flatten
 
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
-
+SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}
+"""Stages that the report lists after the one they belong to."""
+EXPLAINED_TOGETHER = (("masks", "forward", "truth"), ("step", "trajectory"))
+"""Stages whose faults explain one another's divergence."""
+OTHER_PROBLEMS = "other inputs and weights than these, on all of which they are the same; --seed draws others"
 LARGE = 20_000_000
-"""Parameters."""
+"""The number of parameters above which a run saves memory at the cost of time."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What is compared."""
+    """Holds the two sides of a run and the model that both should compute."""
 
     config: TransformerConfig
     params: Mapping[str, Any]
-    """The candidate's own."""
+    """The candidate's parameters, a nested dict."""
     candidate: Side
     reference: Side
     generation: GenerationConfig
     visible: frozenset[str] | None = None
-    """The activations that both sides are able to show; None: all."""
+    """The activations that both sides can show; None: all."""
 
     @property
     def is_large(self) -> bool:
-        """Whether memory matters more than the time that saving it takes."""
+        """Whether the model has more than `LARGE` parameters."""
         return sum(np.size(leaf) for leaf in flatten(self.params).values()) > LARGE
 
     @property
@@ -46,30 +51,128 @@ class Pair:
         return {"candidate": self.candidate, "reference": self.reference}
 
     def shown(self, arrays: Arrays) -> Arrays:
-        """Those that both sides are able to show."""
-        return (
-            arrays if self.visible is None else {name: array for name, array in arrays.items() if name in self.visible}
-        )
+        """Returns the arrays that both sides can show."""
+        if self.visible is None:
+            return arrays
+        return {name: array for name, array in arrays.items() if name in self.visible}
 
 
 @dataclass
-class Found:
-    """What a run has found so far."""
+class RunResults:
+    """Collects what the stages of a run find."""
 
     progress: Callable[[str], None] = lambda what: None
-    """Told what is done next."""
+    """Called with the name of each piece of work before it begins."""
     stages: dict[str, dict[str, Stage]] = field(default_factory=dict)
     """By stage and problem."""
     faults: list[Fault] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     heat_maps: list[HeatMap] = field(default_factory=list)
     doubts: dict[str, None] = field(default_factory=dict)
+    """Reasons for an inconclusive verdict, in order, each once."""
     own: Forward | None = None
+    """The forward pass on the model's own weights."""
     truth: Arrays | None = None
-    """The reference's activations of its own weights in float64."""
+    """The reference's activations in float64, on the model's own weights."""
     size_of_logits: float = 0.0
+    """The largest absolute value of the reference's logits."""
     low: dict[SideName, Mapping[str, float]] = field(default_factory=dict)
     """Errors in float32, by side and activation."""
 
     def add(self, stage: Stage, problem: str) -> None:
+        """Adds a stage's result on one problem."""
         self.stages.setdefault(stage.name, {})[problem] = stage
+
+    def report(self, pair: Pair, requested: Sequence[str], node: str | None) -> Report:
+        """Makes the report: each stage merged over its problems, and the faults that explain the first divergence.
+
+        Args:
+          requested: the names of the stages that the run was started with.
+          node: the only activation to report on; None: all.
+        """
+        order = [name for stage in STAGES for name in (stage, *SUBSTAGES.get(stage, ()))]
+        stages = [
+            merge_stages(self.stages[name])
+            for name in order
+            if name in self.stages and name.split()[0] in (*requested, "truth")
+        ]
+        faults = _explaining(stages, self.faults)
+        if node is not None:
+            stages = _at_node(stages, node)
+            faults = tuple(fault for fault in faults if fault.finding.node == node)
+        worst = max(self.effects, key=lambda effect: effect.relative_rms, default=None)
+        return Report(
+            pair.candidate.name,
+            pair.reference.name,
+            tuple(stages),
+            faults=faults,
+            doubts=tuple(self.doubts),
+            effect=worst if node is None or faults else None,
+            depth=self._depth(),
+            heat_map=self.heat_maps[0] if self.heat_maps else None,
+        )
+
+    def _depth(self) -> tuple[Depth, ...]:
+        if self.own is None:
+            return ()
+        errors = {row.name: row.error.relative_rms for row in self.own.forward.rows if row.error is not None}
+        local = [self.own.local.get(side, {}) for side in ("candidate", "reference")]
+        low = [self.low.get(side, {}) for side in ("candidate", "reference")]
+        return tuple(
+            Depth(name, error, *(side.get(name, math.nan) for side in (*local, *low))) for name, error in errors.items()
+        )
+
+
+def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Returns each node's fault once, those of the first stage that diverges; one without a cause if there is none."""
+    once: dict[tuple[str, str], Fault] = {}
+    for fault in faults:
+        key = fault.side, fault.finding.node
+        once[key] = _narrowed(once[key], fault) if key in once else fault
+    diverged = next((stage for stage in stages if stage.verdict == "diverged"), None)
+    if diverged is None:
+        return tuple(once.values())
+    together = next((names for names in EXPLAINED_TOGETHER if diverged.name in names), (diverged.name,))
+    explained = tuple(_with_distinction(fault) for fault in once.values() if fault.stage in together)
+    if explained:
+        return explained
+    row = diverged.first_divergence
+    assert row is not None  # it diverged
+    error = row.error.relative_rms if row.error is not None else math.nan
+    return (Fault("candidate", diverged.name, Finding(row.name, diverged.name, error, (), None), error, row.case),)
+
+
+def _narrowed(fault: Fault, again: Fault) -> Fault:
+    """Returns the fault with the causes that also fit on another problem; unchanged if none does."""
+    others = {match.variant for match in again.finding.matches}
+    matches = tuple(match for match in fault.finding.matches if match.variant in others) or fault.finding.matches
+    return fault._replace(finding=fault.finding._replace(matches=matches))
+
+
+def _with_distinction(fault: Fault) -> Fault:
+    """Returns the fault, saying what would tell several possible causes apart if it doesn't say so yet."""
+    several = len(fault.finding.matches) > 1 and not fault.finding.told_apart_by
+    return fault._replace(finding=fault.finding._replace(told_apart_by=OTHER_PROBLEMS)) if several else fault
+
+
+def _at_node(stages: Sequence[Stage], node: str) -> list[Stage]:
+    """Returns the stages with the rows of one activation alone; one that couldn't run if no stage compares it."""
+
+    def only(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name == node)
+
+    kept = [
+        replace(
+            stage,
+            rows=tuple(row for row in stage.rows if row.name == node),
+            only_in_candidate=only(stage.only_in_candidate),
+            only_in_reference=only(stage.only_in_reference),
+        )
+        for stage in stages
+    ]
+    kept = [
+        stage for stage in kept if stage.rows or stage.not_run or stage.only_in_candidate or stage.only_in_reference
+    ]
+    if any(stage.name != "truth" for stage in kept):
+        return kept
+    return [Stage("forward", not_run=f"{node} can't be seen in the reference"), *kept]

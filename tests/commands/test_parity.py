@@ -48,9 +48,14 @@ def test_what_differs_comes_first(run: Run, files: dict[str, str]) -> None:
     assert lines[1].startswith("first at layers.58.output (arrays): relative RMS ")
     assert "times what is allowed, most at [" in lines[1]
     table = [line for line in lines if line[:3] in ("✓  ", "✗  ")]
+    assert [line[0] for line in table] == ["✗", "✗"]
+    assert lines[-1].startswith("59 passing rows and checksums: --verbose")
+    _, out, _ = run("parity", "--diff", files["b"], files["a"], "--verbose")
+    table = [line for line in out.splitlines() if line[:3] in ("✓  ", "✗  ")]
     assert [line[0] for line in table].count("✗") == 2
     assert len(table) == 10
     assert "51 more that pass" in out
+    assert "sha256 " in out
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,7 @@ def test_what_differs_comes_first(run: Run, files: dict[str, str]) -> None:
         ("low", [], 4, "dtypes float32 and float64"),
         ("fewer", [], 3, "only the reference has layers.0.output, layers.1.output, layers.2.output and 57 more"),
         ("b", ["--tolerance", "1e-3"], 0, "within their gates"),
-        ("b", ["--tolerance", "-1"], 2, "--tolerance must be at least 0; received -1.0"),
+        ("b", ["--tolerance", "-1"], 2, "tolerance must be at least 0; received -1.0"),
         ("b", ["--truth", "nowhere.npz"], 2, "nowhere.npz: expected an .npz of named arrays; there is no such file"),
     ],
 )

@@ -1,5 +1,4 @@
-"""What a terminal says of a report: the worst first, each cause once, nothing left out unsaid, at 80 columns as at
-120."""
+"""The text of a report: the worst first, each cause once, what is left out counted, at 80 columns and at 120."""
 
 from __future__ import annotations
 
@@ -14,16 +13,16 @@ from sample_report import ACTIVATION, UNKNOWN, make_report
 
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, Match
 from jax_transformer.parity.gates.stages import Stage, compare_stage
-from jax_transformer.parity.report.console import MOST_ROWS, show
+from jax_transformer.parity.report.console import FEW_ROWS, MOST_ROWS, show
 from jax_transformer.parity.report.console_faults import grouped
 from jax_transformer.parity.report.report import Depth, HeatMap, Report
 
 FIRST = "encoder.layers.0.self_attention_norm"
 
 
-def printed(report: Report, width: int = 120) -> list[str]:
+def printed(report: Report, width: int = 120, *, verbose: bool = True) -> list[str]:
     text = io.StringIO()
-    show(report, Console(file=text, width=width, soft_wrap=True, highlight=False))
+    show(report, Console(file=text, width=width, soft_wrap=True, highlight=False), verbose=verbose)
     return [line.rstrip() for line in text.getvalue().splitlines()]
 
 
@@ -50,6 +49,30 @@ def test_the_worst_comes_first() -> None:
     order = ["diverged: ", "  cause ", "  effect ", "✓ weights:", "forward", "forward float32", "jax 0.11.1", "sha256 "]
     found = [next(i for i, line in enumerate(lines) if line.startswith(start)) for start in order]
     assert found == sorted(found)
+
+
+def test_by_default_only_the_worst_rows_are_printed() -> None:
+    lines = printed(make_report(), verbose=False)
+    assert lines[:-1][: lines.index("forward")] == printed(make_report())[: lines.index("forward")], "up to the tables"
+    assert not any(line.startswith(("✓  ", "sha256", "jax")) for line in lines)
+    passed = sum(row.verdict == "passed" for stage in make_report().stages for row in stage.rows)
+    assert lines[-1] == (
+        f"{passed} passing rows, versions and checksums: --verbose (in Python, show(verbose=True)), or the report as "
+        "JSON or HTML"
+    )
+    table = printed(diverged(), verbose=False)
+    rows = [line for line in table if line.startswith("✗  ")]
+    assert len(rows) == FEW_ROWS
+    assert rows[0].startswith("✗  layers.10.output"), "though its error is the smallest"
+    assert "10 more that pass, 44 more that don't" in table
+
+
+def test_a_pass_names_the_row_closest_to_its_gate() -> None:
+    lines = printed(make_report(False), verbose=False)
+    assert lines[0] == "parity: candidate.safetensors against reference.safetensors: 211 arrays within their gates"
+    worst = max((row for stage in make_report(False).stages for row in stage.rows), key=lambda row: row.times_allowed)
+    assert lines[1].startswith(f"closest at {worst.name} (forward float32, ")
+    assert len(lines) == 2 + len(make_report(False).stages) + 2
 
 
 def test_each_cause_is_told_once_with_its_certainty() -> None:

@@ -1,4 +1,4 @@
-"""What either framework computed, as named arrays. PyTorch is imported here alone, where it is needed."""
+"""Capture what a PyTorch module and its submodules compute, as named arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
 OWN = "output"
-"""The name of what the module itself returns."""
+"""The name of the module's own output."""
 
 
 def capture(
@@ -25,18 +25,31 @@ def capture(
     inputs: Sequence[Any] | Mapping[str, Any],
     path: str | os.PathLike[str] | None = None,
 ) -> dict[str, np.ndarray]:
-    """What `observe` finds, as arrays. The pass is done twice. Names of one tensor share one array.
+    """Runs a module and returns the output and input of every submodule, and the arrays around every softmax.
+
+    The names are those of `observe`. The module runs twice, to check that it repeats itself.
 
     Args:
-      inputs: positional arguments, or keyword arguments.
+      module: a PyTorch module in evaluation mode.
+      inputs: the positional or keyword arguments of its `forward`.
       path: an .npz to write as well.
 
+    Returns:
+      Arrays by name, in execution order, bfloat16 as float32. Names of one tensor share one array.
+
     Raises:
-      ParityError: a module in training mode; one that returns other values the second time.
+      ParityError: the module is in training mode, or returns other values the second time.
+
+    Example:
+      >>> import torch
+      >>> from jax_transformer.parity import capture
+      >>> module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Tanh()).eval()
+      >>> {name: array.shape for name, array in capture(module, [torch.ones(4, 3)]).items()}
+      {'output@input': (4, 3), '0@input': (4, 3), '0': (4, 2), '1@input': (4, 2), '1': (4, 2), 'output': (4, 2)}
     """
     import torch
 
-    training = next((name or "the module itself" for name, part in module.named_modules() if part.training), None)
+    training = part_in_training(module)
     if training is not None:
         raise ParityError(f"expected a module in evaluation mode; {training} is in training mode: call .eval() first")
     first, second = observe(module, inputs), observe(module, inputs)
@@ -54,26 +67,31 @@ def capture(
     return arrays
 
 
+def part_in_training(module: torch.nn.Module) -> str | None:
+    """Returns the name of the first part of a module that is in training mode, if there is one."""
+    return next((name or "the module itself" for name, part in module.named_modules() if part.training), None)
+
+
 def observe(
     module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any], *, keep_gradients: bool = False
 ) -> dict[str, torch.Tensor]:
-    """What one forward pass computes inside a module, in the order in which it is done.
+    """Runs a module once and returns the tensors inside it, in execution order.
 
-    - `PATH`: what the submodule at that path returned. Of several tensors each gets a number (`attention.0`), of a
-      mapping its key. The module's own is `output` (or, if a submodule has that path, `output#own`).
-    - `PATH@input`: the first tensor that it was called with.
-    - `PATH@logits`, `PATH@weights`: what a softmax read and gave, of those that are done while this submodule runs and
-      none inside it; of the second one, `PATH@logits#2`. PyTorch's fused attentions are taken apart for this.
+    - `PATH`: the output of the submodule at that path. Several tensors are numbered (`attention.0`), or have the key of
+      their mapping. The module's own output is `output` (`output#own` if a submodule has that path).
+    - `PATH@input`: the first tensor that the submodule was called with.
+    - `PATH@logits`, `PATH@weights`: the input and output of a softmax that this submodule computes, not one inside it;
+      `PATH@logits#2` for its second softmax. PyTorch's fused attention is decomposed for this.
 
-    Of a submodule that is called again, the calls are numbered from 2 on (`norm#2`, `norm#2@input`). A submodule that
-    has several paths goes by its first.
+    Repeated calls of a submodule are numbered from 2 (`norm#2`, `norm#2@input`). A submodule with several paths has the
+    name of the first.
 
     Args:
-      keep_gradients: runs with gradients, and returns the tensors that the pass itself made, not copies of them: after
-        `backward()` from what the module returned, each that a parameter leads to has its `.grad`.
+      keep_gradients: run with gradients and return the tensors of the pass themselves, not copies. After `backward()`
+        from the output, each tensor that depends on a parameter has its `.grad`.
 
     Raises:
-      ParityError: with keep_gradients, a tensor that was changed in place after it was seen.
+      ParityError: with keep_gradients, a tensor was changed in place after it was computed.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -95,7 +113,7 @@ def observe(
 
 
 class _Notes:
-    """What is found while a module runs, and which of its parts are running."""
+    """Collects the tensors of a running module, and knows which of its parts are running."""
 
     def __init__(self, keep_gradients: bool) -> None:
         self.keep_gradients = keep_gradients
@@ -106,32 +124,31 @@ class _Notes:
         self._copies: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
 
     def enter(self, label: str, part: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """A submodule is called."""
+        """Notes the call of a submodule."""
         self._running.append(self._numbered(label))
         first = next(_tensors("", [*arguments, *named.values()]), None)
         if first is not None:
             self._keep(f"{self._running[-1]}@input", first[1])
 
     def leave(self, label: str, part: torch.nn.Module, arguments: Any, output: Any) -> None:
-        """It is done, or (with no output) has failed."""
+        """Notes the end of the call; without an output if it failed."""
         for name, tensor in _tensors(self._running.pop(), output):
             self._keep(name, tensor)
 
     def softmax(self, logits: torch.Tensor, weights: torch.Tensor) -> None:
-        """A softmax was computed."""
+        """Notes the input and output of a softmax."""
         if self._running:
             number = self._numbered(f"{self._running[-1]}@logits").removeprefix(f"{self._running[-1]}@logits")
             self._keep(f"{self._running[-1]}@logits{number}", logits)
             self._keep(f"{self._running[-1]}@weights{number}", weights)
 
     def finished(self) -> dict[str, torch.Tensor]:
-        """All that was found. Only now do the tensors of softmaxes know what they were computed from."""
+        """Returns all tensors; only now do those of softmaxes know what they were computed from."""
         if self.keep_gradients:
             for name, tensor in self.found.items():
                 if _version(tensor) != self._versions[name]:
                     raise ParityError(
-                        f"{name} is changed in place after it is computed, so that its gradient can't be told: "
-                        "capture() shows it"
+                        f"{name} is changed in place after it is computed, so its gradient is lost: capture() shows it"
                     )
                 if tensor.requires_grad:
                     tensor.retain_grad()
@@ -148,7 +165,7 @@ class _Notes:
             self.found[name] = self._copy(tensor)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A copy on the CPU; the same of a tensor that was copied before and hasn't been changed since."""
+        """Returns a copy on the CPU; the earlier copy if the tensor hasn't changed since."""
         version = _version(tensor)
         known = self._copies.get(id(tensor))
         if known and known[0]() is tensor and known[1] == version >= 0:
@@ -159,12 +176,12 @@ class _Notes:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    """How often the tensor was changed in place; -1: PyTorch doesn't say."""
+    """Returns how often the tensor was changed in place; -1 if PyTorch doesn't say."""
     return -1 if tensor.is_inference() else tensor._version
 
 
 def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in what a module returned or was called with, by name; what else is in it is left out."""
+    """Yields the tensors in a module's output or arguments, by name, and leaves out everything else."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -175,7 +192,7 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _softmaxes_to(record: Callable[[torch.Tensor, torch.Tensor], None]) -> contextlib.AbstractContextManager[Any]:
-    """Within it, `record` gets what every softmax reads and gives, whatever Python or C++ it is called from."""
+    """Returns a context in which `record` receives the input and output of every softmax, called from Python or C++."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -193,7 +210,7 @@ def _softmaxes_to(record: Callable[[torch.Tensor, torch.Tensor], None]) -> conte
 
 @contextlib.contextmanager
 def _plain_attention() -> Iterator[None]:
-    """PyTorch's fused attention layers off: they skip the submodules that they stand for."""
+    """Switches off PyTorch's fused attention layers, which skip the submodules that they replace."""
     import torch
 
     before = torch.backends.mha.get_fastpath_enabled()

@@ -1,5 +1,4 @@
-"""The models of Hugging Face's transformers as references: what its installed version computes of a ported
-checkpoint."""
+"""Models of Hugging Face's transformers, in the installed version, as references for ported checkpoints."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FamilyReference(ModuleReference):
-    """A model of transformers, its attention written out (attn_implementation="eager")."""
+    """Runs a model of transformers with unfused attention (attn_implementation="eager")."""
 
     def run(
         self,
@@ -50,8 +49,7 @@ class FamilyReference(ModuleReference):
     def _generate(
         self, module: Any, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
     ) -> torch.Tensor:
-        """By `generate`. Its cache of T5 has as many layers as the encoder, also where the decoder has more: none is
-        used."""
+        """Calls `generate` without a cache: T5's has one layer per encoder layer, too few for a deeper decoder."""
         import transformers
 
         options = transformers.GenerationConfig(
@@ -71,7 +69,7 @@ class FamilyReference(ModuleReference):
 
 
 def family_reference(model: Model) -> FamilyReference:
-    """What transformers loads of a ported model, once it is written as transformers has it.
+    """Exports a ported model in the format of transformers, and loads it there.
 
     Raises:
       ImportError: transformers isn't installed.
@@ -95,7 +93,7 @@ def family_reference(model: Model) -> FamilyReference:
 
 @contextlib.contextmanager
 def _quietly(transformers: Any) -> Iterator[None]:
-    """Without progress bars."""
+    """Switches off progress bars."""
     transformers.logging.disable_progress_bar()
     try:
         yield
@@ -105,8 +103,7 @@ def _quietly(transformers: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def wide_norms(model: Any) -> Iterator[None]:
-    """T5's norm computes its variance in float32 whatever it gets; here in float64 for float64. (In float32 and below
-    it is as it was.)"""
+    """Makes T5's norm compute the variance of float64 in float64, not float32. Lower precision stays as it is."""
     import torch
 
     def forward(norm: Any, x: torch.Tensor) -> torch.Tensor:

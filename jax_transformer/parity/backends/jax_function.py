@@ -1,4 +1,4 @@
-"""A JAX function of the user's as a side of a parity run."""
+"""A user's JAX function as a side of a parity run."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Function = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Any, Mapping[s
 
 
 class FunctionSide:
-    """It is given the model's parameters, a nested dict."""
+    """Runs a function on the model's parameters, a nested dict."""
 
     def __init__(self, name: str, function: Any, model: Model) -> None:
         if not callable(function):
             raise ParityError(
-                f"--candidate {name}: expected a function (params, inputs) → (logits, trace); received "
+                f"candidate {name}: expected a function (params, inputs) → (logits, trace); received "
                 f"{type(function).__name__}"
             )
         self.name, self.function, self.params, self.config = name, function, model.params, model.config
@@ -37,10 +37,10 @@ class FunctionSide:
         return in_force(dtype)
 
     def get_ready(self, plan: Plan) -> None:
-        """Nothing takes long."""
+        """Does nothing: no work takes long."""
 
     def rest(self) -> None:
-        """It holds nothing."""
+        """Does nothing: it holds no memory."""
 
     def weights(self) -> Arrays:
         return layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(self.params).items()})
@@ -61,21 +61,21 @@ class FunctionSide:
         try:
             result = self.function(params, inputs)
         except Exception as error:  # it is the user's
-            raise ParityError(f"--candidate {self.name}: raised {type(error).__name__}: {error}") from error
+            raise ParityError(f"candidate {self.name}: raised {type(error).__name__}: {error}") from error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise ParityError(
-                f"--candidate {self.name}: expected (logits, trace), the trace a mapping; received "
+                f"candidate {self.name}: expected (logits, trace), the trace a mapping; received "
                 f"{type(result).__name__}"
             )
         received = jnp.asarray(result[0]).dtype
         if dtype == "float64" and received != np.float64:
             raise CannotRun(
-                f"the candidate gives {received} logits for float64 parameters: nothing follows from them in float64"
+                f"the candidate gives {received} logits for float64 parameters: they can't be judged in float64"
             )
         return result
 
     def gradients(self, problem: Problem) -> Gradients:
-        """Those of parameters; a function doesn't say how to reach its activations."""
+        """Returns the gradients of parameters alone; those of activations can't be reached inside a function."""
         criterion = Criterion(self.config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
 
         def loss(params: Any) -> jax.Array:

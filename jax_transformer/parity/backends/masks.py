@@ -1,4 +1,4 @@
-"""Masks of a reference that shows none: what its attention logits say of them."""
+"""Infer the masks of a reference that shows none from its attention logits."""
 
 from __future__ import annotations
 
@@ -11,19 +11,17 @@ if TYPE_CHECKING:
     from jax_transformer.parity.gates.arrays import Arrays
 
 MASKED_BELOW = -5000.0
-"""Every value that is known to stand for a masked logit is -1e4 or less, -inf included; computed ones are nowhere
-near."""
+"""Logits below this are masked: known fill values are at most -1e4 (-inf included), computed logits far above."""
 
 
 def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarray]:
-    """Those masks that a model of this config has and `named` hasn't, from the logits of the first layer's attentions;
-    True = may attend.
+    """Returns the masks that the config has and `named` lacks, read from the first layer's attention logits.
 
-    In the shape that our trace has: [B, 1, Q, K], with 1 for an axis that the config's padding doesn't go by and that
-    makes no difference; of heads that have masks of their own [B, N, Q, K].
+    Masks are boolean, True = may attend, and shaped as in our trace: [B, 1, Q, K], with 1 for an axis that the config's
+    padding ignores and along which the mask is constant; [B, N, Q, K] if heads have different masks.
 
     Args:
-      named: activations by our names. Where logits are missing, so is their mask.
+      named: activations by our names. A mask whose logits are missing is left out.
     """
     covers: dict[str, tuple[str, PaddingCover]] = {
         "encoder_self": ("encoder.layers.0.self_attention.logits", config.encoder_padding),
@@ -38,13 +36,13 @@ def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarra
         for kind, (logits, cover) in covers.items()
         if cover != "none" and logits in named and f"mask.{kind}" not in named
     }
-    if config.decoder_padding == "none" and "mask.decoder_self" in found:  # the future alone: one mask for all rows
+    if config.decoder_padding == "none" and "mask.decoder_self" in found:  # causal alone: one mask for all rows
         found["mask.decoder_self"] = _without(found["mask.decoder_self"], 0)
     return found
 
 
 def _mask(logits: np.ndarray, cover: PaddingCover) -> np.ndarray:
-    """logits [B, N, Q, K] → where they aren't masked, axes along which nothing changes taken as one."""
+    """Returns the places of logits [B, N, Q, K] that aren't masked, with constant axes reduced to 1."""
     mask = logits > MASKED_BELOW
     mask = _without(mask, 1)
     if cover == "keys":
@@ -53,6 +51,6 @@ def _mask(logits: np.ndarray, cover: PaddingCover) -> np.ndarray:
 
 
 def _without(mask: np.ndarray, axis: int) -> np.ndarray:
-    """The mask with this axis of length 1, if it makes no difference."""
+    """Returns the mask with this axis reduced to 1 if the mask is constant along it."""
     first = mask.take([0], axis)
     return first if (mask == first).all() else mask

@@ -1,5 +1,4 @@
-"""Any PyTorch module as a reference: hooks show what it computes, a dialect or a map of names says what that is
-here."""
+"""Any PyTorch module as a reference: hooks capture what it computes, and a dialect or a map of names renames it."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
-from jax_transformer.parity.backends.capture import OWN, observe
+from jax_transformer.parity.backends.capture import OWN, observe, part_in_training
 from jax_transformer.parity.backends.masks import infer_masks
 from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_layer
 from jax_transformer.parity.backends.torch_module import Pass, to_array, traced
@@ -44,22 +43,20 @@ LOGITS = "logits"
 
 @dataclass(frozen=True)
 class ModuleReference:
-    """A module of the user's, with its weights."""
+    """Runs a user's module with its weights."""
 
     module: nn.Module
     dialect: Dialect
-    """Whose rules say which of its parameters are which of ours."""
+    """The dialect whose rules map its parameters to ours."""
     config: TransformerConfig
     constants: Mapping[str, np.ndarray]
-    """The model's, by name: those that the dialect's checkpoints don't hold are the module's own business."""
+    """The model's constants by name. Constants that the dialect's checkpoints lack are left to the module."""
     names: NameMap
     renamed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Its tensors' names → the dialect's, where these are others."""
+    """Its tensors' names → the dialect's, where they differ."""
 
     def __post_init__(self) -> None:
-        training = next(
-            (name or "the module itself" for name, part in self.module.named_modules() if part.training), None
-        )
+        training = part_in_training(self.module)
         if training is not None:
             raise ParityError(
                 f"expected a module in evaluation mode; {training} is in training mode: call .eval() first"
@@ -77,7 +74,7 @@ class ModuleReference:
         return {theirs.get(name, name): tensor for name, tensor in tensors.items()}
 
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
-        """Raises PortingError where its parameters are others than the model's."""
+        """Returns the state_dict as leaves by path. Raises PortingError if its parameters aren't the model's."""
         table = self.constants["encoder_positions"] if self.dialect.leaves_out_positions(self.config) else None
         held = {
             self.renamed.get(name, name): array for name, array in state_dict.items() if name not in self._own_buffers
@@ -86,7 +83,7 @@ class ModuleReference:
 
     @cached_property
     def _own_buffers(self) -> frozenset[str]:
-        """Those that no rule names, such as a mask kept for later: the module's own business."""
+        """The buffers that no rule names, such as a stored mask; they are left to the module."""
         names = [
             re.escape(name).replace(r"\{i\}", "[0-9]+")
             for rule in self.dialect.rules(self.config)
@@ -98,12 +95,11 @@ class ModuleReference:
 
     @property
     def names_its_own(self) -> bool:
-        """Whether its forward fills a trace with our names, as those of torch_reference do."""
+        """Whether its forward fills a trace with our names, as the programs of torch_reference do."""
         return "trace" in inspect.signature(self.module.forward).parameters
 
     def visible(self) -> set[str] | None:
-        """Those of our activations that can be seen in the module, and the masks that can be told from them; None:
-        all."""
+        """Returns our activations that the module shows, and the masks that follow from them; None: all."""
         if self.names_its_own:
             return None
         ids = (2, 3)
@@ -139,7 +135,7 @@ class ModuleReference:
     def _named(
         self, found: Mapping[str, torch.Tensor], logits: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]
     ) -> dict[str, Any]:
-        """Whatever the names leave out, the logits are among them."""
+        """Returns activations under our names, the logits in any case."""
         import torch
 
         arrays = {LOGITS: to_array(logits)} | self.names.rename(
@@ -169,7 +165,7 @@ class ModuleReference:
     def greedy(
         self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
     ) -> torch.Tensor:
-        """The likeliest token again and again, the whole prefix computed anew each time."""
+        """Decodes greedily without a cache: the module runs on the whole prefix for each token."""
         import torch
 
         prefix = source_ids.new_full((len(source_ids), 1), start_id)
@@ -195,14 +191,14 @@ MASKED = {
     "decoder_self": "decoder.layers.0.self_attention.logits",
     "cross": "decoder.layers.0.cross_attention.logits",
 }
-"""Mask → the logits that it is read off."""
+"""Mask → the logits that it is read from."""
 
 
 def inputs_of(
     module: nn.Module, config: TransformerConfig, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
 ) -> Any:
-    """What the module is called with: (source_ids, decoder_input_ids), or, if it takes these names, as transformers'
-    models are."""
+    """Returns the module's arguments: (source_ids, decoder_input_ids), or those of transformers' models if it takes
+    their names."""
     taken = inspect.signature(module.forward).parameters
     if {"input_ids", "decoder_input_ids"} <= taken.keys():
         named = {
@@ -216,14 +212,14 @@ def inputs_of(
 
 
 def _logits(output: Any) -> torch.Tensor:
-    """The module's output, or what of it is called logits, or its first part."""
+    """Returns the output's attribute `logits`, or its first part, or the output itself."""
     found = getattr(output, "logits", output)
     tensor: torch.Tensor = found[0] if isinstance(found, (tuple, list)) else found
     return tensor
 
 
 def _shapes(config: TransformerConfig, source: tuple[int, ...], target: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """Of our trace, by name, in execution order."""
+    """Returns the shapes of our trace by name, in execution order."""
     ids = [jax.ShapeDtypeStruct(shape, np.int32) for shape in (source, target)]
     _, trace = jax.eval_shape(
         partial(functional.apply, config, return_trace=True), functional.abstract_params(config), *ids
@@ -231,17 +227,16 @@ def _shapes(config: TransformerConfig, source: tuple[int, ...], target: tuple[in
     return {name: value.shape for name, value in trace.items()}
 
 
-# --- what says which parameters and activations are which
+# --- names of parameters and activations
 
 
 def names_of(dialect: Dialect, config: TransformerConfig) -> NameMap:
-    """The activations of a known dialect's programs, as far as modules compute them."""
+    """Returns the activations of a known dialect's programs that a module computes."""
     return NameMap(activation_names(config, dialect.rules(config)))
 
 
 def names_of_map(names: NameMap, config: TransformerConfig) -> NameMap:
-    """The activations that follow from which parameters a map says a module has, but for layers that it numbers one by
-    one."""
+    """Returns the activations that follow from the parameters in a map, except those of layers numbered one by one."""
     layers = {theirs: name for theirs, name in names.parameters.items() if not re.search(r"\[\d+\]$", name.name)}
     return NameMap(
         activation_names(
@@ -251,14 +246,14 @@ def names_of_map(names: NameMap, config: TransformerConfig) -> NameMap:
 
 
 def dialect_of_map(names: NameMap, constants: Mapping[str, np.ndarray]) -> Dialect:
-    """A dialect of the user's: the parameters that a map names. Its tensors are called as `renamed` has them."""
+    """Returns a dialect made of the parameters in a map; its tensors have the names that `renamed` gives them."""
     rules = {(_tensor(name.name), _axes(name)): _NUMBER.sub("", name.name) for name in names.parameters.values()}
     return Dialect(
         name="map",
         title="names given by a map",
         recognises=lambda names: False,
         fixed={},
-        read=_tells_nothing,
+        read=_read_nothing,
         asks={},
         rules=lambda config: [Rule(tensor, path, axes) for (tensor, axes), path in rules.items()],
         refuses=lambda config: [],
@@ -270,13 +265,13 @@ _NUMBER = re.compile(r"\[(?:\{i\}|\d+)\]$")
 
 
 def _tensor(path: str) -> str:
-    """What the tensor of a parameter is called, layers' numbers left open: rules number all layers alike, maps need
+    """Returns the tensor name of a parameter with {i} for the layer, as rules number all layers alike and maps may
     not."""
     return _NUMBER.sub(".{i}", path)
 
 
 def renamed(names: NameMap, tensors: Collection[str]) -> dict[str, str]:
-    """Of the tensors that a map names, what `dialect_of_map` calls them."""
+    """Returns the names that `dialect_of_map` gives to the tensors in a map."""
     found = {}
     for theirs, ours in names.parameters.items():
         pattern = re.compile(re.escape(theirs).replace(r"\{i\}", "([0-9]+)", 1).replace(r"\{i\}", r"\1"))
@@ -287,12 +282,12 @@ def renamed(names: NameMap, tensors: Collection[str]) -> dict[str, str]:
     return found
 
 
-def _tells_nothing(tensors: Tensors) -> dict[str, Any]:
+def _read_nothing(tensors: Tensors) -> dict[str, Any]:
     return {}
 
 
 def _axes(name: Any) -> str:
-    """As a rule has them."""
+    """Returns the axes in the notation of rules."""
     if name.axes is None:
         return ""
     left = " ".join(group[0] if len(group) == 1 else f"({' '.join(group)})" for group in name.axes.torch)
@@ -300,7 +295,7 @@ def _axes(name: Any) -> str:
 
 
 def names_for_draft(module: nn.Module, model: Model) -> tuple[Names, Names]:
-    """The shapes of a module's activations and parameters by its names, and those of ours, on one batch.
+    """Returns the shapes of a module's activations and parameters on one batch, and those of ours.
 
     Raises:
       ParityError: the module can't be run on it.

@@ -1,5 +1,4 @@
-"""The PyTorch programs that come with this project, as references: of a dialect's checkpoints, the program that wrote
-them."""
+"""The PyTorch programs in `torch_reference` as references: for each dialect, the program that wrote its checkpoints."""
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ CLASSES = {
 
 
 def knows(dialect: str) -> bool:
-    """Whether there is a program for checkpoints of this dialect."""
+    """Returns whether there is a program for checkpoints of this dialect."""
     return dialect.split("_")[0] == "stepwise" or dialect in CLASSES
 
 
@@ -49,18 +48,17 @@ Corrupt = Callable[[str, Mapping[str, Any], Any], Any]
 
 @dataclass(frozen=True)
 class SystemReference:
-    """One of them, in the variant that the config says."""
+    """Builds and runs a dialect's program, in the variant that the config describes."""
 
     dialect: str
     config: TransformerConfig
     constants: Mapping[str, np.ndarray]
-    """The model's position tables and biases that aren't trained, by name."""
+    """The model's position tables and untrained biases, by name."""
     corrupt: Corrupt | None = None
-    """(name, the activations before it, its value) → what the program goes on with: how a self-test puts a fault into
-    it."""
+    """(name, earlier activations, value) → the value that the program goes on with; self-tests inject faults so."""
 
     program: str = ""
-    """Another program that takes the same weights, of a module of torch_reference; "": the dialect's own."""
+    """The module of torch_reference with another program for the same weights; "": the dialect's own."""
 
     @cached_property
     def _program(self) -> Any:
@@ -103,7 +101,7 @@ class SystemReference:
         return layers
 
     def _rung(self) -> int:
-        """Of the ladder of programs the one that computes this config."""
+        """Returns the number of the stepwise program that computes this config."""
         if self.dialect == "stepwise_core":
             return 1
         return {

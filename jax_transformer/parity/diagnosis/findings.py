@@ -1,5 +1,4 @@
-"""What a diagnosis says: which node of which side computes something else than it should, and what it computes
-instead."""
+"""The results of a diagnosis: the node of a side that computes something else than it should, and its causes."""
 
 from __future__ import annotations
 
@@ -9,26 +8,26 @@ SideName = Literal["candidate", "reference"]
 
 
 class Match(NamedTuple):
-    """A variant, and how near it comes to what was received."""
+    """Holds a variant from the catalogue, and its distance from the received value."""
 
     variant: str
     residual: float
-    """The relative RMS between the two."""
+    """The relative RMS of the difference."""
 
 
 class Finding(NamedTuple):
-    """A node that computes something else, from its own inputs."""
+    """Describes a node that computes something else from its own inputs than it should."""
 
     node: str
     kind: str
     local_error: float
-    """The relative RMS between what was received and what should have been made of these inputs."""
+    """The relative RMS between the received value and the right one for these inputs."""
     matches: tuple[Match, ...]
-    """Variants within the gate, those of one change first; none where the fault is in no catalogue."""
+    """Variants within the gate, those of one change first; none if the catalogue lacks the fault."""
     runner_up: Match | None
-    """The nearest variant that is not within it."""
+    """The nearest variant outside the gate."""
     told_apart_by: str = ""
-    """With several matches, the inputs on which they would differ."""
+    """Inputs on which several matches would differ."""
 
     @property
     def cause(self) -> str:
@@ -36,15 +35,15 @@ class Finding(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A finding, and where it was seen."""
+    """Holds a finding, its side and its stage."""
 
     side: SideName
-    """Who is at fault: the one that departs from what the config says."""
+    """The side at fault: the one that departs from the config."""
     stage: str
     finding: Finding
     propagated_error: float
     """The relative RMS between the two sides at this node, each computing from the ids."""
     case: str = ""
-    """On which problem."""
+    """The problem on which it was found."""
     command: str = ""
-    """What replays this node alone."""
+    """The command that replays this node alone."""

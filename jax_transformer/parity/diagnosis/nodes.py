@@ -1,10 +1,9 @@
-"""Which nodes of a model compute something else than they should, and what: by replaying each on the model's own
-inputs.
+"""Find the nodes that compute something else than they should, and their causes, by replaying each on its own inputs.
 
-The graph of the truth is walked in execution order. A node that was captured is compared with what should have been
-made of those before it, and then stands for itself, so that what follows is judged by what it was fed: every fault is
-found, whatever the others do. Nodes that weren't captured are computed; a fault among them shows at the next one that
-was, and each variant of each of them is tried.
+The walk follows the graph of the truth in execution order. It compares each captured node with the right value for the
+captured values before it, and then goes on from the captured value. Later nodes are thus judged by their own inputs,
+and every fault is found whatever the others do. Nodes that weren't captured are computed; a fault among them shows at
+the next captured node, and every variant of each of them is tried.
 """
 
 from __future__ import annotations
@@ -29,26 +28,25 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Step:
-    """A captured node, reached on the walk."""
+    """Holds a captured node that the walk has reached."""
 
     node: Node
     error: float
-    """Between what was captured and what should have been made of what was captured before."""
+    """The distance between the captured value and the right one for the captured values before it."""
     hidden: tuple[Node, ...]
-    """Nodes in between that weren't captured and lead here, in execution order."""
+    """The nodes leading here that weren't captured, in execution order."""
     known: Arrays
-    """Everything before it, captured or else computed, by name."""
+    """All values before it by name, captured or computed."""
     fits: bool = True
-    """Whether what was captured can stand for what should be there; what can't, as its shape is another, is replaced by
-    that."""
+    """Whether the captured value has a usable shape; if not, the walk goes on from the computed one."""
 
 
 def diagnose(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> list[Finding]:
-    """The nodes at fault, in execution order: all of them, as each is judged by what it was fed.
+    """Returns all faulty nodes in execution order, each judged by its own inputs.
 
     Args:
-      params: those that the model should have.
-      captured: its ids, and of its masks and activations those that are known, by name.
+      params: the parameters that the model should have.
+      captured: its ids, and its known masks and activations, by name.
     """
     return [explain(step, config, params, captured) for step in walk(config, params, captured) if not passes(step)]
 
@@ -58,9 +56,9 @@ def passes(step: Step) -> bool:
 
 
 def walk(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> Iterator[Step]:
-    """Every captured node in execution order, with its local error.
+    """Yields every captured node in execution order with its local error.
 
-    A step's `known` is of the moment: it grows while the walk goes on.
+    All steps share `known`, which grows while the walk goes on.
     """
     graph = nodes(config)
     known = {name: np.asarray(captured[name]) for name in MODEL_INPUTS}
@@ -82,8 +80,8 @@ def walk(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays)
 
 
 def _fits(received: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether others can be computed of it: as a mask of one that broadcasts with it, as numbers of those that
-    broadcast to it."""
+    """Returns whether later nodes can be computed from it: masks must broadcast with the expected ones, and expected
+    numbers to the received."""
     try:
         shape = np.broadcast_shapes(received.shape, expected.shape)
     except ValueError:
@@ -97,7 +95,7 @@ def _named(graph: Sequence[Node], names: set[str]) -> tuple[Node, ...]:
 
 
 def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> Finding:
-    """Every variant of the node, and of those before it that weren't captured, by how near it comes to what was."""
+    """Tries all variants of the node, and of the uncaptured ones before it, and ranks them by distance."""
     if not step.fits:
         return Finding(step.node.name, step.node.kind, step.error, (), None)
     received, where = captured[step.node.name], _attended(step.node, step.known)
@@ -115,11 +113,11 @@ def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any], ca
         match for _, match in found if match.residual > tolerances.FLOAT64_RELATIVE_RMS and np.isfinite(match.residual)
     ]
     place = within[0][0] if within else step.node
-    return Finding(place.name, place.kind, step.error, _told(within, place), others[0] if others else None)
+    return Finding(place.name, place.kind, step.error, _with_places(within, place), others[0] if others else None)
 
 
-def _told(within: Sequence[tuple[Node, Match]], place: Node) -> tuple[Match, ...]:
-    """The matches; those at another node than the first say where."""
+def _with_places(within: Sequence[tuple[Node, Match]], place: Node) -> tuple[Match, ...]:
+    """Returns the matches; those at another node than the first say where."""
     return tuple(
         match if node is place else match._replace(variant=f"{match.variant} (at {node.name})")
         for node, match in within
@@ -140,7 +138,7 @@ def _carried(
     params: Mapping[str, Any],
     known: Arrays,
 ) -> np.ndarray | None:
-    """What the last node of the chain becomes, if this one has that value; None where it doesn't depend on it, or can't
+    """Returns the value of the chain's last node if this one has that value; None if it doesn't depend on it, or can't
     be computed."""
     changed: dict[str, np.ndarray] = {node.name: value}
     for follower in chain:
@@ -154,12 +152,13 @@ def _carried(
 
 
 def distance(received: np.ndarray, expected: np.ndarray, where: np.ndarray | None = None) -> float:
-    """The relative RMS; of masks the share that differs. Infinite where shapes differ, or what is not finite does; NaN
-    for NaN is no difference, as a node that is fed NaN gives it.
+    """Returns the relative RMS of the difference; for masks, the share of values that differ.
+
+    It is infinite if shapes or non-finite values differ. NaN equals NaN, as a node with NaN inputs returns it.
 
     Args:
-      where: boolean, broadcastable; inside and outside of it are compared apart, and the larger counts: next to the
-        fill values of masked logits nothing else would.
+      where: boolean, broadcastable; values inside and outside it are compared separately, and the larger distance
+        counts, as beside the fill values of masked logits no other logit would.
     """
     try:
         shape = np.broadcast_shapes(received.shape, expected.shape)
@@ -184,5 +183,5 @@ def _attended(node: Node, known: Arrays) -> np.ndarray | None:
 
 
 def with_ids(captured: Arrays, source_ids: np.ndarray, decoder_input_ids: np.ndarray) -> dict[str, np.ndarray]:
-    """The trace with the model's inputs under their names."""
+    """Returns the trace with the model's inputs added under their names."""
     return {**captured, **dict(zip(MODEL_INPUTS, (source_ids, decoder_input_ids), strict=True))}

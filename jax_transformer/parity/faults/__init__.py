@@ -1,4 +1,4 @@
-"""The catalogue of faults: for each kind of node, other ways to compute it that programs are known to have."""
+"""The catalogue of faults: for each kind of node, the wrong ways to compute it that programs are known for."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 __all__ = ["Replay", "Variant", "catalogue", "outcomes"]
 
 BROADCAST: tuple[Kind, ...] = ("mask", "positions")
-"""Kinds of which a fault may be broader, as what differs by query where it shouldn't."""
+"""Kinds whose faulty value may have a broader shape, such as a mask that wrongly differs by query."""
 
 
 def catalogue(config: TransformerConfig) -> Iterator[Variant]:
-    """Every fault that a model of this config can have, those of single choices first."""
+    """Yields every fault that a model of this config can have, those of single choices first."""
     yield from norms(config)
     yield from block()
     yield from embeddings(config)
@@ -47,8 +47,7 @@ def catalogue(config: TransformerConfig) -> Iterator[Variant]:
 
 
 def outcomes(replay: Replay) -> Iterator[tuple[str, np.ndarray]]:
-    """Each variant of the node's kind that can be computed, by name, with its value; in float64, whatever was
-    captured."""
+    """Yields the name and value of each variant of the node that can be computed, in float64 whatever was captured."""
     replay = replace(replay, inputs={name: in_float64(array) for name, array in replay.inputs.items()})
     with np.errstate(all="ignore"):
         shape = replay.own.shape

@@ -50,7 +50,7 @@ def _scaled_by_width(replay: Replay, power: float) -> np.ndarray:
 
 
 def _added(replay: Replay, value: float) -> np.ndarray:
-    """The mask as a summand."""
+    """Adds the fill value to masked logits instead of replacing them."""
     inputs = {argument: array for argument, array in replay.inputs.items() if argument != "mask"}
     return replay.node.compute(replay.config, inputs, {}) + np.where(replay.inputs["mask"], 0.0, value)
 

@@ -1,4 +1,4 @@
-"""Faults of the block: what the residual takes in, where the norms stand, and what each sublayer reads."""
+"""Faults of the block: of the residual, the placement of norms, and the sublayers' inputs."""
 
 from __future__ import annotations
 
@@ -37,20 +37,19 @@ def _norm_then_add(replay: Replay) -> np.ndarray:
 
 
 def _norm_of(replay: Replay) -> str:
-    """The norm of the sublayer that a residual, or the name after it, belongs to: before a residual, its sublayer read
-    what it gave."""
+    """Returns the norm of the sublayer that a residual, or the node after it, belongs to."""
     rest = place(replay.node.name).path[0]
     return "feed_forward_norm" if rest == "output" else rest.replace("_residual", "_norm")
 
 
 def _normed(replay: Replay, x: np.ndarray) -> np.ndarray:
-    """As a norm placed after the sublayer, beside one before it or once more."""
+    """Applies the sublayer's norm to x: after the sublayer, or a second time."""
     roles = ("scale", "bias") if replay.config.norm_bias else ("scale",)
     return formulas.norm(replay.config, x, **{role: replay.own_parameter(_norm_of(replay), role) for role in roles})
 
 
 def _final_norm(replay: Replay) -> np.ndarray:
-    """As programs have it that always make one, and load none."""
+    """Applies a final norm with its initial parameters, as programs do that always create one."""
     if place(replay.node.name).layer is not None:
         raise LookupError("not the end of a stack")
     has_none = replay.config.norm_kind == "none"
@@ -60,10 +59,10 @@ def _final_norm(replay: Replay) -> np.ndarray:
 
 
 def _parallel(replay: Replay, back: int) -> np.ndarray:
-    """A sublayer, or the norm before it, that reads the same as the one so many sublayers before it."""
+    """Feeds a sublayer, or the norm before it, with the input of the sublayer that many places earlier."""
     stack, layer, path = place(replay.node.name)
     sublayers = ["self_attention", *(["cross_attention"] if stack == "decoder" else []), "feed_forward"]
-    other = sublayers.index(path[0].removesuffix("_norm")) - back  # ValueError for what belongs to none
+    other = sublayers.index(path[0].removesuffix("_norm")) - back  # ValueError if it belongs to none
     if other < 0:
         raise LookupError("no sublayer there")
     reads_normed = replay.config.norm_placement == "pre" and replay.config.norm_kind != "none"

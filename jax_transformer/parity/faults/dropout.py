@@ -1,9 +1,9 @@
 """Dropout left on (Srivastava et al. 2014).
 
-What it dropped isn't known, so it is recognised rather than replayed (and where nothing is wrong, drawn): every value
-must be either kept, and divided by 1 − p with the same p everywhere, or zero, and about p of them must be zero. Inside
-a feed-forward that is wider than the model it can't be told: many choices of hidden units give one output. Nor can it
-be of attention weights with more than MOST_KEYS keys.
+The dropped values are unknown, so the fault is recognised rather than replayed (and drawn if nothing is wrong): every
+value must be either zero, or kept and divided by 1 − p with the same p everywhere, and a share of about p must be zero.
+It can't be recognised inside a feed-forward layer wider than the model, where many choices of hidden units give the
+same output, nor in attention weights with more than MOST_KEYS keys.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ OWN: tuple[Kind, ...] = (
     "same",
 )
 NEAR = 1e-9
-"""How far, relative to the largest, a value may be from what dropout makes of it before the search is given up. The
-gate decides later."""
+"""The largest distance of a value from what dropout makes of it, relative to the largest value, at which the search
+goes on. The gate decides later."""
 SAMPLE = 256
-"""Values looked at first."""
+"""The number of values that are checked first."""
 TOLD_APART = 1e-6
-"""Weights that are smaller don't say whether they were dropped."""
+"""Smaller weights don't show whether they were dropped."""
 
 
 def dropout() -> Iterator[Variant]:
@@ -71,15 +71,15 @@ def _of_hidden(replay: Replay, rate: float) -> np.ndarray:
 
 
 def drawn(shape: tuple[int, ...], rate: float) -> np.ndarray:
-    """Which of so many values one dropout keeps: what a fault does, where there is none to recognise."""
+    """Draws which values a dropout keeps, to inject a fault."""
     return np.random.default_rng(0).random(shape) >= rate
 
 
 def _kept(received: np.ndarray, value: np.ndarray, rate: float, size: np.ndarray | float = 0.0) -> np.ndarray:
-    """Which of the values were kept, and scaled; raises LookupError where they aren't all either that or zero.
+    """Returns which values were kept and scaled. Raises LookupError unless all others are zero.
 
     Args:
-      size: of what was taken from the received, which therefore is less precise.
+      size: the size of the array subtracted from the received one, which is less precise for it.
     """
     scaled = value / (1.0 - rate)
     for part in (np.s_[:SAMPLE], np.s_[:]):
@@ -93,11 +93,12 @@ def _kept(received: np.ndarray, value: np.ndarray, rate: float, size: np.ndarray
 
 
 def _check_share(kept: np.ndarray, counts: np.ndarray, rate: float) -> None:
-    """Raises LookupError unless some are kept, some dropped, and these about as often as the rate says at every index
-    of each axis: or else it is a head or a column that is missing.
+    """Raises LookupError unless some values are dropped at about the rate at every index of each axis.
+
+    Otherwise a head or a column is missing.
 
     Args:
-      counts: which of them say anything.
+      counts: which values show whether they were dropped.
     """
     is_dropped, spread = counts & ~kept, rate * (1.0 - rate)
     if not is_dropped.any() or not (counts & kept).any():
@@ -112,12 +113,11 @@ def _check_share(kept: np.ndarray, counts: np.ndarray, rate: float) -> None:
             raise LookupError("not at this rate everywhere")
 
 
-# --- before a norm, which hides by how much it shifted and scaled
+# --- before a norm, which hides its shift and scale
 
 
 def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
-    """norm(x + kept · y / (1 − rate)): of each row, two values say what its mean and deviation were, and these tell the
-    others."""
+    """Recognises norm(x + kept · y / (1 − rate)): two values of a row give its mean and deviation."""
     if replay.is_right:
         return replay.compute({"y": drawn(replay.inputs["y"].shape, rate) * replay.inputs["y"] / (1.0 - rate)})
     x, y = (replay.inputs[name].reshape(-1, replay.own.shape[-1]) for name in ("x", "y"))
@@ -132,13 +132,12 @@ def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
 
 
 def _kept_before_norm(normed: np.ndarray, x: np.ndarray, y: np.ndarray, rate: float) -> np.ndarray:
-    """Which values of y [rows, D] were kept.
+    """Returns which values of y [rows, D] were kept.
 
-    The lowest and the highest value of a row are each kept or dropped: of these four cases the one that fits the row
-      best is taken.
+    The lowest and the highest value of a row are each kept or dropped; the case that fits the row best counts.
 
     Raises:
-      LookupError: none fits some row.
+      LookupError: none of the four cases fits some row.
     """
     scaled, row = y / (1.0 - rate), np.arange(len(x))
     low, high = normed.argmin(axis=-1), normed.argmax(axis=-1)
@@ -158,12 +157,11 @@ def _kept_before_norm(normed: np.ndarray, x: np.ndarray, y: np.ndarray, rate: fl
     return best
 
 
-# --- of attention weights, of which only the sums are seen
+# --- attention weights, seen only in their sums
 
 
 def _of_weights(replay: Replay, rate: float) -> np.ndarray:
-    """Of each query, all ways to drop some of its keys are tried: in one direction of the context, in which no two of
-    them look alike."""
+    """Tries all ways to drop keys of each query, along one direction of the context in which all ways differ."""
     weights, value = replay.inputs["weights"], replay.inputs["value"]
     if weights.shape[-1] > MOST_KEYS:
         raise LookupError("too many keys")
@@ -178,8 +176,7 @@ def _of_weights(replay: Replay, rate: float) -> np.ndarray:
 
 
 def _kept_terms(terms: np.ndarray, sums: np.ndarray) -> np.ndarray:
-    """Which of the terms [rows, K] were summed; raises LookupError where no choice gives a row's sum, soon if it is one
-    of the first."""
+    """Returns which terms [rows, K] were summed. Raises LookupError as soon as no choice gives a row's sum."""
     choices, kept, start, rows = _choices(terms.shape[-1]), np.empty(terms.shape, bool), 0, 4
     while start < len(terms):
         part = np.s_[start : start + rows]
@@ -195,5 +192,5 @@ def _kept_terms(terms: np.ndarray, sums: np.ndarray) -> np.ndarray:
 
 @cache
 def _choices(keys: int) -> np.ndarray:
-    """Every way to keep some of the keys, of 0 and 1: [2^K, K]."""
+    """Returns every way to keep some of the keys, [2^K, K] of 0 and 1."""
     return (np.arange(2**keys)[:, None] >> np.arange(keys) & 1).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Faults of the tables of tokens, and of their sum with the positions."""
+"""Faults of token embeddings, and of their sum with the positions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 NEAR = 1e-9
-"""How near a vector's first value must be to a token's, relative to the largest in the table, for the others to be
-looked at."""
+"""The largest distance of a vector's first value from a token's, relative to the table's largest, at which the other
+values are compared."""
 SHIFTS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "one to the right: the first twice": lambda ids, pad: np.concatenate([ids[:, :1], ids[:, :-1]], axis=1),
     "one to the right: a pad first": lambda ids, pad: np.concatenate(
@@ -29,8 +29,7 @@ SHIFTS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "one to the left: a pad last": lambda ids, pad: np.concatenate([ids[:, 1:], np.full_like(ids[:, :1], pad)], axis=1),
     "one to the left: token 0 last": lambda ids, pad: np.concatenate([ids[:, 1:], np.zeros_like(ids[:, :1])], axis=1),
 }
-"""(ids [B, T], id of pads) → what a decoder reads whose inputs were shifted once too often, or not at all, which leaves
-the start out."""
+"""(ids [B, T], pad id) → the decoder's inputs shifted once too often, or not at all, which leaves out the start."""
 
 
 def embeddings(config: TransformerConfig) -> Iterator[Variant]:
@@ -81,8 +80,7 @@ def _decoder_ids(replay: Replay) -> np.ndarray:
 
 
 def _without_start(replay: Replay) -> np.ndarray:
-    """The labels read as inputs. They end with a token that the inputs don't have: the one whose vector was received
-    there."""
+    """Reads the labels as inputs. Their last token isn't among the inputs: it is found by its received vector."""
     ids, pad_id = _decoder_ids(replay), replay.config.target_pad_id
     columns = np.arange(ids.shape[1])
     last = np.where(ids != pad_id, columns, 0).max(axis=1, keepdims=True)

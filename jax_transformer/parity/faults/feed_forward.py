@@ -1,4 +1,4 @@
-"""Faults of the feed-forward's hidden layer."""
+"""Faults of the feed-forward layer's hidden units."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _without_gate(replay: Replay) -> np.ndarray:
 
 
 def _sigmoid_gelu(replay: Replay) -> np.ndarray:
-    """Hendrycks & Gimpel's second approximation: 1.702 x in SiLU, over 1.702."""
+    """Uses Hendrycks & Gimpel's second approximation: SiLU(1.702 x) / 1.702."""
     roles = ("gate_kernel", "gate_bias") if "gate_kernel" in replay.parameters else ("kernel", "bias")
     scaled = {role: array * 1.702 if role in roles else array for role, array in replay.parameters.items()}
     return replay.compute(parameters=scaled, config=changed(replay.config, activation="silu")) / 1.702

@@ -1,6 +1,6 @@
 """Faults of the head.
 
-Of a tied head that a candidate has untied, nothing can be replayed: its kernel is in neither's parameters.
+A head that should be tied but isn't can't be replayed: its kernel is in neither side's parameters.
 """
 
 from __future__ import annotations

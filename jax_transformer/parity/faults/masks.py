@@ -73,24 +73,24 @@ def _is_causal(replay: Replay) -> bool:
 
 
 def _targets_padding(replay: Replay) -> np.ndarray:
-    if _reads(replay) != "cross":
+    if _kind(replay) != "cross":
         raise LookupError("no cross-attention")
     is_real = replay.inputs["decoder_input_ids"] != replay.config.target_pad_id
     return formulas.padding_mask(replay.config.cross_padding, is_real, is_real)
 
 
 def _causal_too(replay: Replay) -> np.ndarray:
-    """Also in the encoder, or from the target to the source."""
+    """Makes a mask causal that shouldn't be: the encoder's, or cross-attention's."""
     if _is_causal(replay):
         raise LookupError("causal as it is")
     lengths = {name: ids.shape[1] for name, ids in replay.captured.items() if name in MODEL_INPUTS}
-    keys = lengths["decoder_input_ids" if _reads(replay) == "decoder_self" else "source_ids"]
-    queries = keys if _reads(replay) != "cross" else lengths["decoder_input_ids"]
+    keys = lengths["decoder_input_ids" if _kind(replay) == "decoder_self" else "source_ids"]
+    queries = keys if _kind(replay) != "cross" else lengths["decoder_input_ids"]
     return replay.own & (np.arange(keys) <= np.arange(queries)[:, None])
 
 
 def _padding_moved(replay: Replay, by: int) -> np.ndarray:
-    """As if every token stood one place to the left or right of where it does; the one at the edge is repeated."""
+    """Computes the mask with all tokens moved one place to the left or right; the one at the edge is repeated."""
     return replay.compute({name: _moved(ids, by) for name, ids in replay.inputs.items()})
 
 
@@ -99,17 +99,17 @@ def _moved(ids: np.ndarray, by: int) -> np.ndarray:
 
 
 def _other_padding(replay: Replay) -> np.ndarray:
-    """In self-attention, the mask of the other stack: where both sides are equally long."""
-    (own,) = replay.inputs  # of cross-attention there are two
+    """Uses the other stack's padding in self-attention, if both sides have the same length."""
+    (own,) = replay.inputs  # ValueError for cross-attention, which has two
     other = next(name for name in MODEL_INPUTS if name != own)
     if replay.captured[other].shape != replay.inputs[own].shape:
         raise LookupError("another length")
     pad_ids = {"source_ids": replay.config.source_pad_id, "decoder_input_ids": replay.config.target_pad_id}
     is_real = replay.captured[other] != pad_ids[other]
-    padding = formulas.padding_mask(getattr(replay.config, FIELDS[_reads(replay)]), is_real, is_real)
+    padding = formulas.padding_mask(getattr(replay.config, FIELDS[_kind(replay)]), is_real, is_real)
     return padding & formulas.causal_mask(replay.config, is_real.shape[1]) if _is_causal(replay) else padding
 
 
-def _reads(replay: Replay) -> str:
-    """Which mask it is: encoder_self, decoder_self or cross."""
+def _kind(replay: Replay) -> str:
+    """Returns which mask it is: encoder_self, decoder_self or cross."""
     return place(replay.node.name).path[-1]

@@ -1,4 +1,4 @@
-"""Faults of norms: the formula reads what the config says, so most of them are another config."""
+"""Faults of norms; most are the formula under another config."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ def norms(config: TransformerConfig) -> Iterator[Variant]:
     yield Variant("norm twice", ("norm",), lambda replay: replay.compute({"x": replay.compute()}))
 
 
-# --- variances that round otherwise: no two programs alike, so they are recognised by the deviations that were received
+# --- variances with other rounding: programs differ, so they are recognised by the received deviations
 
 
 class _Normed(NamedTuple):
-    """What a node norms, and what it makes of it."""
+    """Holds the input and output of a norm."""
 
     x: np.ndarray
-    """[..., D], before the norm."""
+    """The input, [..., D]."""
     added: np.ndarray | float
-    """After it: the bias, and positions."""
+    """The sum of what is added after the norm: bias and positions."""
     received: np.ndarray
-    """Less what was added."""
+    """The received value minus `added`."""
     scale: np.ndarray | float
 
 
 def _normed(replay: Replay) -> _Normed:
-    """Raises LookupError for an embedding that isn't normed."""
+    """Returns a node's norm. Raises LookupError for an embedding without one."""
     inputs, scale, added = replay.inputs, replay.parameters.get("scale", 1.0), replay.parameters.get("bias", 0.0)
     if replay.node.kind == "norm":
         x = inputs["x"]
@@ -82,8 +82,7 @@ def _normed(replay: Replay) -> _Normed:
 
 
 def _factors(replay: Replay, normed: _Normed) -> tuple[np.ndarray, np.ndarray]:
-    """Of each row: x, centred, and by what it was multiplied to become what was received, as well as one number can say
-    it."""
+    """Returns x, centred, and the factor of each row that best turns it into the received value."""
     centred = normed.x - normed.x.mean(axis=-1, keepdims=True) if replay.config.norm_kind == "layer_norm" else normed.x
     scaled = centred * normed.scale
     return centred, (scaled * normed.received).sum(axis=-1, keepdims=True) / np.square(scaled).sum(
@@ -92,12 +91,12 @@ def _factors(replay: Replay, normed: _Normed) -> tuple[np.ndarray, np.ndarray]:
 
 
 ROUNDINGS = 8.0
-"""How many roundings of E[x²] a variance may be off that is computed from it, and a mean of √E[x²]; and by how many of
-its own a variance must be off, as other ways to compute it have a few."""
+"""The largest error, in roundings of E[x²], of a variance computed from it, and, in roundings of √E[x²], of a mean; and
+the least error of such a variance in its own roundings, as other ways to compute it have a few."""
 
 
 def _fast_variance(replay: Replay, dtype: str) -> np.ndarray:
-    """The mean of squares less the square of the mean, which cancel where the mean is large."""
+    """Recognises E[x²] − E[x]² as the variance, which cancels where the mean is large."""
     if replay.config.norm_kind != "layer_norm":
         raise LookupError("no mean")
     config, normed = replay.config, _normed(replay)
@@ -126,8 +125,8 @@ def _fast_variance(replay: Replay, dtype: str) -> np.ndarray:
 
 
 def _line(normed: _Normed) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each row, factor and shift with which (x − mean − shift) · factor · scale is nearest to what was received, and
-    that, with what is added."""
+    """Returns each row's factor and shift for which (x − mean − shift) · factor · scale is nearest to the received one,
+    and the value that they give."""
     centred = normed.x - normed.x.mean(axis=-1, keepdims=True)
     slope, level = centred * normed.scale, np.broadcast_to(normed.scale, centred.shape)
 
@@ -154,14 +153,13 @@ def _with_fast_variance(replay: Replay, normed: _Normed, dtype: str) -> np.ndarr
 
 
 def _deviation(replay: Replay, variance: np.ndarray) -> np.ndarray:
-    """In the variance's dtype."""
+    """Returns the deviation in the variance's dtype."""
     eps = replay.config.norm_eps
     return np.sqrt(variance) + eps if replay.config.norm_eps_outside else np.sqrt(variance + eps)
 
 
 def _narrow_variance(replay: Replay) -> np.ndarray:
-    """As in T5's programs: x is divided by a float32 deviation, or multiplied by the inverse of one, and stays in
-    float64 itself."""
+    """Recognises T5's norm: float64 x divided by a float32 deviation, or multiplied by the inverse of one."""
     normed = _normed(replay)
     centred, factors = _factors(replay, normed)
     own = 1.0 / formulas.deviation(replay.config, centred)

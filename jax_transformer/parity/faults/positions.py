@@ -1,4 +1,4 @@
-"""Faults of the position tables, and of the numbers that index them."""
+"""Faults of position tables and their indices."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ FREQUENCIES = {"standard": "exponents 2i / D", "inclusive": "exponents i / (D/2 
 INDICES = {"column": "column", "batch_row": "batch row", "non_pad_count": "count of real tokens"}
 
 SHORT_TABLES = (128, 256, 500, 512, None, -1)
-"""Rows; None: half of those needed; −1: one less than needed."""
+"""Numbers of rows; None: half of those needed; −1: one less than needed."""
 ROUNDOFF = {"float16": 2.0**-11} | tolerances.UNIT_ROUNDOFF
 ANGLE_ROUNDINGS = 12.0
-"""By how many unit roundoffs an angle may be off: log 10000 = 9.2 times that of the exponent, and those of the power
-and the product."""
+"""The largest error of an angle in unit roundoffs: log 10000 = 9.2 for the exponent, and those of the power and the
+product."""
 VALUE_ROUNDINGS = 2.0
 """The same for its sine or cosine."""
 MOST_ANGLE = 3
-"""Position up to which no angle is beyond π: frequencies are 1 at most."""
+"""The last position whose angles are all below π: frequencies are 1 at most."""
 
 
 def positions(config: TransformerConfig) -> Iterator[Variant]:
@@ -85,7 +85,7 @@ def _zero_at_pads(replay: Replay) -> np.ndarray:
 
 
 def _of_short_table(replay: Replay, rows: int | None, wraps: bool) -> np.ndarray:
-    """A table that the positions in use run out of."""
+    """Uses a table with fewer rows than there are positions."""
     numbers = _numbers(replay)
     needed = int(numbers.max()) + 1
     length = needed // 2 if rows is None else rows if rows > 0 else needed + rows
@@ -95,17 +95,17 @@ def _of_short_table(replay: Replay, rows: int | None, wraps: bool) -> np.ndarray
 
 
 def _numbers(replay: Replay) -> np.ndarray:
-    """Of every token: [1, T], [B, 1] or [B, T]."""
+    """Returns the position number of every token: [1, T], [B, 1] or [B, T]."""
     stack: formulas.Stack = "encoder" if place(replay.node.name).stack == "encoder" else "decoder"
     return formulas.position_numbers(replay.config, replay.inputs["ids"], stack)
 
 
-# --- tables computed in low precision: every program's differs, so they are recognised by how far off they are
+# --- tables computed in low precision: programs differ, so they are recognised by the size of their errors
 
 
 def _computed(replay: Replay, dtype: str) -> np.ndarray:
-    """What was received, if all of it is numbers of the dtype, and the angles are off by their rounding at most; else
-    one way to do it."""
+    """Returns the received value if it consists of numbers of the dtype and its angles are off by rounding at most;
+    otherwise one way to compute it."""
     exponents, _ = _columns(replay.config)
     numbers, once = _numbers(replay)[..., None], rounded(replay.own, dtype)
     if np.array_equal(once, replay.own):
@@ -119,8 +119,7 @@ def _computed(replay: Replay, dtype: str) -> np.ndarray:
 
 
 def _narrow_frequencies(replay: Replay) -> np.ndarray:
-    """Frequencies computed in float32, and all else in float64. What they were, a row says whose angles aren't beyond
-    π."""
+    """Recognises frequencies in float32 with everything else in float64, from a row whose angles are below π."""
     exponents, is_cosine = _columns(replay.config)
     numbers, offset = _numbers(replay), replay.config.position_offset
     exact = 10000.0**-exponents
@@ -136,12 +135,12 @@ def _narrow_frequencies(replay: Replay) -> np.ndarray:
 
 
 def _narrow_powers(exponents: np.ndarray, dtype: str) -> np.ndarray:
-    """exp(−log 10000 · exponent), rounded at each step."""
+    """Returns exp(−log 10000 · exponent), rounded at each step."""
     return rounded(np.exp(rounded(-math.log(10000.0) * exponents, dtype)), dtype)
 
 
 def _columns(config: TransformerConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Of every column of the table: its exponent, and whether it is a cosine (as `sinusoid_table` has them)."""
+    """Returns the exponent of every column of the table, and whether it is a cosine, as in `sinusoid_table`."""
     width = config.d_model
     pairs = np.arange(0, width, 2)
     sine, cosine = {

@@ -1,8 +1,8 @@
 """Faults of precision: a node rounded to, or computed in, a narrower dtype than the model's.
 
-Two programs that compute in float32 round differently, so that neither can be replayed to the last bit. Such a node is
-recognised: each of its values is a number of the dtype, the truth's are not, and it is about as near to the truth as
-the dtype allows.
+Two programs that compute in float32 round differently, so neither can be replayed to the last bit. Such a node is
+recognised instead: all its values are numbers of the dtype, the truth's aren't, and it is as near to the truth as the
+dtype allows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle.graph import Kind
 
 WITHOUT_ARITHMETIC: tuple[Kind, ...] = ("mask", "positions", "position_bias", "merge_heads", "same")
-"""What is looked up or passed on, and positions, which are computed once for a table."""
+"""Nodes that only look up or pass on values, and positions, which are computed once for a table."""
 ROUNDED_ELSEWHERE: tuple[Kind, ...] = ("mask", "positions")
-"""The first isn't rounded at all."""
+"""Masks aren't rounded; positions have variants of their own."""
 LOWEST = {
     "float16": float(np.finfo(np.float16).min),
     "bfloat16": -(2.0 - 2.0**-7) * 2.0**127,
@@ -41,8 +41,10 @@ def precision() -> Iterator[Variant]:
 
 
 def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """To the nearest numbers of a dtype, in float64; integers and booleans as they are. NumPy lacks bfloat16, float32's
-    upper half."""
+    """Rounds to the nearest numbers of a dtype, in float64; integers and booleans stay.
+
+    NumPy lacks bfloat16, which is the upper half of float32.
+    """
     if array.dtype.kind != "f":
         return array
     if dtype != "bfloat16":
@@ -53,7 +55,7 @@ def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
 
 
 def is_of(array: np.ndarray, dtype: str) -> bool:
-    """Whether every value is a number of the dtype."""
+    """Returns whether every value is a number of the dtype."""
     return np.array_equal(array, rounded(array, dtype), equal_nan=True)
 
 
@@ -65,10 +67,10 @@ def _rounded(replay: Replay, dtype: str) -> np.ndarray:
 
 
 def _computed(replay: Replay, dtype: str) -> np.ndarray:
-    """What was received where it is recognised; where the truth was received, one way to compute it.
+    """Returns the received value if it is recognised; if the truth was received, one way to compute it.
 
     Raises:
-      LookupError: neither; or nothing would be but rounded, or so far off as not to be recognised.
+      LookupError: neither is the case; or the computed value would only be rounded, or too far off to be recognised.
     """
     exact = _exact(replay, dtype)
     once = rounded(exact, dtype)
@@ -99,15 +101,14 @@ def _is_recognised(replay: Replay, exact: np.ndarray, once: np.ndarray, dtype: s
 
 
 def _config(replay: Replay, dtype: str) -> Any:
-    """The replay's, but masked logits are the lowest number of the narrow dtype where they are that of the dtype."""
+    """Returns the config; masked logits that are the lowest number of the dtype become that of the narrow dtype."""
     return (
         replay.config if replay.config.masked_value is not None else changed(replay.config, masked_value=LOWEST[dtype])
     )
 
 
 def _narrow(arrays: Any, dtype: str) -> dict[str, np.ndarray]:
-    """Rounded to the dtype, to be computed with in float32; logits so low that they have no number there are its
-    lowest."""
+    """Rounds arrays to the dtype, stored in float32; logits below its lowest number become that number."""
     return {
         name: rounded(array.clip(LOWEST[dtype], -LOWEST[dtype]), dtype).astype(np.float32)
         if array.dtype.kind == "f"

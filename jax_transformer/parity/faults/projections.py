@@ -1,10 +1,9 @@
-"""Faults of the linear layers: their kernels, what they read, and how heads are split and merged."""
+"""Faults of linear layers: of their kernels, their inputs, and of splitting and merging heads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +11,6 @@ from jax_transformer.parity.faults.replay import Replay, Variant, without
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
 from jax_transformer.parity.oracle.replay import parameter
-
-if TYPE_CHECKING:
-    pass
 
 
 def projections() -> Iterator[Variant]:
@@ -55,12 +51,11 @@ def _of_sibling(replay: Replay, name: str) -> np.ndarray:
 
 
 def _sliced(replay: Replay, is_by_head: bool) -> np.ndarray:
-    """One slice of a kernel that holds query, key and value (of cross-attention, key and value), taken along the wrong
-    axis.
+    """Slices a kernel that fuses query, key and value (in cross-attention, key and value) along the wrong axis.
 
     Args:
-      is_by_head: whether the slice is taken as if the parts lay together head by head; they lie one after the other
-        then.
+      is_by_head: slice as if the parts were interleaved head by head, though they lie one after the other; False: the
+        reverse.
     """
     at = place(replay.node.name).path
     parts = ("key", "value") if at[0] == "cross_attention" else ("query", "key", "value")
@@ -80,21 +75,21 @@ def _sliced(replay: Replay, is_by_head: bool) -> np.ndarray:
 
 
 def _split_otherwise(replay: Replay) -> np.ndarray:
-    """[B, T, N, H] read as if the features were [H, N]."""
+    """Reads the features of [B, T, N, H] as [H, N]."""
     y = replay.compute()
     batch, length, heads, width = y.shape
     return y.reshape(batch, length, width, heads).swapaxes(2, 3)
 
 
 def _split_untransposed(replay: Replay) -> np.ndarray:
-    """[B, T, N · H] read as [B, N, T, H], as the memory has it."""
+    """Reads [B, T, N · H] as [B, N, T, H], without moving memory."""
     y = replay.compute()
     batch, length, heads, width = y.shape
     return y.reshape(batch, heads, length, width).swapaxes(1, 2)
 
 
 def _merged(replay: Replay, order: tuple[int, ...]) -> np.ndarray:
-    """The context [B, T, N, H] flattened in another order."""
+    """Flattens the context [B, T, N, H] in another order."""
     x = replay.inputs["x"]
     if x.ndim != 4:
         raise LookupError("heads")
@@ -102,7 +97,7 @@ def _merged(replay: Replay, order: tuple[int, ...]) -> np.ndarray:
 
 
 def _read_normed(replay: Replay) -> np.ndarray:
-    """As with the norm placed before, where it is placed after."""
+    """Reads the input through the norm, though the norm comes after the sublayer."""
     at = place(replay.node.name)
     norm = f"{at.path[0]}_norm"
     if replay.config.norm_placement == "pre":
@@ -113,7 +108,7 @@ def _read_normed(replay: Replay) -> np.ndarray:
 
 
 def _read_unnormed(replay: Replay) -> np.ndarray:
-    """As with the norm placed after, where it is placed before."""
+    """Reads the input without the norm, though the norm comes before the sublayer."""
     at = place(replay.node.name)
     if replay.node.inputs["x"] != f"{at.stack}.layers.{at.layer}.{at.path[0]}_norm":
         raise LookupError("not normed")

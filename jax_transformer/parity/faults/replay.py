@@ -1,4 +1,4 @@
-"""What the variants share: a node about to be computed again, and the usual ways to change it."""
+"""Replay a node with changes: the tools that all variants share."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Replay:
-    """A node about to be computed again: everything that a variant may change."""
+    """Holds a node to compute again, and everything that a variant may change."""
 
     config: TransformerConfig
     node: Node
     inputs: Arrays
-    """By argument of the node's formula."""
+    """Arrays by argument of the node's formula."""
     parameters: Arrays
     captured: Arrays
-    """Everything that was captured, by name."""
+    """All captured values by name."""
     params: Mapping[str, Any]
-    """The model's."""
+    """The model's parameters."""
 
     def compute(self, inputs: Arrays | None = None, parameters: Arrays | None = None, config: Any = None) -> np.ndarray:
-        """The node, with what is given in place of its own: some inputs, all parameters."""
-        given = self.parameters if parameters is None else parameters
-        return self.node.compute(config or self.config, {**self.inputs, **(inputs or {})}, given)
+        """Computes the node with some inputs, all parameters, or the config replaced."""
+        parameters = self.parameters if parameters is None else parameters
+        return self.node.compute(config or self.config, {**self.inputs, **(inputs or {})}, parameters)
 
     @cached_property
     def own(self) -> np.ndarray:
@@ -46,7 +46,7 @@ class Replay:
 
     @cached_property
     def received(self) -> np.ndarray:
-        """What the candidate has for it, in float64, cut to the length 1 of axes along which the node is the same.
+        """The captured value in float64, reduced to length 1 along axes where the node is constant.
 
         Raises:
           LookupError: it wasn't captured, or has another shape.
@@ -60,65 +60,64 @@ class Replay:
         return kept.astype(np.float64)
 
     def error(self, value: np.ndarray) -> float:
-        """The relative RMS between what was received and this; of masked logits that of the unmasked."""
+        """Returns the relative RMS between the received value and this one, on unmasked logits alone."""
         where = self.inputs.get("mask")
         return relative_rms(self.received, value, where if where is None or where.any() else None)
 
     @cached_property
     def is_right(self) -> bool:
-        """Whether there is no fault to recognise: then what recognises one puts one in."""
+        """Whether the received value has no fault; variants that recognise a fault then inject one."""
         return self.error(self.own) <= tolerances.FLOAT64_RELATIVE_RMS
 
     def under(self, **changes: Any) -> np.ndarray:
-        """The node under a config of which some fields read otherwise."""
+        """Computes the node under a config with some fields changed."""
         return self.compute(config=changed(self.config, **changes))
 
     def own_parameter(self, module: str, role: str) -> np.ndarray:
-        """A parameter of the same layer, such as the `scale` of `feed_forward_norm`. Raises ValueError where there is
-        none."""
+        """Returns a parameter of the same layer, such as the `scale` of `feed_forward_norm`. Raises ValueError if there
+        is none."""
         at = place(self.node.name)
         return parameter(self.params, f"{at.stack}/layers/{module}/{role}[{at.layer}]")
 
     def beside(self, name: str) -> np.ndarray:
-        """Another activation of the same layer, such as `feed_forward_norm`. Raises LookupError where there is none."""
+        """Returns another activation of the layer, such as `feed_forward_norm`. Raises LookupError if there is none."""
         at = place(self.node.name)
         return in_float64(self.captured[f"{at.stack}.layers.{at.layer}.{name}"])
 
 
 def in_float64(array: np.ndarray) -> np.ndarray:
-    """But integers and booleans, which stay what they are."""
+    """Returns floating-point arrays in float64; integers and booleans stay."""
     return array if array.dtype.kind in "biu" else array.astype(np.float64, copy=False)
 
 
 def changed(config: TransformerConfig, **changes: Any) -> Any:
-    """What reads as the config, but for some fields; not validated, as one formula reads few of them."""
+    """Returns an object that reads as the config with some fields changed, without validation."""
     read = {field.name: getattr(config, field.name) for field in fields(config)}
     return SimpleNamespace(**read | {"encoder": config.encoder, "decoder": config.decoder} | changes)
 
 
 class Variant(NamedTuple):
-    """One fault."""
+    """Describes one fault."""
 
     name: str
-    """As it is told: what the candidate does."""
+    """The cause in a report: what the faulty side does."""
     kinds: tuple[Kind, ...]
     compute: Callable[[Replay], np.ndarray]
-    """The node's value with the fault. Raises LookupError, or ValueError, where it makes no sense."""
+    """Returns the node's value with the fault. Raises LookupError or ValueError if the fault can't occur there."""
 
 
 def configured(name: str, kinds: tuple[Kind, ...], **changes: Any) -> Variant:
-    """The node under another config, as a fault."""
+    """Returns the variant that computes the node under another config."""
     return Variant(name, kinds, partial(Replay.under, **changes))
 
 
 def without(replay: Replay, role: str) -> np.ndarray:
-    """The node without one of its parameters. Raises LookupError where it has none."""
+    """Computes the node without one of its parameters. Raises LookupError if it has none."""
     if role not in replay.parameters:
         raise LookupError(role)
     return replay.compute(parameters={name: array for name, array in replay.parameters.items() if name != role})
 
 
 def exchanged(replay: Replay, roles: Mapping[str, str]) -> np.ndarray:
-    """The node with the parameters of its roles given by others of its own. Raises LookupError where it hasn't
-    these."""
+    """Computes the node with its parameters exchanged among their roles. Raises LookupError if it lacks one."""
     return replay.compute(parameters={role: replay.parameters[roles[role]] for role in replay.parameters})

@@ -1,4 +1,4 @@
-"""Named arrays, and the files that keep them: .npz, in the order in which they were named."""
+"""Named arrays and their .npz files, in order."""
 
 from __future__ import annotations
 
@@ -16,27 +16,36 @@ Arrays = Mapping[str, np.ndarray]
 """Weights, inputs, activations or gradients by name; of a trace, in execution order."""
 
 NOTES = "__notes__"
-"""The entry that isn't one of the arrays: JSON about them."""
+"""The entry of a file that holds JSON notes instead of an array."""
 
 
 class ParityError(ValueError):
-    """What can't be compared; the message says what was expected, what came, where, and what to do."""
+    """Raised when two sides can't be compared. The message says what was expected and received, where, and what to do.
+
+    Example:
+      >>> from jax_transformer.parity import ParityError, compare
+      >>> try:
+      ...     compare({"output": "text"}, {"output": "text"})
+      ... except ParityError as error:
+      ...     print(error)
+      candidate: expected names with arrays; 'output' is a str
+    """
 
 
 class Kept(NamedTuple):
-    """What a file holds."""
+    """Holds the content of a file."""
 
     arrays: dict[str, np.ndarray]
     notes: dict[str, Any]
-    """What was said of them when they were saved: the framework; under `widened`, the dtypes of those that are kept in
-    a wider one."""
+    """The notes saved with the arrays: the framework; under `widened`, the original dtypes of arrays stored in a wider
+    one."""
 
 
 def save_arrays(path: str | os.PathLike[str], arrays: Arrays, notes: Mapping[str, Any] | None = None) -> None:
-    """Writes an .npz under a temporary name first. What NumPy can't keep is widened: bfloat16 becomes float32.
+    """Writes an .npz, under a temporary name first. Dtypes that NumPy can't store are widened: bfloat16 to float32.
 
     Raises:
-      ParityError: a name that is taken by the notes; an array of objects.
+      ParityError: an array has the name of the notes, or holds objects.
     """
     target = Path(path)
     kept = {name: _storable(name, np.asarray(array)) for name, array in arrays.items()}
@@ -54,11 +63,11 @@ def save_arrays(path: str | os.PathLike[str], arrays: Arrays, notes: Mapping[str
 
 
 def read_arrays(path: str | os.PathLike[str]) -> Kept:
-    """The arrays of an .npz by name, in their order.
+    """Reads the arrays of an .npz, in order.
 
     Raises:
-      ParityError: no such file; no .npz, or a damaged one; an array of objects, which would run code to be read; none
-        at all.
+      ParityError: there is no such file; it is no .npz, or damaged; it holds objects, whose reading could run code, or
+        no arrays.
     """
     try:
         with open(path, "rb") as stream:
@@ -74,7 +83,7 @@ def read_arrays(path: str | os.PathLike[str]) -> Kept:
         raise ParityError(f"{path}: expected an .npz of named arrays; it can't be read ({error})") from None
     except ParityError:
         raise
-    except ValueError:  # what NumPy says of a file of another kind, which it would unpickle
+    except ValueError:  # NumPy's error for other files, which it would unpickle
         raise ParityError(f"{path}: expected an .npz of named arrays; received a file of another kind") from None
     notes = json.loads(str(arrays.pop(NOTES))) if NOTES in arrays else {}
     if not arrays:

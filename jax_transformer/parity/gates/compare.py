@@ -1,4 +1,4 @@
-"""Comparing arrays: how far apart, where, and whether a gate is passed. NumPy only."""
+"""Compare two arrays: how far apart they are, where, and whether that passes a gate. NumPy only."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from jax_transformer.parity.gates import tolerances
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a candidate differs from a reference, over the compared positions."""
+    """Measures how a candidate differs from a reference over the compared positions."""
 
     relative_rms: float
     """RMS of the difference / RMS of the reference; nan if either has a value that is not finite."""
     max_error: float
     """Largest difference / RMS of the reference."""
     worst_index: tuple[int, ...]
-    """Where the difference is largest, or the first value that is not finite stands."""
+    """The index of the largest difference, or of the first value that is not finite."""
     exact: bool
-    """Every value equal (+0 and -0 are), all finite or not compared."""
+    """Whether all compared values are finite and equal (+0 and -0 are equal)."""
     non_finite_candidate: int
     non_finite_reference: int
     compared: int
-    """Number of values."""
+    """The number of values compared."""
 
     def within(self, relative_rms: float) -> bool:
-        """Whether the relative RMS is at most this; never where something is not finite."""
+        """Returns whether the relative RMS is at most this; False if a value is not finite."""
         return self.relative_rms <= relative_rms
 
 
 @dataclass(frozen=True)
 class PrecisionVerdict:
-    """A candidate and a reference in low precision, each against the truth in float64."""
+    """Compares a candidate and a reference in low precision with the truth in float64."""
 
     candidate: Comparison
     reference: Comparison
@@ -47,7 +47,7 @@ def compare(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | No
     """Compares two arrays of equal shape, in float64.
 
     Args:
-      where: boolean, broadcastable to them; only where it is True are they compared, in errors and in the RMS of the
+      where: boolean, broadcastable to them; only positions where it is True count, in the errors and in the RMS of the
         reference.
 
     Raises:
@@ -66,7 +66,7 @@ def compare(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | No
 
 
 def _of_all(b: np.ndarray, difference: np.ndarray) -> Comparison:
-    """All positions of finite arrays; large ones are many, so that little is made of them on the way."""
+    """Compares all positions of finite arrays, with few temporary arrays, as these may be large."""
     size, worst = _rms(b), int(difference.argmax())
     largest = float(difference.flat[worst])
     return Comparison(
@@ -75,7 +75,7 @@ def _of_all(b: np.ndarray, difference: np.ndarray) -> Comparison:
 
 
 def _of_some(a: np.ndarray, b: np.ndarray, difference: np.ndarray, where: np.ndarray | None) -> Comparison:
-    """Some positions, or of arrays that aren't finite everywhere."""
+    """Compares some positions, or arrays with values that aren't finite."""
     chosen = np.broadcast_to(True if where is None else where, b.shape)
     bad_a, bad_b = chosen & ~np.isfinite(a), chosen & ~np.isfinite(b)
     bad = bad_a | bad_b
@@ -102,26 +102,27 @@ def _index(number: int, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def relative_rms(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | None = None) -> float:
-    """‖candidate − reference‖ / ‖reference‖; 0 for equal arrays of zeros, infinite for others against zeros, nan for
-    non-finite values."""
+    """Returns ‖candidate − reference‖ / ‖reference‖.
+
+    It is 0 for two arrays of zeros, infinite for another array against zeros, and nan for non-finite values.
+    """
     return compare(candidate, reference, where).relative_rms
 
 
 def max_error(candidate: np.ndarray, reference: np.ndarray, where: np.ndarray | None = None) -> float:
-    """max |candidate − reference| / RMS of the reference, with relative_rms's conventions."""
+    """Returns max |candidate − reference| / RMS of the reference, with the conventions of `relative_rms`."""
     return compare(candidate, reference, where).max_error
 
 
 def float32_rule(
     candidate32: np.ndarray, reference32: np.ndarray, truth64: np.ndarray, where: np.ndarray | None = None
 ) -> PrecisionVerdict:
-    """Whether a float32 candidate is as near to the truth as a float32 reference is, within the factors of
-    `tolerances`.
+    """Judges whether a float32 candidate is as near to the truth as a float32 reference, by the factors allowed.
 
     The truth is the reference run in float64 on the same float32 weights and inputs.
 
     Raises:
-      ValueError: shapes or dtypes are not these.
+      ValueError: shapes differ, or dtypes are others.
     """
     return precision_rule(candidate32, reference32, truth64, "float32", where)
 
@@ -129,10 +130,10 @@ def float32_rule(
 def precision_rule(
     candidate: np.ndarray, reference: np.ndarray, truth64: np.ndarray, dtype: str, where: np.ndarray | None = None
 ) -> PrecisionVerdict:
-    """float32_rule for any dtype of `tolerances.UNIT_ROUNDOFF`; the truth is run on weights and inputs rounded to that
-    dtype.
+    """Applies `float32_rule` to any dtype of `tolerances.UNIT_ROUNDOFF`.
 
-    Arrays that were computed in bfloat16 may be kept in float32, which NumPy has.
+    The truth is computed from weights and inputs rounded to that dtype. Arrays computed in bfloat16 may be stored in
+    float32, as NumPy lacks bfloat16.
     """
     kept = {"bfloat16": ("bfloat16", "float32")}.get(dtype, (dtype,))
     for what, array, expected in (
@@ -159,12 +160,11 @@ def precision_rule(
 
 
 def _rms(values: np.ndarray) -> float:
-    """Root of the mean square, which may be larger than the root of the largest float64: masked logits are the lowest
-    number there is."""
+    """Returns the root mean square, without overflow: masked logits may be the lowest number there is."""
     flat = values.reshape(-1)
     with np.errstate(over="ignore"):
         squares = float(np.dot(flat, flat))
-    if 1e-200 < squares < np.inf:  # what was too small to be squared is nothing beside it
+    if 1e-200 < squares < np.inf:  # values too small to be squared don't matter
         return math.sqrt(squares / flat.size)
     scale = np.abs(flat).max()
     return (

@@ -1,8 +1,8 @@
-"""Arrays that amplify rounding, judged by how far each side is from itself once its weights move in the last bit.
+"""Judge arrays that amplify rounding by how much each side differs from itself when its weights change in the last bit.
 
-Softmax's gradients to its logits sum to zero, so that where the keys of a deep layer are nearly the same the gradients
-to its queries are what is left of large numbers that cancel. Two right programs then differ by more than the gate
-allows, and so does each from itself.
+Softmax's gradients with respect to its logits sum to zero. If the keys of a deep layer are nearly the same, the
+gradients of its queries are therefore the small rest of large numbers that cancel. Two correct programs then differ by
+more than the gate allows, and so does each from itself.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.stages import Row, Stage
 
 AMPLIFIES = "amplifies rounding: judged by how far the sides are from themselves when weights move in the last bit"
-TOO_MUCH = "rounding alone moves it too far for anything to be told"
+TOO_MUCH = "rounding alone moves it too far for a verdict"
 
 
 def nudged(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Floating-point arrays in float64, their values moved to the next number above or below; zeros, and other arrays,
-    as they are."""
+    """Returns floating-point arrays in float64 with each value moved to the next number above or below, at random.
+
+    Zeros and other arrays stay.
+    """
     rng = np.random.default_rng(0)
     return {
         name: _nudged(array, rng) if np.issubdtype(array.dtype, np.floating) else array
@@ -35,12 +37,12 @@ def _nudged(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def allow_for_rounding(stage: Stage, sides: Iterable[Callable[[], Stage]]) -> Stage:
-    """The stage with what diverged allowed as much as rounding alone does on either side.
+    """Returns the stage with its diverged rows judged by what rounding alone does on both sides.
 
-    A side that computes badly is far from itself where the other isn't: the lesser of both distances counts.
+    The smaller of both sides' distances counts, so that an unstable side doesn't excuse itself.
 
     Args:
-      sides: of each side, what compares its arrays with what they are once its weights are `nudged`.
+      sides: for each side, a function that compares its arrays with those it computes from `nudged` weights.
     """
     rows = {row.name: row for row in stage.rows}
     floors = {

@@ -1,4 +1,4 @@
-"""Stages of a parity run: named arrays of two sides, each pair under its gate, and what follows from all of them."""
+"""Stages of a comparison: named arrays of two sides, each pair under its gate, and the verdict on all of them."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ Verdict = Literal["passed", "diverged", "inconclusive"]
 
 @dataclass(frozen=True)
 class Row:
-    """One array of both sides."""
+    """Holds the comparison of one array."""
 
     name: str
     verdict: Verdict
     gate: str
-    """What it had to hold, such as "relative RMS ≤ 1e-12"; "" where there was none."""
+    """The condition to pass, such as "relative RMS ≤ 1e-12"; "" if there is none."""
     error: Comparison | None = None
-    """None where the arrays can't be compared."""
+    """None if the arrays can't be compared."""
     allowed: float = 0.0
-    """The largest relative RMS that passes; 0 where all must be equal."""
+    """The largest relative RMS that passes; 0 if all values must be equal."""
     reason: str = ""
-    """Why it didn't pass, where the error doesn't say it."""
+    """The reason for the verdict if the error doesn't show it."""
     local: float = math.nan
-    """The larger of both sides' local errors here, each from its own inputs; NaN where it wasn't measured."""
+    """The larger of both sides' local errors, each computed from the side's own inputs; NaN if not measured."""
     case: str = ""
-    """On which problem (weights and inputs) this was seen, where there are several: the one on which it was worst."""
+    """The problem (weights and inputs) on which it was worst, if there are several."""
 
     @property
     def times_allowed(self) -> float:
-        """How many times the error is what is allowed; infinite where nothing is, and NaN where there is no error."""
+        """The error divided by the allowed one; infinite if none is allowed, NaN if there is no error."""
         if self.error is None:
             return float("nan")
         if self.allowed == 0.0:
@@ -47,19 +47,19 @@ class Row:
 
 @dataclass(frozen=True)
 class Stage:
-    """What was compared at once: masks, a forward pass, gradients."""
+    """Holds the rows of one comparison: of masks, a forward pass, gradients, …"""
 
     name: str
     rows: tuple[Row, ...] = ()
-    """In the order of the reference."""
+    """In the reference's order."""
     only_in_candidate: tuple[str, ...] = ()
     only_in_reference: tuple[str, ...] = ()
     not_run: str = ""
-    """Why it could not run; "" if it did."""
+    """The reason why it could not run; "" if it did."""
 
     @property
     def verdict(self) -> Verdict:
-        """Passed only if something was compared, everything on either side was, and all of it passed."""
+        """ "passed" if every array of both sides was compared and passed, and there is at least one."""
         verdicts = {row.verdict for row in self.rows}
         if "diverged" in verdicts:
             return "diverged"
@@ -71,7 +71,7 @@ class Stage:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it would be inconclusive even if every row passed."""
+        """The reasons why it is inconclusive even if every row passed."""
         found = [self.not_run] if self.not_run else []
         if not self.not_run and not self.rows:
             found.append("nothing was compared: no name is on both sides")
@@ -92,7 +92,7 @@ def compare_stage(
     where: Mapping[str, np.ndarray] | None = None,
     dtypes: Mapping[str, str] | None = None,
 ) -> Stage:
-    """Every array of both sides, each under the gate of its dtype.
+    """Compares every array of both sides, each under the gate of its dtype.
 
     Integers and booleans must be equal; float64 within FLOAT64_RELATIVE_RMS. In lower precision a candidate must be
     about as near to the truth as the reference is (`precision_rule`); without a truth there is no criterion.
@@ -100,8 +100,8 @@ def compare_stage(
     Args:
       truth: the reference's arrays in float64, on weights and inputs rounded to the lower precision.
       tolerance: a relative RMS, in place of the gates of floating-point arrays.
-      where: of some arrays, which of their values count: masks that can be broadcast to them.
-      dtypes: of arrays that are kept in a wider dtype, the one in which they were computed.
+      where: for some arrays, boolean masks, broadcastable to them, of the values that count.
+      dtypes: for arrays stored in a wider dtype, the dtype in which they were computed.
     """
     where, dtypes = where or {}, dtypes or {}
     shared = [key for key in reference if key in candidate]
@@ -126,10 +126,10 @@ def compare_stage(
 
 
 def merge_stages(stages: Mapping[str, Stage]) -> Stage:
-    """One stage that was run on several problems: of each array the worst row, with the problem's name.
+    """Merges the results of one stage on several problems: the worst row of each array, with the problem's name.
 
     Args:
-      stages: by name of the problem; at least one.
+      stages: results by name of the problem; at least one.
     """
     worst: dict[str, Row] = {}
     for case, stage in stages.items():
@@ -144,7 +144,7 @@ def merge_stages(stages: Mapping[str, Stage]) -> Stage:
 
 
 def severity(row: Row) -> tuple[int, float]:
-    """What is worse is larger: the verdict, then how many times the error is what is allowed."""
+    """Returns a key that sorts rows from good to bad: by verdict, then by error in multiples of the allowed one."""
     size = row.times_allowed
     return ("passed", "inconclusive", "diverged").index(row.verdict), np.inf if np.isnan(size) else size
 
@@ -159,7 +159,7 @@ def compare_arrays(
     where: np.ndarray | None = None,
     dtype: str | None = None,
 ) -> Row:
-    """One pair; the arguments as of `compare_stage`."""
+    """Compares one array; see `compare_stage`."""
     if candidate.shape != reference.shape:
         return Row(
             name, "diverged", "equal shapes", reason=f"shapes {list(candidate.shape)} and {list(reference.shape)}"

@@ -1,5 +1,4 @@
-"""A first draft of a map of names, from shapes, words and order: to be read and corrected by whoever knows the
-model."""
+"""Draft a map of names from shapes, words and order, for whoever knows the model to correct."""
 
 from __future__ import annotations
 
@@ -24,14 +23,14 @@ HEADER = """\
 
 
 class Names(NamedTuple):
-    """One side: the shapes of its activations, in order of execution, and of its parameters."""
+    """Holds the shapes of one side's activations, in execution order, and of its parameters."""
 
     activations: Shapes
     parameters: Shapes
 
 
 def draft(reference: Names, ours: Names) -> str:
-    """A YAML text for `NameMap.read`.
+    """Returns a draft in YAML for `NameMap.read`.
 
     Args:
       reference: activations as `capture` names them; parameters by their names in the state_dict.
@@ -47,26 +46,26 @@ def draft(reference: Names, ours: Names) -> str:
 
 @dataclass(frozen=True)
 class _Item:
-    """A name, with {i} for the number of a layer if there are several, and what each of them has."""
+    """Holds a name, with {i} for the layer's number if several layers have it, and the shape of each."""
 
     name: str
     layers: int
-    """0: it is of no layer."""
+    """The number of layers; 0 if it is of no layer."""
     shape: tuple[int, ...]
 
 
 class _Fit(NamedTuple):
-    """That a name of the reference may be one of ours."""
+    """Says that a name of the reference may be one of ours."""
 
     likeness: int
     axes: str = ""
     can_be_sure: bool = True
-    """Whether it counts that there is no other."""
+    """Whether the lack of another candidate makes it sure."""
 
 
 @dataclass
 class _Proposal:
-    """What one of ours may be."""
+    """Holds the reference's names that one of ours may have."""
 
     ours: _Item
     fits: dict[_Item, _Fit] = field(default_factory=dict)
@@ -75,16 +74,16 @@ class _Proposal:
 
     @property
     def likeness(self) -> float:
-        """Of what fits best."""
+        """The likeness of the best fit."""
         return max((fit.likeness for fit in self.fits.values()), default=-math.inf)
 
 
 Judge = Callable[[_Item, _Item], _Fit | None]
-"""(theirs, ours) → whether they may be the same."""
+"""(theirs, ours) → a fit if they may be the same."""
 
 
 def _propose(theirs: Shapes, ours: Shapes, judge: Judge) -> tuple[list[_Proposal], list[_Item]]:
-    """A proposal for each of ours, and those of the reference that are in none."""
+    """Returns a proposal for each of our names, and the reference's names that are in none."""
     our_items = _items(ours, re.compile(r"(?<=layers\.)\d+(?=\.)|(?<=\[)\d+(?=\]$)"), None)
     counts = {item.layers for item in our_items}
     their_items = _items(theirs, re.compile(r"(?<![^.])\d+(?![^.@#])"), counts)
@@ -105,8 +104,11 @@ def _propose(theirs: Shapes, ours: Shapes, judge: Judge) -> tuple[list[_Proposal
 
 
 def _items(shapes: Shapes, number: re.Pattern[str], counts: Iterable[int] | None) -> list[_Item]:
-    """Names that differ in a layer's number alone as one: the first number in them of which there are all, from 0 on,
-    and (where `counts` are given) as many as these."""
+    """Merges names that differ only in a layer's number.
+
+    The layer's number is the first one in the names that takes all values from 0; with `counts`, as many as one of
+    these.
+    """
     groups: dict[str, dict[int, str]] = {}
     templates: dict[str, list[str]] = {}
     for name in shapes:
@@ -133,7 +135,7 @@ def _items(shapes: Shapes, number: re.Pattern[str], counts: Iterable[int] | None
 
 
 def _surest(proposals: list[_Proposal]) -> tuple[_Proposal, _Item] | None:
-    """A pair of which each likes no other as well."""
+    """Returns a pair in which each fits the other better than anything else."""
     open_ones = [one for one in proposals if one.taken is None]
     left = {id(one): _left(one, proposals) for one in open_ones}
     for one in open_ones:
@@ -147,19 +149,19 @@ def _surest(proposals: list[_Proposal]) -> tuple[_Proposal, _Item] | None:
 
 
 def _left(one: _Proposal, proposals: list[_Proposal]) -> dict[_Item, int]:
-    """What fits and is in no other proposal → likeness."""
+    """Returns the fits that are in no other proposal → likeness."""
     taken = {other.taken for other in proposals}
     return {item: fit.likeness for item, fit in one.fits.items() if item not in taken}
 
 
 def _best(scores: Mapping[Key, int]) -> Key | None:
-    """The one with the highest score; None if there are several, or none."""
+    """Returns the key with the highest score; None if there are several, or none."""
     highest = [item for item, score in scores.items() if score == max(scores.values())]
     return highest[0] if len(highest) == 1 else None
 
 
 def _with_fused(proposals: list[_Proposal], propose: Callable[[_Item], _Proposal]) -> list[_Proposal]:
-    """Query, key and value as one, where all three together fit something better than one alone does."""
+    """Merges query, key and value where the three together fit a tensor better than one alone."""
     result: list[_Proposal] = []
     dropped: set[str] = set()
     for one in proposals:
@@ -191,8 +193,7 @@ def _of_parameter(name: str) -> Concepts:
 
 
 def _axes(name: str, ours: tuple[int, ...], theirs: tuple[int, ...]) -> str | None:
-    """The equation that makes a leaf of this shape of their tensor, empty if they are the same; None: no usual one
-    does."""
+    """Returns the equation from their tensor to our leaf, empty if the axes are the same; None if no usual one fits."""
     *_, module, leaf = ("", *re.sub(r"\[[^\]]*\]$", "", name).split("/"))
     equations = {
         ("kernel", 2): "O I -> I O",
@@ -242,7 +243,7 @@ def _fit_activation(theirs: _Item, ours: _Item) -> _Fit | None:
 
 
 def _of_activation(name: str, place: str | None) -> Concepts:
-    """With its place as its role, which makes its words of parts say nothing."""
+    """Returns the concepts of a name, with its place as its role and without parts if it has a place."""
     found = dict(concepts(name))
     if place:
         found.pop("part", None)
@@ -259,7 +260,7 @@ def _place_ours(name: str) -> str | None:
 
 
 def _place_theirs(path: str) -> str | None:
-    """A stack's module is called nothing but the stack, and a layer's ends in its number."""
+    """Returns "stack" if the path is that of a stack, "layer" if it ends in a number."""
     parts = path.removesuffix(".0").split(".")
     if parts[-1] == NUMBER:
         return "layer"
@@ -270,7 +271,7 @@ def _place_theirs(path: str) -> str | None:
 
 
 def _lines(found: tuple[list[_Proposal], list[_Item]], line: Callable[[str, str, str], str]) -> list[str]:
-    """Sure lines, unsure ones commented out, and what is in none."""
+    """Returns sure lines, unsure ones commented out, and the unused names."""
     proposals, unused = found
     lines = []
     for one in proposals:
@@ -296,7 +297,7 @@ _ORDER = (
 
 
 def _in_usual_order(parameters: Shapes) -> Shapes:
-    """As programs define them: by stack, sublayer, part and kind, whatever the order was."""
+    """Sorts parameters as programs define them: by stack, sublayer, part and kind."""
 
     def rank(name: str) -> list[int]:
         return [next((n for n, word in enumerate(words) if word in name), len(words)) for words in _ORDER]

@@ -1,4 +1,4 @@
-"""Maps of names as YAML, with the line of whatever is wrong in them."""
+"""Read and write maps of names as YAML; errors name the line."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.porting.rules import Axes
 
 NUMBER = "{i}"
-"""What stands for a number in names, the same one wherever it stands."""
+"""The placeholder for a number in names; the same number everywhere in an entry."""
 
 
 @dataclass(frozen=True)
 class ParameterName:
-    """What we call a parameter, and how the axes of the reference's become ours.
+    """Holds our name of a parameter, and how the axes of the reference's tensor become ours.
 
     Raises:
-      ParityError: axes in which another number of parameters are fused than there are names.
+      ParityError: the axes fuse another number of parameters than there are names.
     """
 
     name: str
-    """`encoder/layers/self_attention/query/kernel[{i}]`; of a fused one all, as `…/{query,key,value}/kernel[{i}]`."""
+    """`encoder/layers/self_attention/query/kernel[{i}]`; of a fused tensor, `…/{query,key,value}/kernel[{i}]`."""
     axes: Axes | None = None
-    """None: they are the same."""
+    """None: the axes are the same."""
 
     def __post_init__(self) -> None:
         fused = int((self.axes.fused if self.axes else None) or 1)
@@ -39,7 +39,7 @@ class ParameterName:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name, or of fused parameters each."""
+        """The name, or the names of fused parameters."""
         match = re.search(r"\{([^{}]*,[^{}]*)\}", self.name)
         if match is None:
             return (self.name,)
@@ -53,11 +53,15 @@ Parameters = dict[str, ParameterName]
 
 
 def parse(text: str, what: str) -> tuple[Activations, Parameters]:
-    """Both parts of a map.
+    """Parses both parts of a map.
+
+    Args:
+      text: the YAML.
+      what: its name in error messages.
 
     Raises:
-      ParityError: no YAML, another structure, malformed axes, {i} on one side only, or two entries for one name; `what`
-        and the line are named.
+      ParityError: it is no YAML, or of another structure; axes are malformed; {i} is on one side only; a name has two
+        entries.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
@@ -77,7 +81,7 @@ def parse(text: str, what: str) -> tuple[Activations, Parameters]:
 
 
 class _Reader:
-    """Walks the nodes of one file."""
+    """Reads the YAML nodes of one file."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -86,7 +90,7 @@ class _Reader:
         return ParityError(f"{self.what}, line {node.start_mark.line + 1}: {message}")
 
     def entries(self, node: yaml.Node | None, expected: str) -> list[tuple[str, yaml.Node, yaml.Node]]:
-        """Key, key's node and value's node; none of what is empty."""
+        """Returns key, key's node and value's node of each entry; nothing for an empty node."""
         if node is None or (isinstance(node, yaml.ScalarNode) and not node.value):
             return []
         if not isinstance(node, yaml.MappingNode):
@@ -107,7 +111,7 @@ class _Reader:
     def part(
         self, node: yaml.Node | None, read: Callable[[yaml.Node], Any], names: Callable[[Any], tuple[str, ...]]
     ) -> dict[str, Any]:
-        """One of the two maps, each name of ours in it once."""
+        """Reads one of the two maps, which has each of our names once."""
         found: dict[str, Any] = {}
         lines: dict[str, int] = {}
         for name, _, value in self.entries(node, "entries 'their name: our name'"):
@@ -121,13 +125,13 @@ class _Reader:
         return found
 
     def activation(self, node: yaml.Node) -> tuple[str, ...]:
-        """One name or several."""
+        """Reads one name or several."""
         if isinstance(node, yaml.SequenceNode) and node.value:
             return tuple(self.scalar(part) for part in node.value)
         return (self.scalar(node),)
 
     def parameter(self, node: yaml.Node) -> ParameterName:
-        """A name, or a name with axes."""
+        """Reads a name, or a name with axes."""
         is_whole = isinstance(node, yaml.MappingNode)
         fields = (
             {name: self.scalar(value) for name, _, value in self.entries(node, "")}
@@ -156,7 +160,7 @@ Entry = tuple[str, tuple[str, ...]]
 
 
 def text(activations: Mapping[str, tuple[str, ...]], parameters: Mapping[str, ParameterName]) -> str:
-    """The inverse of parse, but that lines that differ in a layer's number alone are one."""
+    """Writes a map as YAML, with one line for entries that differ only in the layer's number."""
     lines = ["activations:" if activations else "activations: {}"]
     lines += [activation_line(key, names) for key, names in fold(activations.items())]
     lines += ["parameters:" if parameters else "parameters: {}"]
@@ -173,14 +177,14 @@ def activation_line(key: str, names: tuple[str, ...]) -> str:
 
 
 def parameter_line(key: str, name: str, axes: str = "") -> str:
-    """`axes`: the equation, empty where they are the same."""
+    """Returns the line of a parameter; `axes` is the equation, empty if the axes are the same."""
     return f"  {_quoted(key)}: " + (
         f"{{name: {json.dumps(name)}, axes: {json.dumps(axes)}}}" if axes else _quoted(name)
     )
 
 
 def fold(entries: Iterable[Entry]) -> list[Entry]:
-    """Entries of all layers as one, with {i} for the layer's number, where they differ in it alone on both sides."""
+    """Merges entries of all layers into one with {i}, if they differ only in the layer's number on both sides."""
     whole = list(entries)
     folded = [_folded(key, values) for key, values in whole]
     groups: dict[Entry, set[str]] = {}
@@ -205,13 +209,15 @@ _LAYER = re.compile(r"(?:(?<=layers\.)|(?<=\[))\d+(?=[.\]])")
 
 
 def _with_number(value: str, number: str) -> str:
-    """Our name with {i} for this layer's number."""
+    """Returns our name with {i} for this layer's number."""
     return _LAYER.sub(lambda match: NUMBER if match[0] == number else match[0], value)
 
 
 def _folded(key: str, values: tuple[str, ...]) -> tuple[Entry, str] | None:
-    """The entry with {i} for its layer's number, and the number; None where it isn't of one layer, or the other's name
-    lacks the number."""
+    """Returns the entry with {i} for its layer's number, and the number.
+
+    None if the entry isn't of one layer, or the other side's name lacks the number.
+    """
     found = {number for value in values for number in _LAYER.findall(value)}
     if len(found) != 1 or not _LAYER.search(values[0]):
         return None
@@ -221,7 +227,7 @@ def _folded(key: str, values: tuple[str, ...]) -> tuple[Entry, str] | None:
 
 
 def _written(parameter: ParameterName) -> tuple[str, ...]:
-    """Name and, if there are any, axes."""
+    """Returns the name and, if there are any, the axes."""
     axes = parameter.axes
     if axes is None:
         return (parameter.name,)
@@ -230,5 +236,5 @@ def _written(parameter: ParameterName) -> tuple[str, ...]:
 
 
 def _quoted(name: str) -> str:
-    """A name as YAML has it outside of brackets."""
+    """Returns the name as YAML writes it outside of brackets."""
     return name if re.fullmatch(r"[A-Za-z0-9_.][A-Za-z0-9_./@#{}\[\]-]*", name) else json.dumps(name)

@@ -1,4 +1,4 @@
-"""What another model calls its activations and parameters, and what we call them: a map, written by a table or by hand.
+"""Maps from another model's names of activations and parameters to ours, written by a porting table or by hand.
 
 ```yaml
 activations:
@@ -9,10 +9,9 @@ parameters:            # gradients have the same names
   enc.{i}.norm1.gamma: encoder/layers/self_attention_norm/scale[{i}]
 ```
 
-{i} stands for a number. Axes are those of `porting.rules.Axes`: the other's left of the arrow, ours right of it,
-without the layers'. A
-tensor in which several of ours are fused has them in braces: `…/{query,key,value}/kernel[{i}]` with `(3 N H) D -> D N
-  H`.
+{i} stands for a number. Axes are those of `porting.rules.Axes`: the other model's left of the arrow, ours right of it,
+without the layer axis. A tensor that fuses several of our parameters names them in braces:
+`…/{query,key,value}/kernel[{i}]` with `(3 N H) D -> D N H`.
 """
 
 from __future__ import annotations
@@ -35,29 +34,37 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class Renamed(NamedTuple):
-    """Arrays under our names, in our order."""
+    """Holds arrays under our names, in our order."""
 
     arrays: dict[str, np.ndarray]
     missing: dict[str, str]
-    """Our names that the map promises → the other's names that aren't there."""
+    """Our names in the map → the other model's names that are missing."""
 
 
 @dataclass(frozen=True)
 class NameMap:
-    """From a reference's names to ours; on both sides {i} may stand for a number. Of what isn't in it nothing is
-    said."""
+    """Maps a reference's names to ours; on both sides {i} may stand for a number. Names that aren't in it are ignored.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.parity import NameMap
+      >>> names = NameMap({"enc.{i}.ln": ("encoder.layers.{i}.self_attention_norm",)})
+      >>> captured = {"enc.0.ln": np.ones((2, 3)), "enc.1.ln": np.zeros((2, 3))}
+      >>> ours = {f"encoder.layers.{i}.self_attention_norm": (2, 3) for i in range(2)}
+      >>> list(names.rename(captured, ours).arrays)
+      ['encoder.layers.0.self_attention_norm', 'encoder.layers.1.self_attention_norm']
+    """
 
     activations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """`PATH`, `PATH@input`, `PATH@logits`, `PATH@weights`, as `capture` has them → the names of our trace that this
-    is."""
+    """Names as of `capture` (`PATH`, `PATH@input`, `PATH@logits`, `PATH@weights`) → names in our trace."""
     parameters: Mapping[str, ParameterName] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> NameMap:
-        """From a YAML file.
+        """Reads a map from a YAML file.
 
         Raises:
-          ParityError: no such file; what can't be understood, with its line; two entries for one name.
+          ParityError: there is no such file; a line can't be parsed; a name has two entries.
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
@@ -66,31 +73,31 @@ class NameMap:
         return cls(*name_files.parse(text, str(path)))
 
     def text(self) -> str:
-        """As YAML, layers that are called alike in one line."""
+        """Returns the map as YAML, with one line for layers with the same names."""
         return name_files.text(self.activations, self.parameters)
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """As a YAML file."""
+        """Writes the map to a YAML file."""
         Path(path).write_text(self.text(), encoding="utf-8")
 
     def rename(self, captured: Arrays, like: Shapes) -> Renamed:
-        """Activations of the reference (or their gradients) under our names and in our shapes.
+        """Returns the reference's activations (or their gradients) under our names and in our shapes.
 
-        Shapes may differ in how axes are grouped: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] [B, N, Q, K]. Of an
-        attention's logits and weights that aren't found in a module itself, the only ones in a module within it are
-        taken.
+        Shapes may differ in the grouping of axes: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] becomes [B, N, Q, K].
+        If a module has no attention logits or weights itself, the only ones inside it are taken.
 
         Args:
-          like: the shapes of our trace, by name, in order of execution.
+          captured: the reference's arrays by its names.
+          like: the shapes of our trace by name, in execution order.
 
         Raises:
-          ParityError: names that our trace hasn't; two entries for one of ours; shapes that differ otherwise.
+          ParityError: our trace lacks a name; one of our names has two entries; shapes differ otherwise.
         """
         arrays: dict[str, np.ndarray] = {}
         missing: dict[str, str] = {}
         problems: list[str] = []
         for _, theirs, ours in _pairs(self.activations, captured, like):
-            found = _found(theirs, captured)
+            found = _captured_name(theirs, captured)
             for name in ours:
                 array = None if found is None else _regrouped(captured[found], like[name])
                 if found is None:
@@ -105,14 +112,14 @@ class NameMap:
         return _renamed(arrays, missing, like, problems)
 
     def rename_parameters(self, tensors: Arrays, like: Shapes) -> Renamed:
-        """Parameters of the reference (or their gradients) under our names and in our axes.
+        """Returns the reference's parameters (or their gradients) under our names and in our axes.
 
         Args:
-          like: the shapes of our parameters, by path, of those of a layer with its number:
-            `encoder/layers/…/kernel[0]`.
+          tensors: the reference's tensors by its names.
+          like: the shapes of our parameters by path, layers one by one: `encoder/layers/…/kernel[0]`.
 
         Raises:
-          ParityError: as rename.
+          ParityError: as of `rename`.
         """
         arrays: dict[str, np.ndarray] = {}
         missing: dict[str, str] = {}
@@ -135,7 +142,7 @@ class NameMap:
 
 
 class _Pair(NamedTuple):
-    """One array of the reference: the entry's key, the name, and ours of all that it is."""
+    """Holds one array of the reference: the entry's key, its name, and all our names for it."""
 
     key: str
     theirs: str
@@ -143,10 +150,10 @@ class _Pair(NamedTuple):
 
 
 def _pairs(entries: Mapping[str, tuple[str, ...]], theirs: Collection[str], ours: Collection[str]) -> list[_Pair]:
-    """Every entry, with each number that {i} stands for on either side.
+    """Returns every entry with each number that {i} stands for on either side.
 
     Raises:
-      ParityError: names that ours hasn't; {i} that stands for nothing; two entries for one of our names.
+      ParityError: ours lacks a name; {i} stands for no number; one of our names has two entries.
     """
     pairs, problems = [], []
     first: dict[str, str] = {}
@@ -172,7 +179,7 @@ def _pairs(entries: Mapping[str, tuple[str, ...]], theirs: Collection[str], ours
 
 
 def _numbers(pattern: str, names: Collection[str]) -> set[int]:
-    """What {i} stands for in those of the names that are like the pattern."""
+    """Returns the numbers that {i} stands for in the names that match the pattern."""
     before, *after = (re.escape(part) for part in pattern.split(NUMBER))
     expression = re.compile(
         before + "".join(("(?P<i>0|[1-9][0-9]*)" if n == 0 else "(?P=i)") + part for n, part in enumerate(after))
@@ -180,8 +187,8 @@ def _numbers(pattern: str, names: Collection[str]) -> set[int]:
     return {int(match["i"]) for match in map(expression.fullmatch, names) if match and after}
 
 
-def _found(name: str, captured: Collection[str]) -> str | None:
-    """The name, or of a softmax the only one of a module within this one."""
+def _captured_name(name: str, captured: Collection[str]) -> str | None:
+    """Returns the name if it was captured, or the only softmax inside this module."""
     path, at, what = name.partition("@")
     if name in captured or what not in ("logits", "weights"):
         return name if name in captured else None
@@ -194,14 +201,13 @@ def _regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 def differ_in_grouping(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
-    """Whether one of the two shapes is the other with neighbouring axes merged (or is the same, but for axes of length
-    1)."""
+    """Returns whether one shape is the other with neighbouring axes merged, or differs in axes of length 1 alone."""
     ends = [{int(np.prod(shape[:n])) for n in range(len(shape) + 1)} for shape in (first, second)]
     return int(np.prod(first)) == int(np.prod(second)) and (ends[0] <= ends[1] or ends[1] <= ends[0])
 
 
 def _renamed(arrays: dict[str, np.ndarray], missing: dict[str, str], like: Shapes, problems: list[str]) -> Renamed:
-    """All in our order. Raises ParityError if there are problems."""
+    """Returns everything in our order. Raises ParityError if there are problems."""
     _raise(problems)
     return Renamed(
         {name: arrays[name] for name in like if name in arrays},

@@ -1,5 +1,4 @@
-"""What the words of a name say of what it names, in anyone's model: which stack, sublayer, role, part and kind of
-parameter."""
+"""Read the stack, sublayer, role, part and kind of parameter from the words of a name in any model."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 Concepts = Mapping[str, frozenset[str]]
-"""Group → what a name may mean in it; a group that the name says nothing of isn't there."""
+"""Group → the possible meanings of a name in it; groups that the name doesn't mention are left out."""
 
 _STACKS = {"encoder": "encoder encoders enc source src", "decoder": "decoder decoders dec target tgt trg"}
 _WORDS = {
@@ -38,11 +37,11 @@ _WORDS = {
     },
 }
 _MISSING = {"role": -1, "part": -1}
-"""What it counts where one of two names says something and the other doesn't: nothing in the other groups."""
+"""The score if only one of two names mentions a group; 0 for other groups."""
 
 
 def concepts(name: str, *, is_parameter: bool = False) -> Concepts:
-    """What the words of a name mean; the kind of a parameter by its last word."""
+    """Returns the meanings of a name's words; the last word gives a parameter's kind."""
     words = re.findall(r"[a-z]+|[0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower())
     found: dict[str, set[str]] = {}
     for group, meanings in _WORDS.items():
@@ -60,7 +59,7 @@ def concepts(name: str, *, is_parameter: bool = False) -> Concepts:
 
 
 def likeness(first: Concepts, second: Concepts) -> int | None:
-    """How well two names go together; None: they contradict each other."""
+    """Returns how well two names match; None if they contradict each other."""
     score = 0
     for group in ("stack", *_WORDS):
         a, b = first.get(group), second.get(group)

@@ -1,7 +1,7 @@
-"""The model a third time, in NumPy and float64: what a trace of JAX's and one of PyTorch's are both compared with.
+"""The truth: a third implementation of the model, in NumPy and float64, with which both sides' traces are compared.
 
-`nodes` gives the model as a graph, `forward` runs it, `recompute` computes one node from what another model's trace
-holds: with the config for its local error, with another config for a "what if".
+`nodes` returns the model as a graph, `forward` runs it, and `recompute` computes one node from another model's trace:
+under the model's config to measure the local error, under another config to test a hypothesis.
 """
 
 from jax_transformer.parity.oracle.graph import Node, Place, downstream, nodes, place

@@ -1,4 +1,4 @@
-"""What a Transformer computes, once more: each step a plain formula in NumPy, to be checked by eye against the papers.
+"""The formulas of a Transformer in plain NumPy, to be checked by eye against the papers.
 
 Every formula takes the config first and reads every choice between formulas from it, so that another config given to
 one step answers a "what if". Which parameters there are isn't the config's to say here: one that isn't given isn't
@@ -29,33 +29,33 @@ _einsum = partial(np.einsum, optimize=True)
 
 
 def encoder_self_mask(config: TransformerConfig, source_ids: np.ndarray) -> np.ndarray:
-    """[B, 1, S, S] or broadcastable to it."""
+    """Returns the encoder's self-attention mask, [B, 1, S, S] or broadcastable to it."""
     is_real = source_ids != config.source_pad_id
     return padding_mask(config.encoder_padding, is_real, is_real)
 
 
 def decoder_self_mask(config: TransformerConfig, decoder_input_ids: np.ndarray) -> np.ndarray:
-    """[B, 1, T, T] or broadcastable to it."""
+    """Returns the decoder's self-attention mask, [B, 1, T, T] or broadcastable to it."""
     pad_id = config.target_pad_id if config.decoder_padding_id is None else config.decoder_padding_id
     is_real = decoder_input_ids != pad_id
     return causal_mask(config, decoder_input_ids.shape[1]) & padding_mask(config.decoder_padding, is_real, is_real)
 
 
 def cross_mask(config: TransformerConfig, source_ids: np.ndarray, decoder_input_ids: np.ndarray) -> np.ndarray:
-    """[B, 1, T, S] or broadcastable to it."""
+    """Returns the cross-attention mask, [B, 1, T, S] or broadcastable to it."""
     return padding_mask(
         config.cross_padding, decoder_input_ids != config.target_pad_id, source_ids != config.source_pad_id
     )
 
 
 def padding_mask(cover: PaddingCover, query_is_real: np.ndarray, key_is_real: np.ndarray) -> np.ndarray:
-    """What query_is_real [B, Q] and key_is_real [B, K] leave to attend to."""
+    """Returns the mask that query_is_real [B, Q] and key_is_real [B, K] leave, [B, 1, Q, K] or broadcastable."""
     queries, keys = query_is_real[:, None, :, None], key_is_real[:, None, None, :]
     return {"queries": queries, "keys": keys, "both": queries & keys, "none": np.ones((1, 1, 1, 1), bool)}[cover]
 
 
 def causal_mask(config: TransformerConfig, length: int) -> np.ndarray:
-    """[1, 1, T, T]: every position attends to itself and to those before it."""
+    """Returns the mask [1, 1, T, T] under which every position attends to itself and to earlier ones."""
     query, key = np.arange(length)[:, None], np.arange(length)
     return (key <= query)[None, None] if config.decoder_causal else np.ones((1, 1, 1, 1), bool)
 
@@ -64,16 +64,15 @@ def causal_mask(config: TransformerConfig, length: int) -> np.ndarray:
 
 
 def token_embedding(config: TransformerConfig, ids: np.ndarray, embedding: np.ndarray) -> np.ndarray:
-    """ids [B, T], embedding [V, D] → [B, T, D]."""
+    """Looks up ids [B, T] in embedding [V, D], and scales → [B, T, D]."""
     vectors = rows(embedding, ids)
     return vectors * math.sqrt(config.d_model) if config.scale_embedding else vectors
 
 
 def positions(config: TransformerConfig, ids: np.ndarray, table: np.ndarray, *, stack: Stack) -> np.ndarray:
-    """ids [B, T], table [rows, D] → [B, T, D], or with 1 for B or T where the others would be the same.
+    """Looks up the positions of ids [B, T] in table [rows, D] → [B, T, D], with 1 for B or T if all are the same.
 
-    The table is the one that the parameters hold, rounded as it may be: of another formula's positions, give
-      `sinusoid_table`.
+    The table comes from the parameters, with their rounding; for another formula's positions pass `sinusoid_table`.
     """
     return rows(table, position_numbers(config, ids, stack))
 
@@ -87,7 +86,7 @@ def embedding(
     *,
     stack: Stack,
 ) -> np.ndarray:
-    """What the first layer reads: the sum, [B, T, D], normed before or after it is taken, or not at all."""
+    """Returns tokens plus positions [B, T, D], with the norm before or after the sum, or none."""
     normed = getattr(config, stack).embedding_norm
     x = norm(config, tokens, scale, bias) if normed == "before_positions" else tokens
     x = x if positions is None else x + positions
@@ -95,10 +94,10 @@ def embedding(
 
 
 def rows(table: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """table [rows, D] at numbers [...] → [..., D].
+    """Returns the rows of table [rows, D] at numbers [...] → [..., D].
 
     Raises:
-      ValueError: a number that is no row's; NumPy would count negative ones from the end.
+      ValueError: a number has no row; NumPy would count negative ones from the end.
     """
     if numbers.size and not 0 <= numbers.min() <= numbers.max() < len(table):
         raise ValueError(
@@ -109,7 +108,7 @@ def rows(table: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def position_numbers(config: TransformerConfig, ids: np.ndarray, stack: Stack) -> np.ndarray:
-    """The row of the position table for every token: [1, T], [B, 1] or [B, T]."""
+    """Returns the row of the position table for every token: [1, T], [B, 1] or [B, T]."""
     batch, length = ids.shape
     if config.position_index == "column":
         numbers = np.arange(length)[None, :]
@@ -122,7 +121,7 @@ def position_numbers(config: TransformerConfig, ids: np.ndarray, stack: Stack) -
 
 
 def sinusoid_table(config: TransformerConfig, rows: int) -> np.ndarray:
-    """[rows, D]: sin and cos of row / 10000^exponent; the row of pads is zero where real tokens are counted."""
+    """Returns sin and cos of row / 10000^exponent, [rows, D]; the pads' row is zero if real tokens are counted."""
     width = config.d_model
     even, odd = np.arange(0, width, 2), np.arange(1, width, 2)
     sine_exponents, cosine_exponents = {
@@ -148,7 +147,7 @@ def sinusoid_table(config: TransformerConfig, rows: int) -> np.ndarray:
 
 
 def position_bias(config: TransformerConfig, ids: np.ndarray, embedding: np.ndarray, *, stack: Stack) -> np.ndarray:
-    """ids [B, T] of which the length counts, embedding [buckets, N] → [1, N, T, T]."""
+    """Returns the relative bias [1, N, T, T] for the length of ids [B, T], from embedding [buckets, N]."""
     length = ids.shape[1]
     buckets = np.array([relative_bucket(config, offset, stack) for offset in range(1 - length, length)])
     query, key = np.arange(length)[:, None], np.arange(length)
@@ -156,10 +155,10 @@ def position_bias(config: TransformerConfig, ids: np.ndarray, embedding: np.ndar
 
 
 def relative_bucket(config: TransformerConfig, offset: int, stack: Stack) -> int:
-    """The bucket of a key that stands `offset` positions after its query.
+    """Returns the bucket of a key that stands `offset` positions after its query.
 
-    Near distances have a bucket each, farther ones share some that are evenly wide in the logarithm. T5's programs
-    decide in float32 into which of those a distance falls; so must this, though all else is float64.
+    Near distances have a bucket each; farther ones share buckets of equal logarithmic width. T5's programs choose among
+    the latter in float32, so this does too, though everything else is float64.
     """
     is_causal = getattr(config, stack).is_causal
     buckets = config.relative_buckets if is_causal else config.relative_buckets // 2
@@ -179,29 +178,29 @@ def relative_bucket(config: TransformerConfig, offset: int, stack: Stack) -> int
 def norm(
     config: TransformerConfig, x: np.ndarray, scale: np.ndarray | None = None, bias: np.ndarray | None = None
 ) -> np.ndarray:
-    """(x − mean) / deviation · scale + bias over the last axis of x [..., D]; RMSNorm leaves the mean in.
+    """Returns (x − mean) / deviation · scale + bias over the last axis of x [..., D]; RMSNorm keeps the mean.
 
-    T5's own norm takes its mean of squares in float32 whatever it is given; this doesn't.
+    T5's own norm always computes the mean of squares in float32; this one doesn't.
     """
     x = x - x.mean(axis=-1, keepdims=True) if config.norm_kind == "layer_norm" else x
     return affine(x / deviation(config, x), scale, bias)
 
 
 def deviation(config: TransformerConfig, centred: np.ndarray) -> np.ndarray:
-    """√(variance + ε), or √variance + ε: centred [..., D] → [..., 1]."""
+    """Returns √(variance + ε), or √variance + ε, of centred [..., D] → [..., 1]."""
     width = centred.shape[-1]
     variance = np.square(centred).sum(axis=-1, keepdims=True) / (width - 1 if config.norm_unbiased else width)
     return np.sqrt(variance) + config.norm_eps if config.norm_eps_outside else np.sqrt(variance + config.norm_eps)
 
 
 def affine(x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None) -> np.ndarray:
-    """x · scale + bias, of those there are."""
+    """Returns x · scale + bias, without those that are None."""
     x = x if scale is None else x * scale
     return x if bias is None else x + bias
 
 
 def residual(config: TransformerConfig, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The residual stream x with a sublayer's output y taken in."""
+    """Returns the residual stream x plus a sublayer's output y."""
     return x + y
 
 
@@ -212,12 +211,12 @@ def residual_norm(
     scale: np.ndarray | None = None,
     bias: np.ndarray | None = None,
 ) -> np.ndarray:
-    """The same with the norm placed after it."""
+    """Returns the norm of the residual."""
     return norm(config, residual(config, x, y), scale, bias)
 
 
 def same(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
-    """Of what has two names."""
+    """Returns its input: a value with two names."""
     return x
 
 
@@ -227,12 +226,12 @@ def same(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
 def projection(
     config: TransformerConfig, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None, *, axes: str
 ) -> np.ndarray:
-    """x · kernel + bias; `axes` says, as einsum has it, over what is summed."""
+    """Returns x · kernel + bias, summed as `axes` says in einsum's notation."""
     return affine(_einsum(axes, x, kernel), None, bias)
 
 
 def merge_heads(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
-    """[B, T, N, H] → [B, T, D], where no projection does it."""
+    """Merges heads [B, T, N, H] → [B, T, D], in models without an output projection."""
     return x.reshape(*x.shape[:2], -1)
 
 
@@ -243,7 +242,7 @@ def attention_logits(
     position_bias: np.ndarray | None = None,
     mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """query [B, Q, N, H], key [B, K, N, H] → [B, N, Q, K]: scaled, then biased, then masked."""
+    """Returns the logits of query [B, Q, N, H] and key [B, K, N, H], scaled, biased, then masked → [B, N, Q, K]."""
     logits = scaled_products(config, query, key)
     logits = logits if position_bias is None else logits + position_bias
     return logits if mask is None else np.where(mask, logits, masked_value(config))
@@ -255,19 +254,18 @@ def scaled_products(config: TransformerConfig, query: np.ndarray, key: np.ndarra
 
 
 def masked_value(config: TransformerConfig) -> float:
-    """What stands in the place of logits that may not be attended to. It is finite: where nothing may be, all weights
-    are the same."""
+    """Returns the value of masked logits. It is finite, so weights are uniform if everything is masked."""
     return float(np.finfo(np.float64).min) if config.masked_value is None else config.masked_value
 
 
 def attention_weights(config: TransformerConfig, logits: np.ndarray) -> np.ndarray:
-    """Softmax over the keys, [B, N, Q, K]."""
+    """Returns the softmax over the keys, [B, N, Q, K]."""
     exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def context(config: TransformerConfig, weights: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """weights [B, N, Q, K], value [B, K, N, H] → [B, Q, N, H]."""
+    """Weighs value [B, K, N, H] by weights [B, N, Q, K] → [B, Q, N, H]."""
     return np.matmul(weights, value.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
@@ -282,7 +280,7 @@ def feed_forward_hidden(
     gate_kernel: np.ndarray | None = None,
     gate_bias: np.ndarray | None = None,
 ) -> np.ndarray:
-    """x [B, T, D] → [B, T, F]: the activation of the hidden units, or that of the gate times these."""
+    """Returns the activated hidden units of x [B, T, D], or the activated gate times them → [B, T, F]."""
     hidden = affine(_einsum("BTD,DF->BTF", x, kernel), None, bias)
     if gate_kernel is None:
         return activation(config, hidden)
@@ -298,7 +296,7 @@ def relu(x: np.ndarray) -> np.ndarray:
 
 
 def gelu(x: np.ndarray) -> np.ndarray:
-    """x Φ(x) (Hendrycks & Gimpel 2016). Φ is erfc(−x/√2) / 2: in (1 + erf(x/√2)) / 2, negative x would cancel."""
+    """Returns x Φ(x) (Hendrycks & Gimpel 2016). Φ is erfc(−x/√2) / 2, as (1 + erf(x/√2)) / 2 cancels for x < 0."""
     arguments = (x.ravel() / -math.sqrt(2.0)).tolist()
     return 0.5 * x * np.fromiter(map(math.erfc, arguments), np.float64, x.size).reshape(x.shape)
 
@@ -308,7 +306,7 @@ def gelu_tanh(x: np.ndarray) -> np.ndarray:
 
 
 def silu(x: np.ndarray) -> np.ndarray:
-    """x / (1 + exp(−x)), of which exp(−x) may overflow."""
+    """Returns x / (1 + exp(−x)) without overflow of exp(−x)."""
     return x * np.exp(-np.logaddexp(0.0, -x))
 
 
@@ -316,7 +314,7 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 
 def logits(config: TransformerConfig, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
-    """x [B, T, D], kernel [D, V] → [B, T, V]."""
+    """Projects x [B, T, D] with kernel [D, V] to logits [B, T, V]."""
     x = x / math.sqrt(config.d_model) if config.scale_head else x
     return affine(_einsum("BTD,DV->BTV", x, kernel), None, bias)
 
@@ -324,5 +322,5 @@ def logits(config: TransformerConfig, x: np.ndarray, kernel: np.ndarray, bias: n
 def tied_logits(
     config: TransformerConfig, x: np.ndarray, embedding: np.ndarray, bias: np.ndarray | None = None
 ) -> np.ndarray:
-    """The same with the target embedding [V, D] for a kernel."""
+    """Projects x [B, T, D] with the target embedding [V, D] to logits [B, T, V]."""
     return logits(config, x, embedding.T, bias)

@@ -1,4 +1,4 @@
-"""The model as a graph: every name of a trace, with what it is computed from and the formula that computes it."""
+"""The model as a graph: every activation of a trace, with its inputs, its parameters and its formula."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Kind = Literal[
     "feed_forward_hidden",
     "logits",
 ]
-"""What a node computes: the formula of that name (of a mask, and of tied logits, one of several)."""
+"""The formula that a node computes, by name; masks and logits have several."""
 
 MODEL_INPUTS = ("source_ids", "decoder_input_ids")
 _IDS: dict[Stack, str] = {"encoder": "source_ids", "decoder": "decoder_input_ids"}
@@ -46,36 +46,35 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Node(NamedTuple):
-    """One activation of a trace."""
+    """Describes one activation of a trace."""
 
     name: str
     kind: Kind
     inputs: Mapping[str, str]
-    """The formula's argument → the name of the node before it, or of the MODEL_INPUTS, that it is."""
+    """The formula's argument → the name of an earlier node or of one of MODEL_INPUTS."""
     parameters: Mapping[str, str]
-    """The formula's argument → the path of that parameter or constant; of one of a layer,
-    `encoder/layers/…/kernel[0]`."""
+    """The formula's argument → the path of a parameter or constant; in a layer, `encoder/layers/…/kernel[0]`."""
     formula: Formula
 
     def compute(
         self, config: TransformerConfig, inputs: Mapping[str, np.ndarray], parameters: Mapping[str, np.ndarray]
     ) -> np.ndarray:
-        """The formula's result; the arrays are given by argument, as in `inputs` and `parameters`."""
+        """Returns the formula's result for arrays by argument, as in `inputs` and `parameters`."""
         return self.formula(config, **inputs, **parameters)
 
 
 class Place(NamedTuple):
-    """Where in the model a name belongs."""
+    """Locates a name in the model."""
 
     stack: str | None
-    """None: to both stacks or neither, as masks and logits do."""
+    """None for names of both stacks or neither: masks and logits."""
     layer: int | None
     path: tuple[str, ...]
-    """What is left of the name, in parts: ("self_attention", "query")."""
+    """The rest of the name, in parts: ("self_attention", "query")."""
 
 
 def place(name: str) -> Place:
-    """`encoder.layers.0.self_attention.query` is Place("encoder", 0, ("self_attention", "query"))."""
+    """Parses a name: `encoder.layers.0.self_attention.query` is Place("encoder", 0, ("self_attention", "query"))."""
     match = re.fullmatch(r"(?:(encoder|decoder)\.)?(?:layers\.(\d+)\.)?(.+)", name)
     assert match is not None  # any name that isn't empty
     stack, layer, rest = match.groups()
@@ -83,7 +82,7 @@ def place(name: str) -> Place:
 
 
 def downstream(graph: Iterable[Node], name: str) -> tuple[str, ...]:
-    """The names of the nodes that depend on this one or this model input, directly or not, in order."""
+    """Returns the names of the nodes that depend on this node or model input, directly or not, in order."""
     reached = {name: None}
     for node in graph:
         if not reached.keys().isdisjoint(node.inputs.values()):
@@ -92,9 +91,9 @@ def downstream(graph: Iterable[Node], name: str) -> tuple[str, ...]:
 
 
 def nodes(config: TransformerConfig) -> tuple[Node, ...]:
-    """Every activation of the model, in execution order, under the names of `functional.apply(…, return_trace=True)`.
+    """Returns every activation in execution order, under the names of `functional.apply(…, return_trace=True)`.
 
-    Under the masks of decoding: `nodes(config.while_decoding())`.
+    With the masks of decoding: `nodes(config.while_decoding())`.
     """
     model = _Scope(config, [])
     masks = _add_masks(model)
@@ -106,14 +105,14 @@ def nodes(config: TransformerConfig) -> tuple[Node, ...]:
 
 @dataclass(frozen=True)
 class _Scope:
-    """Where nodes are added: what their names begin with, and where their parameters lie."""
+    """Adds nodes under a prefix of names and of parameters' paths."""
 
     config: TransformerConfig
     graph: list[Node]
     name: str = ""
     path: str = ""
     index: str = ""
-    """Of a layer's parameters, `[i]`."""
+    """The suffix of a layer's parameters, `[i]`."""
 
     def within(self, name: str) -> _Scope:
         return replace(self, name=f"{self.name}{name}.", path=f"{self.path}{name}/")
@@ -129,14 +128,14 @@ class _Scope:
         inputs: Mapping[str, str | None],
         parameters: Mapping[str, str] = _NONE,
     ) -> str:
-        """Adds a node, which does without inputs that are None; returns its whole name."""
+        """Adds a node without the inputs that are None; returns its full name."""
         self.graph.append(
             Node(self.name + name, kind, {key: value for key, value in inputs.items() if value}, parameters, formula)
         )
         return self.name + name
 
     def parameters(self, module: str, *names: str) -> dict[str, str]:
-        """The paths of a module's parameters, by name."""
+        """Returns the paths of a module's parameters, by name."""
         return {name: f"{self.path}{module}/{name}{self.index}" for name in names}
 
     def linear(self, module: str, use_bias: bool) -> dict[str, str]:
@@ -147,7 +146,7 @@ class _Scope:
 
 
 def _add_masks(model: _Scope) -> dict[str, str]:
-    """Of those masks that there are, the names."""
+    """Adds the masks that the config has; returns their names."""
     config, scope, masks = model.config, model.within("mask"), {}
     source, target = {"source_ids": "source_ids"}, {"decoder_input_ids": "decoder_input_ids"}
     if config.encoder_padding != "none":
@@ -160,7 +159,7 @@ def _add_masks(model: _Scope) -> dict[str, str]:
 
 
 def _add_stack(model: _Scope, stack: Stack, masks: Mapping[str, str], encoder_output: str | None) -> str:
-    """Embeds the tokens, runs the layers, and norms; the decoder has an encoder_output to attend to."""
+    """Adds the embedding, the layers and the final norm of a stack; the decoder attends to encoder_output."""
     config, scope = model.config, model.within(stack)
     shares_bias = config.position_kind == "relative_bias" and not config.relative_bias_per_layer
     bias = _add_position_bias(scope, stack) if shares_bias else None
@@ -223,14 +222,14 @@ def _add_layer(
 
 
 def _add_before(layer: _Scope, sublayer: str, x: str) -> str:
-    """What the sublayer reads."""
+    """Adds the norm before a sublayer, if there is one; returns the sublayer's input."""
     if layer.config.norm_kind == "none" or layer.config.norm_placement == "post":
         return x
     return layer.add(f"{sublayer}_norm", "norm", formulas.norm, {"x": x}, layer.norm(f"{sublayer}_norm"))
 
 
 def _add_after(layer: _Scope, sublayer: str, x: str, y: str, name: str) -> str:
-    """The residual stream with the sublayer's output y taken in, under this name."""
+    """Adds the residual stream x plus the sublayer's output y, and the norm after it, if any."""
     inputs = {"x": x, "y": y}
     if layer.config.norm_kind == "none" or layer.config.norm_placement == "pre":
         return layer.add(name, "residual", formulas.residual, inputs)
@@ -241,7 +240,7 @@ def _add_after(layer: _Scope, sublayer: str, x: str, y: str, name: str) -> str:
 
 
 def _add_projections(scope: _Scope, x: str, y: str) -> tuple[str, str, str]:
-    """The query of x, and key and value of y."""
+    """Adds the query projected from x, and key and value projected from y."""
 
     def add(name: str, x: str) -> str:
         parameters = scope.linear(name, scope.config.attention_bias)

@@ -1,4 +1,4 @@
-"""Running the graph: all of it, or one node on what a trace of any other model holds."""
+"""Run the whole graph, or one node on the values in another model's trace."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def forward(
     *,
     replace: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, np.ndarray]:
-    """The trace of the whole model in float64, in execution order, without dropout.
+    """Returns the trace of the whole model in float64, in execution order, without dropout.
 
     Args:
       params: the nested dict of `functional.apply`, its leaves of any dtype.
       source_ids, decoder_input_ids: [B, S] and [B, T], integers.
-      replace: arrays put in place of the activations or masks of these names; what follows, follows from them.
+      replace: arrays by name that replace activations or masks; later nodes are computed from them.
 
     Raises:
-      ValueError: a parameter is missing; an id or a position has no row in its table; `replace` names nothing of the
-        model, or has another shape.
+      ValueError: a parameter is missing; an id or a position has no row in its table; `replace` has an unknown
+        name, or another shape.
     """
     replace, graph = replace or {}, nodes(config)
     unknown = sorted(replace.keys() - {node.name for node in graph})
@@ -48,9 +48,9 @@ def forward(
 def recompute(
     node: Node, config: TransformerConfig, captured: Mapping[str, np.ndarray], params: Mapping[str, Any]
 ) -> np.ndarray:
-    """One node in float64, of what was captured (ids, masks and activations by name) and the parameters that it needs.
+    """Returns one node in float64, computed from captured ids, masks and activations by name, and its parameters.
 
-    Values that are not finite are results like others.
+    Non-finite values are results like others.
 
     Raises:
       ValueError: an input wasn't captured, or a parameter is missing; an id or a position has no row in its table.
@@ -65,10 +65,10 @@ def recompute(
 
 
 def parameter(params: Mapping[str, Any], path: str) -> np.ndarray:
-    """One parameter or constant in float64; of a layer's, `encoder/layers/self_attention/query/kernel[0]`.
+    """Returns a parameter or constant in float64, that of a layer as `encoder/layers/self_attention/query/kernel[0]`.
 
     Raises:
-      ValueError: there is none.
+      ValueError: there is no such parameter.
     """
     names, _, index = path.removesuffix("]").partition("[")
     leaf: Any = params
@@ -81,7 +81,7 @@ def parameter(params: Mapping[str, Any], path: str) -> np.ndarray:
 
 
 def _exact(array: Any) -> np.ndarray:
-    """As it is, or in float64 where it is of another floating-point dtype."""
+    """Returns floating-point arrays in float64, and others unchanged."""
     array = np.asarray(array)
     return array if array.dtype.kind in "biu" else array.astype(np.float64, copy=False)
 

@@ -1,58 +1,80 @@
-"""A report for a terminal: the worst first."""
+"""The text of a report, for terminals and test logs: the verdict, the causes, the stages, and the worst rows."""
 
 from __future__ import annotations
 
 import math
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from jax_transformer.parity.gates.stages import Row, Stage
-from jax_transformer.parity.report.console_faults import REPLAY, Fact, told
-from jax_transformer.parity.report.report import Report
+from jax_transformer.parity.report.console_faults import REPLAY, Fact, causes_and_effect
+
+if TYPE_CHECKING:
+    from jax_transformer.parity.report.report import Report
 
 STYLES = {"passed": "green", "diverged": "bold red", "inconclusive": "yellow"}
 MARKS = {"passed": "✓", "diverged": "✗", "inconclusive": "?"}
+FEW_ROWS = 6
+"""The most rows of a table that isn't verbose; all of them fail."""
 MOST_ROWS = 40
-"""Of a table; what passes is left out first, then the smaller errors."""
+"""The most rows of a verbose table; rows that pass are left out first, then the smaller errors."""
 MOST_PASSED = 8
-"""Of those in a table that pass: the largest errors."""
+"""The most passing rows of a verbose table: those with the largest errors."""
 MOST_REASONS = 4
-"""Of single arrays, below a stage."""
+"""The most reasons of single arrays listed below a stage."""
 WIDE = 110
-"""Columns from which on a table has all of its own."""
+"""Columns from which on a table shows the largest error and its place."""
 
 
-def show(report: Report, console: Console) -> None:
-    """Prints the verdict, what diverged and why, the stages, what was compared in execution order, and the
-    environment."""
+def show(report: Report, console: Console, *, verbose: bool = False) -> None:
+    """Prints the verdict, the causes, a line for each stage, and the worst of the rows that fail.
+
+    Args:
+      verbose: print passing rows, versions and checksums, too; otherwise the last line says where to find them.
+    """
     _print(_headline(report), console, STYLES[report.verdict])
     _print_facts([("doubt", doubt) for doubt in report.doubts], console)
-    for facts in filter(None, [_local(report), *told(report)]):
+    for facts in filter(None, [_local(report), *causes_and_effect(report)]):
         _print_facts(facts, console)
         _print("", console)
-    for line, stage in zip(_funnel(report.stages), report.stages, strict=True):
+    for line, stage in zip(_stage_lines(report.stages), report.stages, strict=True):
         _print(line, console, STYLES[stage.verdict])
-        for reason in (*stage.reasons, *_counted(stage)):
+        for reason in (*stage.reasons, *_row_reasons(stage)):
             _print(f"    {reason}", console)
-    for stage in _tabled(report):
+    for stage in _tabled(report, verbose):
         _print("", console)
-        console.print(_table(stage, console.width))
-    if console.width < WIDE:
-        _print(f"\n{WIDE} columns have room for the largest error and its place, too.", console)
-    _print_environment(report, console)
+        console.print(_table(stage, console.width, verbose))
+    if verbose:
+        if console.width < WIDE:
+            _print(f"\n{WIDE} columns have room for the largest error and its place, too.", console)
+        _print_environment(report, console)
+    else:
+        _print(f"\n{_rest(report)}", console)
 
 
-def _tabled(report: Report) -> list[Stage]:
-    """The stages whose arrays are listed: those that don't pass; of a report without any, those with something to
-    see."""
-    failing = [stage for stage in report.stages if stage.rows and stage.verdict != "passed"]
-    return failing or [
+def _tabled(report: Report, verbose: bool) -> list[Stage]:
+    """Returns the stages to print tables of: those with failing rows; if there are none, verbose, those with errors."""
+    failing = [stage for stage in report.stages if any(row.verdict != "passed" for row in stage.rows)]
+    if failing or not verbose:
+        return failing
+    return [
         stage for stage in report.stages if any(row.error is not None and not row.error.exact for row in stage.rows)
     ]
+
+
+def _rest(report: Report) -> str:
+    """Returns the line that says what was left out, and where to find it."""
+    passed = sum(row.verdict == "passed" for stage in report.stages for row in stage.rows)
+    parts = [f"{passed:,} passing row{'' if passed == 1 else 's'}"] if passed else []
+    parts += ["versions"] if report.environment else []
+    parts += ["checksums"] if report.sha256 else []
+    listed = " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]])) or "All rows"
+    return f"{listed}: --verbose (in Python, show(verbose=True)), or the report as JSON or HTML"
 
 
 def _print(text: str, console: Console, style: str = "") -> None:
@@ -60,7 +82,7 @@ def _print(text: str, console: Console, style: str = "") -> None:
 
 
 def _print_facts(facts: Sequence[Fact], console: Console) -> None:
-    """Labels in a column, and texts beside them that fit into the console; commands stay in one piece, to be copied."""
+    """Prints labels in a column and their texts beside them, wrapped; commands stay on one line, to be copied."""
     wrapper = textwrap.TextWrapper(max(40, console.width - 14), break_long_words=False, break_on_hyphens=False)
     for label, text in facts:
         for i, line in enumerate([text] if label == REPLAY else wrapper.wrap(text)):
@@ -70,26 +92,36 @@ def _print_facts(facts: Sequence[Fact], console: Console) -> None:
 def _headline(report: Report) -> str:
     sides = f"{report.candidate} against {report.reference}"
     if report.verdict == "passed":
-        return f"parity: {sides}: {sum(len(stage.rows) for stage in report.stages):,} arrays within their gates"
-    found = _first(report)
-    where = "" if found is None else f"\nfirst at {found[1].name} ({_seen(*found)}): {describe(found[1])}"
+        compared = sum(len(stage.rows) for stage in report.stages)
+        return f"parity: {sides}: {compared:,} arrays within their gates{_closest(report)}"
+    first = _first_divergence(report)
+    where = "" if first is None else f"\nfirst at {first[1].name} ({_place(*first)}): {describe(first[1])}"
     return f"{report.verdict}: {sides}{where}"
 
 
-def _first(report: Report) -> tuple[Stage, Row] | None:
-    """What diverged first, and in which stage."""
-    found = ((stage, stage.first_divergence) for stage in report.stages)
-    return next(((stage, row) for stage, row in found if row is not None), None)
+def _closest(report: Report) -> str:
+    """Returns a line on the row that comes closest to its gate; "" if all arrays are equal."""
+    rows = [(stage, row) for stage in report.stages for row in stage.rows if 0 < row.times_allowed < math.inf]
+    if not rows:
+        return ""
+    stage, row = max(rows, key=lambda pair: pair[1].times_allowed)
+    return f"\nclosest at {row.name} ({_place(stage, row)}): {describe(row)}"
 
 
-def _seen(stage: Stage, row: Row) -> str:
+def _first_divergence(report: Report) -> tuple[Stage, Row] | None:
+    """Returns the first stage that diverges, and its first row that does."""
+    rows = ((stage, stage.first_divergence) for stage in report.stages)
+    return next(((stage, row) for stage, row in rows if row is not None), None)
+
+
+def _place(stage: Stage, row: Row) -> str:
     return f"{stage.name}, {row.case}" if row.case else stage.name
 
 
 def _local(report: Report) -> list[Fact]:
-    """The errors of what diverged first, where no fault tells them."""
-    found = _first(report)
-    depth = next((depth for depth in report.depth if found is not None and depth.name == found[1].name), None)
+    """Returns the errors of the first divergence if no fault gives them."""
+    first = _first_divergence(report)
+    depth = next((depth for depth in report.depth if first is not None and depth.name == first[1].name), None)
     if report.faults or depth is None:
         return []
     measured = {
@@ -101,7 +133,7 @@ def _local(report: Report) -> list[Fact]:
 
 
 def describe(row: Row) -> str:
-    """What is wrong with an array, in words."""
+    """Describes a row's error in words."""
     parts = [row.reason] if row.reason else []
     if row.error is not None and math.isfinite(row.error.relative_rms):
         parts.append(f"relative RMS {row.error.relative_rms:.2e}")
@@ -117,8 +149,8 @@ def _times(value: float) -> str:
     return f"{value:,.1f}" if 0.05 <= value < 1e5 else f"{value:.1e}"
 
 
-def _funnel(stages: Sequence[Stage]) -> list[str]:
-    """A line for each stage, their names and numbers in columns."""
+def _stage_lines(stages: Sequence[Stage]) -> list[str]:
+    """Returns a line for each stage, names and numbers aligned."""
     name = max((len(stage.name) for stage in stages), default=0) + 1
     digits = len(str(max((len(stage.rows) for stage in stages), default=0)))
     lines = []
@@ -129,19 +161,19 @@ def _funnel(stages: Sequence[Stage]) -> list[str]:
     return lines
 
 
-def _counted(stage: Stage) -> list[str]:
-    """The reasons of single arrays, each once, and how many more there are."""
+def _row_reasons(stage: Stage) -> list[str]:
+    """Returns the reasons of single rows, each once with the number of rows that have it."""
     names: dict[str, list[str]] = {}
     for row in stage.rows:
         if row.reason:
             names.setdefault(row.reason, []).append(row.name)
-    told = [f"{of[0]}{f' and {len(of) - 1} more' if len(of) > 1 else ''}: {reason}" for reason, of in names.items()]
-    left = len(told) - MOST_REASONS
-    return [*told[:MOST_REASONS], *([f"and {left} more reason{'s' if left > 1 else ''}"] if left > 0 else [])]
+    lines = [f"{rows[0]}{f' and {len(rows) - 1} more' if len(rows) > 1 else ''}: {why}" for why, rows in names.items()]
+    left = len(lines) - MOST_REASONS
+    return [*lines[:MOST_REASONS], *([f"and {left} more reason{'s' if left > 1 else ''}"] if left > 0 else [])]
 
 
-def _table(stage: Stage, width: int) -> Table:
-    """The stage's arrays in execution order; a narrow one has fewer columns."""
+def _table(stage: Stage, width: int, verbose: bool) -> Table:
+    """Returns the table of a stage's rows in execution order; on a narrow console it has fewer columns."""
     columns = ["array", "case", "local", "rel. RMS", "max", "× gate", "at"]
     if not any(row.case for row in stage.rows):
         columns.remove("case")
@@ -154,7 +186,7 @@ def _table(stage: Stage, width: int) -> Table:
     for column in columns:
         is_number = column in ("local", "rel. RMS", "max", "× gate")
         table.add_column(column, justify="right" if is_number else "left", no_wrap=column != "case", overflow="fold")
-    chosen = _chosen(stage)
+    chosen = _chosen(stage, verbose)
     for row in chosen:
         cells = _cells(row)
         style = None if row.verdict == "passed" else STYLES[row.verdict]
@@ -164,7 +196,7 @@ def _table(stage: Stage, width: int) -> Table:
 
 
 def _cells(row: Row) -> dict[str, str]:
-    """By column; what can't be compared has no numbers."""
+    """Returns a row's cells by column; arrays that can't be compared have no numbers."""
     local = "" if math.isnan(row.local) else _number(row.local)
     cells = {"array": row.name, "case": row.case, "local": local, "rel. RMS": "", "max": "", "× gate": "", "at": ""}
     error = row.error
@@ -179,8 +211,8 @@ def _cells(row: Row) -> dict[str, str]:
     return cells | numbers | {"at": place}
 
 
-def _chosen(stage: Stage) -> list[Row]:
-    """As many as are shown, in order: what diverged first, what doesn't pass, and then the largest errors."""
+def _chosen(stage: Stage, verbose: bool) -> list[Row]:
+    """Returns the rows to print, in execution order: the first divergence, other failing rows, the largest errors."""
 
     def rank(row: Row) -> tuple[bool, bool, float]:
         size = row.times_allowed
@@ -188,15 +220,16 @@ def _chosen(stage: Stage) -> list[Row]:
         return row is not stage.first_divergence, row.verdict == "passed", -size if math.isfinite(size) else unknown
 
     failing = sum(row.verdict != "passed" for row in stage.rows)
-    kept = {id(row) for row in sorted(stage.rows, key=rank)[: min(failing + MOST_PASSED, MOST_ROWS)]}
+    count = min(failing + MOST_PASSED, MOST_ROWS) if verbose else min(failing, FEW_ROWS)
+    kept = {id(row) for row in sorted(stage.rows, key=rank)[:count]}
     return [row for row in stage.rows if id(row) in kept]
 
 
 def _left_out(stage: Stage, chosen: Sequence[Row]) -> list[str]:
-    """What a table doesn't show."""
+    """Returns the numbers of rows that a table leaves out."""
     more = [row.verdict == "passed" for row in stage.rows if all(row is not one for one in chosen)]
     counts = {"that pass": sum(more), "that don't": len(more) - sum(more)}
-    return [f"{count} more {what}" for what, count in counts.items() if count]
+    return [f"{count} more {which}" for which, count in counts.items() if count]
 
 
 def _print_environment(report: Report, console: Console) -> None:

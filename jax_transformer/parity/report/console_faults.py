@@ -1,31 +1,33 @@
-"""The faults of a report for a terminal: each cause once, with the nodes at which it stands, and what it does to the
-logits."""
+"""The text of a report's faults: each cause once with its nodes, and the effect on the logits."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from jax_transformer.parity.diagnosis.findings import Fault, Match
-from jax_transformer.parity.report.report import Effect, Report
+
+if TYPE_CHECKING:
+    from jax_transformer.parity.report.report import Effect, Report
 
 MOST_NODES = 3
-"""Of a cause, before "and 11 more"."""
+"""The most nodes named for a cause, before "and 11 more"."""
 
 Fact = tuple[str, str]
 """A label and a text."""
 REPLAY = "replay"
-"""The label of a command, which is never broken into lines."""
+"""The label of a command, which is never wrapped."""
 
 
-def told(report: Report) -> list[list[Fact]]:
-    """What a divergence is due to, and what it does: the facts of each cause, and then of the effect."""
+def causes_and_effect(report: Report) -> list[list[Fact]]:
+    """Returns the facts of each cause, and then of the effect."""
     causes = [facts(faults) for faults in grouped(report.faults)]
     return [*causes, *([] if report.effect is None else [[("effect", _effect(report.effect))]])]
 
 
 def grouped(faults: Sequence[Fault]) -> list[list[Fault]]:
-    """Faults of one side with one cause together, in execution order."""
+    """Groups the faults of one side that have one cause, in execution order."""
     groups: dict[tuple[str, str], list[Fault]] = {}
     for fault in faults:
         groups.setdefault((fault.side, fault.finding.cause), []).append(fault)
@@ -33,12 +35,12 @@ def grouped(faults: Sequence[Fault]) -> list[list[Fault]]:
 
 
 def facts(faults: Sequence[Fault]) -> list[Fact]:
-    """What is told of faults with one cause, the first of them in detail; of the certainty, the least."""
+    """Returns the facts of faults with one cause: the first in detail, and the least certainty of all."""
     first, many = faults[0], len(faults) > 1
     names = [fault.finding.node for fault in faults]
     more = f" and {len(names) - MOST_NODES} more" if len(names) > MOST_NODES else ""
     seen = f"{first.stage}, {first.case}" if first.case else first.stage
-    found = [
+    rows = [
         ("cause", f"{first.finding.cause}, at {len(names)} node{'s' if many else ''} of the {first.side}"),
         ("nodes" if many else "node", f"{', '.join(names[:MOST_NODES])}{more} ({seen})"),
         (
@@ -49,12 +51,12 @@ def facts(faults: Sequence[Fault]) -> list[Fact]:
         *_certainty(faults),
     ]
     if first.finding.told_apart_by:
-        found.append(("told apart", f"by {first.finding.told_apart_by}"))
-    return [*found, *([(REPLAY, first.command)] if first.command else [])]
+        rows.append(("told apart", f"by {first.finding.told_apart_by}"))
+    return [*rows, *([(REPLAY, first.command)] if first.command else [])]
 
 
 def _certainty(faults: Sequence[Fault]) -> list[Fact]:
-    """How near the cause comes to what was received, and how much nearer than anything else."""
+    """Returns the residual of the cause, and how many times larger the next best one is."""
     rivals = [(_margin(fault), fault.finding.runner_up) for fault in faults if fault.finding.runner_up is not None]
     margin, rival = min(rivals, key=lambda pair: pair[0], default=(math.nan, None))
     if not faults[0].finding.matches:
@@ -68,7 +70,7 @@ def _certainty(faults: Sequence[Fault]) -> list[Fact]:
 
 
 def _margin(fault: Fault) -> float:
-    """How many times the residual the runner-up's is; of what has no cause, how much the nearest variant leaves."""
+    """Returns the ratio of the runner-up's residual to the cause's; without a cause, the runner-up's residual."""
     assert fault.finding.runner_up is not None
     residual, other = (
         max((match.residual for match in fault.finding.matches), default=1.0),

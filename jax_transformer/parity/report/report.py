@@ -1,11 +1,15 @@
-"""What a parity run found, what follows from it, and its JSON."""
+"""The report of a parity comparison: its verdict, JSON, page, and text."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from jax_transformer.parity.diagnosis.findings import Fault
@@ -13,83 +17,124 @@ from jax_transformer.parity.gates.compare import Comparison
 from jax_transformer.parity.gates.stages import Row, Stage, Verdict
 
 SCHEMA = 1
-"""Of the JSON; raised when a field changes its meaning or goes."""
+"""The version of the JSON; raised when a field changes its meaning or is removed."""
 PASSED, NAMED, INCONCLUSIVE, UNEXPLAINED = 0, 1, 3, 4
-"""Exit codes. (2 is a mistake of the user's.)"""
+"""Exit codes. (2 is a user's mistake.)"""
+TEXT_WIDTH = 120
+"""Columns of the text report where there is no terminal to fill."""
 
 
 class Depth(NamedTuple):
-    """How far one activation is off, as a relative RMS; NaN where it wasn't measured."""
+    """Holds the errors of one activation, each a relative RMS; NaN if it wasn't measured."""
 
     name: str
     propagated: float = math.nan
-    """The candidate from the reference, each computing from the ids."""
+    """Candidate against reference, each computed from the ids."""
     local_candidate: float = math.nan
-    """The candidate from what the config says should be made of its own inputs."""
+    """Candidate against the float64 truth, computed from the candidate's own inputs of this activation."""
     local_reference: float = math.nan
+    """The same for the reference."""
     float32_candidate: float = math.nan
-    """The candidate in float32 from the truth in float64."""
+    """Candidate in float32 against the float64 truth, both computed from the ids."""
     float32_reference: float = math.nan
+    """The same for the reference."""
 
 
 def depth_of(stage: Stage) -> tuple[Depth, ...]:
-    """Of a stage of activations alone."""
+    """Returns the propagated errors of a stage that compares activations."""
     return tuple(Depth(row.name, row.error.relative_rms) for row in stage.rows if row.error is not None)
 
 
 class HeatMap(NamedTuple):
-    """Where in an activation the sides differ."""
+    """Shows where in one activation the sides differ."""
 
     name: str
     case: str
+    """The problem (weights and inputs) on which it was computed."""
     rows: str
-    """What a row is: "row of the batch, position"."""
+    """The axes that a row stands for: "row of the batch, position"."""
     columns: str
     row_labels: tuple[str, ...]
     values: tuple[tuple[float, ...], ...]
-    """|candidate − reference| / RMS of the reference, the largest of what falls into a cell."""
+    """|candidate − reference| / RMS of the reference; the largest of the values that share a cell."""
 
 
 class Effect(NamedTuple):
-    """What a divergence does to what comes out, on the problem where it does most."""
+    """Measures what a divergence does to the logits, on the problem where it does most."""
 
     case: str
     relative_rms: float
-    """Of the logits."""
     max_error: float
-    """Largest difference of two logits / RMS of the reference's."""
+    """Largest difference of two logits / RMS of the reference's logits."""
     divergence: float
     """Mean Kullback-Leibler divergence of the candidate's next-token distribution from the reference's, in nats."""
     changed: int
-    """Places whose likeliest token is another."""
+    """The number of places whose most likely token differs."""
     places: int
+
+
+class Divergence(AssertionError):
+    """Raised when two sides differ, or a comparison is inconclusive. The message is the text report.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.parity import Divergence, assert_parity
+      >>> try:
+      ...     assert_parity({"output": np.ones(3)}, {"output": np.zeros(3)})
+      ... except Divergence as error:
+      ...     print(error.report.verdict)
+      diverged
+    """
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(str(report))
+        self.report = report
 
 
 @dataclass(frozen=True)
 class Report:
-    """A candidate against a reference."""
+    """Holds the result of comparing a candidate with a reference. `compare` returns one.
+
+    `print(report)` shows the text, a notebook shows the page, and `raise_for_divergence` turns it into an assertion.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.parity import compare
+      >>> x = np.linspace(0, 1, 6)
+      >>> report = compare({"first": x, "second": x + 1e-6}, {"first": x, "second": x})
+      >>> report.verdict
+      'diverged'
+      >>> [(row.name, row.verdict) for stage in report.stages for row in stage.rows]
+      [('first', 'passed'), ('second', 'diverged')]
+    """
 
     candidate: str
-    """What it is called: a path, or a factory."""
+    """The candidate's name: a path, or the name of a factory or function."""
     reference: str
+    """The reference's name."""
     stages: tuple[Stage, ...]
+    """The comparisons, in the order in which they were made."""
     environment: Mapping[str, Any] = field(default_factory=dict)
-    """Versions, machine and the precision that was in force."""
+    """Versions, machine, and the precision in force."""
     sha256: Mapping[str, str] = field(default_factory=dict)
-    """Of the files of either side, by path."""
+    """Checksums of both sides' files and weights, by path or name."""
     faults: tuple[Fault, ...] = ()
-    """Where a side computes something else than it should; in execution order."""
+    """The places where a side computes something else than it should, in execution order."""
     doubts: tuple[str, ...] = ()
-    """Why nothing follows, whatever the stages say: a side that differs from itself, a precision that wasn't in
-    force."""
+    """Reasons why the result is inconclusive whatever the stages say, such as a side that differs from itself."""
     effect: Effect | None = None
+    """The effect of the divergence on the logits."""
     depth: tuple[Depth, ...] = ()
+    """The errors of every activation, in execution order."""
     heat_map: HeatMap | None = None
+    """The error inside the first activation that differs."""
 
     @property
     def verdict(self) -> Verdict:
-        """Where there are doubts nothing follows; else a divergence anywhere counts most; without one, every stage must
-        have passed."""
+        """ "passed", "diverged" or "inconclusive".
+
+        Any doubt makes it inconclusive; otherwise one divergence makes it diverged; it passes if every stage passed.
+        """
         verdicts = {stage.verdict for stage in self.stages}
         if self.doubts:
             return "inconclusive"
@@ -99,13 +144,13 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """A divergence is named if every fault that was found is, and there is one."""
+        """The command's exit code: 0 passed, 1 diverged with all faults named, 3 inconclusive, 4 diverged otherwise."""
         if self.verdict == "diverged" and self.faults and all(fault.finding.matches for fault in self.faults):
             return NAMED
         return {"passed": PASSED, "diverged": UNEXPLAINED, "inconclusive": INCONCLUSIVE}[self.verdict]
 
-    def to_json(self) -> str:
-        """Numbers that JSON can't say become null."""
+    def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Returns the report as JSON, and writes it to a file if a path is given. Non-finite numbers become null."""
         content = {
             "schema": SCHEMA,
             "verdict": self.verdict,
@@ -121,7 +166,69 @@ class Report:
             "heat_map": None if self.heat_map is None else _numbers(self.heat_map),
             "environment": dict(self.environment),
         }
-        return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+        if path is not None:
+            _write(path, text)
+        return text
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Writes the report as one HTML page that needs no network."""
+        _write(path, self._page())
+
+    def show(self, *, verbose: bool = False) -> None:
+        """Prints the report, in colour on a terminal.
+
+        Args:
+          verbose: print passing rows, versions and checksums, too.
+        """
+        from rich.console import Console
+
+        from jax_transformer.parity.report.console import show
+
+        show(self, Console(soft_wrap=not sys.stdout.isatty(), highlight=False), verbose=verbose)
+
+    def raise_for_divergence(self) -> None:
+        """Raises Divergence unless the verdict is "passed"."""
+        if self.verdict != "passed":
+            raise Divergence(self)
+
+    def with_replays(self, command: str) -> Report:
+        """Returns the report whose faults in the forward pass carry the command that replays their node alone."""
+        faults = tuple(
+            fault._replace(command=f"{command} --node {fault.finding.node}")
+            if fault.stage in ("masks", "forward", "truth")
+            else fault
+            for fault in self.faults
+        )
+        return dataclasses.replace(self, faults=faults)
+
+    def __str__(self) -> str:
+        import io
+
+        from rich.console import Console
+
+        from jax_transformer.parity.report.console import show
+
+        text = io.StringIO()
+        show(self, Console(file=text, width=TEXT_WIDTH, soft_wrap=True, highlight=False))
+        return text.getvalue().rstrip()
+
+    def _repr_html_(self) -> str:
+        """Returns the page inside a frame of its own, so that its styles don't reach the notebook."""
+        from jax_transformer.pages.parity import framed
+
+        return framed(self._page())
+
+    def _page(self) -> str:
+        from jax_transformer.pages.parity import render
+
+        return render(json.loads(self.to_json()))
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    from jax_transformer.pages.page import write_page
+
+    write_page(Path(path), text)
 
 
 def _fault(fault: Fault) -> dict[str, Any]:

@@ -1,5 +1,4 @@
-"""Masks and activations of both sides on one problem: how far they are apart, who is at fault, and what that does to
-the logits."""
+"""The stages `masks`, `forward` and `truth`: compare both sides' traces on one problem, and find the faulty nodes."""
 
 from __future__ import annotations
 
@@ -22,12 +21,12 @@ from jax_transformer.parity.report.report import Effect, HeatMap
 
 MASK = "mask."
 LARGEST_MAP = 120
-"""Columns of a heat map; of more, neighbours share one."""
+"""The most columns of a heat map; beyond them, neighbours share one."""
 
 
 @dataclass(frozen=True)
 class Forward:
-    """What was found on one problem."""
+    """Holds the results on one problem."""
 
     masks: Stage
     forward: Stage
@@ -36,7 +35,7 @@ class Forward:
     effect: Effect | None
     heat_map: HeatMap | None
     local: Mapping[SideName, Mapping[str, float]]
-    """Of each side that was looked at, by node, the local error."""
+    """Local errors by side and node."""
 
 
 def compare_forward(
@@ -48,11 +47,11 @@ def compare_forward(
     look_at_reference: bool = False,
     visible: Collection[str] | None = None,
 ) -> Forward:
-    """Compares two traces, each with the other and node by node with the truth.
+    """Compares two traces with each other, and each node with the truth.
 
     Args:
-      look_at_reference: take the reference's local errors, too, where nothing differs.
-      visible: the names that both sides are able to show, the only ones that are compared with each other; None: all.
+      look_at_reference: compute the reference's local errors even if nothing differs.
+      visible: the names that both sides can show; only these are compared with each other. None: all.
     """
     where = attended(candidate, reference)
     shown = [
@@ -95,7 +94,7 @@ def compare_forward(
 
 
 def _with_local(stage: Stage, local: Mapping[SideName, Mapping[str, float]]) -> Stage:
-    """The local errors beside the propagated ones."""
+    """Returns the stage with each row's larger local error."""
 
     def larger(name: str) -> float:
         return max((errors[name] for errors in local.values() if name in errors), default=math.nan)
@@ -106,7 +105,7 @@ def _with_local(stage: Stage, local: Mapping[SideName, Mapping[str, float]]) -> 
 
 
 def attended(candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
-    """Where attention logits are no fill value, on both sides: next to those nothing else would count."""
+    """Returns where attention logits are unmasked on both sides; beside fill values, no other logit would count."""
     where = {}
     for name in reference:
         if name.endswith("attention.logits"):
@@ -134,8 +133,7 @@ def _split(candidate: Arrays, reference: Arrays, *, masks: bool) -> tuple[Arrays
 
 
 def _as_broad(candidate: Arrays, reference: Arrays) -> tuple[Arrays, Arrays]:
-    """Masks of both sides with axes of size 1 spelled out where the other's are: [1, 1, T, T] is the same mask as [B,
-    1, T, T]."""
+    """Broadcasts both sides' masks to each other: [1, 1, T, T] is the same mask as [B, 1, T, T]."""
     sides: tuple[dict[str, np.ndarray], dict[str, np.ndarray]] = ({**candidate}, {**reference})
     for name in candidate.keys() & reference.keys():
         if _fit(candidate[name].shape, reference[name].shape):
@@ -150,7 +148,7 @@ def _fit(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
 
 
 def _judged(config: TransformerConfig, problem: Problem, trace: Arrays) -> tuple[dict[str, float], list[Finding]]:
-    """Of one side the local errors, and what they come from."""
+    """Returns one side's local errors, and the findings that explain them."""
     errors, findings = {}, []
     captured = with_ids(trace, *problem.ids)
     for step in walk(config, problem.params, captured):
@@ -161,7 +159,7 @@ def _judged(config: TransformerConfig, problem: Problem, trace: Arrays) -> tuple
 
 
 def _truth_stage(local: Mapping[SideName, Mapping[str, float]], findings: Mapping[SideName, list[Finding]]) -> Stage:
-    """Whether either side computes what the config says: a mistake that both make is one."""
+    """Compares both sides with the truth, so that a mistake that both make is found, too."""
     gate = f"relative RMS ≤ {tolerances.FLOAT64_RELATIVE_RMS:g} of the truth, from its own inputs"
     sides = {finding.node: side for side in ("reference", "candidate") for finding in findings.get(side, ())}
     rows = tuple(
@@ -177,11 +175,11 @@ def _propagated(*stages: Stage) -> dict[str, float]:
     return {row.name: row.error.relative_rms for stage in stages for row in stage.rows if row.error is not None}
 
 
-# --- what a divergence does, and where
+# --- the effect of a divergence
 
 
 def effect_on_logits(problem: Problem, candidate: Arrays, reference: Arrays) -> Effect | None:
-    """None where a side has no logits, or none that are finite."""
+    """Measures the effect on the logits; None if a side has no logits, or some that aren't finite."""
     if "logits" not in candidate or "logits" not in reference or candidate["logits"].shape != reference["logits"].shape:
         return None
     received, expected = candidate["logits"], reference["logits"]
@@ -207,7 +205,7 @@ def _log_sum(logits: np.ndarray) -> np.ndarray:
 
 
 def heat_map(case: str, name: str, candidate: Arrays, reference: Arrays) -> HeatMap:
-    """The error at one activation, by what it is computed for (a row of the batch and a position) and its last axes."""
+    """Returns the error of one activation by row of the batch, position, and its last axes."""
     received, expected = candidate[name], reference[name]
     shape = np.broadcast_shapes(received.shape, expected.shape)
     if expected.dtype == bool:
@@ -229,7 +227,7 @@ def heat_map(case: str, name: str, candidate: Arrays, reference: Arrays) -> Heat
 
 
 def _pooled(cells: np.ndarray) -> np.ndarray:
-    """The largest of neighbouring columns, so that there are at most LARGEST_MAP."""
+    """Takes the maximum over neighbouring columns, so that at most LARGEST_MAP are left."""
     share = -(-cells.shape[1] // LARGEST_MAP)
     padded = np.pad(cells, ((0, 0), (0, -cells.shape[1] % share)), constant_values=-np.inf)
     return np.asarray(padded.reshape(len(cells), -1, share).max(axis=-1))

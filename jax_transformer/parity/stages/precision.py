@@ -1,4 +1,4 @@
-"""Activations in low precision: is the candidate about as near to the truth as the reference?"""
+"""The stages `forward float32` and `forward bfloat16`: is the candidate as near to the truth as the reference?"""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from jax_transformer.runtime.trees import flatten, map_leaves
 
 
 def rounded(problem: Problem, dtype: Dtype) -> Problem:
-    """The problem with its parameters rounded to the dtype, but for constants in bfloat16, in float32; itself, where
-    they are so."""
+    """Returns the problem with its parameters rounded to the dtype, stored in float32; constants stay as they are.
+
+    Returns the problem itself if they are float32 already.
+    """
     if dtype == "float32" and all(np.asarray(leaf).dtype == np.float32 for leaf in flatten(problem.params).values()):
         return problem
     kept = np.dtype(np.float32) if dtype == "float32" else np.dtype(ml_dtypes.bfloat16)
@@ -32,7 +34,7 @@ def rounded(problem: Problem, dtype: Dtype) -> Problem:
 
 
 def compare_precision(dtype: Dtype, candidate: Arrays, reference: Arrays, truth: Arrays) -> Stage:
-    """Both sides in the dtype; the truth is the reference in float64, with the same rounded parameters."""
+    """Compares both sides in the dtype with the truth: the reference in float64 with the same rounded parameters."""
     floating = [
         {name: _comparable(array) for name, array in side.items() if not name.startswith(MASK)}
         for side in (candidate, reference)

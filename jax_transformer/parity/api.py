@@ -1,0 +1,352 @@
+"""`compare`: parity of models, PyTorch modules, JAX functions and named arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from jax_transformer.parity.checksums import hash_files
+from jax_transformer.parity.gates.arrays import Kept, ParityError, read_arrays
+from jax_transformer.parity.gates.stages import compare_stage
+from jax_transformer.parity.report.report import Report, depth_of
+
+if TYPE_CHECKING:
+    from jax_transformer.parity.names.maps import NameMap
+
+Path = str | os.PathLike[str]
+Kind = Literal["arrays", "model", "module", "function"]
+
+OPTIONS: dict[str, frozenset[str]] = {
+    "named arrays": frozenset({"truth", "tolerance"}),
+    "a function and a module on inputs": frozenset({"inputs", "names", "stages", "dtypes"}),
+    "models": frozenset({"model", "names", "stages", "dtypes", "node", "seed", "dialect"}),
+}
+"""The options of each sort of comparison; that of models also takes hints."""
+
+
+def compare(
+    candidate: Any,
+    reference: Any = None,
+    *,
+    model: Any = None,
+    inputs: Mapping[str, Any] | Path | None = None,
+    names: NameMap | Path | None = None,
+    stages: Sequence[str] | None = None,
+    dtypes: Sequence[str] | None = None,
+    node: str | None = None,
+    seed: int = 0,
+    truth: Mapping[str, Any] | Path | None = None,
+    tolerance: float | None = None,
+    dialect: str | None = None,
+    candidate_name: str | None = None,
+    reference_name: str | None = None,
+    progress: Callable[[str], None] = lambda what: None,
+    **hints: Any,
+) -> Report:
+    """Compares a candidate with a reference on the same weights and inputs, and explains where and why they differ.
+
+    Each call is one of these comparisons:
+
+    - `compare(model)`: a model with the PyTorch program of its dialect.
+    - `compare(model, module)`: a model with a PyTorch module of yours; `compare(module)` ports the module's weights.
+    - `compare(function, model=model)`, `compare(function, module)`, `compare(function, model)`: a JAX function
+      `(params, inputs) -> (logits, trace)` in place of the model. It receives the model's parameters, a nested dict,
+      and a dict of `source_ids` [B, S] and `decoder_input_ids` [B, T].
+    - `compare(function, module, inputs={...})`: a JAX function and any PyTorch module. The function receives the
+      module's state_dict as a dict of arrays, and the inputs.
+    - `compare(arrays, arrays)`: two mappings of names to arrays, or two `.npz` files.
+
+    For models of more than 20 million parameters the process is set to return freed memory to the system (glibc only).
+
+    Args:
+      candidate: a `Model`; the path of a model directory, run directory or checkpoint; a torch.nn.Module in evaluation
+        mode; a function; a mapping of names to NumPy, JAX or PyTorch arrays; or the path of an `.npz`.
+      reference: a torch.nn.Module in evaluation mode, a `Model` or its path, a mapping of arrays or the path of an
+        `.npz`, in execution order. None: the program of the model's dialect.
+      model: with a function, the model whose parameters it receives; a `Model` or a path.
+      inputs: with a function and a module, the arguments of the module's `forward` by name; arrays or an `.npz`.
+      names: a map from the reference's names to the candidate's, or the path of its YAML file, where no dialect names
+        them.
+      stages: a selection of weights, inputs, masks, forward, loss, gradients, step, trajectory and decode; with
+        `inputs`, of inputs, forward and gradients. None: all.
+      dtypes: a selection of float64, float32 and bfloat16. float64 decides; the others are judged by their distance
+        from it. None: all.
+      node: the only activation to look at, in float64.
+      seed: seeds the inputs and the random weights.
+      truth: with arrays in lower precision, the reference's arrays in float64, computed from weights and inputs
+        rounded to that precision.
+      tolerance: with arrays, the largest relative RMS of the difference that passes. None: the gate of the dtype,
+        1e-12 in float64.
+      dialect: the dialect of the checkpoint's or module's names.
+      candidate_name, reference_name: the names of the sides in the report.
+      progress: called with the name of each piece of work before it begins.
+      **hints: fields of the config that a checkpoint or module doesn't tell, as of `import_checkpoint`: `num_heads`,
+        `source_pad_id`, …
+
+    Returns:
+      A Report: its verdict is "passed", "diverged" or "inconclusive".
+
+    Raises:
+      ValueError: the sides can't be compared; an option doesn't apply to them; a file can't be read; the module or
+        function can't be run.
+      ImportError: the reference needs PyTorch or transformers, which isn't installed.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.parity import compare
+      >>> x = np.linspace(0, 1, 6)
+      >>> compare({"output": x + 1e-15}, {"output": x}).verdict
+      'passed'
+      >>> import torch
+      >>> module = torch.nn.Linear(6, 2).eval()
+      >>> def linear(params, inputs):
+      ...     return params["weight"] @ inputs["input"] - params["bias"], {}
+      >>> report = compare(linear, module, inputs={"input": x.astype(np.float32)}, dtypes=["float64"])
+      >>> report.verdict, report.faults[0].finding.node
+      ('diverged', 'output')
+    """
+    if tolerance is not None and not tolerance >= 0:
+        raise ValueError(f"tolerance must be at least 0; received {tolerance}")
+    options = {
+        "model": model,
+        "inputs": inputs,
+        "names": names,
+        "stages": stages,
+        "dtypes": dtypes,
+        "node": node,
+        "seed": seed or None,
+        "truth": truth,
+        "tolerance": tolerance,
+        "dialect": dialect,
+        **hints,
+    }
+    given = [name for name, value in options.items() if value is not None]
+    kinds = kind_of(candidate), None if reference is None else kind_of(reference)
+    if "arrays" in kinds:
+        _check_options("named arrays", given)
+        return _compare_arrays(candidate, reference, truth, tolerance, candidate_name, reference_name)
+    if inputs is not None:
+        if kinds != ("function", "module"):
+            raise ValueError("inputs: only a JAX function compared with a torch.nn.Module takes them")
+        _check_options("a function and a module on inputs", given)
+        return _compare_on_inputs(candidate, reference, inputs, names, stages, dtypes, candidate_name, reference_name)
+    _check_options("models", given, hints)
+    if model is not None and kind_of(model) != "model":
+        raise ParityError(f"model: expected a Model or its path; received {type(model).__name__}")
+    from jax_transformer.parity.pairing import Sides, compare_models
+    from jax_transformer.parity.run_results import DTYPES, STAGES
+
+    return compare_models(
+        Sides(candidate, reference, kinds, model, names, dialect, hints, candidate_name, reference_name),
+        stages=_selected(stages, STAGES, "stages"),
+        dtypes=_selected(dtypes, DTYPES, "dtypes"),
+        seed=seed,
+        node=node,
+        progress=progress,
+    )
+
+
+def assert_parity(candidate: Any, reference: Any = None, **options: Any) -> None:
+    """Compares the sides as `compare` does, and raises unless they pass.
+
+    Args:
+      candidate, reference, **options: as of `compare`.
+
+    Raises:
+      Divergence: the sides differ, or the comparison is inconclusive; an AssertionError whose message is the report.
+      ValueError: as of `compare`.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.parity import assert_parity
+      >>> assert_parity({"logits": np.ones(3)}, {"logits": np.ones(3) + 1e-9}, tolerance=1e-6)
+    """
+    compare(candidate, reference, **options).raise_for_divergence()
+
+
+def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: Any) -> str:
+    """Guesses, from shapes, order and words, which of a module's names are which of a model's.
+
+    Args:
+      model: a Model, or the path of a model directory or checkpoint.
+      module: a PyTorch module in evaluation mode with parameters of the same shapes.
+      dialect, **hints: as of `compare`.
+
+    Returns:
+      A draft of a map in YAML, to be read and edited; unsure lines are commented out.
+
+    Raises:
+      ParityError: the module can't be run on ids.
+
+    Example:
+      >>> import jax
+      >>> import torch
+      >>> from jax_transformer.config.model import GenerationConfig, TransformerConfig
+      >>> from jax_transformer.model.functional import init_params
+      >>> from jax_transformer.parity import draft_map
+      >>> from jax_transformer.storage.model_directory import Model
+      >>> from torch_reference.pytorch import PytorchTransformer
+      >>> sizes = dict(source_vocab_size=11, target_vocab_size=13, d_model=4, num_heads=2, d_ff=8, max_length=6,
+      ...              num_encoder_layers=1, num_decoder_layers=1, source_pad_id=0, target_pad_id=0)
+      >>> config = TransformerConfig(**sizes)
+      >>> model = Model(config, init_params(config, jax.random.key(0)), None, None, GenerationConfig())
+      >>> print(draft_map(model, PytorchTransformer(**sizes).eval())[:9])
+      # A DRAFT
+    """
+    from jax_transformer.parity.backends.modules import names_for_draft
+    from jax_transformer.parity.names.drafts import draft
+    from jax_transformer.parity.pairing import check_module, load, name_of
+
+    check_module(module, name_of(module))
+    return draft(*names_for_draft(module, load(model, dialect, hints)))
+
+
+# --- the sides and their options
+
+
+def kind_of(side: Any) -> Kind:
+    """Returns what sort of thing a side is.
+
+    Raises:
+      ParityError: it is nothing that can be compared.
+    """
+    from jax_transformer.storage.model_directory import Model
+
+    if isinstance(side, str | os.PathLike):
+        return "arrays" if os.fspath(side).endswith(".npz") else "model"
+    if isinstance(side, Mapping):
+        return "arrays"
+    if isinstance(side, Model):
+        return "model"
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(side, torch.nn.Module):
+        return "module"
+    if callable(side):
+        return "function"
+    raise ParityError(
+        "expected a model, a path, a torch.nn.Module, a function or a mapping of arrays to compare; received "
+        f"{type(side).__name__}"
+    )
+
+
+def _check_options(comparison: str, given: Collection[str], hints: Collection[str] = ()) -> None:
+    """Raises ParityError for options that this sort of comparison doesn't take."""
+    allowed = OPTIONS[comparison]
+    wrong = [name for name in given if name not in allowed and name not in hints]
+    if wrong:
+        raise ParityError(f"{wrong[0]} doesn't apply to {comparison}; expected only {', '.join(sorted(allowed))}")
+
+
+def _selected(chosen: Sequence[str] | None, known: Sequence[str], option: str) -> Any:
+    """Returns the names that were chosen, or all. Raises ParityError for unknown ones, or none."""
+    if chosen is None:
+        return known
+    chosen = [chosen] if isinstance(chosen, str) else list(chosen)
+    if not chosen or not {*chosen} <= {*known}:
+        raise ParityError(f"{option}: expected some of {', '.join(known)}; received {', '.join(chosen) or 'none'}")
+    return chosen
+
+
+# --- arrays, and a function with a module
+
+
+def _read(side: Mapping[str, Any] | Path, what: str) -> Kept:
+    """Returns named arrays as NumPy's. Raises ParityError for values that are no arrays of numbers."""
+    if isinstance(side, str | os.PathLike):
+        return read_arrays(side)
+    arrays, widened = {}, {}
+    for name, value in side.items():
+        array, dtype = _as_numpy(value)
+        if array.dtype.kind not in "biufc":
+            raise ParityError(f"{what}: expected names with arrays; {name!r} is a {type(value).__name__}")
+        arrays[name] = array
+        if dtype != array.dtype.name:
+            widened[name] = dtype
+    return Kept(arrays, {"widened": widened})
+
+
+def _as_numpy(value: Any) -> tuple[np.ndarray, str]:
+    """Returns an array of NumPy, JAX or PyTorch, those in bfloat16 as float32, and the name of its dtype."""
+    if hasattr(value, "detach"):
+        value, dtype = value.detach().cpu(), str(value.dtype).removeprefix("torch.")
+        return (value if hasattr(np, dtype) else value.float()).numpy(), dtype
+    array = np.asarray(value)
+    is_extended = array.dtype.kind == "V" and array.dtype.fields is None  # one of ml_dtypes
+    return (array.astype(np.float32) if is_extended else array), array.dtype.name
+
+
+def _compare_arrays(
+    candidate: Mapping[str, Any] | Path,
+    reference: Mapping[str, Any] | Path | None,
+    truth: Mapping[str, Any] | Path | None,
+    tolerance: float | None,
+    candidate_name: str | None,
+    reference_name: str | None,
+) -> Report:
+    if reference is None:
+        raise ParityError("expected a reference: a mapping of arrays, or an .npz, to compare the candidate's with")
+    for name, side in (("candidate", candidate), ("reference", reference)):
+        if not isinstance(side, Mapping | str | os.PathLike):
+            raise ParityError(f"{name}: arrays are compared with arrays; received {type(side).__name__}")
+    ours, theirs = _read(candidate, "candidate"), _read(reference, "reference")
+    stage = compare_stage(
+        "arrays",
+        ours.arrays,
+        theirs.arrays,
+        truth=None if truth is None else _read(truth, "truth").arrays,
+        tolerance=tolerance,
+        dtypes=theirs.notes.get("widened"),
+    )
+    notes = {
+        f"{side}_{name}": value
+        for side, kept in (("candidate", ours), ("reference", theirs))
+        for name, value in kept.notes.items()
+        if name != "widened"
+    }
+    return Report(
+        candidate_name or _path_or(candidate, "candidate"),
+        reference_name or _path_or(reference, "reference"),
+        stages=(stage,),
+        environment=notes,
+        sha256=hash_files(candidate, reference),
+        depth=depth_of(stage),
+    )
+
+
+def _path_or(side: Any, name: str) -> str:
+    return os.fspath(side) if isinstance(side, str | os.PathLike) else name
+
+
+def _compare_on_inputs(
+    function: Callable[..., Any],
+    module: Any,
+    inputs: Mapping[str, Any] | Path,
+    names: NameMap | Path | None,
+    stages: Sequence[str] | None,
+    dtypes: Sequence[str] | None,
+    candidate_name: str | None,
+    reference_name: str | None,
+) -> Report:
+    from jax_transformer.parity import run_any
+    from jax_transformer.parity.names.maps import NameMap
+    from jax_transformer.parity.pairing import check_module, name_of
+    from jax_transformer.parity.run_results import DTYPES
+
+    pair = run_any.AnyPair(
+        candidate_name or name_of(function),
+        function,
+        reference_name or name_of(module),
+        module,
+        _read(inputs, "inputs").arrays,
+        NameMap.read(names) if isinstance(names, str | os.PathLike) else names or NameMap(),
+    )
+    check_module(module, pair.reference_name)
+    report = run_any.run(
+        pair, stages=_selected(stages, run_any.STAGES, "stages"), dtypes=_selected(dtypes, DTYPES, "dtypes")
+    )
+    return dataclasses.replace(report, sha256=hash_files(inputs))

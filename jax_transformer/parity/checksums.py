@@ -1,0 +1,43 @@
+"""SHA-256 checksums of what a report compares: files, directories and arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HASHED = (".safetensors", ".pt", ".pth", ".bin", ".json", ".yaml", ".yml")
+"""The suffixes of the files of a directory that are hashed."""
+
+
+def hash_files(*sides: Any) -> dict[str, str]:
+    """Returns the SHA-256 of files and of the files in directories, by path.
+
+    Args:
+      *sides: paths; anything else is left out.
+    """
+    from jax_transformer.data.text_files import hash_file
+
+    return {str(file): hash_file(str(file)) for side in sides for file in _files(side)}
+
+
+def _files(side: Any) -> list[Path]:
+    if not isinstance(side, str | os.PathLike):
+        return []
+    if Path(side).is_file():
+        return [Path(side)]
+    files = sorted(Path(side).rglob("*"))
+    return [file for file in files if file.is_file() and file.suffix in HASHED and "checkpoints" not in file.parts]
+
+
+def hash_arrays(arrays: Mapping[str, np.ndarray]) -> str:
+    """Returns the SHA-256 of named arrays: names, shapes, dtypes and bytes, in their order."""
+    digest = hashlib.sha256()
+    for name, array in arrays.items():
+        digest.update(f"{name} {array.dtype} {list(array.shape)}".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
