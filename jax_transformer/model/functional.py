@@ -13,14 +13,14 @@ from functools import cache, partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.initializers import KeyStream
-from jax_transformer.model.masks import Mask, Masks, decoder_padding_id, make_masks
+from jax_transformer.model.masks import Mask, Masks, make_masks
 from jax_transformer.model.positions import check_fits
+from jax_transformer.model.scope import Scope
 from jax_transformer.model.trace import Tap, Trace
 from jax_transformer.model.transformer import Transformer
 
@@ -97,13 +97,14 @@ def apply(
             "weights"
         )
     tap = Tap(return_trace, add, replace)
+    scope = Scope(tap, dropout_key)
     masks = make_masks(config, source_ids, decoder_input_ids) if masks is None else masks
     for name, mask in zip(("encoder_self", "decoder_self", "cross"), masks[:3], strict=True):
         if mask is not None and return_trace:
             tap.trace[f"mask.{name}"] = mask
     model = _model(config, params)
-    encoder_output = model.encode(source_ids, masks.encoder_self, tap, dropout_key)
-    decoder_output = model.decode(encoder_output, decoder_input_ids, masks, tap, dropout_key)
+    encoder_output = model.encode(source_ids, masks.encoder_self, scope)
+    decoder_output = model.decode(encoder_output, decoder_input_ids, masks, scope)
     logits = tap("logits", model.unembed(decoder_output))
     tap.check_all_seen()
     return (logits, tap.trace) if return_trace else logits
@@ -121,7 +122,7 @@ def encode(
     """source_ids [B, S] → encoder_output [B, S, D]; `mask` as in `apply`, by default the one that follows from the
     ids."""
     mask = make_masks(config, source_ids, source_ids).encoder_self if mask is None else mask
-    return _model(config, params).encode(source_ids, mask, Tap(), dropout_key)
+    return _model(config, params).encode(source_ids, mask, Scope(dropout_key=dropout_key))
 
 
 @partial(jax.jit, static_argnames="config")
@@ -139,7 +140,7 @@ def decode(
     V]."""
     masks = make_masks(config, source_ids, decoder_input_ids) if masks is None else masks
     model = _model(config, params)
-    return model.unembed(model.decode(encoder_output, decoder_input_ids, masks, Tap(), dropout_key))
+    return model.unembed(model.decode(encoder_output, decoder_input_ids, masks, Scope(dropout_key=dropout_key)))
 
 
 @partial(jax.jit, static_argnames="config")
@@ -154,8 +155,8 @@ def hidden_states(
     """`apply` up to the head: source_ids [B, S] and decoder_input_ids [B, T] → the decoder's output [B, T, D]."""
     masks = make_masks(config, source_ids, decoder_input_ids)
     model = _model(config, params)
-    encoder_output = model.encode(source_ids, masks.encoder_self, Tap(), dropout_key)
-    return model.decode(encoder_output, decoder_input_ids, masks, Tap(), dropout_key)
+    encoder_output = model.encode(source_ids, masks.encoder_self, Scope(dropout_key=dropout_key))
+    return model.decode(encoder_output, decoder_input_ids, masks, Scope(dropout_key=dropout_key))
 
 
 @partial(jax.jit, static_argnames="config")
@@ -193,9 +194,7 @@ def start_decoding(
             f"cross_padding={config.while_decoding().cross_padding!r}"
         )
     check_fits(config, config.decoder, "the decoder's input", (len(source_ids), length))
-    return _model(config, params).start_decoding(
-        encoder_output, source_ids != config.source_pad_id, length, num_beams, layers
-    )
+    return _model(config, params).start_decoding(encoder_output, source_ids, layers, length=length, num_beams=num_beams)
 
 
 @partial(jax.jit, static_argnames="config")
@@ -211,10 +210,7 @@ def decode_step(
     if ids.ndim == 1:
         logits, state = decode_step(config, params, state, ids[:, None], layers=layers)
         return logits[:, 0], state
-    is_real = ids != config.target_pad_id
-    hides_pads = config.while_decoding().decoder_padding == "keys"
-    attendable = ids != decoder_padding_id(config) if hides_pads else jnp.ones_like(is_real)
-    return _model(config, params).decode_step(state, ids, is_real, attendable, layers)
+    return _model(config, params).decode_step(state, ids, layers)
 
 
 @partial(jax.jit, static_argnames="config")

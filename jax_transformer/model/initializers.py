@@ -31,7 +31,7 @@ class KeyStream:
 
 
 def kernel(
-    config: TransformerConfig, key: jax.Array, shape: tuple[int, ...], fan_in: int, fan_out: int, role: str = ""
+    config: TransformerConfig, key: jax.Array, shape: tuple[int, ...], *, fan_in: int, fan_out: int, role: str = ""
 ) -> jax.Array:
     """A projection's weights; role is "query_key_value", "head" or nothing."""
     if config.initializer == "fairseq" and role == "head":

@@ -28,13 +28,17 @@ class Projection(nnx.Module):
         config: TransformerConfig,
         inputs: tuple[int, ...],
         outputs: tuple[int, ...],
-        use_bias: bool,
         keys: KeyStream,
+        *,
+        use_bias: bool,
         role: str = "",
     ) -> None:
         self.config, self.inputs, self.use_bias = config, inputs, use_bias
         fan_in, fan_out = math.prod(inputs), math.prod(outputs)
-        self.kernel = nnx.Param(initializers.kernel(config, next(keys), (*inputs, *outputs), fan_in, fan_out, role))
+        shape = (*inputs, *outputs)
+        self.kernel = nnx.Param(
+            initializers.kernel(config, next(keys), shape, fan_in=fan_in, fan_out=fan_out, role=role)
+        )
         if use_bias:
             self.bias = nnx.Param(initializers.bias(config, next(keys), outputs, fan_in))
 
