@@ -103,9 +103,9 @@ class Stack(nnx.Module):
 
     def _unroll(self, x: jax.Array, parameters: Any, run_layer: Callable[..., jax.Array], tap: Tap) -> jax.Array:
         for i in range(self.stack.num_layers):
-            run = partial(run_layer, index=i, tap=tap.scope(f"layers.{i}"))
-            # a recorded activation may not leave a rematerialised function
-            run = run if tap.record or tap.intervenes else rematerialise(self.config, run)
+            run: Callable[..., jax.Array] = partial(run_layer, index=i, tap=tap.scope(f"layers.{i}"))
+            if not (tap.record or tap.intervenes):  # a tapped activation can't leave a rematerialised function
+                run = rematerialise(self.config, run)
             x = run(x, layer_slice(parameters, i))
         return x
 

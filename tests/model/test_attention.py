@@ -115,9 +115,8 @@ def test_fully_masked_rows_are_uniform_and_have_finite_gradients(mask: str, path
     np.testing.assert_allclose(context[is_masked], mean[is_masked], rtol=rounding)
 
     def total(*inputs: Any) -> Any:
-        return jnp.where(
-            is_masked[:, :, None, None], path(config, Heads(*inputs), AttentionTerms(given), *scope), 0.0
-        ).sum()
+        context = path(config, Heads(*inputs), AttentionTerms(given), *scope)
+        return jnp.where(is_masked[:, :, None, None], context, 0.0).sum()
 
     to_query, to_key, to_value = jax.grad(total, argnums=(0, 1, 2))(*map(jnp.asarray, inputs))
     np.testing.assert_allclose(to_query, 0.0, atol=1e-15)
