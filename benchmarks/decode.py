@@ -353,9 +353,9 @@ def draw(growth: dict[str, list[dict[str, Any]]], path: Path) -> None:
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
 
-    from jax_transformer.plotting.style import style
+    from jax_transformer.plotting.style import figure_style
 
-    with style():
+    with figure_style():
         figure = Figure(figsize=(9, 3), layout="constrained")
         for axes, (what, results) in zip(figure.subplots(1, len(growth)), growth.items(), strict=True):
             field = {"length": "new_tokens"}.get(what, what)

@@ -98,7 +98,7 @@ def plot(arguments: list[str]) -> int:
     options: Any = tyro.cli(kind, args=arguments[1:], prog=f"jax-transformer plot {name}")
     output = Path(options.output or f"{name}.png")
     _check_size(options)
-    from jax_transformer.plotting.style import FORMATS, check_path, save, style
+    from jax_transformer.plotting.style import FORMATS, check_path, figure_style, save
 
     is_attention = isinstance(options, AttentionOptions)
     check_path(output, (*FORMATS, PAGE) if is_attention else FORMATS)
@@ -106,7 +106,7 @@ def plot(arguments: list[str]) -> int:
         write_page(output, attention_page(options))
         print(output)
         return 0
-    with style(dark=options.dark):
+    with figure_style(dark=options.dark):
         figure = draw(options)
         figure.set_size_inches(options.width, options.height or options.width / 12.0 * figure.get_figheight())
         save(figure, output, dpi=options.dpi)
