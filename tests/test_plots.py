@@ -388,7 +388,7 @@ def test_sizes_are_the_options(capsys: pytest.CaptureFixture[str]) -> None:
         ("positions -o a", "a: expected a file name that ends in one of .png, .svg, .pdf; received ''"),
         ("positions -o nowhere/a.png", "expected a directory that exists; there is no nowhere"),
         ("masks --source ''", "expect at least one token each"),
-        ("schedule runs/demo/model", "there is no config.yaml"),
+        ("schedule runs/demo/model", "it has no config.yaml with training settings"),
         ("schedule --curves 512", "--curves expects D_MODEL:WARMUP such as 512:4000; received '512'"),
         ("schedule --curves 0:5", "expected a d_model and a warm-up of at least 1; received 0:5"),
         ("schedule --steps 0", "expected from 1 to 1,000,000,000 steps; received 0"),
