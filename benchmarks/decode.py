@@ -3,14 +3,15 @@
     pip install ctranslate2==4.8.5
     python benchmarks/decode.py [--rounds 5] [--threads 2] [--plot docs/pictures/decoding.svg]
 
-One Marian with random weights (d_model 512, 8 heads, d_ff 2048, 6+6 layers, vocabulary 32,000), written by
-transformers, carried over to this project and to CTranslate2's float32; 32 sentences of 20 tokens, 32 new tokens each,
-forced by a least length, and the padding token forbidden, as OPUS-MT has it. Each contestant is a process of its own
-with the same threads; in every round each decodes the same sentences once, in turns. The tokens are compared, so that
-nobody gains by decoding something else. The limit is what the products alone take: the encoder's, and those of the
-decoder's weights with the rows of a step, by XLA, in this process, in the order that is the fastest there.
+One Marian model with random weights (d_model 512, 8 heads, d_ff 2048, 6+6 layers, vocabulary 32,000), written by
+transformers and ported to this project and to CTranslate2 in float32, decodes 32 sentences of 20 tokens into 32 new
+tokens each. A minimum length forces the number of tokens, and the padding token is forbidden, as in OPUS-MT. Each
+contestant runs in a process of its own with the same number of threads; in every round, all decode the same sentences
+once, in turns. Outputs are compared, so no system wins by generating different tokens. The limit is the time of the
+matrix products alone, in XLA, in this process, in the order that is fastest there: the products of the encoder, and
+those of the decoder's weights with the rows of each step.
 
-Then this project alone: how the time grows with the batch, the beams and the length, and what compiling takes.
+A second part measures this project alone: the growth of the time with batch, beams and length, and compilation.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ GROWTH = {
 
 
 def sources(work: Work) -> np.ndarray:
-    """[batch, source_length], neither pads nor ends."""
+    """Returns ids [batch, source_length] without pads and ends."""
     return np.random.default_rng(0).integers(2, PAD, (work.batch, work.source_length))
 
 
@@ -65,8 +66,10 @@ def sources(work: Work) -> np.ndarray:
 
 
 def make_marian(folder: Path) -> None:
-    """Random weights of transformers' own initialisation, larger, so that probabilities differ; the padding's embedding
-    is zero."""
+    """Draws weights with transformers' own initialisation, enlarged so that probabilities differ.
+
+    The padding's embedding is zero.
+    """
     import torch
     from transformers import MarianConfig, MarianMTModel
 
@@ -174,7 +177,7 @@ def ctranslate2_decodes(folder: Path, threads: int) -> Callable[[Work], np.ndarr
 
 
 def worker(contestant: str, folder: Path, threads: int) -> None:
-    """Answers each line, a Work, with the seconds that it took and the ids."""
+    """Decodes each Work read from a line, and answers with the seconds taken and the ids."""
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
     make: dict[str, Callable[[], Callable[[Work], np.ndarray]]] = {
         "jax": lambda: jax_decodes(folder),
@@ -191,7 +194,7 @@ def worker(contestant: str, folder: Path, threads: int) -> None:
 
 
 class Contestant:
-    """A process that decodes when it is told to."""
+    """Runs a process that decodes on request."""
 
     def __init__(self, name: str, folder: Path, threads: int) -> None:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
@@ -229,8 +232,8 @@ class Contestant:
 
 
 def limit(work: Work) -> float:
-    """Seconds of the products alone: of the encoder once, and of the decoder's weights at every step, with the rows of
-    all beams."""
+    """Returns the seconds of the matrix products alone: the encoder's once, the decoder's weights with the rows of all
+    beams at every step."""
     import jax
     import jax.numpy as jnp
 
@@ -261,7 +264,7 @@ def limit(work: Work) -> float:
 
 
 def compare(folder: Path, rounds: int, threads: int) -> list[dict[str, Any]]:
-    """The contestants side by side."""
+    """Measures the contestants side by side."""
     names = [name for name in CONTESTANTS if name == "jax" or installed(name)]
     contestants = [Contestant(name, folder, threads) for name in names]
     rows = []
@@ -282,7 +285,7 @@ def compare(folder: Path, rounds: int, threads: int) -> list[dict[str, Any]]:
 
 
 def grow(folder: Path, threads: int, rounds: int = 3) -> dict[str, list[dict[str, Any]]]:
-    """This project's times against batch, beams and length; the first decoding includes compiling."""
+    """Measures this project against batch, beams and length; the first decoding includes compilation."""
     contestant = Contestant("jax", folder, threads)
     try:
         results = {}
@@ -349,13 +352,13 @@ def report(rows: list[dict[str, Any]], growth: dict[str, list[dict[str, Any]]]) 
 
 
 def draw(growth: dict[str, list[dict[str, Any]]], path: Path) -> None:
-    """Seconds against what grows, both on logarithmic axes."""
+    """Draws seconds against batch, beams and length, all on logarithmic axes."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import LogLocator
 
-    from jax_transformer.plotting.style import style
+    from jax_transformer.plotting.style import figure_style
 
-    with style():
+    with figure_style():
         figure = Figure(figsize=(9, 3), layout="constrained")
         for axes, (what, results) in zip(figure.subplots(1, len(growth)), growth.items(), strict=True):
             field = {"length": "new_tokens"}.get(what, what)

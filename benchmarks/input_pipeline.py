@@ -1,4 +1,4 @@
-"""From text to batches: what preparing a corpus of generated pairs costs, by its size, and how fast batches come then.
+"""From text to batches: the cost of preparing a generated corpus, by its size, and the speed of batching it.
 
     python benchmarks/input_pipeline.py [--pairs 10000 100000 1000000] [--tokenizer bpe] [--format csv]
         [--json benchmarks/results/input_pipeline.json] [--plot docs/pictures/input_pipeline.png]
@@ -50,7 +50,7 @@ WARM_STEPS, TIMED_STEPS = 3, 30
 
 
 def words(generator: np.random.Generator) -> np.ndarray:
-    """Distinct words of one to five syllables."""
+    """Returns distinct words of one to five syllables."""
     syllables = [
         c + v for c in ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "sch", "th") for v in "aeiou"
     ]
@@ -61,7 +61,7 @@ def words(generator: np.random.Generator) -> np.ndarray:
 
 
 def write_pairs(folder: Path, form: str, count: int) -> list[str]:
-    """Writes `count` pairs; returns the files' paths."""
+    """Writes `count` pairs and returns the paths of the files."""
     generator = np.random.default_rng(0)
     vocabularies = words(generator), words(generator)
     shares = 1 / np.arange(1, WORDS + 1)
@@ -99,7 +99,7 @@ def run_config(files: list[str], tokenizer: str, cache: str) -> RunConfig:
 
 
 def measure(files: list[str], tokenizer: str, cache: str) -> dict[str, float]:
-    """Prepares the files in this process, and makes batches of them."""
+    """Prepares the files in this process, and batches them."""
     from jax_transformer.data.preparation import prepare
 
     run = run_config(files, tokenizer, cache)
@@ -133,7 +133,7 @@ def measure(files: list[str], tokenizer: str, cache: str) -> dict[str, float]:
 
 
 def batch_figures(run: RunConfig, corpus: PreparedCorpus) -> dict[str, float]:
-    """How long choosing the shapes and planning an epoch take, and how fast batches come then."""
+    """Measures choosing the shapes, planning an epoch, and batching."""
     from jax_transformer.data.loader import prefetch
     from jax_transformer.training.batch_schedule import BatchSchedule
 
@@ -150,7 +150,7 @@ def batch_figures(run: RunConfig, corpus: PreparedCorpus) -> dict[str, float]:
 
 
 def consumption(files: list[str], tokenizer: str, cache: str) -> dict[str, float]:
-    """How many batches a second `tiny` trains on."""
+    """Measures how many batches per second the preset `tiny` trains on."""
     import jax
 
     from jax_transformer.data.preparation import prepare
@@ -178,7 +178,7 @@ def consumption(files: list[str], tokenizer: str, cache: str) -> dict[str, float
 
 
 def draw(rows: list[dict[str, float]], consumed: float, file: str) -> None:
-    """Cost against size: three panels with the number of pairs on a logarithmic axis."""
+    """Draws cost against size: three panels with the number of pairs on a logarithmic axis."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.8), layout="constrained")

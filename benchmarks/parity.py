@@ -66,7 +66,7 @@ class Case(NamedTuple):
 
 
 def harvard(*, layers: int, **sizes: int) -> Any:
-    """Random weights, as its program draws them."""
+    """Returns the model with random weights, drawn as in the original program."""
     import torch
 
     from torch_reference.harvard import HarvardTransformer
@@ -78,7 +78,7 @@ def harvard(*, layers: int, **sizes: int) -> Any:
 
 
 def make(folder: Path) -> list[Case]:
-    """The models as files, and what is run of them."""
+    """Writes the models to files, and returns the runs to measure."""
     import torch
     from decode import make_marian
 
@@ -111,7 +111,7 @@ def make(folder: Path) -> list[Case]:
 
 
 def measure(case: Case, folder: Path) -> dict[str, Any]:
-    """Runs the command once; a run with a cache a second time, which counts."""
+    """Runs the command once; a run with a cache runs a second time, and that time counts."""
     environment = os.environ | {"JAX_ENABLE_COMPILATION_CACHE": str(case.has_cache).lower()}
     environment["JAX_COMPILATION_CACHE_DIR"] = str(folder / "cache")
     for _ in range(1 + case.has_cache):
@@ -159,7 +159,7 @@ def _run(command: list[str], folder: Path, environment: dict[str, str]) -> dict[
 
 
 def _watch_memory(pid: int, stages: list[list[Any]], is_over: threading.Event) -> None:
-    """Keeps, of the stage that runs, the most memory that was seen."""
+    """Keeps the peak memory of the stage that is running."""
     while not is_over.wait(0.02):
         try:
             found = re.search(r"VmRSS:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())
@@ -170,7 +170,7 @@ def _watch_memory(pid: int, stages: list[list[Any]], is_over: threading.Event) -
 
 
 def _watch_progress(terminal: int, stages: list[list[Any]], start: float) -> None:
-    """Notes when each stage begins, until the terminal is closed at the other end."""
+    """Records when each stage begins, until the other end closes the terminal."""
     text = ""
     while True:
         try:

@@ -1,4 +1,4 @@
-"""How fast, and in how much memory, a large sharded checkpoint of transformers is ported, beside what the disk does.
+"""The time and memory of porting a large sharded transformers checkpoint, beside the speed of the disk.
 
     python benchmarks/port_checkpoint.py [--gigabytes 3] [--shard-megabytes 500] [--folder /tmp]
 
@@ -30,7 +30,7 @@ RESULTS = Path(__file__).parent / "results" / "port_checkpoint.json"
 
 
 def make_config(gigabytes: float) -> TransformerConfig:
-    """A T5 of about this many float32 parameters: layers of 68 MB of the encoder and 84 MB of the decoder."""
+    """Returns a T5 config of about this size in float32, with layers of 68 MB (encoder) and 84 MB (decoder)."""
     table = get_dialect("t5")
     layers = max(1, round(gigabytes * 1e9 / 152e6))
     sizes = {
@@ -46,7 +46,7 @@ def make_config(gigabytes: float) -> TransformerConfig:
 
 
 def generate(folder: Path, config: TransformerConfig, shard_bytes: float) -> int:
-    """Writes the directory, one shard after the other; returns the bytes of its tensors."""
+    """Writes the directory, one shard after another, and returns the bytes of its tensors."""
     table, shapes, rng = get_dialect("t5"), param_shapes(config), np.random.default_rng(0)
     folder.mkdir()
     file = of_family(table)
@@ -79,7 +79,7 @@ def generate(folder: Path, config: TransformerConfig, shard_bytes: float) -> int
 
 
 def copy(source: Path, target: Path) -> float:
-    """Seconds to copy the directory's files, and to have them on the disk."""
+    """Returns the seconds to copy the directory's files and flush them to disk."""
     target.mkdir()
     start = time.perf_counter()
     for file in sorted(source.iterdir()):
@@ -90,7 +90,7 @@ def copy(source: Path, target: Path) -> float:
 
 
 def port(source: Path, target: Path) -> tuple[float, int]:
-    """Seconds and peak bytes of memory of the command."""
+    """Returns the seconds and peak memory in bytes of the command."""
     command = [sys.executable, "-c", "import sys; from jax_transformer.cli import main; sys.exit(main(sys.argv[1:]))"]
     start = time.perf_counter()
     process = subprocess.Popen([*command, "port", str(source), str(target)], stdout=subprocess.DEVNULL)

@@ -154,7 +154,7 @@ def torch_steps(size: Size, compiled: bool, threads: int) -> Callable[[int], flo
 
 
 def token_ids(size: Size) -> list[Any]:
-    """Source, decoder input and labels [batch, length]; no pads among them."""
+    """Returns source, decoder input and labels [batch, length] without pads."""
     import numpy as np
 
     generator = np.random.default_rng(0)
@@ -261,7 +261,7 @@ def measure(size: Size, rounds: int, threads: int) -> dict[str, Any]:
 
 
 def measure_compilation(size: Size, threads: int) -> dict[str, float]:
-    """Seconds to trace and compile the step: without a cache, and with the cache that the run before has filled."""
+    """Returns the seconds to trace and compile the step, without a cache and with one that the run before filled."""
     with tempfile.TemporaryDirectory() as cache:
         environment = {"JAX_COMPILATION_CACHE_DIR": cache, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
         seconds = {}

@@ -110,7 +110,7 @@ def greedy_with_whole_prefix(case: Case, eos_id: int, length: int) -> np.ndarray
 def greedy_with_cache(case: Case, eos_id: int, length: int) -> np.ndarray:
     config, batch = case.config, len(case.source_ids)
     encoder_output = functional.encode(config, case.params64, case.source_ids)
-    state = functional.start_decoding(config, case.params64, encoder_output, case.source_ids, length)
+    state = functional.start_decoding(config, case.params64, encoder_output, case.source_ids, length=length)
     tokens, finished, columns = np.full(batch, START_ID), np.zeros(batch, bool), []
     for _ in range(length):
         logits, state = functional.decode_step(config, case.params64, state, tokens)

@@ -24,7 +24,7 @@ from jax_transformer.model import functional
 from jax_transformer.model.masks import make_masks
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.plotting import figures as plots
-from jax_transformer.plotting.style import save, style
+from jax_transformer.plotting.style import figure_style, save
 from jax_transformer.storage.model_directory import Model, save_model
 from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.training.schedules import inverse_square_root, make_schedule
@@ -240,7 +240,7 @@ def test_smoothing_out_of_range_is_refused(value: float) -> None:
 @pytest.mark.parametrize("dark", [False, True])
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path, suffix: str, dark: bool) -> None:
     for name in ("a", "b"):
-        with style(dark=dark):
+        with figure_style(dark=dark):
             save(plots.smoothing(0.1), tmp_path / f"{name}{suffix}")
     first, second = (tmp_path / f"{name}{suffix}" for name in ("a", "b"))
     assert first.read_bytes() == second.read_bytes()
@@ -252,7 +252,7 @@ def test_the_settings_of_matplotlib_are_left_as_they_were() -> None:
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    with style(dark=True):
+    with figure_style(dark=True):
         assert matplotlib.rcParams["axes.facecolor"] != before["axes.facecolor"]
     assert dict(matplotlib.rcParams) == before
 
@@ -388,7 +388,7 @@ def test_sizes_are_the_options(capsys: pytest.CaptureFixture[str]) -> None:
         ("positions -o a", "a: expected a file name that ends in one of .png, .svg, .pdf; received ''"),
         ("positions -o nowhere/a.png", "expected a directory that exists; there is no nowhere"),
         ("masks --source ''", "expect at least one token each"),
-        ("schedule runs/demo/model", "there is no config.yaml"),
+        ("schedule runs/demo/model", "it has no config.yaml with training settings"),
         ("schedule --curves 512", "--curves expects D_MODEL:WARMUP such as 512:4000; received '512'"),
         ("schedule --curves 0:5", "expected a d_model and a warm-up of at least 1; received 0:5"),
         ("schedule --steps 0", "expected from 1 to 1,000,000,000 steps; received 0"),

@@ -1,19 +1,19 @@
-"""The Transformer of Codersarts' article on building one in PyTorch: the system called `codersarts`.
+"""The Transformer of Codersarts' article on building one in PyTorch (the system `codersarts`).
 
-What it computes otherwise than Vaswani et al. (2017):
+Differences from Vaswani et al. (2017):
 
-- positions go by the **row of the batch**: its table is [rows, 1, D], cut to the length of the first axis, and the
-  tensors it is added to are [B, T, D]. All tokens of sentence b get the encoding of position b, so that the order of
-  words makes no difference, the order of sentences does, and the table's length bounds the batch.
-  `position_index="column"` is what was meant;
+- positions depend on the **row of the batch**: the table is [rows, 1, D], cut to the length of the first axis, and it
+  is added to tensors [B, T, D]. All tokens of sentence b get the encoding of position b, so the order of words makes
+  no difference, the order of sentences does, and the table's length bounds the batch. `position_index="column"`
+  computes the intended positions;
 - embeddings are not multiplied by √d_model;
-- norms stand before the sublayers, and there is none after the stacks; a norm divides by (s + ε), s the unbiased
+- norms come before the sublayers, with none after the stacks; a norm divides by (s + ε), s the unbiased
   standard deviation;
-- embeddings of the two sides and the head share nothing;
-- dropout on attention weights is 0.1 whatever the rate.
+- the two embeddings and the head share no weights;
+- dropout on attention weights is 0.1, whatever dropout_rate is.
 
-The article prints positions, attention, feed-forward, encoder layer and the top level. Norms, decoder layer, stacks and
-masks, which it names, are completed as in the tutorial that it follows (`floydhub`).
+The article prints positions, attention, feed-forward, encoder layer and the top level. It only names norms, decoder
+layer, stacks and masks; they are completed here as in the tutorial that it follows (`floydhub`).
 
 Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
 """
@@ -35,7 +35,7 @@ ATTENTION_DROPOUT_RATE = 0.1
 
 
 class Masks(NamedTuple):
-    """Boolean, True = may attend."""
+    """Holds boolean masks, True = may attend."""
 
     encoder_self: Tensor  # [B, 1, 1, S]
     decoder_self: Tensor  # [B, 1, T, T]
@@ -43,7 +43,7 @@ class Masks(NamedTuple):
 
 
 class CodersartsTransformer(nn.Module):
-    """Source and target ids to logits, under the article's state_dict keys.
+    """Maps source and target ids to logits, under the article's state_dict keys.
 
     Args:
       max_length: rows of the position tables.
@@ -95,21 +95,23 @@ class CodersartsTransformer(nn.Module):
         self.to(dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every
-        activation."""
+        """Returns the logits [B, T, V] of source_ids [B, S] and decoder_input_ids [B, T].
+
+        Every activation is recorded in `trace`.
+        """
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
         masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
         encoder_output = self.encode(source_ids, masks.encoder_self, tap)
         return self.decode(decoder_input_ids, encoder_output, masks.decoder_self, masks.cross, tap)
 
     def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Masks:
-        """Padding on the keys everywhere, and no target token sees a later one."""
+        """Returns the masks: padding hidden on the keys everywhere, later target tokens hidden."""
         source = (source_ids != self.source_pad_id)[:, None, None, :]
         target = (decoder_input_ids != self.target_pad_id)[:, None, None, :]
         return Masks(encoder_self=source, decoder_self=target & causal_mask(decoder_input_ids), cross=source)
 
     def encode(self, source_ids: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """source_ids [B, S] → [B, S, D]."""
+        """Returns the encoder's output [B, S, D] of source_ids [B, S]."""
         tap = tap.scope("encoder")
         x = self.encoder.embed_tokens(source_ids, tap)
         for i, layer in enumerate(self.encoder.layers):
@@ -119,7 +121,7 @@ class CodersartsTransformer(nn.Module):
     def decode(
         self, decoder_input_ids: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap
     ) -> Tensor:
-        """decoder_input_ids [B, T] → logits [B, T, V]."""
+        """Returns the logits [B, T, V] of decoder_input_ids [B, T]."""
         inside = tap.scope("decoder")
         x = self.decoder.embed_tokens(decoder_input_ids, inside)
         for i, layer in enumerate(self.decoder.layers):
@@ -128,7 +130,7 @@ class CodersartsTransformer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Embedding, positions and layers: the encoder's or the decoder's."""
+    """Embeds tokens and runs the encoder's or the decoder's layers."""
 
     def __init__(self, vocab_size: int, positions: Positions, layers: list[nn.Module]) -> None:
         super().__init__()
@@ -137,12 +139,12 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def embed_tokens(self, ids: Tensor, tap: Tap) -> Tensor:
-        """ids [B, T] → [B, T, D]."""
+        """Returns the vectors [B, T, D] of ids [B, T]."""
         return self.pe(tap("token_embedding", self.embed(ids)), tap)
 
 
 class Positions(nn.Module):
-    """Adds rows of a table: row b to sentence b, or row t to token t."""
+    """Adds rows of a position table: row b to sentence b, or row t to token t."""
 
     pe: Tensor
 
@@ -153,7 +155,7 @@ class Positions(nn.Module):
         self.dropout = nn.Dropout(dropout_rate)
 
     def forward(self, x: Tensor, tap: Tap) -> Tensor:
-        """x [B, T, D] → the same shape. Raises ValueError for more sentences, or tokens, than the table has rows."""
+        """Returns x [B, T, D] plus positions. Raises ValueError if B, or T, exceeds the table's rows."""
         count, what = (
             (x.shape[0], "sentences in a batch") if self.position_index == "batch_row" else (x.shape[1], "tokens")
         )
@@ -176,7 +178,7 @@ class EncoderLayer(nn.Module):
         self.dropout_1, self.dropout_2 = nn.Dropout(dropout_rate), nn.Dropout(dropout_rate)
 
     def forward(self, x: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """x [B, S, D] → [B, S, D]."""
+        """Returns the layer's output [B, S, D] of x [B, S, D]."""
         h = tap("self_attention_norm", self.norm_1(x))
         x = tap("self_attention_residual", x + self.dropout_1(self.attn(h, h, mask, tap.scope("self_attention"))))
         h = tap("feed_forward_norm", self.norm_2(x))
@@ -184,7 +186,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """The same with attention over the encoder's output in between."""
+    """Adds attention over the encoder's output between the two sublayers."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float) -> None:
         super().__init__()
@@ -216,7 +218,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(ATTENTION_DROPOUT_RATE)
 
     def forward(self, x: Tensor, y: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """x [B, Q, D] attends over y [B, K, D] → [B, Q, D]; `mask` boolean [B, 1, Q or 1, K]."""
+        """Returns the output [B, Q, D] of x [B, Q, D] attending to y [B, K, D]; `mask` is boolean [B, 1, Q or 1, K]."""
         query, key, value = (
             tap(name, linear(input).unflatten(-1, (self.num_heads, -1)))  # [B, Q or K, N, H]
             for name, linear, input in (
@@ -233,7 +235,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Linear, ReLU, dropout, linear."""
+    """Applies linear, ReLU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int, dropout_rate: float) -> None:
         super().__init__()
@@ -248,7 +250,7 @@ class FeedForward(nn.Module):
 
 
 class Norm(nn.Module):
-    """alpha · (x − mean) / (s + ε) + bias, s the standard deviation with D − 1 below the sum."""
+    """alpha · (x − mean) / (s + ε) + bias, s the standard deviation with D − 1 in the denominator."""
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -257,20 +259,20 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., D] → [..., D]."""
+        """Returns x [..., D] normed over its last axis."""
         centred = x - x.mean(dim=-1, keepdim=True)
         return self.alpha * centred / (x.std(dim=-1, keepdim=True) + self.eps) + self.bias
 
 
 def position_table(rows: int, d_model: int) -> Tensor:
-    """[rows, D] in float64 (Vaswani et al. 2017, §3.5): even columns sine, odd columns cosine."""
+    """Returns the table [rows, D] in float64 (Vaswani et al. 2017, §3.5): even columns sine, odd columns cosine."""
     exponents = np.arange(0, d_model, 2, dtype=np.float64) / d_model
     angle = np.arange(rows, dtype=np.float64)[:, None] / 10000.0**exponents
     return torch.from_numpy(np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(rows, d_model))
 
 
 def causal_mask(ids: Tensor) -> Tensor:
-    """[T, T] for ids [B, T]: True on and below the diagonal."""
+    """Returns the mask [T, T] for ids [B, T]: True on and below the diagonal."""
     return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
 
 
@@ -278,17 +280,16 @@ def causal_mask(ids: Tensor) -> Tensor:
 def greedy(
     model: CodersartsTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int
 ) -> Tensor:
-    """The likeliest token, again and again, in evaluation mode, with the masks of training. (The article has no
-    decoding.)
+    """Decodes greedily in evaluation mode, with the training masks. (The article has no decoding.)
 
     Args:
       source_ids: [B, S].
-      decoder_start_id: first decoder input; not part of the result.
-      max_decode_length: most tokens of a translation, eos_id included.
+      decoder_start_id: the first decoder input; not part of the result.
+      max_decode_length: the most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
-      no eos_id.
+      Integers [B, T], T ≤ max_decode_length. Each row either contains eos_id, followed by the target's pad id, or has
+      max_decode_length tokens without it.
     """
     was_training = model.training
     model.eval()

@@ -1,17 +1,17 @@
-"""The Transformer of FloydHub's tutorial "How to code The Transformer in PyTorch" (S. Lynn-Evans): the system called
+"""The Transformer of FloydHub's tutorial "How to code The Transformer in PyTorch" (S. Lynn-Evans), the system
 `floydhub`.
 
-What it computes otherwise than Vaswani et al. (2017):
+Differences from Vaswani et al. (2017):
 
-- norms stand before the sublayers, and once more after each stack; a norm divides by (s + ε), s the unbiased standard
+- norms come before the sublayers, and after each stack; a norm divides by (s + ε), s the unbiased standard
   deviation;
 - positions: the exponent of column c is 2c / d_model, c counting all columns, so that the frequencies fall twice as
   fast, and the sine and cosine of a pair have different ones;
-- embeddings of the two sides and the head share nothing;
-- while decoding, a <pad> that the model itself gave out may be attended to.
+- the two embeddings and the head share no weights;
+- while decoding, a <pad> that the model generated may be attended to.
 
 The article differs from the released program: a table of 80 positions, no dropout on embeddings, dropout of 0.1 on
-attention weights whatever the rate. `max_length`, `embedding_dropout_rate` and `attention_dropout_rate` say which.
+attention weights at any rate. `max_length`, `embedding_dropout_rate` and `attention_dropout_rate` choose between them.
 
 Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
 """
@@ -32,7 +32,7 @@ MASKED_LOGIT = -1e9
 
 
 class Masks(NamedTuple):
-    """Boolean, True = may attend."""
+    """Holds boolean masks, True = may attend."""
 
     encoder_self: Tensor  # [B, 1, 1, S]
     decoder_self: Tensor  # [B, 1, T, T]
@@ -40,7 +40,7 @@ class Masks(NamedTuple):
 
 
 class FloydhubTransformer(nn.Module):
-    """Source and target ids to logits, under the state_dict keys of the released program.
+    """Maps source and target ids to logits, under the state_dict keys of the released program.
 
     Args:
       max_length: rows of the position tables.
@@ -97,21 +97,23 @@ class FloydhubTransformer(nn.Module):
         self.to(dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every
-        activation."""
+        """Returns the logits [B, T, V] of source_ids [B, S] and decoder_input_ids [B, T].
+
+        Every activation is recorded in `trace`.
+        """
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
         masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
         encoder_output = self.encode(source_ids, masks.encoder_self, tap)
         return self.decode(decoder_input_ids, encoder_output, masks.decoder_self, masks.cross, tap)
 
     def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Masks:
-        """Those of training: padding on the keys everywhere, and no target token sees a later one."""
+        """Returns the training masks: padding hidden on the keys everywhere, later target tokens hidden."""
         source = (source_ids != self.source_pad_id)[:, None, None, :]
         target = (decoder_input_ids != self.target_pad_id)[:, None, None, :]
         return Masks(encoder_self=source, decoder_self=target & causal_mask(decoder_input_ids), cross=source)
 
     def encode(self, source_ids: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """source_ids [B, S] → [B, S, D]."""
+        """Returns the encoder's output [B, S, D] of source_ids [B, S]."""
         tap = tap.scope("encoder")
         x = self.encoder.embed_tokens(source_ids, tap)
         for i, layer in enumerate(self.encoder.layers):
@@ -121,7 +123,7 @@ class FloydhubTransformer(nn.Module):
     def decode(
         self, decoder_input_ids: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap
     ) -> Tensor:
-        """decoder_input_ids [B, T] → logits [B, T, V]."""
+        """Returns the logits [B, T, V] of decoder_input_ids [B, T]."""
         inside = tap.scope("decoder")
         x = self.decoder.embed_tokens(decoder_input_ids, inside)
         for i, layer in enumerate(self.decoder.layers):
@@ -130,7 +132,7 @@ class FloydhubTransformer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Embedding, positions, layers and a last norm: the encoder's or the decoder's."""
+    """Embeds tokens and runs the encoder's or the decoder's layers, then a norm."""
 
     def __init__(
         self, vocab_size: int, max_length: int, d_model: int, dropout_rate: float, layers: list[nn.Module]
@@ -142,12 +144,12 @@ class Stack(nn.Module):
         self.norm = Norm(d_model)
 
     def embed_tokens(self, ids: Tensor, tap: Tap) -> Tensor:
-        """ids [B, T] → [B, T, D]."""
+        """Returns the vectors [B, T, D] of ids [B, T]."""
         return self.pe(self.embed.embed(ids), tap)
 
 
 class Embedder(nn.Module):
-    """A table of vectors, one module deeper for its name's sake."""
+    """Looks up token vectors; the module adds a level to the state_dict's names."""
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
         super().__init__()
@@ -155,7 +157,7 @@ class Embedder(nn.Module):
 
 
 class Positions(nn.Module):
-    """Multiplies embeddings by √d_model and adds the rows of a table."""
+    """Multiplies embeddings by √d_model and adds the rows of a position table."""
 
     pe: Tensor
 
@@ -166,7 +168,7 @@ class Positions(nn.Module):
         self.dropout = nn.Dropout(dropout_rate)
 
     def forward(self, x: Tensor, tap: Tap) -> Tensor:
-        """x [B, T, D] → the same shape. Raises ValueError for more tokens than the table has rows."""
+        """Returns x [B, T, D] plus positions. Raises ValueError if T exceeds the table's rows."""
         if x.shape[1] > self.pe.shape[1]:
             raise ValueError(f"received {x.shape[1]} tokens; the position table allows {self.pe.shape[1]}")
         x = tap("token_embedding", x * math.sqrt(self.d_model))
@@ -186,7 +188,7 @@ class EncoderLayer(nn.Module):
         self.dropout_1, self.dropout_2 = nn.Dropout(dropout_rate), nn.Dropout(dropout_rate)
 
     def forward(self, x: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """x [B, S, D] → [B, S, D]."""
+        """Returns the layer's output [B, S, D] of x [B, S, D]."""
         h = tap("self_attention_norm", self.norm_1(x))
         x = tap("self_attention_residual", x + self.dropout_1(self.attn(h, h, mask, tap.scope("self_attention"))))
         h = tap("feed_forward_norm", self.norm_2(x))
@@ -194,7 +196,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """The same with attention over the encoder's output in between."""
+    """Adds attention over the encoder's output between the two sublayers."""
 
     def __init__(
         self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float, attention_dropout_rate: float
@@ -230,7 +232,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(d_model, d_model)
 
     def forward(self, x: Tensor, y: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """x [B, Q, D] attends over y [B, K, D] → [B, Q, D]; `mask` boolean [B, 1, Q or 1, K]."""
+        """Returns the output [B, Q, D] of x [B, Q, D] attending to y [B, K, D]; `mask` is boolean [B, 1, Q or 1, K]."""
         query, key, value = (
             tap(name, linear(input).unflatten(-1, (self.num_heads, -1)))  # [B, Q or K, N, H]
             for name, linear, input in (
@@ -247,7 +249,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Linear, ReLU, dropout, linear."""
+    """Applies linear, ReLU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int, dropout_rate: float) -> None:
         super().__init__()
@@ -262,7 +264,7 @@ class FeedForward(nn.Module):
 
 
 class Norm(nn.Module):
-    """alpha · (x − mean) / (s + ε) + bias, s the standard deviation with D − 1 below the sum."""
+    """alpha · (x − mean) / (s + ε) + bias, s the standard deviation with D − 1 in the denominator."""
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -271,20 +273,21 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., D] → [..., D]."""
+        """Returns x [..., D] normed over its last axis."""
         centred = x - x.mean(dim=-1, keepdim=True)
         return self.alpha * centred / (x.std(dim=-1, keepdim=True) + self.eps) + self.bias
 
 
 def position_table(rows: int, d_model: int) -> Tensor:
-    """[rows, D] in float64: column c is the sine (c even) or cosine (c odd) of position / 10000^(2c / D)."""
+    """Returns the table [rows, D] in float64: column c is the sine (c even) or cosine (c odd) of
+    position / 10000^(2c / D)."""
     columns = np.arange(d_model, dtype=np.float64)
     angle = np.arange(rows, dtype=np.float64)[:, None] / 10000.0 ** (2.0 * columns / d_model)
     return torch.from_numpy(np.where(columns % 2 == 0, np.sin(angle), np.cos(angle)))
 
 
 def causal_mask(ids: Tensor) -> Tensor:
-    """[T, T] for ids [B, T]: True on and below the diagonal."""
+    """Returns the mask [T, T] for ids [B, T]: True on and below the diagonal."""
     return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
 
 
@@ -292,16 +295,16 @@ def causal_mask(ids: Tensor) -> Tensor:
 def greedy(
     model: FloydhubTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int
 ) -> Tensor:
-    """The likeliest token, again and again, in evaluation mode. A pad in the prefix is attended to as any token.
+    """Decodes greedily in evaluation mode. A pad in the prefix is attended to like any token.
 
     Args:
       source_ids: [B, S].
-      decoder_start_id: first decoder input; not part of the result.
-      max_decode_length: most tokens of a translation, eos_id included.
+      decoder_start_id: the first decoder input; not part of the result.
+      max_decode_length: the most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
-      no eos_id.
+      Integers [B, T], T ≤ max_decode_length. Each row either contains eos_id, followed by the target's pad id, or has
+      max_decode_length tokens without it.
     """
     was_training = model.training
     model.eval()

@@ -1,15 +1,15 @@
-"""The Annotated Transformer (Harvard NLP; the version of 2022 by A. Huang et al.): the system called `harvard`.
+"""The Annotated Transformer (Harvard NLP; the version of 2022 by A. Huang et al.), the system `harvard`.
 
-What it computes otherwise than Vaswani et al. (2017):
+Differences from Vaswani et al. (2017):
 
-- norms stand before the sublayers, and once more after each stack; a norm divides by (s + ε), s the unbiased standard
+- norms come before the sublayers, and after each stack; a norm divides by (s + ε), s the unbiased standard
   deviation;
-- embeddings of the two sides and the head share nothing;
-- dropout on attention weights is 0.1 whatever the rate;
-- the head gives log-probabilities. (`forward` gives the logits before them.)
+- the two embeddings and the head share no weights;
+- dropout on attention weights is 0.1, whatever dropout_rate is;
+- the head returns log-probabilities; `forward` here returns the logits before them.
 
-While decoding, a pad that the model itself gave out may be attended to. Its state_dict has the keys and shapes of
-`annotated_zh`'s, which has another norm and no activation: nothing but the numbers tells them apart.
+While decoding, pads that the model generated may be attended to. Its state_dict has the keys and shapes of
+`annotated_zh`'s, which has another norm and no activation: only the values distinguish them.
 
 Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
 """
@@ -31,7 +31,7 @@ ATTENTION_DROPOUT_RATE = 0.1
 
 
 class Masks(NamedTuple):
-    """Boolean, True = may attend."""
+    """Holds boolean masks, True = may attend."""
 
     encoder_self: Tensor  # [B, 1, 1, S]
     decoder_self: Tensor  # [B, 1, T, T]
@@ -39,7 +39,7 @@ class Masks(NamedTuple):
 
 
 class HarvardTransformer(nn.Module):
-    """Source and target ids to logits, under the state_dict keys of the released program.
+    """Maps source and target ids to logits, under the state_dict keys of the released program.
 
     Args:
       max_length: rows of the position tables.
@@ -89,25 +89,27 @@ class HarvardTransformer(nn.Module):
         self.to(dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every
-        activation."""
+        """Returns the logits [B, T, V] of source_ids [B, S] and decoder_input_ids [B, T].
+
+        Every activation is recorded in `trace`.
+        """
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
         masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
         encoder_output = self.encode(source_ids, masks.encoder_self, tap)
         return self.decode(decoder_input_ids, encoder_output, masks.decoder_self, masks.cross, tap)
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
-        """What the program's own head gives, of logits [B, T, V]."""
+        """Returns the log-probabilities [B, T, V] that the program's head computes from logits [B, T, V]."""
         return torch.log_softmax(logits, dim=-1)
 
     def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Masks:
-        """Those of training: padding on the keys everywhere, and no target token sees a later one."""
+        """Returns the training masks: padding hidden on the keys everywhere, later target tokens hidden."""
         source = (source_ids != self.source_pad_id)[:, None, None, :]
         target = (decoder_input_ids != self.target_pad_id)[:, None, None, :]
         return Masks(encoder_self=source, decoder_self=target & causal_mask(decoder_input_ids), cross=source)
 
     def encode(self, source_ids: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """source_ids [B, S] → [B, S, D]."""
+        """Returns the encoder's output [B, S, D] of source_ids [B, S]."""
         tap = tap.scope("encoder")
         embedding, positions = self.src_embed
         x = positions(embedding(source_ids, tap), tap)
@@ -118,7 +120,7 @@ class HarvardTransformer(nn.Module):
     def decode(
         self, decoder_input_ids: Tensor, encoder_output: Tensor, self_mask: Tensor, cross_mask: Tensor, tap: Tap
     ) -> Tensor:
-        """decoder_input_ids [B, T] → logits [B, T, V]."""
+        """Returns the logits [B, T, V] of decoder_input_ids [B, T]."""
         inside = tap.scope("decoder")
         embedding, positions = self.tgt_embed
         x = positions(embedding(decoder_input_ids, inside), inside)
@@ -128,7 +130,7 @@ class HarvardTransformer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Layers and a last norm: the encoder's or the decoder's."""
+    """Runs the encoder's or the decoder's layers, then a norm."""
 
     def __init__(self, d_model: int, layers: list[nn.Module]) -> None:
         super().__init__()
@@ -137,19 +139,19 @@ class Stack(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token vectors times √d_model."""
+    """Looks up token vectors and multiplies them by √d_model."""
 
     def __init__(self, vocab_size: int, d_model: int) -> None:
         super().__init__()
         self.lut = nn.Embedding(vocab_size, d_model)
 
     def forward(self, ids: Tensor, tap: Tap) -> Tensor:
-        """ids [B, T] → [B, T, D]."""
+        """Returns the vectors [B, T, D] of ids [B, T]."""
         return tap("token_embedding", self.lut(ids) * math.sqrt(self.lut.embedding_dim))
 
 
 class Positions(nn.Module):
-    """Adds the rows of a table."""
+    """Adds the rows of a position table."""
 
     pe: Tensor
 
@@ -159,14 +161,14 @@ class Positions(nn.Module):
         self.dropout = nn.Dropout(dropout_rate)
 
     def forward(self, x: Tensor, tap: Tap) -> Tensor:
-        """x [B, T, D] → the same shape. Raises ValueError for more tokens than the table has rows."""
+        """Returns x [B, T, D] plus positions. Raises ValueError if T exceeds the table's rows."""
         if x.shape[1] > self.pe.shape[1]:
             raise ValueError(f"received {x.shape[1]} tokens; the position table allows {self.pe.shape[1]}")
         return self.dropout(tap("embedding", x + tap("positions", self.pe[:, : x.shape[1]])))
 
 
 class Generator(nn.Module):
-    """The head."""
+    """Maps the decoder's output to logits."""
 
     def __init__(self, d_model: int, vocab_size: int) -> None:
         super().__init__()
@@ -183,7 +185,7 @@ class EncoderLayer(nn.Module):
         self.sublayer = nn.ModuleList([Sublayer(d_model, dropout_rate) for _ in range(2)])
 
     def forward(self, x: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """x [B, S, D] → [B, S, D]."""
+        """Returns the layer's output [B, S, D] of x [B, S, D]."""
         attention, feed_forward = self.sublayer
         h = tap("self_attention_norm", attention.norm(x))
         x = tap(
@@ -194,7 +196,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """The same with attention over the encoder's output in between."""
+    """Adds attention over the encoder's output between the two sublayers."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float) -> None:
         super().__init__()
@@ -218,7 +220,7 @@ class DecoderLayer(nn.Module):
 
 
 class Sublayer(nn.Module):
-    """The norm before a sublayer and the dropout after it."""
+    """Applies the norm before a sublayer and the dropout after it."""
 
     def __init__(self, d_model: int, dropout_rate: float) -> None:
         super().__init__()
@@ -236,7 +238,7 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(ATTENTION_DROPOUT_RATE)
 
     def forward(self, x: Tensor, y: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """x [B, Q, D] attends over y [B, K, D] → [B, Q, D]; `mask` boolean [B, 1, Q or 1, K]."""
+        """Returns the output [B, Q, D] of x [B, Q, D] attending to y [B, K, D]; `mask` is boolean [B, 1, Q or 1, K]."""
         *projections, output = self.linears
         query, key, value = (
             tap(name, linear(input).unflatten(-1, (self.num_heads, -1)))  # [B, Q or K, N, H]
@@ -250,7 +252,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Linear, ReLU, dropout, linear."""
+    """Applies linear, ReLU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int, dropout_rate: float) -> None:
         super().__init__()
@@ -265,7 +267,7 @@ class FeedForward(nn.Module):
 
 
 class Norm(nn.Module):
-    """a_2 · (x − mean) / (s + ε) + b_2, s the standard deviation with D − 1 below the sum."""
+    """a_2 · (x − mean) / (s + ε) + b_2, s the standard deviation with D − 1 in the denominator."""
 
     def __init__(self, d_model: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -274,20 +276,20 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., D] → [..., D]."""
+        """Returns x [..., D] normed over its last axis."""
         centred = x - x.mean(dim=-1, keepdim=True)
         return self.a_2 * centred / (x.std(dim=-1, keepdim=True) + self.eps) + self.b_2
 
 
 def position_table(rows: int, d_model: int) -> Tensor:
-    """[rows, D] in float64 (Vaswani et al. 2017, §3.5): even columns sine, odd columns cosine."""
+    """Returns the table [rows, D] in float64 (Vaswani et al. 2017, §3.5): even columns sine, odd columns cosine."""
     exponents = np.arange(0, d_model, 2, dtype=np.float64) / d_model
     angle = np.arange(rows, dtype=np.float64)[:, None] / 10000.0**exponents
     return torch.from_numpy(np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(rows, d_model))
 
 
 def causal_mask(ids: Tensor) -> Tensor:
-    """[T, T] for ids [B, T]: True on and below the diagonal."""
+    """Returns the mask [T, T] for ids [B, T]: True on and below the diagonal."""
     return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
 
 
@@ -295,16 +297,16 @@ def causal_mask(ids: Tensor) -> Tensor:
 def greedy(
     model: HarvardTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int
 ) -> Tensor:
-    """The likeliest token, again and again, in evaluation mode. A pad in the prefix is attended to as any token.
+    """Decodes greedily in evaluation mode. A pad in the prefix is attended to like any token.
 
     Args:
       source_ids: [B, S].
-      decoder_start_id: first decoder input; not part of the result.
-      max_decode_length: most tokens of a translation, eos_id included.
+      decoder_start_id: the first decoder input; not part of the result.
+      max_decode_length: the most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
-      no eos_id.
+      Integers [B, T], T ≤ max_decode_length. Each row either contains eos_id, followed by the target's pad id, or has
+      max_decode_length tokens without it.
     """
     was_training = model.training
     model.eval()

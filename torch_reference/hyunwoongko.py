@@ -1,20 +1,20 @@
-"""The Transformer of hyunwoongko/transformer, "PyTorch Implementation of 'Attention Is All You Need'": the system
-called `hyunwoongko`.
+"""The Transformer of hyunwoongko/transformer, "PyTorch Implementation of 'Attention Is All You Need'", the system
+`hyunwoongko`.
 
-What it computes otherwise than Vaswani et al. (2017):
+Differences from Vaswani et al. (2017):
 
-- embeddings are not multiplied by √d_model; those of the two sides and the head share nothing;
+- embeddings are not multiplied by √d_model; the two embeddings and the head share no weights;
 - in the decoder's own attention padding is masked on the **queries**: a pad's row is fully masked, and attends to every
   key alike, later ones included, while real tokens attend to pads that stand before them;
 - masked logits become -10000, beside which a large logit still counts;
 - there is no dropout on attention weights.
 
-The embeddings' row of the pad gets no gradient (`padding_idx`). The program writes 1 there, which is its pad; here it
-is the pad's id, whatever that is.
+The pad's embedding row gets no gradient (`padding_idx`). The program hard-codes its own pad id, 1; this module uses the
+pad's id.
 
-Norms are the paper's, with ε 1e-12 inside the root. The position table is no part of the state_dict. Its keys and
-shapes are those of `sayhello`, with biases in the attentions, which has another norm and other masks: nothing but the
-numbers tells them apart.
+Norms are the paper's, with ε 1e-12 inside the root. The position table is not part of the state_dict. Its keys and
+shapes are those of `sayhello`, with biases in the attentions, which has another norm and other masks: only the
+values distinguish them.
 
 Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V vocabulary.
 """
@@ -35,7 +35,7 @@ MASKED_LOGIT = -10000.0
 
 
 class Masks(NamedTuple):
-    """Boolean, True = may attend."""
+    """Holds boolean masks, True = may attend."""
 
     encoder_self: Tensor  # [B, 1, 1, S]
     decoder_self: Tensor  # [B, 1, T, T]
@@ -43,7 +43,7 @@ class Masks(NamedTuple):
 
 
 class HyunwoongkoTransformer(nn.Module):
-    """Source and target ids to logits, under the state_dict keys of the released program.
+    """Maps source and target ids to logits, under the state_dict keys of the released program.
 
     Args:
       max_length: rows of the position table that is computed unless `position_table` is given.
@@ -95,22 +95,24 @@ class HyunwoongkoTransformer(nn.Module):
         self.to(dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every
-        activation."""
+        """Returns the logits [B, T, V] of source_ids [B, S] and decoder_input_ids [B, T].
+
+        Every activation is recorded in `trace`.
+        """
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
         masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
         encoder_output = self.encoder(source_ids, masks.encoder_self, tap.scope("encoder"))
         return tap("logits", self.decoder(decoder_input_ids, encoder_output, masks, tap.scope("decoder")))
 
     def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Masks:
-        """Padding on the keys of the source; in the decoder's own mask on the queries, besides hiding later tokens."""
+        """Returns the masks: source padding hidden on the keys, target padding on the queries, later tokens hidden."""
         source = (source_ids != self.source_pad_id)[:, None, None, :]
         target = (decoder_input_ids != self.target_pad_id)[:, None, :, None]
         return Masks(encoder_self=source, decoder_self=target & causal_mask(decoder_input_ids), cross=source)
 
 
 class Encoder(nn.Module):
-    """Embedding and layers."""
+    """Embeds tokens and runs the layers."""
 
     def __init__(self, embedding: Embedding, layers: list[nn.Module]) -> None:
         super().__init__()
@@ -118,7 +120,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def forward(self, source_ids: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """source_ids [B, S] → [B, S, D]."""
+        """Returns the encoder's output [B, S, D] of source_ids [B, S]."""
         x = self.emb(source_ids, tap)
         for i, layer in enumerate(self.layers):
             x = layer(x, mask, tap.scope(f"layers.{i}"))
@@ -126,7 +128,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Embedding, layers and the head."""
+    """Embeds tokens, runs the layers, and applies the head."""
 
     def __init__(self, embedding: Embedding, layers: list[nn.Module], head: nn.Linear) -> None:
         super().__init__()
@@ -135,7 +137,7 @@ class Decoder(nn.Module):
         self.linear = head
 
     def forward(self, decoder_input_ids: Tensor, encoder_output: Tensor, masks: Masks, tap: Tap) -> Tensor:
-        """decoder_input_ids [B, T] → logits [B, T, V]."""
+        """Returns the logits [B, T, V] of decoder_input_ids [B, T]."""
         x = self.emb(decoder_input_ids, tap)
         for i, layer in enumerate(self.layers):
             x = layer(x, encoder_output, masks.decoder_self, masks.cross, tap.scope(f"layers.{i}"))
@@ -143,7 +145,7 @@ class Decoder(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Token vectors plus positions. The pad's row gets no gradient."""
+    """Adds positions to token vectors. The pad's row gets no gradient."""
 
     def __init__(self, vocab_size: int, pad_id: int, table: Tensor, dropout_rate: float) -> None:
         super().__init__()
@@ -154,7 +156,7 @@ class Embedding(nn.Module):
     positions: Tensor
 
     def forward(self, ids: Tensor, tap: Tap) -> Tensor:
-        """ids [B, T] → [B, T, D]. Raises ValueError for more tokens than the table has rows."""
+        """Returns the vectors [B, T, D] of ids [B, T]. Raises ValueError if T exceeds the table's rows."""
         if ids.shape[1] > len(self.positions):
             raise ValueError(f"received {ids.shape[1]} tokens; the position table allows {len(self.positions)}")
         x = tap("token_embedding", self.tok_emb(ids)) + tap("positions", self.positions[None, : ids.shape[1]])
@@ -173,7 +175,7 @@ class EncoderLayer(nn.Module):
         self.dropout1, self.dropout2 = nn.Dropout(dropout_rate), nn.Dropout(dropout_rate)
 
     def forward(self, x: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """x [B, S, D] → [B, S, D]."""
+        """Returns the layer's output [B, S, D] of x [B, S, D]."""
         y = self.attention(x, x, mask, tap.scope("self_attention"))
         x = tap("self_attention_residual", tap("self_attention_norm", self.norm1(x + self.dropout1(y))))
         y = self.ffn(x, tap.scope("feed_forward"))
@@ -181,7 +183,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """The same with attention over the encoder's output in between."""
+    """Adds attention over the encoder's output between the two sublayers."""
 
     def __init__(self, d_model: int, num_heads: int, d_ff: int, dropout_rate: float) -> None:
         super().__init__()
@@ -212,7 +214,10 @@ class Attention(nn.Module):
         self.w_q, self.w_k, self.w_v, self.w_concat = (nn.Linear(d_model, d_model) for _ in range(4))
 
     def forward(self, x: Tensor, y: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """x [B, Q, D] attends over y [B, K, D] → [B, Q, D]; `mask` boolean, broadcastable to [B, 1, Q, K]."""
+        """Returns the output [B, Q, D] of x [B, Q, D] attending to y [B, K, D].
+
+        `mask` is boolean, broadcastable to [B, 1, Q, K].
+        """
         query, key, value = (
             tap(name, linear(input).unflatten(-1, (self.num_heads, -1)))  # [B, Q or K, N, H]
             for name, linear, input in (("query", self.w_q, x), ("key", self.w_k, y), ("value", self.w_v, y))
@@ -225,7 +230,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Linear, ReLU, dropout, linear."""
+    """Applies linear, ReLU, dropout, linear."""
 
     def __init__(self, d_model: int, d_ff: int, dropout_rate: float) -> None:
         super().__init__()
@@ -240,7 +245,7 @@ class FeedForward(nn.Module):
 
 
 class Norm(nn.Module):
-    """gamma · (x − mean) / √(s² + ε) + beta, s² the variance with D below the sum."""
+    """gamma · (x − mean) / √(s² + ε) + beta, s² the variance with D in the denominator."""
 
     def __init__(self, d_model: int, eps: float = 1e-12) -> None:
         super().__init__()
@@ -249,20 +254,20 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [..., D] → [..., D]."""
+        """Returns x [..., D] normed over its last axis."""
         centred = x - x.mean(dim=-1, keepdim=True)
         return self.gamma * centred / torch.sqrt(x.var(dim=-1, unbiased=False, keepdim=True) + self.eps) + self.beta
 
 
 def sinusoids(rows: int, d_model: int) -> Tensor:
-    """[rows, D] in float64 (Vaswani et al. 2017, §3.5): even columns sine, odd columns cosine."""
+    """Returns the table [rows, D] in float64 (Vaswani et al. 2017, §3.5): even columns sine, odd columns cosine."""
     exponents = np.arange(0, d_model, 2, dtype=np.float64) / d_model
     angle = np.arange(rows, dtype=np.float64)[:, None] / 10000.0**exponents
     return torch.from_numpy(np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(rows, d_model))
 
 
 def causal_mask(ids: Tensor) -> Tensor:
-    """[T, T] for ids [B, T]: True on and below the diagonal."""
+    """Returns the mask [T, T] for ids [B, T]: True on and below the diagonal."""
     return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
 
 
@@ -270,17 +275,16 @@ def causal_mask(ids: Tensor) -> Tensor:
 def greedy(
     model: HyunwoongkoTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int
 ) -> Tensor:
-    """The likeliest token, again and again, in evaluation mode, with the masks of training. (The program only ever
-    forces its references.)
+    """Decodes greedily in evaluation mode, with the training masks. (The program itself only uses teacher forcing.)
 
     Args:
       source_ids: [B, S].
-      decoder_start_id: first decoder input; not part of the result.
-      max_decode_length: most tokens of a translation, eos_id included.
+      decoder_start_id: the first decoder input; not part of the result.
+      max_decode_length: the most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
-      no eos_id.
+      Integers [B, T], T ≤ max_decode_length. Each row either contains eos_id, followed by the target's pad id, or has
+      max_decode_length tokens without it.
     """
     was_training = model.training
     model.eval()

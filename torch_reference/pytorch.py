@@ -1,4 +1,4 @@
-"""`torch.nn.Transformer` with embeddings, positions and a head: the system called `pytorch`.
+"""`torch.nn.Transformer` with embeddings, positions and a head (the system `pytorch`).
 
 `forward` is nn.Transformer's own. With a trace, `traced_forward` walks the same submodules sublayer by sublayer, so
 that every activation has a name. Axes: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N
@@ -22,7 +22,7 @@ from torch_reference.trace import Tap, Trace
 
 
 class Masks(NamedTuple):
-    """Boolean, True = may attend."""
+    """Holds boolean masks, True = may attend."""
 
     encoder_self: Tensor  # [B, 1, 1, S]
     decoder_self: Tensor  # [B, 1, T, T]
@@ -30,10 +30,10 @@ class Masks(NamedTuple):
 
 
 class PytorchTransformer(nn.Module):
-    """Source and target ids to logits.
+    """Maps source and target ids to logits.
 
     Embeddings are multiplied by √d_model, then the sinusoids of Vaswani et al. (2017, §3.5) are added, even columns
-    sine and odd columns cosine. Padding is masked on the keys of all three attentions. A sentence of nothing but
+    sine and odd columns cosine. Padding is masked on the keys of all three attentions. A sentence that is all
     padding attends to all of its positions alike. The state_dict has `source_embedding.weight`,
     `target_embedding.weight`, `positions`, `transformer.*` and `head.{weight,bias}`.
 
@@ -125,7 +125,7 @@ class PytorchTransformer(nn.Module):
             self.head.weight = self.target_embedding.weight
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every activation.
+        """Returns the logits [B, T, V] of source_ids [B, S] and decoder_input_ids [B, T], filling `trace`.
 
         Raises:
           ValueError: more tokens than the position table has rows.
@@ -148,13 +148,13 @@ class PytorchTransformer(nn.Module):
         return self.head(x)
 
     def embed(self, embedding: nn.Embedding, ids: Tensor, tap: Tap) -> Tensor:
-        """ids [B, T] → [B, T, D], positions added and dropped out."""
+        """Returns the vectors [B, T, D] of ids [B, T], after positions and dropout."""
         x = tap("token_embedding", embedding(ids) * math.sqrt(self.d_model))
         x = x + tap("positions", self.positions[None, : ids.shape[1]])  # [1, T, D]
         return self.embedding_dropout(tap("embedding", x))
 
     def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Masks:
-        """What each query may attend to: real source tokens; real target tokens up to itself."""
+        """Returns the masks: queries attend to real source tokens, and to real target tokens up to themselves."""
         source = (source_ids != self.source_pad_id)[:, None, None, :]
         target = (decoder_input_ids != self.target_pad_id)[:, None, None, :]
         length = decoder_input_ids.shape[1]
@@ -162,22 +162,22 @@ class PytorchTransformer(nn.Module):
         return Masks(encoder_self=source, decoder_self=target & causal, cross=source)
 
     def additive(self, mask: Tensor) -> Tensor:
-        """0 where `mask` is True, the dtype's lowest number elsewhere.
+        """Returns 0 where `mask` is True, the dtype's lowest number elsewhere.
 
-        One mask for padding and future together: the sum of two lowest numbers would be -inf, and a whole row of -inf
-        gives NaN. A score added to the lowest number leaves it as it is, so that a fully masked row has equal logits.
+        One mask covers padding and future together. The sum of two lowest numbers would be -inf, and a whole row of
+        -inf gives NaN. A score added to the lowest number leaves it unchanged, so a fully masked row has equal logits.
         """
         dtype = self.head.weight.dtype
         return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 
     def _for_every_head(self, mask: Tensor, batch: int, queries: int, keys: int) -> Tensor:
-        """A boolean mask as the additive one [B * N, Q, K] that nn.MultiheadAttention takes."""
+        """Returns a boolean mask as the additive one [B * N, Q, K] that nn.MultiheadAttention takes."""
         return self.additive(mask).expand(batch, self.num_heads, queries, keys).reshape(-1, queries, keys)
 
     # --- the same, sublayer by sublayer, with the parameters and dropouts of nn.Transformer's submodules
 
     def traced_forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace) -> Tensor:
-        """What `forward` computes, every activation filed in `trace`."""
+        """Computes the same as `forward`, recording every activation in `trace`."""
         tap = Tap(trace)
         masks = self.make_masks(source_ids, decoder_input_ids)
         masks = Masks._make(tap(f"mask.{name}", mask) for name, mask in masks._asdict().items())
@@ -232,13 +232,13 @@ class PytorchTransformer(nn.Module):
     def _sublayer(
         self, name: str, norm: nn.LayerNorm, dropout: nn.Dropout, run: Callable[[Tensor], Tensor], x: Tensor, tap: Tap
     ) -> Tensor:
-        """x [B, T, D] with the output of the sublayer `run` taken in, normed before or after."""
+        """Returns x [B, T, D] plus the output of the sublayer `run`, with the norm before or after."""
         if self.norm_first:
             return x + dropout(run(tap(f"{name}_norm", norm(x))))
         return tap(f"{name}_norm", norm(x + dropout(run(x))))
 
     def _attention(self, module: nn.MultiheadAttention, x: Tensor, y: Tensor, mask: Tensor, tap: Tap) -> Tensor:
-        """x [B, Q, D] attends over y [B, K, D] → [B, Q, D]; `mask` boolean [B, 1, Q or 1, K]."""
+        """Returns the output [B, Q, D] of x [B, Q, D] attending to y [B, K, D]; `mask` is boolean [B, 1, Q or 1, K]."""
         weights = module.in_proj_weight.chunk(3)  # query, key, value, each [D, D]
         biases = module.in_proj_bias.chunk(3)
         query, key, value = (
@@ -258,7 +258,7 @@ def _feed_forward(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer
 
 
 def sinusoids(rows: int, d_model: int) -> Tensor:
-    """The table [rows, D] of Vaswani et al. (2017, §3.5) in float64: even columns sine, odd columns cosine."""
+    """Returns the table [rows, D] of Vaswani et al. (2017, §3.5) in float64: even columns sine, odd columns cosine."""
     position = np.arange(rows, dtype=np.float64)[:, None]
     angle = position / 10000.0 ** (np.arange(0, d_model, 2, dtype=np.float64) / d_model)  # [rows, D/2]
     return torch.from_numpy(np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(rows, d_model))
@@ -266,12 +266,11 @@ def sinusoids(rows: int, d_model: int) -> Tensor:
 
 @contextmanager
 def plain_attention() -> Iterator[None]:
-    """Within it, nn.Transformer's attention is softmax(query · key / √H + mask) · value as written; torch's switches
-    for this are global.
+    """Makes nn.Transformer compute softmax(query · key / √H + mask) · value step by step, inside the context.
 
-    Off are the fused inference layer, which torch takes where no gradients are wanted, and the flash kernel, whose
-    backward pass is wrong in fully masked rows: it recomputes the weights from log-sum-exp, and the lowest number +
-    log(K) rounds to the lowest number, so that each weight becomes 1 instead of 1 / K.
+    Torch's switches for this are global. The context turns off the fused inference layer, which torch uses without
+    gradients, and the flash kernel, whose backward pass is wrong in fully masked rows: it recomputes the weights from
+    log-sum-exp, and the lowest number + log(K) rounds to the lowest number, so each weight becomes 1 instead of 1 / K.
     """
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -286,16 +285,16 @@ def plain_attention() -> Iterator[None]:
 def greedy(
     model: PytorchTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int
 ) -> Tensor:
-    """The likeliest token, again and again, the whole prefix computed anew each time.
+    """Decodes greedily, recomputing the whole prefix for every token.
 
     Args:
       source_ids: [B, S].
-      decoder_start_id: first decoder input; not part of the result.
-      max_decode_length: most tokens of a translation, eos_id included.
+      decoder_start_id: the first decoder input; not part of the result.
+      max_decode_length: the most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
-      no eos_id.
+      Integers [B, T], T ≤ max_decode_length. Each row either contains eos_id, followed by the target's pad id, or has
+      max_decode_length tokens without it.
     """
     was_training = model.training
     model.eval()

@@ -1,24 +1,25 @@
-"""The Transformer that an article builds up from a core in six steps: the system called `stepwise`, all seven of its
-models.
+"""The seven models of an article that builds up a Transformer from a core in six steps (the system `stepwise`).
 
-The whole (`rung=6`) computes otherwise than Vaswani et al. (2017):
+The whole model (`rung=6`) differs from Vaswani et al. (2017):
 
 - padding is masked on the **queries** of the encoder's attention, so that pads attend to everything alike while real
   tokens attend to pads;
 - in the decoder's own attention too: a pad's row is fully masked, and attends to later tokens as well;
 - the attention over the encoder's output has no mask at all;
-- embeddings are not multiplied by √d_model; those of the two sides and the head share nothing;
+- embeddings are not multiplied by √d_model; the two embeddings and the head share no weights;
 - there is no dropout.
 
 Norms stand after the residuals, as in the paper: torch's LayerNorm, ε 1e-5 inside the root. One <EOS> both starts and
 ends a target.
 
-The ladder, each rung with what it adds:
+The ladder, with the additions of each rung:
 
     0 core        embeddings, three attentions of one head, unscaled, without output projection, each added to its
-    input; a head 1 batches     a batch axis (here the core has it too)
-    2 masks       padding on the keys of the encoder's and the decoder's own attention, and no later tokens; none over
-    the encoder's output 3 positions   sinusoids
+                  input; a head
+    1 batches     a batch axis (here the core has it too)
+    2 masks       padding hidden on the keys of the encoder's and the decoder's own attention, and later tokens;
+                  none over the encoder's output
+    3 positions   sinusoids
     4 layers      N of each
     5 sublayers   output projections, norms after the residuals, ReLU feed-forwards
     6 heads       several heads, scaled by 1/√head_dim; the padding masks move to the queries
@@ -43,7 +44,7 @@ CORE, BATCHES, MASKS, POSITIONS, LAYERS, SUBLAYERS, HEADS = range(7)
 
 
 class Masks(NamedTuple):
-    """Boolean, True = may attend; None where everything may be."""
+    """Holds boolean masks, True = may attend; None = everything may be attended."""
 
     encoder_self: Tensor | None  # [B, 1, 1, S], or with heads [B, 1, S, 1]
     decoder_self: Tensor | None  # [B, 1, T, T]
@@ -51,7 +52,7 @@ class Masks(NamedTuple):
 
 
 class StepwiseTransformer(nn.Module):
-    """Source and target ids to logits, under the article's state_dict keys.
+    """Maps source and target ids to logits, under the article's state_dict keys.
 
     Args:
       rung: which of the seven models, 0 to 6.
@@ -109,8 +110,10 @@ class StepwiseTransformer(nn.Module):
         self.to(dtype)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
-        """source_ids [B, S] and decoder_input_ids [B, T] → logits [B, T, V]; `trace` is filled with every
-        activation."""
+        """Returns the logits [B, T, V] of source_ids [B, S] and decoder_input_ids [B, T].
+
+        Every activation is recorded in `trace`.
+        """
         tap, masks = Tap(trace), self.make_masks(source_ids, decoder_input_ids)
         masks = Masks._make(
             mask if mask is None else tap(f"mask.{name}", mask) for name, mask in masks._asdict().items()
@@ -141,14 +144,14 @@ class StepwiseTransformer(nn.Module):
         return tap("logits", self.fc(inside("output", x)))
 
     def embed(self, embedding: nn.Embedding, ids: Tensor, tap: Tap) -> Tensor:
-        """ids [B, T] → [B, T, D]."""
+        """Returns the vectors [B, T, D] of ids [B, T]."""
         x = tap("token_embedding", embedding(ids))
         if self.rung >= POSITIONS:
             x = self.positional_encoding(x, tap)
         return tap("embedding", x)
 
     def make_masks(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Masks:
-        """None before rung 2; then padding on the keys; with heads on the queries."""
+        """Returns the masks: None before rung 2, then padding hidden on the keys, with several heads on the queries."""
         if self.rung < MASKS:
             return Masks(None, None)
         source, target = source_ids != self.source_pad_id, decoder_input_ids != self.target_pad_id
@@ -160,12 +163,12 @@ class StepwiseTransformer(nn.Module):
 
 
 def attend_once(attention: Attention, x: Tensor, y: Tensor, mask: Tensor | None, name: str, tap: Tap) -> Tensor:
-    """x [B, Q, D] with what it attends to in y [B, K, D] added."""
+    """Returns x [B, Q, D] plus the attention output over y [B, K, D]."""
     return tap(f"{name}_residual", x + attention(x, y, mask, tap.scope(name)))
 
 
 class Positions(nn.Module):
-    """Adds the rows of a table."""
+    """Adds the rows of a position table."""
 
     pe: Tensor
 
@@ -174,7 +177,7 @@ class Positions(nn.Module):
         self.register_buffer("pe", position_table(max_length, d_model))
 
     def forward(self, x: Tensor, tap: Tap) -> Tensor:
-        """x [B, T, D] → the same shape. Raises ValueError for more tokens than the table has rows."""
+        """Returns x [B, T, D] plus positions. Raises ValueError if T exceeds the table's rows."""
         if x.shape[1] > len(self.pe):
             raise ValueError(f"received {x.shape[1]} tokens; the position table allows {len(self.pe)}")
         return x + tap("positions", self.pe[None, : x.shape[1]])
@@ -193,7 +196,7 @@ class EncoderLayer(nn.Module):
             self.norm2 = nn.LayerNorm(d_model)
 
     def forward(self, x: Tensor, mask: Tensor | None, tap: Tap) -> Tensor:
-        """x [B, S, D] → [B, S, D]."""
+        """Returns the layer's output [B, S, D] of x [B, S, D]."""
         if not self.has_sublayers:
             return tap("output", attend_once(self.attn, x, x, mask, "self_attention", tap))
         y = self.attn(x, x, mask, tap.scope("self_attention"))
@@ -203,7 +206,7 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """The same with attention over the encoder's output in between."""
+    """Adds attention over the encoder's output between the two sublayers."""
 
     def __init__(self, rung: int, d_model: int, num_heads: int, d_ff: int) -> None:
         super().__init__()
@@ -231,7 +234,7 @@ class DecoderLayer(nn.Module):
 
 
 def feed_forward(ff1: nn.Linear, ff2: nn.Linear, x: Tensor, tap: Tap) -> Tensor:
-    """Linear, ReLU, linear: x [B, T, D] → [B, T, D]."""
+    """Applies linear, ReLU, linear to x [B, T, D]; returns the same shape."""
     return tap("output", ff2(tap("hidden", functional.relu(ff1(x)))))
 
 
@@ -246,7 +249,10 @@ class Attention(nn.Module):
         self.linear_out = nn.Linear(d_model, d_model) if rung >= SUBLAYERS else None
 
     def forward(self, x: Tensor, y: Tensor, mask: Tensor | None, tap: Tap) -> Tensor:
-        """x [B, Q, D] attends over y [B, K, D] → [B, Q, D]; `mask` boolean, broadcastable to [B, 1, Q, K]."""
+        """Returns the output [B, Q, D] of x [B, Q, D] attending to y [B, K, D].
+
+        `mask` is boolean, broadcastable to [B, 1, Q, K].
+        """
         query, key, value = (
             tap(name, linear(input).unflatten(-1, (self.num_heads, -1)))  # [B, Q or K, N, H]
             for name, linear, input in (("query", self.W_q, x), ("key", self.W_k, y), ("value", self.W_v, y))
@@ -259,7 +265,7 @@ class Attention(nn.Module):
 
 
 def position_table(rows: int, d_model: int) -> Tensor:
-    """[rows, D] in float64 (Vaswani et al. 2017, §3.5): even columns sine, odd columns cosine."""
+    """Returns the table [rows, D] in float64 (Vaswani et al. 2017, §3.5): even columns sine, odd columns cosine."""
     exponents = np.arange(0, d_model, 2, dtype=np.float64) / d_model
     angle = np.arange(rows, dtype=np.float64)[:, None] / 10000.0**exponents
     return torch.from_numpy(np.stack([np.sin(angle), np.cos(angle)], axis=2).reshape(rows, d_model))
@@ -269,16 +275,16 @@ def position_table(rows: int, d_model: int) -> Tensor:
 def greedy(
     model: StepwiseTransformer, source_ids: Tensor, decoder_start_id: int, eos_id: int, max_decode_length: int = 40
 ) -> Tensor:
-    """The likeliest token, again and again, with the masks of training.
+    """Decodes greedily with the training masks.
 
     Args:
       source_ids: [B, S].
-      decoder_start_id: first decoder input; not part of the result. The article's is its <EOS>.
-      max_decode_length: most tokens of a translation, eos_id included.
+      decoder_start_id: the first decoder input; not part of the result. The article's is its <EOS>.
+      max_decode_length: the most tokens of a translation, eos_id included.
 
     Returns:
-      Integers [B, T], T ≤ max_decode_length: each row ends with eos_id and is padded with the target's pad id, or has
-      no eos_id.
+      Integers [B, T], T ≤ max_decode_length. Each row either contains eos_id, followed by the target's pad id, or has
+      max_decode_length tokens without it.
     """
     prefix = source_ids.new_full((len(source_ids), 1), decoder_start_id)
     finished = torch.zeros(len(source_ids), dtype=torch.bool, device=source_ids.device)

@@ -1,4 +1,4 @@
-"""A recorder of activations: the same names as the JAX model's trace, in execution order."""
+"""Records activations under the same names as the JAX model's trace, in execution order."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 
 
 class Trace(OrderedDict[str, torch.Tensor]):
-    """Activations by name, in execution order, filled by one forward pass.
+    """Holds the activations of one forward pass by name, in execution order.
 
     Args:
-      keep_gradients: after `loss.backward()`, `gradients()` has the loss's gradient with respect to every
+      keep_gradients: whether `gradients()` returns, after `loss.backward()`, the loss's gradient with respect to every
         floating-point activation.
     """
 
@@ -20,7 +20,7 @@ class Trace(OrderedDict[str, torch.Tensor]):
         self.keep_gradients = keep_gradients
 
     def record(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """Files `value` under `name` and returns the tensor that the model goes on with.
+        """Records `value` under `name` and returns the tensor that the model continues with.
 
         Raises:
           ValueError: the name was recorded before; a trace holds one forward pass.
@@ -36,7 +36,7 @@ class Trace(OrderedDict[str, torch.Tensor]):
         return value
 
     def gradients(self) -> OrderedDict[str, torch.Tensor]:
-        """What was backpropagated to each floating-point activation, zeros where nothing was.
+        """Returns the gradient of each floating-point activation, zeros if none reached it.
 
         Raises:
           ValueError: the trace was made without keep_gradients.
@@ -50,15 +50,15 @@ class Trace(OrderedDict[str, torch.Tensor]):
 
 
 class Tap:
-    """Names activations on their way through a model; idle without a trace."""
+    """Names activations as a model computes them; does nothing without a trace."""
 
     def __init__(self, trace: Trace | None = None, prefix: str = "") -> None:
         self.trace, self.prefix = trace, prefix
 
     def scope(self, name: str) -> Tap:
-        """A tap that puts `name.` before its names."""
+        """Returns a tap that puts `name.` before its names."""
         return Tap(self.trace, f"{self.prefix}{name}.")
 
     def __call__(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """Returns the tensor that the model goes on with."""
+        """Returns the tensor that the model continues with."""
         return value if self.trace is None else self.trace.record(self.prefix + name, value)

@@ -1,4 +1,4 @@
-"""The command jax-transformer plot KIND [CONFIG] [options]: which config is drawn, and where the picture goes."""
+"""The command `jax-transformer plot KIND [CONFIG] [options]`: draw a picture of a config or of attention."""
 
 from __future__ import annotations
 
@@ -20,74 +20,75 @@ from jax_transformer.config.validation import ConfigError
 from jax_transformer.pages.page import write_page
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure  # elsewhere imported where something is drawn
+    from matplotlib.figure import Figure  # matplotlib itself is imported only when a picture is drawn
 
 PAD = "<pad>"
 USAGE = """jax-transformer plot KIND [CONFIG] [-o FILE] [options]
 jax-transformer plot attention MODEL SENTENCE [-o FILE] [options]
 
   positions   the position table, some of its columns, and the dot products of its rows
-  masks       who may attend to whom in a sentence pair with padding
+  masks       the attention masks of a sentence pair with padding
   schedule    the learning rate by step, and the paper's for other sizes and warm-ups
-  smoothing   smoothed targets, and the loss by the probability of the label
-  attention   what each head attends to while it translates a sentence: a picture, or a page (.html) with all of them
+  smoothing   smoothed targets, and the loss against the probability of the label
+  attention   each head's weights while the model translates a sentence: a picture, or a page (.html) with all heads
 
-CONFIG is a preset, a run directory or a model directory; without one, paper_base.
-jax-transformer plot KIND --help tells the options."""
+CONFIG is a preset, a run directory or a model directory; the default is paper_base.
+jax-transformer plot KIND --help lists the options."""
 
 
 @dataclass(frozen=True)
 class ConfigOptions(PictureOptions):
-    """What every picture of a config takes."""
+    """Configures a picture of a config."""
 
     config: tyro.conf.Positional[str] = "paper_base"
-    """A preset, a run directory or a model directory. (./NAME is the directory where a preset has the same name.)"""
+    """A preset, a run directory or a model directory. (./NAME is the directory if a preset has the same name.)"""
 
 
 @dataclass(frozen=True)
 class PositionsOptions(ConfigOptions):
-    """Draw a position table. Learned ones need a model directory, or a run directory with a model in it."""
+    """Draw a position table. A learned table needs a model directory, or a run directory that contains a model."""
 
     stack: Literal["encoder", "decoder"] = "encoder"
+    """The stack whose table is drawn."""
     rows: int = 128
-    """How many rows of the table are drawn, at most."""
+    """The most rows of the table to draw."""
     columns: tuple[int, ...] = ()
-    """The columns drawn as curves. None: four, spread over the first half."""
+    """Columns to draw as curves. Without this option: four from the first half."""
 
 
 @dataclass(frozen=True)
 class MasksOptions(ConfigOptions):
-    """Draw the attention masks of one sentence pair, by the config's rules."""
+    """Draw the attention masks of one sentence pair under the config's rules."""
 
     source: str = f"A dog sleeps . <eos> {PAD} {PAD}"
-    """Tokens, split at spaces; <pad> is padding."""
+    """Source tokens, split at spaces; <pad> is padding."""
     target: str = f"<bos> Ein Hund schläft . {PAD}"
-    """The decoder's input, in the same way."""
+    """Decoder input tokens, in the same form."""
     decoding: bool = False
-    """The masks used while decoding, where they differ from those of training."""
+    """Draw the masks used while decoding, which may differ from those of training."""
 
 
 @dataclass(frozen=True)
 class ScheduleOptions(ConfigOptions):
-    """Draw learning rates. CONFIG is a preset or a run directory: a model's config doesn't tell how it was trained."""
+    """Draw learning rates. CONFIG is a preset or a run directory; a model directory has no training settings."""
 
     curves: Annotated[tuple[str, ...], tyro.conf.arg(metavar="D_MODEL:WARMUP")] = ("512:4000", "512:8000", "256:4000")
-    """The paper's schedule for these sizes and warm-ups."""
+    """Draw the paper's schedule for these sizes and warm-ups."""
     steps: int = 20_000
-    """Steps for which those are drawn."""
+    """Number of steps to draw these curves for."""
 
 
 @dataclass(frozen=True)
 class SmoothingOptions(ConfigOptions):
-    """Draw smoothed targets and losses. CONFIG is a preset or a run directory: a model's config doesn't tell how it was
-    trained."""
+    """Draw smoothed targets and losses. CONFIG is a preset or a run directory; a model directory has no training
+    settings."""
 
     label_smoothing: float | None = None
-    """The share spread over the vocabulary. None: the config's."""
+    """Probability spread over the vocabulary. None: the config's value."""
 
 
 def plot(arguments: list[str]) -> int:
-    """Runs `jax-transformer plot` with these arguments: writes one picture, and prints its path."""
+    """Runs `jax-transformer plot` with these arguments: writes one picture and prints its path."""
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
         print(USAGE)
@@ -98,7 +99,7 @@ def plot(arguments: list[str]) -> int:
     options: Any = tyro.cli(kind, args=arguments[1:], prog=f"jax-transformer plot {name}")
     output = Path(options.output or f"{name}.png")
     _check_size(options)
-    from jax_transformer.plotting.style import FORMATS, check_path, save, style
+    from jax_transformer.plotting.style import FORMATS, check_path, figure_style, save
 
     is_attention = isinstance(options, AttentionOptions)
     check_path(output, (*FORMATS, PAGE) if is_attention else FORMATS)
@@ -106,7 +107,7 @@ def plot(arguments: list[str]) -> int:
         write_page(output, attention_page(options))
         print(output)
         return 0
-    with style(dark=options.dark):
+    with figure_style(dark=options.dark):
         figure = draw(options)
         figure.set_size_inches(options.width, options.height or options.width / 12.0 * figure.get_figheight())
         save(figure, output, dpi=options.dpi)
@@ -121,7 +122,7 @@ def _check_size(options: PictureOptions) -> None:
             raise ValueError(f"--{name} must be from {least} to {most}; received {value}")
 
 
-# --- what is drawn
+# --- pictures
 
 
 def _positions(options: PositionsOptions) -> Figure:
@@ -168,7 +169,7 @@ def _smoothing(options: SmoothingOptions) -> Figure:
 
 
 def _ids(tokens: Sequence[str], pad_id: int, reserved: set[int | None]) -> list[int]:
-    """Ids for tokens that have none: pads as the config says, everything else what no mask takes for a pad."""
+    """Returns ids for tokens: the pad id for pads, and for all others an id that no mask treats as padding."""
     if not tokens:
         raise ValueError("--source and --target expect at least one token each; received none")
     real = next(number for number in range(len(reserved) + 1) if number not in reserved)
@@ -182,32 +183,30 @@ def _curve(text: str) -> tuple[int, int]:
     return int(size), int(warmup)
 
 
-# --- which config
+# --- configs
 
 
 def _run(name: str) -> RunConfig:
-    """The preset or the run directory of that name."""
+    """Returns the config of a preset or a run directory."""
     if name in PRESETS:
         return get_preset(name)
     file = _directory(name) / "config.yaml"
     if not file.is_file():
-        raise ConfigError(
-            f"{name}: expected a preset or a run directory; there is no config.yaml in it to tell how it was trained"
-        )
+        raise ConfigError(f"{name}: expected a preset or a run directory; it has no config.yaml with training settings")
     from jax_transformer.config.files import load_config
 
     return load_config(file, RunConfig())
 
 
 def _model(name: str) -> tuple[TransformerConfig, dict[str, Any] | None]:
-    """The model of that name; its parameters too, where there are any."""
+    """Returns the config of a preset, run or model directory, and the parameters if it has a model."""
     if name in PRESETS:
         return get_preset(name).model, None
     directory = _directory(name)
     from jax_transformer.storage.model_directory import is_model_directory, load_model
 
     if (directory / "config.yaml").is_file() and not is_model_directory(directory / "model"):
-        return _run(name).model, None  # a run that has kept no model yet
+        return _run(name).model, None  # a run that has saved no model yet
     model = load_model(directory)
     return model.config, model.params
 

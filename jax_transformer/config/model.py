@@ -1,11 +1,11 @@
 """The model's configuration: numerics as data.
 
-One frozen dataclass says everything that two Transformers can differ in. A new family is a new combination of values,
-never a subclass. Values are validated once, here, and never changed afterwards; `dataclasses.replace` makes a new
-config.
+One frozen dataclass holds everything in which two Transformers can differ. A new family is a new combination of values,
+never a subclass. Values are validated once, when a config is created, and never change afterwards;
+`dataclasses.replace` makes a new config.
 
-Axes, in every comment and einsum of this package: B batch, S source, T target, Q/K query/key length, D model, F
-feed-forward, N heads, H head_dim, V vocabulary, L layers.
+Axes, as in the package `model`: B batch, S source, T target, Q/K query/key length, D model, F feed-forward, N heads, H
+head_dim, V vocabulary, L layers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ EmbeddingNorm = Literal["none", "before_positions", "after_positions"]
 
 @dataclass(frozen=True)
 class StackConfig:
-    """The sizes of one stack, with the decoder's overrides resolved."""
+    """Holds the sizes of one stack, with the decoder's overrides resolved."""
 
     num_layers: int
     num_heads: int
@@ -33,21 +33,31 @@ class StackConfig:
     max_length: int
     embedding_norm: EmbeddingNorm
     is_causal: bool
-    """Whether a position attends only to itself and what stands before it."""
+    """Whether a position attends only to itself and earlier positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerConfig:
-    """An encoder-decoder Transformer. The defaults are the base model of Vaswani et al. 2017.
+    """Configures an encoder-decoder Transformer. The defaults are the base model of Vaswani et al. 2017.
 
     Raises:
-      ConfigError (a ValueError): a value that is unknown, out of range, or contradicts another; the message names the
-        field, the value received and what is allowed. All problems are reported together.
+      ConfigError (a ValueError): a value is unknown, out of range, or contradicts another. The message names the field,
+        the value received and the values allowed. All problems are reported together.
+
+    Example:
+      >>> from jax_transformer import TransformerConfig
+      >>> config = TransformerConfig(d_model=256, num_heads=4, decoder_d_ff=512)
+      >>> config.encoder.head_dim, config.decoder.d_ff
+      (64, 512)
+      >>> TransformerConfig(dropout_rate=1.0)
+      Traceback (most recent call last):
+      ...
+      jax_transformer.config.validation.ConfigError: TransformerConfig: dropout_rate must be in [0, 1); received 1.0
     """
 
     # --- sizes
     source_vocab_size: int = 0
-    """Rows of the source embedding. 0: not known yet (training fills it in from the tokenizer)."""
+    """Rows of the source embedding. 0: not known yet; training fills it in from the tokenizer."""
     target_vocab_size: int = 0
     """Rows of the target embedding and columns of the logits. 0: not known yet."""
     d_model: int = 512
@@ -59,31 +69,41 @@ class TransformerConfig:
     d_ff: int = 2048
     """Width of the feed-forward's hidden layer (F), in both stacks unless decoder_d_ff is set."""
     num_encoder_layers: int = 6
+    """Layers of the encoder (L)."""
     num_decoder_layers: int = 6
+    """Layers of the decoder (L)."""
     max_length: int = 512
-    """Longest sentence, in tokens, that the position tables allow, in both stacks unless decoder_max_length is set."""
+    """Longest sentence, in tokens, that the position tables allow; in both stacks unless decoder_max_length is set."""
     decoder_num_heads: int | None = None
+    """num_heads of the decoder. None: as in the encoder."""
     decoder_head_dim: int | None = None
+    """head_dim of the decoder. None: head_dim, or d_model / the decoder's number of heads."""
     decoder_d_ff: int | None = None
+    """d_ff of the decoder. None: as in the encoder."""
     decoder_max_length: int | None = None
+    """max_length of the decoder. None: as in the encoder."""
 
     # --- the ids that masks are derived from
     source_pad_id: int = 0
+    """Id of padding in the source."""
     target_pad_id: int = 0
+    """Id of padding in the target."""
     decoder_padding_id: int | None = None
-    """Id that the decoder's self-attention mask takes for padding. None: target_pad_id."""
+    """Id that the decoder's self-attention mask treats as padding. None: target_pad_id."""
 
     # --- embeddings and head
     share_embeddings: bool = False
-    """One embedding for both sides (equal vocabularies)."""
+    """Use one embedding for both sides, which need equal vocabularies."""
     tie_head: bool = False
-    """The head's kernel is the target embedding."""
+    """Use the target embedding as the head's kernel."""
     scale_embedding: bool = True
-    """Multiply embeddings by sqrt(d_model), before positions are added."""
+    """Multiply embeddings by sqrt(d_model) before adding positions."""
     trains_pad_embedding: bool = True
-    """Whether looking up a pad sends a gradient to its row. False: it doesn't, as with torch's padding_idx."""
+    """Send gradients to the embedding row of the pad. False: the row gets none, as with torch's padding_idx."""
     encoder_embedding_norm: EmbeddingNorm = "none"
+    """A norm of the encoder's embeddings, before or after positions are added."""
     decoder_embedding_norm: EmbeddingNorm = "none"
+    """The same in the decoder."""
     scale_head: bool = False
     """Multiply the decoder's output by 1/sqrt(d_model) before the head (T5)."""
     head_bias: Literal["parameter", "buffer", "none"] = "parameter"
@@ -91,87 +111,104 @@ class TransformerConfig:
 
     # --- positions
     position_kind: Literal["sinusoidal", "learned", "relative_bias", "none"] = "sinusoidal"
+    """sinusoidal: a fixed table; learned: a trained table; relative_bias: biases of self-attention by distance (T5)."""
     position_layout: Literal["interleaved", "halves"] = "interleaved"
-    """Where sine and cosine columns stand: alternating, or all sines and then all cosines."""
+    """Order of a sinusoidal table's columns: sines and cosines alternate, or all sines come first."""
     position_frequency: Literal["standard", "inclusive", "doubled"] = "standard"
-    """Exponent of column pair i of P: i/P, i/(P-1) (fairseq), or each column's own number doubled (floydhub)."""
+    """Exponent of column pair i of P: standard i/P, inclusive i/(P-1) (fairseq), doubled: twice each column's own
+    number / D (floydhub)."""
     position_index: Literal["column", "batch_row", "non_pad_count"] = "column"
-    """What numbers a token: its column, its row in the batch, or how many real tokens stand up to it (pads all get
-    0)."""
+    """A token's position number: its column, its row in the batch, or the number of real tokens up to and including it
+    (0 for pads)."""
     position_offset: int = 0
-    """Added to the number before the table is read."""
+    """Added to the position number before the table lookup."""
     relative_buckets: int = 32
-    """With position_kind="relative_bias" (T5): how many biases a head of self-attention has, one for each of the
-    nearest distances, then one for each of ever longer stretches. Half of them are for what stands after a position,
-    where that may be attended to."""
+    """Biases per head with position_kind="relative_bias" (T5): one for each of the nearest distances, then one for each
+    of ever longer ranges of distances. In a stack that isn't causal, half of them are for later positions."""
     relative_max_distance: int = 128
-    """Distances from here on have one bias."""
+    """Distances from here on share one bias."""
     relative_bias_per_layer: bool = False
-    """A relative-position bias for every layer (UMT5) instead of one shared by the stack (T5)."""
+    """Give every layer its own relative-position biases (UMT5) instead of one set per stack (T5)."""
 
     # --- norms
     norm_kind: Literal["layer_norm", "rms_norm", "none"] = "layer_norm"
+    """rms_norm subtracts no mean and has no bias."""
     norm_placement: Literal["pre", "post"] = "post"
+    """pre: x + sublayer(norm(x)); post: norm(x + sublayer(x)), as in the paper."""
     norm_eps: float = 1e-5
+    """Added to the variance, or to the standard deviation with norm_eps_outside."""
     norm_eps_outside: bool = False
     """Divide by (standard deviation + eps) instead of sqrt(variance + eps)."""
     norm_unbiased: bool = False
     """Divide the sum of squares by D - 1 instead of D."""
     norm_bias: bool = True
+    """Give norms a bias."""
     final_norm: bool = False
-    """A norm after the last layer of each stack."""
+    """Add a norm after the last layer of each stack."""
 
     # --- attention
     attention_scale: float | None = None
     """Factor of the attention logits. None: 1/sqrt(head_dim)."""
     attention_bias: bool = True
-    """Biases of the query, key and value projections."""
+    """Give the query, key and value projections biases."""
     attention_output: bool = True
-    """A projection of the merged heads back to d_model."""
+    """Project the merged heads back to d_model."""
     attention_output_bias: bool = True
+    """Give that projection a bias."""
     masked_value: float | None = None
-    """Replaces the logits that may not be attended. None: the lowest finite number of the dtype."""
+    """Replaces masked logits. None: the lowest finite number of the dtype."""
 
     # --- feed-forward
     feed_forward: bool = True
+    """Whether layers have a feed-forward sublayer."""
     activation: Literal["relu", "gelu", "gelu_tanh", "silu", "none"] = "relu"
+    """gelu is exact; gelu_tanh is its tanh approximation."""
     feed_forward_gated: bool = False
+    """Multiply the hidden layer by an activated gate: activation(gate(x)) * hidden(x) (Shazeer 2020)."""
     feed_forward_bias: bool = True
+    """Give the feed-forward's projections biases."""
 
-    # --- masks: which side of the attention matrix each padding mask covers
+    # --- masks: the axes of the attention matrix on which padding is hidden
     encoder_padding: PaddingCover = "keys"
+    """In the encoder's self-attention."""
     decoder_padding: PaddingCover = "keys"
+    """In the decoder's self-attention."""
     cross_padding: PaddingCover = "keys"
-    """keys: the source's pads; queries: the target's."""
+    """In cross-attention. keys: the source's pads; queries: the target's."""
     decoding_decoder_padding: PaddingCover | None = None
-    """The decoder's self-attention cover while decoding. None: as in training."""
+    """decoder_padding while decoding. None: as in training."""
     decoding_cross_padding: PaddingCover | None = None
+    """cross_padding while decoding. None: as in training."""
     decoder_causal: bool = True
+    """Hide later positions from the decoder's self-attention."""
 
     # --- dropout
     dropout_rate: float = 0.1
-    """On each sublayer's output; the default of the next three."""
+    """Rate on each sublayer's output; the default of the next three."""
     embedding_dropout_rate: float | None = None
+    """Rate on embeddings, after positions and norm. None: dropout_rate."""
     attention_dropout_rate: float | None = None
-    """On attention weights."""
+    """Rate on attention weights. None: dropout_rate."""
     feed_forward_dropout_rate: float | None = None
-    """Inside the feed-forward, after its activation."""
+    """Rate inside the feed-forward, after its activation. None: dropout_rate."""
     output_dropout_rate: float = 0.0
-    """On each stack's output, after the final norm (T5)."""
+    """Rate on each stack's output, after the final norm (T5)."""
 
     # --- initial weights
     initializer: Literal["xavier_uniform", "torch", "kaiming_uniform", "fairseq"] = "xavier_uniform"
+    """Policy for initial weights; `jax_transformer.model.initializers` describes each."""
 
-    # --- how it is computed; the function stays the same
+    # --- how the function is computed; these change only rounding, speed and memory
     compute_dtype: Literal["float32", "bfloat16", "float64"] | None = None
-    """dtype of matrix products. None: the parameters' own. Norms, softmax and loss use at least float32."""
+    """dtype of matrix products. None: the dtype of the parameters. Norms, softmax and loss use at least float32."""
     attention_path: Literal["reference", "xla", "cudnn"] = "reference"
-    """reference: written out, gives weights and their dropout; xla, cudnn: jax.nn.dot_product_attention."""
+    """reference: step by step, with weights and dropout on them; xla, cudnn: jax.nn.dot_product_attention."""
     layer_loop: Literal["scan", "unrolled"] = "scan"
+    """scan: one compiled layer under lax.scan; unrolled: every layer compiled on its own."""
     remat: Literal["none", "all_but_products", "all"] = "all_but_products"
-    """What the backward pass computes again instead of keeping it. all_but_products: all of a layer but its products
-    with weights, which costs next to nothing; all: each layer from its input, for a third more arithmetic. (On a CPU,
-    XLA undoes it in unrolled layers.)"""
+    """Activations that the backward pass recomputes instead of storing. all_but_products: all in a layer except its
+    products with weights, which costs next to nothing; all: each whole layer from its input, for a third more
+    arithmetic. (On a CPU, XLA undoes it in unrolled layers.)"""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -181,6 +218,7 @@ class TransformerConfig:
 
     @property
     def encoder(self) -> StackConfig:
+        """The sizes of the encoder."""
         head_dim = self.head_dim or self.d_model // self.num_heads
         return StackConfig(
             self.num_encoder_layers,
@@ -194,6 +232,7 @@ class TransformerConfig:
 
     @property
     def decoder(self) -> StackConfig:
+        """The sizes of the decoder, with its overrides."""
         num_heads = self.decoder_num_heads or self.num_heads
         return StackConfig(
             num_layers=self.num_decoder_layers,
@@ -206,57 +245,54 @@ class TransformerConfig:
         )
 
     def while_decoding(self) -> TransformerConfig:
-        """The config whose masks are those used while decoding."""
+        """Returns the config with the padding masks that apply while decoding."""
         return dataclasses.replace(
             self,
             decoder_padding=self.decoding_decoder_padding or self.decoder_padding,
             cross_padding=self.decoding_cross_padding or self.cross_padding,
         )
 
-    # --- properties that hold of some configs only; decoding and tests ask here
+    # --- properties that only some configs have; decoding and tests read them
 
     @property
     def batch_rows_are_independent(self) -> bool:
-        """A sentence's logits don't depend on its row nor on the other rows."""
+        """Whether a sentence's logits depend neither on its row nor on other rows."""
         return self.position_index != "batch_row"
 
     @property
     def padding_is_invisible(self) -> bool:
-        """Appending pads to a batch leaves the logits at real positions as they are (of a source with at least one real
-        token).
+        """Whether appending pads to a batch leaves the logits at real positions unchanged.
 
-        Where the decoder doesn't hide its pads, real positions see those that stand before them, and these must then
-        not see how many pads
-        follow: a pad whose own row is masked attends to everything alike.
+        The source must have at least one real token. If the decoder doesn't hide its pads, real positions see earlier
+        pads, and those must not see how many pads follow: a pad whose own row is masked attends to everything alike.
         """
         sees_no_more = self.decoder_causal and self.decoder_padding == "none" and self.cross_padding == "keys"
         return self.source_padding_is_invisible and (self._decoder_hides_pads or sees_no_more)
 
     @property
     def source_padding_is_invisible(self) -> bool:
-        """Appending pads to the sources of a batch changes nothing of what is decoded from them."""
+        """Whether appending pads to a batch's sources leaves the decoded outputs unchanged."""
         return self.encoder_padding in ("keys", "both") and self.cross_padding in ("keys", "both")
 
     @property
     def is_causal(self) -> bool:
-        """No logit at a real position depends on a later decoder input.
+        """Whether no logit at a real position depends on a later decoder input.
 
-        A row with nothing left to attend to attends to everything alike, the future too: that of a pad masked on the
-        query axis, which real positions may attend to, or that of a real token, standing first, which the decoder takes
-        for padding.
+        A fully masked row attends to everything alike, the future included. Such a row belongs to a pad masked on the
+        query axis, which real positions may attend to, or to a real first token that the decoder treats as padding.
         """
         return self.decoder_causal and (self.decoder_padding == "none" or self._decoder_hides_pads)
 
     @property
     def _decoder_hides_pads(self) -> bool:
-        """No real position of the decoder attends to a pad, and every one attends at least to itself."""
+        """Whether no real position of the decoder attends to a pad, and each attends at least to itself."""
         return self.decoder_padding in ("keys", "both") and self.decoder_padding_id in (None, self.target_pad_id)
 
     @property
     def cache_is_exact(self) -> bool:
-        """Decoding one token at a time with cached keys and values equals decoding the whole prefix anew at every step.
+        """Whether decoding with cached keys and values equals decoding the whole prefix again at every step.
 
-        A masked query attends uniformly to every key, the prefix's later ones too, which a cache has not seen.
+        A masked query attends uniformly to every key, including later ones of the prefix, which a cache hasn't seen.
         """
         decoding = self.while_decoding()
         masks_queries = {decoding.decoder_padding, decoding.cross_padding} & {"queries", "both"}
@@ -265,12 +301,20 @@ class TransformerConfig:
     # --- validation
 
     def _problems(self) -> list[str]:
-        problems = []
+        return self._out_of_range() or self._contradictions()  # the latter divide by the sizes
+
+    def _checker(self) -> tuple[list[str], Callable[[bool, str, str], None]]:
+        """Returns a list of problems and the function that adds to it: check(holds, field, allowed values)."""
+        problems: list[str] = []
 
         def check(holds: bool, field: str, allowed: str) -> None:
             if not holds:
                 problems.append(f"{field} must be {allowed}; received {getattr(self, field)!r}")
 
+        return problems, check
+
+    def _out_of_range(self) -> list[str]:
+        problems, check = self._checker()
         for field in (
             "d_model",
             "num_heads",
@@ -296,9 +340,10 @@ class TransformerConfig:
         check(
             self.decoder_padding_id is None or self.decoder_padding_id >= 0, "decoder_padding_id", "at least 0, or null"
         )
-        if problems:
-            return problems  # the checks below divide by these
+        return problems
 
+    def _contradictions(self) -> list[str]:
+        problems, check = self._checker()
         divides = f"a divisor of d_model={self.d_model} unless head_dim is set"
         if self.head_dim is None:
             check(self.d_model % self.num_heads == 0, "num_heads", divides)
@@ -329,6 +374,10 @@ class TransformerConfig:
                     f"attention_output=False needs num_heads * head_dim equal to d_model={self.d_model}; received "
                     f"{width}"
                 )
+        return [*problems, *self._contradictory_kinds()]
+
+    def _contradictory_kinds(self) -> list[str]:
+        problems, check = self._checker()
         if self.norm_kind == "rms_norm":
             check(not self.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
         if self.norm_kind == "none":

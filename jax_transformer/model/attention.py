@@ -3,146 +3,139 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import StackConfig, TransformerConfig
-from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
+from jax_transformer.model.dropout import Site
 from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask
 from jax_transformer.model.positions import RelativeBias
 from jax_transformer.model.projections import Projection, project_together
-from jax_transformer.model.trace import Tap
+from jax_transformer.model.scope import Scope
 
 Bias = jax.Array | None
-"""What is added to attention logits, [1, N, Q, K]; None where nothing is."""
+"""An array added to attention logits, [1, N, Q, K] or broadcastable; None adds nothing."""
+
+
+class Heads(NamedTuple):
+    """Holds the inputs of attention, split into heads."""
+
+    query: jax.Array  # [B, Q, N, H]
+    key: jax.Array  # [B, K, N, H]
+    value: jax.Array  # [B, K, N, H]
+
+
+class AttentionTerms(NamedTuple):
+    """Holds everything that enters attention logits besides query · key."""
+
+    mask: Mask = None
+    """Boolean, True = may attend. Masked logits become one finite value, so a fully masked row attends to all keys
+    alike."""
+    bias: Bias = None
+    """Added to the scaled logits."""
+    exists: Mask = None
+    """Boolean, False = an empty slot of a cache or buffer. Such keys get a weight of exactly zero, even in fully masked
+    rows."""
 
 
 class Attention(nnx.Module):
-    """Attention of x over y; self-attention where they are the same.
+    """Attends from x over y; x and y are the same array in self-attention.
 
     Args:
-      own_bias: whether it has biases by distance of its own.
+      own_bias: whether this attention has a relative-position bias of its own, which replaces the stack's.
     """
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream, own_bias: bool = False) -> None:
         self.config = config
-        features, heads = (config.d_model,), (stack.num_heads, stack.head_dim)
-        self.query = Projection(config, features, heads, config.attention_bias, keys, "query_key_value")
-        self.key = Projection(config, features, heads, config.attention_bias, keys, "query_key_value")
-        self.value = Projection(config, features, heads, config.attention_bias, keys, "query_key_value")
+        features, heads, use_bias = (config.d_model,), (stack.num_heads, stack.head_dim), config.attention_bias
+        self.query = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
+        self.key = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
+        self.value = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
         if config.attention_output:
-            self.output = Projection(config, heads, features, config.attention_output_bias, keys)
+            self.output = Projection(config, heads, features, keys, use_bias=config.attention_output_bias)
         if own_bias:
             self.relative_bias = RelativeBias(config, stack, keys)
 
-    def __call__(
-        self, x: jax.Array, y: jax.Array, mask: Mask, bias: Bias, tap: Tap, dropout_key: DropoutKey, exists: Mask = None
-    ) -> jax.Array:
-        """x [B, Q, D], y [B, K, D] → [B, Q, D]; `exists` as of `reference_attention`."""
+    def __call__(self, x: jax.Array, y: jax.Array, terms: AttentionTerms, scope: Scope) -> jax.Array:
+        """Returns the attention output [B, Q, D] of x [B, Q, D] over y [B, K, D]."""
         if x is y:
-            query, key, value = project_together([self.query, self.key, self.value], x)
+            heads = Heads(*project_together([self.query, self.key, self.value], x))
         else:
-            query, (key, value) = self.query(x), project_together([self.key, self.value], y)
-        query, key, value = tap("query", query), tap("key", key), tap("value", value)
-        return self.attend(query, key, value, mask, self._bias(bias, y.shape[1], tap), tap, dropout_key, exists)
+            heads = Heads(self.query(x), *project_together([self.key, self.value], y))
+        heads = Heads(*(scope.tap(name, array) for name, array in heads._asdict().items()))
+        if hasattr(self, "relative_bias"):
+            terms = terms._replace(bias=scope.tap("position_bias", self.relative_bias(y.shape[1])))  # [1, N, Q, K]
 
-    def attend(
-        self,
-        query: jax.Array,
-        key: jax.Array,
-        value: jax.Array,
-        mask: Mask,
-        bias: Bias,
-        tap: Tap,
-        dropout_key: DropoutKey,
-        exists: Mask = None,
-    ) -> jax.Array:
-        """query [B, Q, N, H], key and value [B, K, N, H] → [B, Q, D]."""
-        if self.config.attention_path == "reference" or exists is not None:
-            context = reference_attention(self.config, query, key, value, mask, bias, tap, dropout_key, exists)
+        if self.config.attention_path == "reference" or terms.exists is not None:
+            context = reference_attention(self.config, heads, terms, scope)  # [B, Q, N, H]
         else:
-            context = fused_attention(self.config, query, key, value, mask, bias)
-        return tap("output", self.merge_heads(tap("context", context)))
-
-    def merge_heads(self, context: jax.Array) -> jax.Array:
-        """context [B, Q, N, H] → [B, Q, D]."""
-        return self.output(context) if self.config.attention_output else context.reshape(*context.shape[:2], -1)
-
-    def _bias(self, bias: Bias, length: int, tap: Tap) -> Bias:
-        """The attention's own where it has one, as `RelativeBias` gives it; else `bias`."""
-        return tap("position_bias", self.relative_bias(length)) if hasattr(self, "relative_bias") else bias
+            context = fused_attention(self.config, heads, terms)
+        context = scope.tap("context", context)
+        return scope.tap("output", self.output(context) if self.config.attention_output else merge_heads(context))
 
 
-def attention_scale(config: TransformerConfig, head_dim: int) -> float:
-    return 1.0 / math.sqrt(head_dim) if config.attention_scale is None else config.attention_scale
+def merge_heads(context: jax.Array) -> jax.Array:
+    """Returns context [B, Q, N, H] as [B, Q, N H]."""
+    return context.reshape(*context.shape[:2], -1)
 
 
-def reference_attention(
-    config: TransformerConfig,
-    query: jax.Array,
-    key: jax.Array,
-    value: jax.Array,
-    mask: Mask,
-    bias: Bias,
-    tap: Tap,
-    dropout_key: DropoutKey,
-    exists: Mask = None,
-) -> jax.Array:
-    """Softmax(query · key · scale + bias) · value, written out; logits and softmax in at least float32. Returns [B, Q,
-    N, H].
+def reference_attention(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
+    """Computes softmax(query · key · scale + bias) · value step by step, with logits and softmax in at least float32.
 
-    Masked logits are replaced by one finite value, so that a fully masked row attends to all keys alike: to all that
-    exist, where `exists` (as a mask) says that the others are room for keys to come.
+    Returns:
+      The context [B, Q, N, H], in the values' dtype.
     """
-    wide = at_least_float32(query.dtype)
-    logits = jnp.einsum("BQNH,BKNH->BNQK", query, key, preferred_element_type=wide) * attention_scale(
-        config, query.shape[-1]
-    )
-    weights = attention_weights(config, logits, mask, bias, exists, tap)
-    weights = dropout(weights, attention_dropout_rate(config), fold(dropout_key, Site.WEIGHTS))
-    return jnp.einsum("BNQK,BKNH->BQNH", weights.astype(value.dtype), value)
+    wide = at_least_float32(heads.query.dtype)
+    logits = jnp.einsum("BQNH,BKNH->BNQK", heads.query, heads.key, preferred_element_type=wide)
+    logits = logits * attention_scale(config, heads.query.shape[-1])
+    weights = attention_weights(config, logits, terms, scope)
+    weights = scope.dropout(weights, attention_dropout_rate(config), Site.WEIGHTS)
+    return jnp.einsum("BNQK,BKNH->BQNH", weights.astype(heads.value.dtype), heads.value)
 
 
 def attention_weights(
-    config: TransformerConfig, logits: jax.Array, mask: Mask, bias: Bias, exists: Mask, tap: Tap | None = None
+    config: TransformerConfig, logits: jax.Array, terms: AttentionTerms, scope: Scope | None = None
 ) -> jax.Array:
-    """The softmax of scaled logits [B, N, Q, K], with bias and masks as `reference_attention` has them."""
-    tap = tap or Tap()
-    logits = logits if bias is None else logits + bias.astype(logits.dtype)
-    if mask is not None:
+    """Returns the softmax over the keys of scaled logits [B, N, Q, K], after bias and masks."""
+    tap = (scope or Scope()).tap
+    logits = logits if terms.bias is None else logits + terms.bias.astype(logits.dtype)
+    if terms.mask is not None:
         masked_value = jnp.finfo(logits.dtype).min if config.masked_value is None else config.masked_value
-        logits = jnp.where(mask, logits, jnp.asarray(masked_value, logits.dtype))
-    if exists is not None:
-        logits = jnp.where(exists, logits, -jnp.inf)
+        logits = jnp.where(terms.mask, logits, jnp.asarray(masked_value, logits.dtype))
+    if terms.exists is not None:
+        logits = jnp.where(terms.exists, logits, -jnp.inf)
     return tap("weights", jax.nn.softmax(tap("logits", logits), axis=-1))
 
 
-def fused_attention(
-    config: TransformerConfig, query: jax.Array, key: jax.Array, value: jax.Array, mask: Mask, bias: Bias
-) -> jax.Array:
-    """The same by `jax.nn.dot_product_attention`: no weights to look at, none dropped.
+def fused_attention(config: TransformerConfig, heads: Heads, terms: AttentionTerms) -> jax.Array:
+    """Computes the same context [B, Q, N, H] with `jax.nn.dot_product_attention`, which has no dropout on the weights.
 
     Raises:
-      ValueError: float64, which it would compute in float32.
+      ValueError: the dtype is float64, which the fused kernels would compute in float32.
     """
-    if query.dtype == jnp.float64:
+    if heads.query.dtype == jnp.float64:
         raise ValueError(
             f"attention_path={config.attention_path!r} computes in float32; float64 needs attention_path='reference'"
         )
     return jax.nn.dot_product_attention(
-        query,
-        key,
-        value,
-        bias=None if bias is None else bias.astype(query.dtype),
-        mask=mask,
-        scale=attention_scale(config, query.shape[-1]),
+        *heads,
+        bias=None if terms.bias is None else terms.bias.astype(heads.query.dtype),
+        mask=terms.mask,
+        scale=attention_scale(config, heads.query.shape[-1]),
         implementation="cudnn" if config.attention_path == "cudnn" else "xla",
     )
 
 
+def attention_scale(config: TransformerConfig, head_dim: int) -> float:
+    """Returns the factor of the logits: the config's, or 1/sqrt(head_dim)."""
+    return 1.0 / math.sqrt(head_dim) if config.attention_scale is None else config.attention_scale
+
+
 def attention_dropout_rate(config: TransformerConfig) -> float:
+    """Returns the dropout rate of attention weights: its own if set, else the config's general rate."""
     return config.dropout_rate if config.attention_dropout_rate is None else config.attention_dropout_rate

@@ -1,4 +1,4 @@
-"""What decoding token by token keeps: the keys and values of every token so far, for each of a sentence's K beams."""
+"""The state of decoding token by token: keys and values of every token so far, for each of a sentence's K beams."""
 
 from __future__ import annotations
 
@@ -11,40 +11,39 @@ from jax_transformer.model.masks import Mask
 
 
 class LayerCache(NamedTuple):
-    """A decoder layer's keys and values. Heads come before tokens, so that attending to them needs no copy in another
-    order."""
+    """Holds a decoder layer's keys and values; heads come before tokens, so that attention needs no transposed copy."""
 
-    self_keys: jax.Array  # [B, N, T K, H]: the K beams' of the first token, of the second, …
+    self_keys: jax.Array  # [B, N, T K, H]: K beams of the first token, K of the second, …
     self_values: jax.Array  # [B, N, T K, H]
-    cross_keys: jax.Array  # [B, N, S, H], which a sentence's beams share
+    cross_keys: jax.Array  # [B, N, S, H], shared by a sentence's beams
     cross_values: jax.Array  # [B, N, S, H]
 
 
 class DecoderState(NamedTuple):
-    """Everything that decoding one more token needs; arrays only.
+    """Holds everything that decoding one more token needs; arrays only.
 
-    When beams change places their keys and values stay where they are: `slots` says which are whose.
+    When beams are reordered, their keys and values stay in place: `slots` records which belong to whom.
     """
 
     layers: tuple[LayerCache, ...]
     cross_mask: Mask  # [B, 1, 1, S]
-    key_is_real: jax.Array  # [B, T, K] bool: which cached tokens may be attended
-    slots: jax.Array  # [B, K, T] int32: where, among the K of a column, that token stands which the beam descends from
-    real_count: jax.Array  # [B, K] int32: real tokens so far
+    key_is_real: jax.Array  # [B, T, K] bool: True = this cached token may be attended
+    slots: jax.Array  # [B, K, T] int32: which of a column's K tokens is the beam's own
+    real_count: jax.Array  # [B, K] int32: number of real tokens so far
     position: jax.Array  # [] int32: the column of the next token
 
     @property
     def num_beams(self) -> int:
+        """K, the beams of each sentence."""
         return self.slots.shape[1]
 
     @property
     def length(self) -> int:
-        """How many tokens there is room for."""
+        """The number of tokens that the state has room for."""
         return self.slots.shape[2]
 
     def exists(self) -> jax.Array:
-        """Which of the cached tokens are each beam's own, up to `position`: a mask [B, 1, K, T K], or one that can be
-        broadcast to it."""
+        """Returns a mask of each beam's own cached tokens up to `position`: [B, 1, K, T K] or broadcastable to it."""
         is_past = jnp.arange(self.length) <= self.position
         if self.num_beams == 1:
             return is_past
@@ -52,7 +51,12 @@ class DecoderState(NamedTuple):
         return (is_own & is_past[:, None]).reshape(len(self.slots), 1, self.num_beams, -1)
 
     def written(self, is_real: jax.Array, attendable: jax.Array) -> DecoderState:
-        """With the tokens at `position` counted in, before their keys and values are: is_real, attendable [B, K]."""
+        """Returns the state that counts in the tokens at `position`; their keys and values are still missing.
+
+        Args:
+          is_real: boolean [B, K], False at pads; real tokens count towards positions.
+          attendable: boolean [B, K], True = later tokens may attend to this one.
+        """
         own = jnp.broadcast_to(jnp.arange(self.num_beams, dtype=jnp.int32)[:, None], (*self.real_count.shape, 1))
         return self._replace(
             key_is_real=jax.lax.dynamic_update_slice_in_dim(
@@ -63,14 +67,14 @@ class DecoderState(NamedTuple):
         )
 
     def reordered(self, parents: jax.Array) -> DecoderState:
-        """With beam k going on from what beam parents[b, k] was; parents [B, K]."""
+        """Returns the state in which beam k of sentence b continues beam parents[b, k]; parents is [B, K]."""
         return self._replace(
             slots=jnp.take_along_axis(self.slots, parents[..., None], axis=1),
             real_count=jnp.take_along_axis(self.real_count, parents, axis=1),
         )
 
     def grown(self, length: int) -> DecoderState:
-        """With room for `length` tokens, at least as many as before."""
+        """Returns the state with room for `length` tokens, at least as many as before."""
         columns = length - self.length
         rows = ((0, 0), (0, 0), (0, columns * self.num_beams), (0, 0))
         return self._replace(
@@ -86,7 +90,7 @@ class DecoderState(NamedTuple):
 def empty_state(
     layers: list[tuple[jax.Array, jax.Array]], cross_mask: Mask, num_beams: int, length: int
 ) -> DecoderState:
-    """The state before the first token, of every layer's cross-attention keys and values [B, N, S, H]."""
+    """Returns the state before the first token, given every layer's cross-attention keys and values [B, N, S, H]."""
     batch = len(layers[0][0])
     caches = []
     for cross_keys, cross_values in layers:

@@ -1,4 +1,4 @@
-"""Dropout (Srivastava et al. 2014) whose random stream is a function of the key and of where it is applied."""
+"""Dropout (Srivastava et al. 2014) with a random stream that depends only on the key and on the site."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DropoutKey = jax.Array | None
 
 
 class Site(IntEnum):
-    """Folded into the key, so that no two places draw the same numbers."""
+    """Numbers the places of the model; folded into the dropout key, so that no two places draw the same numbers."""
 
     ENCODER = 0
     DECODER = 1
@@ -29,12 +29,15 @@ class Site(IntEnum):
 
 
 def fold(key: DropoutKey, data: int | jax.Array) -> DropoutKey:
-    """The key of a place within the place that `key` stands for."""
+    """Returns the key of place `data` within the place that `key` belongs to; None for None."""
     return None if key is None else jax.random.fold_in(key, data)
 
 
 def dropout(x: jax.Array, rate: float, key: DropoutKey) -> jax.Array:
-    """Zeroes a share `rate` of x and divides the rest by 1 - rate; x itself without a key."""
+    """Zeroes a share `rate` of x's elements and divides the others by 1 - rate.
+
+    Returns x itself if `key` is None or the rate is zero. The dtype stays the same.
+    """
     if key is None or rate == 0.0:
         return x
     threshold = min(round((1.0 - rate) * 2**32), 2**32 - 1)
@@ -43,10 +46,10 @@ def dropout(x: jax.Array, rate: float, key: DropoutKey) -> jax.Array:
 
 
 def _random_words(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """Uniform 32-bit words: each element's index, mixed with one word of the key, twice.
+    """Returns uniform 32-bit words: each element's index, mixed twice, each time with one word of the key.
 
-    Written out, because XLA fuses this into the product that follows: on a CPU that takes a fraction of the time of
-      `jax.random.bits`.
+    XLA fuses these operations into the multiplication that follows. On a CPU, this takes a fraction of the time of
+    `jax.random.bits`.
     """
     first, second = jax.random.bits(key, (2,), jnp.uint32)
     index = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
@@ -54,7 +57,7 @@ def _random_words(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
 
 
 def _mix(x: jax.Array) -> jax.Array:
-    """A permutation of 32-bit words in which every bit depends on every other: fmix32 of MurmurHash3 (Appleby 2011)."""
+    """Permutes 32-bit words so that every bit depends on every other: fmix32 of MurmurHash3 (Appleby 2011)."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
     x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
     return x ^ (x >> 16)

@@ -1,5 +1,4 @@
-"""The precision policy: parameters are kept wide, products use the compute dtype, norms and softmax at least
-float32."""
+"""The precision policy: wide parameters, products in the compute dtype, norms and softmax in at least float32."""
 
 from __future__ import annotations
 
@@ -10,9 +9,10 @@ from jax_transformer.config.model import TransformerConfig
 
 
 def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
+    """Returns the wider of `dtype` and float32."""
     return jnp.promote_types(dtype, jnp.float32)
 
 
 def compute_dtype(config: TransformerConfig, parameter: jax.Array) -> jnp.dtype:
-    """The dtype in which this parameter is multiplied: the config's, or its own."""
+    """Returns the dtype in which this parameter is multiplied: the config's, or the parameter's own."""
     return jnp.dtype(config.compute_dtype or parameter.dtype)

@@ -1,9 +1,9 @@
-"""The only door to Flax: pure functions over a plain nested dict of arrays.
+"""Pure functions of the model over a nested dict of arrays: initialise, apply, encode, decode, decode step by step.
 
-`params` is a dict of dicts with string keys; leaves are arrays, those of `encoder/layers` and `decoder/layers` with a
-leading layer axis. The subtree `constants` (position tables, a bias that is a buffer) is carried along and not trained.
-Everything here may be called inside `jax.jit`, `jax.grad` and `jax.vmap`; called outside, each function compiles itself
-once per config and shape.
+`params` is a dict of dicts with string keys. Its leaves are arrays; those of `encoder/layers` and `decoder/layers` have
+a leading layer axis [L, …]. The subtree `constants` (position tables, a bias that is a buffer) is carried along and
+never trained. Every function works inside `jax.jit`, `jax.grad` and `jax.vmap`; called outside, it compiles itself once
+per config and shape. Token ids are integer arrays. Axes: see `jax_transformer.model`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from functools import cache, partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.initializers import KeyStream
-from jax_transformer.model.masks import Mask, Masks, decoder_padding_id, make_masks
+from jax_transformer.model.masks import Mask, Masks, make_masks
 from jax_transformer.model.positions import check_fits
+from jax_transformer.model.scope import Scope
 from jax_transformer.model.trace import Tap, Trace
 from jax_transformer.model.transformer import Transformer
 
@@ -29,10 +29,27 @@ Params = dict[str, Any]
 
 
 def init_params(config: TransformerConfig, key: jax.Array) -> Params:
-    """Fresh float32 parameters, drawn by the config's initializer.
+    """Draws fresh float32 parameters with the config's initializer.
+
+    Args:
+      config: with both vocabulary sizes set.
+      key: a PRNG key; the same key gives the same parameters.
+
+    Returns:
+      A nested dict of float32 arrays, `constants` included.
 
     Raises:
-      ValueError: the config's vocabulary sizes are not set.
+      ValueError: a vocabulary size is not set.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer import TransformerConfig, init_params
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=5, d_model=4, num_heads=2, d_ff=8)
+      >>> params = init_params(config, jax.random.key(0))
+      >>> params["source_embedding"]["embedding"].shape
+      (7, 4)
+      >>> params["encoder"]["layers"]["feed_forward"]["hidden"]["kernel"].shape  # six layers
+      (6, 4, 8)
     """
     for name in ("source_vocab_size", "target_vocab_size"):
         if getattr(config, name) == 0:
@@ -56,8 +73,14 @@ def _init(config: TransformerConfig, key: jax.Array) -> Params:
 
 
 def abstract_params(config: TransformerConfig) -> Params:
-    """The shapes and dtypes of `init_params(config, …)`, without computing anything."""
-    return jax.tree.map(lambda leaf: leaf, _abstract_params(config))  # a tree of the caller's own
+    """Returns the shapes and dtypes of `init_params(config, …)`, as a dict of `jax.ShapeDtypeStruct`s.
+
+    Nothing is computed, so this costs no memory for parameters.
+
+    Raises:
+      ValueError: a vocabulary size is not set.
+    """
+    return jax.tree.map(lambda leaf: leaf, _abstract_params(config))  # the caller may change its tree
 
 
 @cache
@@ -78,18 +101,42 @@ def apply(
     add: Mapping[str, jax.Array] | None = None,
     replace: Mapping[str, jax.Array] | None = None,
 ) -> jax.Array | tuple[jax.Array, Trace]:
-    """The whole model: source_ids [B, S] and decoder_input_ids [B, T], integers, to logits [B, T, V].
+    """Computes the logits of every target position (Vaswani et al. 2017, figure 1).
 
     Args:
+      params: as `init_params` returns them; any floating dtype, which the computation follows unless
+        `config.compute_dtype` is set.
+      source_ids: [B, S].
+      decoder_input_ids: [B, T], the target shifted right by one.
       dropout_key: a PRNG key; None computes without dropout.
-      return_trace: also return every activation by name, in execution order.
-      masks: boolean masks (True = may attend, [B, 1, Q, K] or broadcastable, None = everything) in place of those that
-        follow from the ids.
-      add, replace: arrays added to, or put in place of, the activations of these names.
+      return_trace: whether to return every named activation too.
+      masks: boolean masks that replace those derived from the ids: True = may attend, [B, 1, Q, K] or broadcastable,
+        None = everything may be attended.
+      add: arrays to add to the activations of these names. The gradient with respect to an added zero is the gradient
+        of the activation.
+      replace: arrays to put in place of the activations of these names.
+
+    Returns:
+      Logits [B, T, V] in the compute dtype; with `return_trace`, a pair of logits and a dict of the activations by name
+      in execution order.
 
     Raises:
-      ValueError: more tokens than the position table allows; an intervention that names no activation or has the wrong
-        shape; a trace of weights asked of a fused attention path, which has none.
+      ValueError: more tokens than the position table has rows; an intervention that names no activation or has the
+        wrong shape; `return_trace` with a fused attention path, which has no weights to return.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax_transformer import TransformerConfig, apply, init_params
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=5, d_model=4, num_heads=2, d_ff=8)
+      >>> params = init_params(config, jax.random.key(0))
+      >>> source_ids = jnp.array([[3, 4, 2, 0]])
+      >>> decoder_input_ids = jnp.array([[1, 3, 2]])
+      >>> apply(config, params, source_ids, decoder_input_ids).shape
+      (1, 3, 5)
+      >>> logits, trace = apply(config, params, source_ids, decoder_input_ids, return_trace=True)
+      >>> trace["decoder.layers.0.cross_attention.weights"].shape
+      (1, 2, 3, 4)
     """
     if return_trace and config.attention_path != "reference":
         raise ValueError(
@@ -97,13 +144,14 @@ def apply(
             "weights"
         )
     tap = Tap(return_trace, add, replace)
+    scope = Scope(tap, dropout_key)
     masks = make_masks(config, source_ids, decoder_input_ids) if masks is None else masks
     for name, mask in zip(("encoder_self", "decoder_self", "cross"), masks[:3], strict=True):
         if mask is not None and return_trace:
             tap.trace[f"mask.{name}"] = mask
     model = _model(config, params)
-    encoder_output = model.encode(source_ids, masks.encoder_self, tap, dropout_key)
-    decoder_output = model.decode(encoder_output, decoder_input_ids, masks, tap, dropout_key)
+    encoder_output = model.encode(source_ids, masks.encoder_self, scope)
+    decoder_output = model.decode(encoder_output, decoder_input_ids, masks, scope)
     logits = tap("logits", model.unembed(decoder_output))
     tap.check_all_seen()
     return (logits, tap.trace) if return_trace else logits
@@ -118,10 +166,30 @@ def encode(
     dropout_key: jax.Array | None = None,
     mask: Mask = None,
 ) -> jax.Array:
-    """source_ids [B, S] → encoder_output [B, S, D]; `mask` as in `apply`, by default the one that follows from the
-    ids."""
+    """Computes the encoder's output (Vaswani et al. 2017, §3.1).
+
+    Args:
+      source_ids: [B, S].
+      dropout_key: a PRNG key; None computes without dropout.
+      mask: boolean, True = may attend, [B, 1, S, S] or broadcastable; None derives it from the ids.
+
+    Returns:
+      encoder_output [B, S, D] in the compute dtype.
+
+    Raises:
+      ValueError: more tokens than the position table has rows.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax_transformer import TransformerConfig, encode, init_params
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=5, d_model=4, num_heads=2, d_ff=8)
+      >>> params = init_params(config, jax.random.key(0))
+      >>> encode(config, params, jnp.array([[3, 4, 2, 0]])).shape
+      (1, 4, 4)
+    """
     mask = make_masks(config, source_ids, source_ids).encoder_self if mask is None else mask
-    return _model(config, params).encode(source_ids, mask, Tap(), dropout_key)
+    return _model(config, params).encode(source_ids, mask, Scope(dropout_key=dropout_key))
 
 
 @partial(jax.jit, static_argnames="config")
@@ -135,11 +203,35 @@ def decode(
     dropout_key: jax.Array | None = None,
     masks: Masks | None = None,
 ) -> jax.Array:
-    """encoder_output [B, S, D], with the source_ids [B, S] it came from, and decoder_input_ids [B, T] → logits [B, T,
-    V]."""
+    """Computes the logits of every target position from the encoder's output (Vaswani et al. 2017, §3.1).
+
+    Args:
+      encoder_output: [B, S, D].
+      source_ids: [B, S], the ids that encoder_output was computed from; they give the cross-attention mask.
+      decoder_input_ids: [B, T], the target shifted right by one.
+      dropout_key: a PRNG key; None computes without dropout.
+      masks: as in `apply`.
+
+    Returns:
+      Logits [B, T, V] in the compute dtype.
+
+    Raises:
+      ValueError: more tokens than the position table has rows.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax_transformer import TransformerConfig, decode, encode, init_params
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=5, d_model=4, num_heads=2, d_ff=8)
+      >>> params = init_params(config, jax.random.key(0))
+      >>> source_ids = jnp.array([[3, 4, 2, 0]])
+      >>> encoder_output = encode(config, params, source_ids)
+      >>> decode(config, params, encoder_output, source_ids, jnp.array([[1, 3, 2]])).shape
+      (1, 3, 5)
+    """
     masks = make_masks(config, source_ids, decoder_input_ids) if masks is None else masks
     model = _model(config, params)
-    return model.unembed(model.decode(encoder_output, decoder_input_ids, masks, Tap(), dropout_key))
+    return model.unembed(model.decode(encoder_output, decoder_input_ids, masks, Scope(dropout_key=dropout_key)))
 
 
 @partial(jax.jit, static_argnames="config")
@@ -151,16 +243,31 @@ def hidden_states(
     *,
     dropout_key: jax.Array | None = None,
 ) -> jax.Array:
-    """`apply` up to the head: source_ids [B, S] and decoder_input_ids [B, T] → the decoder's output [B, T, D]."""
+    """Computes the decoder's output, which the head maps to logits.
+
+    Args:
+      source_ids: [B, S].
+      decoder_input_ids: [B, T], the target shifted right by one.
+      dropout_key: a PRNG key; None computes without dropout.
+
+    Returns:
+      The decoder's output [B, T, D] in the compute dtype.
+
+    Raises:
+      ValueError: more tokens than the position table has rows.
+    """
     masks = make_masks(config, source_ids, decoder_input_ids)
     model = _model(config, params)
-    encoder_output = model.encode(source_ids, masks.encoder_self, Tap(), dropout_key)
-    return model.decode(encoder_output, decoder_input_ids, masks, Tap(), dropout_key)
+    encoder_output = model.encode(source_ids, masks.encoder_self, Scope(dropout_key=dropout_key))
+    return model.decode(encoder_output, decoder_input_ids, masks, Scope(dropout_key=dropout_key))
 
 
 @partial(jax.jit, static_argnames="config")
 def head(config: TransformerConfig, params: Params) -> tuple[jax.Array, jax.Array | None]:
-    """Kernel [D, V] and bias ([V] or None) of which the logits are `hidden @ kernel + bias`."""
+    """Returns the head's kernel [D, V] and bias ([V] or None), in the parameters' dtype.
+
+    The logits are `hidden_states(…) @ kernel + bias`.
+    """
     return _model(config, params).head_arrays()
 
 
@@ -175,16 +282,34 @@ def start_decoding(
     *,
     layers: list[Any] | None = None,
 ) -> DecoderState:
-    """The state from which at most `length` tokens are decoded one by one: every layer's cross-attention keys and
-    values, and empty caches.
+    """Prepares to decode token by token: caches the keys and values of the source for every layer.
 
     Args:
-      num_beams: targets that are decoded of each source side by side, sharing its keys and values.
-      layers: as of `decode_step`.
+      encoder_output: [B, S, D].
+      source_ids: [B, S], the ids that encoder_output was computed from.
+      length: the most tokens that the state has room for.
+      num_beams: K, the targets that are decoded side by side for each source. They share its keys and values.
+      layers: `decoder_layers(config, params)`, computed here if None.
+
+    Returns:
+      The state before the first token.
 
     Raises:
-      ValueError: the config's masks make decoding with a cache another function than decoding without; more than the
-        position table allows.
+      ValueError: the config's masks make cached decoding differ from uncached decoding; `length` is more than the
+        position table has rows.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax_transformer import TransformerConfig, decode_step, encode, init_params, start_decoding
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=5, d_model=4, num_heads=2, d_ff=8)
+      >>> params = init_params(config, jax.random.key(0))
+      >>> source_ids = jnp.array([[3, 4, 2, 0]])
+      >>> encoder_output = encode(config, params, source_ids)
+      >>> state = start_decoding(config, params, encoder_output, source_ids, length=3)
+      >>> logits, state = decode_step(config, params, state, jnp.array([1]))  # the start token
+      >>> int(state.position)
+      1
     """
     if not config.cache_is_exact:
         raise ValueError(
@@ -193,33 +318,47 @@ def start_decoding(
             f"cross_padding={config.while_decoding().cross_padding!r}"
         )
     check_fits(config, config.decoder, "the decoder's input", (len(source_ids), length))
-    return _model(config, params).start_decoding(
-        encoder_output, source_ids != config.source_pad_id, length, num_beams, layers
-    )
+    return _model(config, params).start_decoding(encoder_output, source_ids, layers, length=length, num_beams=num_beams)
 
 
 @partial(jax.jit, static_argnames="config")
 def decode_step(
     config: TransformerConfig, params: Params, state: DecoderState, ids: jax.Array, *, layers: list[Any] | None = None
 ) -> tuple[jax.Array, DecoderState]:
-    """Feeds the tokens that stand at `state.position`; returns the logits of those after them, and the new state.
+    """Computes the logits that follow one more token of every target.
+
+    The result equals `decode` of the whole prefix at its last position, up to rounding.
 
     Args:
-      ids: [B, K] → logits [B, K, V]; of one beam [B] → [B, V], too.
-      layers: `decoder_layers(config, params)`, to make them only once.
+      state: from `start_decoding` or the last step.
+      ids: the tokens at `state.position`: [B, K], or [B] with a single beam.
+      layers: `decoder_layers(config, params)`, computed here if None. Passing it saves time in a loop.
+
+    Returns:
+      Logits [B, K, V] in the compute dtype, [B, V] for ids [B], and the next state.
+
+    Example:
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> from jax_transformer import TransformerConfig, decode_step, encode, init_params, start_decoding
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=5, d_model=4, num_heads=2, d_ff=8)
+      >>> params = init_params(config, jax.random.key(0))
+      >>> source_ids = jnp.array([[3, 4, 2, 0]])
+      >>> encoder_output = encode(config, params, source_ids)
+      >>> state = start_decoding(config, params, encoder_output, source_ids, length=3, num_beams=2)
+      >>> logits, state = decode_step(config, params, state, jnp.array([[1, 1]]))
+      >>> logits.shape
+      (1, 2, 5)
     """
     if ids.ndim == 1:
         logits, state = decode_step(config, params, state, ids[:, None], layers=layers)
         return logits[:, 0], state
-    is_real = ids != config.target_pad_id
-    hides_pads = config.while_decoding().decoder_padding == "keys"
-    attendable = ids != decoder_padding_id(config) if hides_pads else jnp.ones_like(is_real)
-    return _model(config, params).decode_step(state, ids, is_real, attendable, layers)
+    return _model(config, params).decode_step(state, ids, layers)
 
 
 @partial(jax.jit, static_argnames="config")
 def decoder_layers(config: TransformerConfig, params: Params) -> list[Any]:
-    """The parameters of each of the decoder's layers by itself, as `decode_step` reads them fastest."""
+    """Returns the parameters of each decoder layer, rearranged so that `decode_step` reads them fastest."""
     return _model(config, params).decoder_layers()
 
 

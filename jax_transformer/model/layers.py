@@ -1,22 +1,21 @@
-"""The layers of the two stacks (Vaswani et al. 2017, §3.1 and §3.3): each sublayer with its norm, dropout and
-residual."""
+"""The layers of the two stacks (Vaswani et al. 2017, §3.1 and §3.3): sublayers with norms, dropout and residuals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import jax
 from flax import nnx
 
 from jax_transformer.config.model import StackConfig, TransformerConfig
-from jax_transformer.model.attention import Attention, Bias
-from jax_transformer.model.dropout import DropoutKey, Site, dropout, fold
+from jax_transformer.model.attention import Attention, AttentionTerms
+from jax_transformer.model.dropout import Site
 from jax_transformer.model.initializers import KeyStream
-from jax_transformer.model.masks import Mask, Masks
 from jax_transformer.model.norms import Norm
 from jax_transformer.model.projections import Projection, StepProjections
-from jax_transformer.model.trace import Tap
+from jax_transformer.model.scope import Scope
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -28,114 +27,103 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 
 
 class FeedForward(nnx.Module):
-    """Two linear maps with an activation between; gated: activation(gate(x)) ⊙ hidden(x) (Shazeer 2020)."""
+    """Applies two linear maps with an activation between; gated: activation(gate(x)) ⊙ hidden(x) (Shazeer 2020)."""
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
         self.config = config
         features, hidden, use_bias = (config.d_model,), (stack.d_ff,), config.feed_forward_bias
-        self.hidden: Projection | StepProjections = Projection(config, features, hidden, use_bias, keys)
+        self.hidden: Projection | StepProjections = Projection(config, features, hidden, keys, use_bias=use_bias)
         if config.feed_forward_gated:
-            self.gate: Projection | StepProjections = Projection(config, features, hidden, use_bias, keys)
-        self.output: Projection | StepProjections = Projection(config, hidden, features, use_bias, keys)
+            self.gate: Projection | StepProjections = Projection(config, features, hidden, keys, use_bias=use_bias)
+        self.output: Projection | StepProjections = Projection(config, hidden, features, keys, use_bias=use_bias)
 
-    def __call__(self, x: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
-        """x [B, T, D] → [B, T, D]."""
+    def __call__(self, x: jax.Array, scope: Scope) -> jax.Array:
+        """Returns the sublayer's output [B, T, D] for x [B, T, D]."""
         activation = ACTIVATIONS[self.config.activation]
         if self.config.feed_forward_gated:
-            hidden = activation(self.gate(x)) * self.hidden(x)
+            hidden = activation(self.gate(x)) * self.hidden(x)  # [B, T, F]
         else:
-            hidden = activation(self.hidden(x))
+            hidden = activation(self.hidden(x))  # [B, T, F]
         rate = self.config.feed_forward_dropout_rate
         rate = self.config.dropout_rate if rate is None else rate
-        hidden = dropout(tap("hidden", hidden), rate, fold(dropout_key, Site.HIDDEN))  # [B, T, F]
-        return tap("output", self.output(hidden))
+        hidden = scope.dropout(scope.tap("hidden", hidden), rate, Site.HIDDEN)
+        return scope.tap("output", self.output(hidden))  # [B, T, D]
 
 
 class Layer(nnx.Module):
-    """What the sublayers of both stacks share: x + sublayer(norm(x)), or norm(x + sublayer(x)) with the norm placed
-    after."""
+    """Wraps sublayers in norm, dropout and residual; both stacks build their layers on it."""
 
-    def __init__(self, config: TransformerConfig, stack: StackConfig, sites: list[Site], keys: KeyStream) -> None:
+    def __init__(self, config: TransformerConfig, stack: StackConfig, attentions: list[Site], keys: KeyStream) -> None:
         self.config = config
-        for site in sites:
+        own_bias = config.position_kind == "relative_bias" and config.relative_bias_per_layer
+        for site in [*attentions, Site.FEED_FORWARD] if config.feed_forward else attentions:
             name = site.name.lower()
             if site is Site.FEED_FORWARD:
                 self.feed_forward = FeedForward(config, stack, keys)
             else:
-                has_bias = (
-                    config.position_kind == "relative_bias"
-                    and config.relative_bias_per_layer
-                    and site is Site.SELF_ATTENTION
-                )
-                setattr(self, name, Attention(config, stack, keys, has_bias))
+                setattr(self, name, Attention(config, stack, keys, own_bias and site is Site.SELF_ATTENTION))
             if config.norm_kind != "none":
                 setattr(self, f"{name}_norm", Norm(config))
 
-    def before(self, site: Site, x: jax.Array, tap: Tap) -> jax.Array:
-        """What the sublayer reads."""
-        return self._norm(site, x, tap) if self.config.norm_placement == "pre" else x
+    def residual(
+        self, site: Site, x: jax.Array, sublayer: Callable[[jax.Array, Scope], jax.Array], scope: Scope
+    ) -> jax.Array:
+        """Returns x + sublayer(norm(x)) with the norm placed before, norm(x + sublayer(x)) with it placed after."""
+        return self.after(site, x, sublayer(self.before(site, x, scope), scope(site)), scope)
 
-    def after(self, site: Site, x: jax.Array, y: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
-        """The residual stream x [B, T, D] with the sublayer's output y taken in."""
-        x = x + dropout(y, self.config.dropout_rate, fold(fold(dropout_key, site), Site.RESIDUAL))
-        x = self._norm(site, x, tap) if self.config.norm_placement == "post" else x
-        return x if site is Site.FEED_FORWARD else tap(f"{site.name.lower()}_residual", x)
+    def before(self, site: Site, x: jax.Array, scope: Scope) -> jax.Array:
+        """Returns the sublayer's input: the residual stream x [B, T, D], normed if the norm is placed before."""
+        return self._norm(site, x, scope) if self.config.norm_placement == "pre" else x
 
-    def _norm(self, site: Site, x: jax.Array, tap: Tap) -> jax.Array:
+    def after(self, site: Site, x: jax.Array, y: jax.Array, scope: Scope) -> jax.Array:
+        """Returns the residual stream x [B, T, D] plus the sublayer's output y, normed if the norm is placed after."""
+        x = x + scope(site).dropout(y, self.config.dropout_rate, Site.RESIDUAL)
+        x = self._norm(site, x, scope) if self.config.norm_placement == "post" else x
+        return x if site is Site.FEED_FORWARD else scope.tap(f"{site.name.lower()}_residual", x)
+
+    def _norm(self, site: Site, x: jax.Array, scope: Scope) -> jax.Array:
         if self.config.norm_kind == "none":
             return x
         name = f"{site.name.lower()}_norm"
-        return tap(name, getattr(self, name)(x))
-
-    def transform(self, x: jax.Array, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
-        """The feed-forward sublayer, where there is one; x is then the layer's output."""
-        if self.config.feed_forward:
-            site = Site.FEED_FORWARD
-            y = self.feed_forward(self.before(site, x, tap), tap.scope("feed_forward"), fold(dropout_key, site))
-            x = self.after(site, x, y, tap, dropout_key)
-        return tap("output", x)
-
-
-def _sites(config: TransformerConfig, *attentions: Site) -> list[Site]:
-    return [*attentions, Site.FEED_FORWARD] if config.feed_forward else [*attentions]
+        return scope.tap(name, getattr(self, name)(x))
 
 
 class EncoderLayer(Layer):
     """Self-attention, then feed-forward."""
 
     def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
-        super().__init__(config, config.encoder, _sites(config, Site.SELF_ATTENTION), keys)
+        super().__init__(config, config.encoder, [Site.SELF_ATTENTION], keys)
 
-    def __call__(self, x: jax.Array, mask: Mask, bias: Bias, tap: Tap, dropout_key: DropoutKey) -> jax.Array:
-        """x [B, S, D] → [B, S, D]; `bias` as of the stack."""
-        site = Site.SELF_ATTENTION
-        h = self.before(site, x, tap)
-        y = self.self_attention(h, h, mask, bias, tap.scope("self_attention"), fold(dropout_key, site))
-        x = self.after(site, x, y, tap, dropout_key)
-        return self.transform(x, tap, dropout_key)
+    def __call__(self, x: jax.Array, terms: AttentionTerms, scope: Scope) -> jax.Array:
+        """Returns the layer's output [B, S, D] for x [B, S, D]."""
+        x = self.residual(Site.SELF_ATTENTION, x, lambda h, scope: self.self_attention(h, h, terms, scope), scope)
+        x = self.residual(Site.FEED_FORWARD, x, self.feed_forward, scope) if self.config.feed_forward else x
+        return scope.tap("output", x)
+
+
+class DecoderTerms(NamedTuple):
+    """Holds the terms of a decoder layer's two attentions."""
+
+    self_attention: AttentionTerms
+    cross_attention: AttentionTerms
 
 
 class DecoderLayer(Layer):
     """Causal self-attention, attention over the encoder's output, then feed-forward."""
 
     def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
-        super().__init__(config, config.decoder, _sites(config, Site.SELF_ATTENTION, Site.CROSS_ATTENTION), keys)
+        super().__init__(config, config.decoder, [Site.SELF_ATTENTION, Site.CROSS_ATTENTION], keys)
 
-    def __call__(
-        self, x: jax.Array, encoder_output: jax.Array, masks: Masks, bias: Bias, tap: Tap, dropout_key: DropoutKey
-    ) -> jax.Array:
-        """x [B, T, D], encoder_output [B, S, D] → [B, T, D]; `bias` as of the stack."""
-        site = Site.SELF_ATTENTION
-        h = self.before(site, x, tap)
-        y = self.self_attention(
-            h, h, masks.decoder_self, bias, tap.scope("self_attention"), fold(dropout_key, site), masks.decoder_exists
-        )
-        x = self.after(site, x, y, tap, dropout_key)
+    def __call__(self, x: jax.Array, encoder_output: jax.Array, terms: DecoderTerms, scope: Scope) -> jax.Array:
+        """Returns the layer's output [B, T, D] for x [B, T, D] and encoder_output [B, S, D]."""
 
-        site = Site.CROSS_ATTENTION
-        h = self.before(site, x, tap)
-        y = self.cross_attention(
-            h, encoder_output, masks.cross, None, tap.scope("cross_attention"), fold(dropout_key, site)
-        )
-        x = self.after(site, x, y, tap, dropout_key)
-        return self.transform(x, tap, dropout_key)
+        def attend_self(h: jax.Array, scope: Scope) -> jax.Array:
+            return self.self_attention(h, h, terms.self_attention, scope)
+
+        def attend_cross(h: jax.Array, scope: Scope) -> jax.Array:
+            return self.cross_attention(h, encoder_output, terms.cross_attention, scope)
+
+        x = self.residual(Site.SELF_ATTENTION, x, attend_self, scope)
+        x = self.residual(Site.CROSS_ATTENTION, x, attend_cross, scope)
+        x = self.residual(Site.FEED_FORWARD, x, self.feed_forward, scope) if self.config.feed_forward else x
+        return scope.tap("output", x)

@@ -1,5 +1,4 @@
-"""Boolean attention masks, True = may attend, derived from the ids by the config's rules (Vaswani et al. 2017,
-§3.2.3)."""
+"""Boolean attention masks, derived from token ids; True = may attend (Vaswani et al. 2017, §3.2.3)."""
 
 from __future__ import annotations
 
@@ -11,43 +10,48 @@ import jax.numpy as jnp
 from jax_transformer.config.model import PaddingCover, TransformerConfig
 
 Mask = jax.Array | None
-"""Boolean [B, 1, Q, K] or broadcastable to it; None where everything may be attended."""
+"""Boolean, [B, 1, Q, K] or broadcastable to it; None = everything may be attended."""
 
 
 class Masks(NamedTuple):
-    """The three masks of one forward pass."""
+    """Holds the masks of one forward pass."""
 
-    encoder_self: Mask
-    decoder_self: Mask
-    cross: Mask
+    encoder_self: Mask  # [B, 1, S, S]
+    decoder_self: Mask  # [B, 1, T, T]
+    cross: Mask  # [B, 1, T, S]
     decoder_exists: Mask = None
-    """Which of the decoder's tokens there are, True everywhere but for room that is left for tokens to come. What
-    doesn't exist isn't attended to by anything, not even where a row is fully masked."""
+    """False at columns of the decoder's input that are still empty, broadcastable to [B, 1, T, T]. Nothing attends to
+    an empty column, not even a fully masked row."""
 
 
 def causal_mask(length: int) -> jax.Array:
-    """[1, 1, T, T]: a position attends to itself and what stands before it."""
+    """Returns the mask [1, 1, T, T] with which a position attends to itself and earlier positions."""
     return jnp.tril(jnp.ones((1, 1, length, length), bool))
 
 
 def padding_mask(query_is_real: jax.Array, key_is_real: jax.Array, cover: PaddingCover) -> Mask:
-    """The mask [B, 1, Q, K] (or broadcastable) that hides pads on the covered axes, from two boolean arrays [B, Q] and
-    [B, K]."""
-    on_keys = key_is_real[:, None, None, :]
-    on_queries = query_is_real[:, None, :, None]
+    """Returns the mask, [B, 1, Q, K] or broadcastable, that hides pads on the covered axes.
+
+    Args:
+      query_is_real: boolean [B, Q], False at pads.
+      key_is_real: boolean [B, K], False at pads.
+      cover: the axes on which pads are hidden.
+    """
+    on_keys = key_is_real[:, None, None, :]  # [B, 1, 1, K]
+    on_queries = query_is_real[:, None, :, None]  # [B, 1, Q, 1]
     covers = {"keys": on_keys, "queries": on_queries, "both": on_keys & on_queries, "none": None}
     return covers[cover]
 
 
 def both(first: Mask, second: Mask) -> Mask:
-    """What both masks allow."""
+    """Returns the mask that allows what both masks allow."""
     if first is None or second is None:
         return second if first is None else first
     return first & second
 
 
 def make_masks(config: TransformerConfig, source_ids: jax.Array, decoder_input_ids: jax.Array) -> Masks:
-    """The masks of source_ids [B, S] and decoder_input_ids [B, T] in training."""
+    """Derives the training masks of source_ids [B, S] and decoder_input_ids [B, T]."""
     source_is_real = source_ids != config.source_pad_id
     target_is_real = decoder_input_ids != config.target_pad_id
     decoder_is_real = decoder_input_ids != decoder_padding_id(config)
@@ -60,5 +64,5 @@ def make_masks(config: TransformerConfig, source_ids: jax.Array, decoder_input_i
 
 
 def decoder_padding_id(config: TransformerConfig) -> int:
-    """The id that the decoder's self-attention takes for padding."""
+    """Returns the id that the decoder's self-attention treats as padding."""
     return config.target_pad_id if config.decoder_padding_id is None else config.decoder_padding_id

@@ -1,4 +1,4 @@
-"""Layer normalisation (Ba et al. 2016) as the config computes it, and RMSNorm (Zhang & Sennrich 2019)."""
+"""Layer normalisation (Ba et al. 2016) with the config's numerics, and RMSNorm (Zhang & Sennrich 2019)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from jax_transformer.model.dtypes import at_least_float32
 
 
 class Norm(nnx.Module):
-    """scale · (x − mean) / deviation + bias over the last axis, in at least float32; x [..., D] keeps its dtype."""
+    """Computes scale · (x − mean) / deviation + bias over the last axis of x [..., D], in at least float32.
+
+    The result has the dtype of x. RMSNorm subtracts no mean.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         self.config = config
-        self.scale = nnx.Param(jnp.ones(config.d_model, jnp.float32))
+        self.scale = nnx.Param(jnp.ones(config.d_model, jnp.float32))  # [D]
         if config.norm_bias:
             self.bias = nnx.Param(jnp.zeros(config.d_model, jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(at_least_float32(x.dtype))
         if self.config.norm_kind == "layer_norm":
-            # two passes: mean(x²) − mean(x)² would cancel where the mean is large
+            # two passes: mean(x²) − mean(x)² would cancel if the mean is large
             wide = wide - wide.mean(axis=-1, keepdims=True)
         y = wide / self._deviation(wide) * self.scale[...].astype(wide.dtype)
         if self.config.norm_bias:
@@ -37,6 +40,6 @@ class Norm(nnx.Module):
 
 
 def _sqrt(x: jax.Array) -> jax.Array:
-    """Square root whose gradient at 0 is 0, as torch.std has it, and not infinite."""
+    """Computes the square root, with gradient 0 at 0, as torch.std has it, instead of an infinite one."""
     positive = x > 0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, x, 1.0)), 0.0)

@@ -1,5 +1,5 @@
-"""What tells positions apart: tables and the numbers that index them (Vaswani et al. 2017, §3.5, and the variants of
-other programs), and biases of the attention by distance (Raffel et al. 2020, §2.1).
+"""Positions: tables and the numbers that index them (Vaswani et al. 2017, §3.5, and variants of other implementations),
+and relative-position biases of attention (Raffel et al. 2020, §2.1).
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from jax_transformer.model.initializers import KeyStream
 
 
 def table_rows(config: TransformerConfig, stack: StackConfig) -> int:
-    """Rows of a stack's position table: one for every number that `position_numbers` can give."""
+    """Returns the number of rows of a stack's position table: one for every value of `position_numbers`."""
     counts_from_one = config.position_index == "non_pad_count"
     return stack.max_length + config.position_offset + counts_from_one
 
 
 def sinusoid_table(config: TransformerConfig, stack: StackConfig) -> np.ndarray:
-    """Sinusoids [rows, D] in float64; row r encodes position r, whatever the offset.
+    """Computes the sinusoids [rows, D] in float64; row r encodes position r, whatever the offset.
 
-    With a position that counts real tokens, the pads' row is zero (fairseq).
+    If positions count real tokens, the pads' row is zero (fairseq).
     """
     pairs = config.d_model // 2
     pair = np.arange(pairs, dtype=np.float64)
     sine_exponent, cosine_exponent = {
         "standard": (pair / pairs, pair / pairs),
         "inclusive": (pair / max(pairs - 1, 1), pair / max(pairs - 1, 1)),
-        # each column c = 2i or 2i + 1 uses 2c / D: the column number is doubled once more
+        # each column c = 2i or 2i + 1 uses 2c / D: the column number is doubled a second time
         "doubled": (2 * pair / pairs, (2 * pair + 1) / pairs),
     }[config.position_frequency]
     position = np.arange(table_rows(config, stack), dtype=np.float64)[:, None]
@@ -48,20 +48,20 @@ def sinusoid_table(config: TransformerConfig, stack: StackConfig) -> np.ndarray:
 
 
 def position_numbers(config: TransformerConfig, ids: jax.Array, pad_id: int) -> jax.Array:
-    """The table row of every token of ids [B, T]: an integer array [B, T], [1, T] or [B, 1]."""
+    """Returns the table row of every token of ids [B, T]: integers [B, T], [1, T] or [B, 1]."""
     batch, length = ids.shape
     if config.position_index == "column":
-        numbers = jnp.arange(length)[None, :]
+        numbers = jnp.arange(length)[None, :]  # [1, T]
     elif config.position_index == "batch_row":
-        numbers = jnp.arange(batch)[:, None]
+        numbers = jnp.arange(batch)[:, None]  # [B, 1]
     else:
         is_real = ids != pad_id
-        numbers = jnp.cumsum(is_real, axis=1) * is_real
+        numbers = jnp.cumsum(is_real, axis=1) * is_real  # [B, T]
     return numbers + config.position_offset
 
 
 def check_fits(config: TransformerConfig, stack: StackConfig, name: str, shape: tuple[int, ...]) -> None:
-    """Raises ValueError if ids of this shape [B, T] need rows that the stack's table doesn't have."""
+    """Raises ValueError if ids of shape (B, T) need more rows than the stack's position table has."""
     if config.position_kind not in ("sinusoidal", "learned"):
         return
     axis = 0 if config.position_index == "batch_row" else 1
@@ -71,25 +71,24 @@ def check_fits(config: TransformerConfig, stack: StackConfig, name: str, shape: 
 
 
 class RelativeBias(nnx.Module):
-    """A bias for every head and every bucket of distances, [P, N], that attention logits get."""
+    """Holds a bias [P, N] of the attention logits for every bucket of distances and every head."""
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
         self.config, self.is_causal = config, stack.is_causal
         self.embedding = nnx.Param(initializers.relative_bias(config, next(keys), stack.num_heads))
 
     def __call__(self, length: int, position: jax.Array | None = None) -> jax.Array:
-        """What the logits of `length` keys get, those of every query, [1, N, T, T], or of the one at `position`, [1, N,
-        1, T]."""
+        """Returns the bias for `length` keys: of every query [1, N, T, T], or of the one at `position` [1, N, 1, T]."""
         queries = jnp.arange(length)[:, None] if position is None else position[None, None]
-        of_distances = self.embedding[...][relative_buckets(self.config, self.is_causal, length)]  # [2 T - 1, N]
-        return jnp.moveaxis(of_distances[jnp.arange(length) - queries + length - 1], 2, 0)[None]
+        by_distance = self.embedding[...][relative_buckets(self.config, self.is_causal, length)]  # [2 T - 1, N]
+        return jnp.moveaxis(by_distance[jnp.arange(length) - queries + length - 1], 2, 0)[None]
 
 
 def relative_buckets(config: TransformerConfig, is_causal: bool, length: int) -> np.ndarray:
-    """The bucket of every distance from 1 - length to length - 1, of a key from its query: integers [2 length - 1].
+    """Returns the buckets [2 length - 1] of the distances from 1 - length to length - 1 between a key and its query.
 
-    Half of a direction's buckets have a distance each; the others divide those up to relative_max_distance evenly by
-    their logarithm. Where a distance falls between two is decided in float32, as T5's programs do.
+    Half of a direction's buckets hold one distance each. The others divide the distances up to relative_max_distance
+    evenly on a logarithmic scale. Rounding to a bucket happens in float32, as in T5's implementations.
     """
     offsets = np.arange(1 - length, length)
     buckets = config.relative_buckets if is_causal else config.relative_buckets // 2

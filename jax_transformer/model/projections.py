@@ -1,4 +1,4 @@
-"""Linear maps of the last axes of an array, with their biases."""
+"""Linear maps of the last axes of an array, with biases."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from jax_transformer.model.initializers import KeyStream
 
 
 class Projection(nnx.Module):
-    """x [..., *inputs] → [..., *outputs]; kernel [*inputs, *outputs], bias [*outputs].
+    """Maps x [..., *inputs] to [..., *outputs] with a kernel [*inputs, *outputs] and a bias [*outputs].
 
     Args:
-      role: what the initializer may treat apart (see initializers.kernel).
+      role: the kernel's role, which some initializers treat differently (see `initializers.kernel`).
     """
 
     def __init__(
@@ -28,28 +28,32 @@ class Projection(nnx.Module):
         config: TransformerConfig,
         inputs: tuple[int, ...],
         outputs: tuple[int, ...],
-        use_bias: bool,
         keys: KeyStream,
+        *,
+        use_bias: bool,
         role: str = "",
     ) -> None:
         self.config, self.inputs, self.use_bias = config, inputs, use_bias
         fan_in, fan_out = math.prod(inputs), math.prod(outputs)
-        self.kernel = nnx.Param(initializers.kernel(config, next(keys), (*inputs, *outputs), fan_in, fan_out, role))
+        shape = (*inputs, *outputs)
+        self.kernel = nnx.Param(
+            initializers.kernel(config, next(keys), shape, fan_in=fan_in, fan_out=fan_out, role=role)
+        )
         if use_bias:
             self.bias = nnx.Param(initializers.bias(config, next(keys), outputs, fan_in))
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        """Returns x [..., *inputs] mapped to [..., *outputs], in the compute dtype."""
         (y,) = project_together([self], x)
         return y
 
 
 def project_together(projections: Sequence[Projection], x: jax.Array) -> list[jax.Array]:
-    """x [..., *inputs] → [..., *outputs] of each projection, computed as one product; all take the same inputs and
-    agree about bias.
+    """Applies several projections to x [..., *inputs] in one product; returns [..., *outputs] of each.
 
-    The product is of two matrices, tokens by features, whatever the shapes: on a CPU, XLA computes the gradients of an
-    einsum over three and more axes through transposed copies of the activations, which takes a fifth of a training
-    step.
+    All projections have the same inputs, and either all or none have a bias. The product is always of two matrices,
+    tokens by features: on a CPU, XLA computes the gradients of an einsum over three or more axes through transposed
+    copies of the activations, which takes a fifth of a training step.
     """
     first = projections[0]
     inputs, dtype = first.inputs, compute_dtype(first.config, first.kernel[...])
@@ -58,16 +62,16 @@ def project_together(projections: Sequence[Projection], x: jax.Array) -> list[ja
     if first.use_bias:
         y = y + _concatenate([projection.bias[...].reshape(-1).astype(dtype) for projection in projections])
 
-    return _apart(
+    return _split(
         y, x.shape[: x.ndim - len(inputs)], [projection.kernel.shape[len(inputs) :] for projection in projections]
     )
 
 
 class StepProjections(nnx.Module):
-    """Projections of the same x as decoding computes them for a few tokens at a time: one product, with one kernel
-    [outputs, inputs].
+    """Applies several projections to a few tokens at a time, in one product with one kernel [outputs, inputs].
 
-    A CPU's time then goes into reading the kernel. XLA reads it best as the left matrix of a product, by rows.
+    With few tokens, a CPU spends its time on reading the kernel. XLA reads it fastest by rows, as the left matrix of
+    the product.
     """
 
     def __init__(self, projections: Sequence[Projection]) -> None:
@@ -80,21 +84,21 @@ class StepProjections(nnx.Module):
             self.bias = nnx.Param(_concatenate([projection.bias[...].reshape(-1) for projection in projections]))
 
     def __call__(self, x: jax.Array) -> jax.Array:
-        """x [..., *inputs] → [..., *outputs] of the only projection."""
+        """Returns x [..., *inputs] mapped to [..., *outputs] by the only projection."""
         (y,) = self.together(x)
         return y
 
     def together(self, x: jax.Array) -> list[jax.Array]:
-        """x [..., *inputs] → [..., *outputs] of each projection."""
+        """Returns x [..., *inputs] mapped to [..., *outputs] by each projection."""
         dtype = compute_dtype(self.config, self.kernel[...])
         columns = x.astype(dtype).reshape(-1, math.prod(self.inputs)).T
         y = jax.lax.optimization_barrier(self.kernel[...].astype(dtype) @ columns).T  # or XLA turns the product around
         y = y + self.bias[...].astype(dtype) if self.use_bias else y
-        return _apart(y, x.shape[: x.ndim - len(self.inputs)], self.shapes)
+        return _split(y, x.shape[: x.ndim - len(self.inputs)], self.shapes)
 
 
-def _apart(y: jax.Array, leading: tuple[int, ...], shapes: Sequence[tuple[int, ...]]) -> list[jax.Array]:
-    """y [tokens, features], the features being those of several arrays → these, [*leading, *shape] each."""
+def _split(y: jax.Array, leading: tuple[int, ...], shapes: Sequence[tuple[int, ...]]) -> list[jax.Array]:
+    """Splits y [tokens, features], which holds several arrays side by side, into arrays [*leading, *shape]."""
     ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
     return [
         part.reshape(*leading, *shape) for part, shape in zip(jnp.split(y, ends[:-1], axis=-1), shapes, strict=True)

@@ -1,4 +1,4 @@
-"""The decoder's layers as decoding runs them: one token of each beam at a time, over cached keys and values."""
+"""The decoder's layers while decoding: one token of each beam at a time, over cached keys and values."""
 
 from __future__ import annotations
 
@@ -8,49 +8,52 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jax_transformer.model.attention import Attention, Bias, attention_scale, attention_weights
+from jax_transformer.model.attention import (
+    Attention,
+    AttentionTerms,
+    Bias,
+    attention_scale,
+    attention_weights,
+    merge_heads,
+)
 from jax_transformer.model.decoder_state import DecoderState, LayerCache
 from jax_transformer.model.dropout import Site
 from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.layers import DecoderLayer, Layer
 from jax_transformer.model.masks import Mask
 from jax_transformer.model.projections import Projection, StepProjections
-from jax_transformer.model.trace import Tap
+from jax_transformer.model.scope import Scope
 
 
 class StepAttention(nnx.Module):
-    """What self- and cross-attention share; K is the number of beams."""
+    """Attends from the tokens of K beams to cached keys and values; self- and cross-attention build on it."""
 
     def __init__(self, attention: Attention) -> None:
         self.config = attention.config
         if attention.config.attention_output:
             self.output = StepProjections([attention.output])
 
-    def attend(
-        self, query: jax.Array, keys: jax.Array, values: jax.Array, mask: Mask, bias: Bias = None, exists: Mask = None
-    ) -> jax.Array:
-        """`Attention.attend` to a cache: query [B, K, N, H], keys and values [B, N, T, H] → [B, K, D].
+    def attend(self, query: jax.Array, keys: jax.Array, values: jax.Array, terms: AttentionTerms) -> jax.Array:
+        """Returns the attention output [B, K, D] of query [B, K, N, H] over keys and values [B, N, T, H].
 
-        On a CPU few queries are multiplied and added up elementwise, which XLA fuses and spreads over the cores; its
-        batched products of small matrices take twice as long, but for one query.
+        On a CPU, few queries are multiplied and summed elementwise, which XLA fuses and spreads over the cores. Its
+        batched products of small matrices take twice as long, except for a single query.
         """
-        query = jnp.swapaxes(query, 1, 2)
+        query = jnp.swapaxes(query, 1, 2)  # [B, N, K, H]
         wide = at_least_float32(query.dtype)
         logits = jax.lax.platform_dependent(
             query, keys, cpu=partial(_logits_of_few, wide=wide), default=partial(_logits, wide=wide)
-        )
-        weights = attention_weights(
-            self.config, logits * attention_scale(self.config, query.shape[-1]), mask, bias, exists
-        )
+        )  # [B, N, K, T]
+        weights = attention_weights(self.config, logits * attention_scale(self.config, query.shape[-1]), terms)
         context = jax.lax.platform_dependent(
             weights.astype(values.dtype), values, cpu=_contexts_of_few, default=_contexts
         )
-        context = jnp.swapaxes(context, 1, 2)
-        return self.output(context) if self.config.attention_output else context.reshape(*context.shape[:2], -1)
+        context = jnp.swapaxes(context, 1, 2)  # [B, K, N, H]
+        return self.output(context) if self.config.attention_output else merge_heads(context)
 
 
 class StepSelfAttention(StepAttention):
-    """Each token over itself and those before it."""
+    """Attends from each token to itself and the tokens before it."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__(attention)
@@ -59,44 +62,45 @@ class StepSelfAttention(StepAttention):
             self.relative_bias = attention.relative_bias
 
     def __call__(
-        self, x: jax.Array, keys: jax.Array, values: jax.Array, state: DecoderState, bias: Bias
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The beams' tokens at state.position, x [B, K, D], each over itself and its own in the cache [B, N, T K, H].
+        self, x: jax.Array, cache: LayerCache, state: DecoderState, bias: Bias
+    ) -> tuple[jax.Array, LayerCache]:
+        """Returns the attention output [B, K, D] of the beams' tokens x [B, K, D] at `state.position`, and their cache.
 
-        Returns the output [B, K, D] and the cache with these tokens' keys and values written in.
+        Each token attends to itself and to its own beam's tokens. The cache returned holds their keys and values too.
         """
-        query, key, value = self.query_key_value.together(x)
+        query, key, value = self.query_key_value.together(x)  # [B, K, N, H] each
         first = state.position * state.num_beams
         keys, values = (
-            jax.lax.dynamic_update_slice_in_dim(cache, jnp.swapaxes(new, 1, 2).astype(cache.dtype), first, axis=2)
-            for cache, new in ((keys, key), (values, value))
-        )
+            jax.lax.dynamic_update_slice_in_dim(cached, jnp.swapaxes(new, 1, 2).astype(cached.dtype), first, axis=2)
+            for cached, new in ((cache.self_keys, key), (cache.self_values, value))
+        )  # [B, N, T K, H] each
         bias = self.relative_bias(state.length, state.position) if hasattr(self, "relative_bias") else bias
-        bias = bias if bias is None else jnp.repeat(bias, state.num_beams, axis=-1)
-        mask = state.key_is_real.reshape(len(x), 1, 1, -1)
-        return self.attend(query, keys, values, mask, bias, state.exists()), keys, values
+        bias = bias if bias is None else jnp.repeat(bias, state.num_beams, axis=-1)  # [1, N, 1, T K]
+        mask = state.key_is_real.reshape(len(x), 1, 1, -1)  # [B, 1, 1, T K]
+        output = self.attend(query, keys, values, AttentionTerms(mask, bias, state.exists()))
+        return output, cache._replace(self_keys=keys, self_values=values)
 
 
 class StepCrossAttention(StepAttention):
-    """Each token over the encoder's output."""
+    """Attends from each token to the encoder's output."""
 
     def __init__(self, attention: Attention) -> None:
         super().__init__(attention)
         self.query = StepProjections([attention.query])
         self.key_value = StepProjections([attention.key, attention.value])
 
-    def __call__(self, x: jax.Array, keys: jax.Array, values: jax.Array, mask: Mask) -> jax.Array:
-        """x [B, K, D], keys and values [B, N, S, H], mask [B, 1, 1, S] → [B, K, D]."""
-        return self.attend(self.query(x), keys, values, mask)
+    def __call__(self, x: jax.Array, cache: LayerCache, mask: Mask) -> jax.Array:
+        """Returns the attention output [B, K, D] of x [B, K, D] over the cached source, with mask [B, 1, 1, S]."""
+        return self.attend(self.query(x), cache.cross_keys, cache.cross_values, AttentionTerms(mask))
 
     def keys_and_values(self, encoder_output: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """encoder_output [B, S, D] → two arrays [B, N, S, H]: heads before tokens."""
-        keys, values = self.key_value.together(encoder_output)
+        """Returns the keys and the values [B, N, S, H] of encoder_output [B, S, D]: heads before tokens."""
+        keys, values = self.key_value.together(encoder_output)  # [B, S, N, H] each
         return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
 
 
 class StepLayer(Layer):
-    """A DecoderLayer of the same parameters; the one given can't be used afterwards."""
+    """Rearranges a DecoderLayer's parameters for decoding; the DecoderLayer can't be used afterwards."""
 
     def __init__(self, layer: DecoderLayer) -> None:
         self.config = layer.config
@@ -114,25 +118,23 @@ class StepLayer(Layer):
     def __call__(
         self, x: jax.Array, cache: LayerCache, state: DecoderState, bias: Bias
     ) -> tuple[jax.Array, LayerCache]:
-        """`DecoderLayer` of the K beams' tokens x [B, K, D] at state.position, the tokens before them being in the
-        cache.
+        """Returns the layer's output [B, K, D] for the K beams' tokens x [B, K, D] at `state.position`, and the cache.
 
         Args:
-          state: with these tokens counted in.
-          bias: of the stack, for the T columns, [1, N, 1, T].
+          cache: the keys and values of the tokens before; the one returned holds these tokens' too.
+          state: already counts these tokens in (`DecoderState.written`).
+          bias: the stack's relative-position bias for the T columns, [1, N, 1, T].
         """
-        tap = Tap()
-        h = self.before(Site.SELF_ATTENTION, x, tap)
-        y, keys, values = self.self_attention(h, cache.self_keys, cache.self_values, state, bias)
-        x = self.after(Site.SELF_ATTENTION, x, y, tap, None)
-
-        h = self.before(Site.CROSS_ATTENTION, x, tap)
-        y = self.cross_attention(h, cache.cross_keys, cache.cross_values, state.cross_mask)
-        x = self.after(Site.CROSS_ATTENTION, x, y, tap, None)
-        return self.transform(x, tap, None), cache._replace(self_keys=keys, self_values=values)
+        site, scope = Site.SELF_ATTENTION, Scope()
+        y, cache = self.self_attention(self.before(site, x, scope), cache, state, bias)
+        x = self.after(site, x, y, scope)
+        x = self.residual(Site.CROSS_ATTENTION, x, lambda h, _: self.cross_attention(h, cache, state.cross_mask), scope)
+        x = self.residual(Site.FEED_FORWARD, x, self.feed_forward, scope) if self.config.feed_forward else x
+        return x, cache
 
 
 def _logits(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:
+    """query [B, N, Q, H], keys [B, N, K, H] → [B, N, Q, K]."""
     return jnp.einsum("BNQH,BNKH->BNQK", query, keys, preferred_element_type=wide)
 
 
@@ -143,6 +145,7 @@ def _logits_of_few(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Ar
 
 
 def _contexts(weights: jax.Array, values: jax.Array) -> jax.Array:
+    """weights [B, N, Q, K], values [B, N, K, H] → [B, N, Q, H]."""
     return jnp.einsum("BNQK,BNKH->BNQH", weights, values)
 
 

@@ -1,7 +1,7 @@
-"""Naming activations as they are computed, so that a forward pass can return them, or run with some of them changed.
+"""Named activations: a forward pass can return them, or run with some of them changed.
 
-A `Tap` is an argument of the modules, made anew in every forward pass: nothing is stored in a module, and with an idle
-tap the compiled program is the one without taps.
+Every forward pass makes a new `Tap` and passes it to the modules, which store nothing. An idle tap leaves the compiled
+program unchanged.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from collections.abc import Mapping
 import jax
 
 Trace = OrderedDict[str, jax.Array]
-"""Activations by name, in execution order. (A jitted function returns a plain dict sorted by key, but keeps an
-OrderedDict's order.)"""
+"""Activations by name, in execution order. (A jitted function would sort a plain dict by key; it keeps an OrderedDict's
+order.)"""
 
 
 class Tap:
     """Records, adds to, or replaces activations by name.
 
     Args:
-      record: collect every named activation in `trace`.
-      add: arrays added to the activations of these names; zeros there make an activation's gradient available.
-      replace: arrays put in place of the activations of these names.
+      record: whether to collect every named activation in `trace`.
+      add: arrays to add to the activations of these names. The gradient with respect to an added zero is the gradient
+        of the activation.
+      replace: arrays to put in place of the activations of these names.
     """
 
     def __init__(
@@ -40,16 +41,17 @@ class Tap:
 
     @property
     def intervenes(self) -> bool:
+        """Whether the tap adds to or replaces any activation."""
         return bool(self.add or self.replace)
 
     def scope(self, name: str) -> Tap:
-        """A tap that puts `name.` before its names and shares this one's trace."""
+        """Returns a tap that puts `name.` before its names and records into this one's trace."""
         scoped = Tap(self.record, self.add, self.replace)
         scoped.trace, scoped.seen, scoped._prefix = self.trace, self.seen, f"{self._prefix}{name}."
         return scoped
 
     def __call__(self, name: str, value: jax.Array) -> jax.Array:
-        """Returns the activation that the model goes on with: `value`, unless an intervention names it."""
+        """Returns the activation that the model continues with: `value`, unless an intervention names it."""
         name = self._prefix + name
         if self.intervenes:
             self.seen.add(name)
@@ -62,8 +64,7 @@ class Tap:
         return value
 
     def layers(self, stacked: Mapping[str, jax.Array], count: int) -> None:
-        """Files the activations of `count` layers that ran under one scan: `name` [L, ...] becomes
-        `layers.{i}.name`."""
+        """Records the activations of `count` scanned layers: `name` [L, …] becomes `layers.{i}.name` for every i."""
         for i in range(count):
             for name, values in stacked.items():
                 self.trace[f"{self._prefix}layers.{i}.{name}"] = values[i]
@@ -75,7 +76,7 @@ class Tap:
             raise ValueError(f"interventions name activations that this model doesn't have: {', '.join(unknown)}")
 
 
-def _same_shape(name: str, given: jax.Array, value: jax.Array) -> jax.Array:
-    if given.shape != value.shape:
-        raise ValueError(f"intervention in {name}: expected shape {value.shape}, received {given.shape}")
-    return given
+def _same_shape(name: str, intervention: jax.Array, value: jax.Array) -> jax.Array:
+    if intervention.shape != value.shape:
+        raise ValueError(f"intervention in {name}: expected shape {value.shape}, received {intervention.shape}")
+    return intervention

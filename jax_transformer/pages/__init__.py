@@ -1,1 +1,1 @@
-"""Web pages of one file that need nothing else: no network, no server, no other file."""
+"""Web pages in a single file, which need no network, no server and no other file."""

@@ -1,4 +1,4 @@
-"""A page on what a model attends to in one sentence pair: every head of every layer, and the word alignment."""
+"""A page of a model's attention in one sentence pair: every head of every layer, and the word alignment."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from jax_transformer.pages.page import assemble
 TEMPLATE = Path(__file__).parent / "attention_template"
 STYLE = "attention.css"
 SCRIPTS = ("weights.js", "map.js", "overview.js", "page.js")
-"""In the order in which they run."""
+"""Scripts, in the order in which they run."""
 STEPS = 65535
-"""Weights stand in the page as whole multiples of 1 / STEPS."""
+"""The page stores weights as integer multiples of 1 / STEPS."""
 
 
 class Maps(NamedTuple):
-    """The heat maps of one kind of attention."""
+    """Holds the heat maps of one kind of attention."""
 
     title: str
     weights: np.ndarray
@@ -30,35 +30,36 @@ class Maps(NamedTuple):
     keys: Sequence[str]
     """K texts: the tokens of the columns."""
     query_title: str
-    """What a row is."""
+    """Title of the rows' axis."""
     key_title: str
+    """Title of the columns' axis."""
 
 
 class Sentence(NamedTuple):
-    """One side of the pair."""
+    """Holds one side of the pair."""
 
     text: str
     words: Sequence[str]
 
 
 class Alignment(NamedTuple):
-    """Which words belong together."""
+    """Holds the pairs of words that belong together."""
 
     pairs: Sequence[tuple[int, int]]
-    """Numbers of a source word and of a target word."""
+    """(source word, target word) as indices."""
     layer: int
-    """The decoder layer that tells."""
+    """The decoder layer whose attention gives the pairs."""
 
 
 def render(
     model: str, source: Sentence, target: Sentence, maps: dict[str, Maps], alignment: Alignment, shown: dict[str, Any]
 ) -> str:
-    """The page as text.
+    """Returns the page as HTML text.
 
     Args:
-      model: its name.
-      maps: by kind, in the order in which they are offered.
-      shown: what is selected at first: a "kind", a "layer" from 0, and a "head" from 0, or None for the mean.
+      model: the model's name.
+      maps: heat maps by kind of attention, in the order of the page's menu.
+      shown: the initial selection: a "kind", a "layer" from 0, and a "head" from 0 or None for the mean over heads.
     """
     data = {
         "model": model,
@@ -77,5 +78,5 @@ def render(
 
 
 def packed(weights: np.ndarray) -> str:
-    """Weights from 0 to 1 as base64 of little-endian 16-bit integers, exact to 1 / 131070."""
+    """Encodes weights from 0 to 1 as base64 of little-endian 16-bit integers, exact to 1 / 131070."""
     return base64.b64encode(np.round(weights * STEPS).astype("<u2").tobytes()).decode("ascii")

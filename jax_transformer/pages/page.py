@@ -1,7 +1,7 @@
-"""Assembling a page: its data stands in it as JSON, which its script draws.
+"""Assemble a page from data, a style and scripts: the page embeds its data as JSON, and its script draws it.
 
-Every page has page.html around it, page.css and the scripts SHARED before its own, light and dark colours, and a policy
-that lets nothing run or load but this script.
+Every page is built on page.html, page.css and the scripts in SHARED. It has light and dark colours, and a content
+security policy under which only its own script runs and nothing else loads.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 
 HERE = Path(__file__).parent
 SHARED = ("elements.js", "theme.js")
-"""Scripts of every page, run before its own."""
+"""Scripts that every page runs before its own."""
 
 
 def assemble(title: str, data: Any, *, style: Path, scripts: Sequence[Path]) -> str:
-    """The page that shows `data`.
+    """Returns the HTML of a page that shows `data`.
 
     Args:
-      title: of the window, as text.
-      data: what JSON can say, and numbers that it can't, which become null.
-      style: a file of CSS, read after the common one.
-      scripts: files of JavaScript in the order in which they run, as one script.
+      title: the window's title, as plain text.
+      data: values that JSON can represent; NaN and infinities become null.
+      style: a CSS file, included after the shared one.
+      scripts: JavaScript files in the order in which they run; they are joined into one script.
     """
     sources = [*(HERE / name for name in SHARED), *scripts]
     script = "'use strict';\n(() => {\n" + "\n".join(path.read_text(encoding="utf-8") for path in sources) + "\n})();\n"
@@ -43,14 +43,14 @@ def assemble(title: str, data: Any, *, style: Path, scripts: Sequence[Path]) -> 
     template = (HERE / "page.html").read_text(encoding="utf-8")
     return re.sub(
         r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template
-    )  # in one pass: what the data holds is never a placeholder
+    )  # in one pass, so that data is never taken for a placeholder
 
 
 def write_page(path: Path, page: str) -> None:
-    """Writes the page under a temporary name first: a reader sees the old file or the new one, whole."""
+    """Writes the page under a temporary name first, so that readers see either the old file or the whole new one."""
     temporary = path.with_name(
         f".{path.name}.{os.getpid()}.tmp"
-    )  # of this process: a run and a command may write at once
+    )  # named for this process: a run and a command may write at once
     try:
         temporary.write_text(page, encoding="utf-8")
         os.replace(temporary, path)
@@ -59,8 +59,10 @@ def write_page(path: Path, page: str) -> None:
 
 
 def embedded_json(value: Any) -> str:
-    """JSON that can stand in a <script> element: no character of it can end the element or begin a comment. NaN becomes
-    null."""
+    """Returns JSON that is safe inside a <script> element: it can neither end the element nor begin a comment.
+
+    NaN and infinities become null.
+    """
     text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -68,7 +70,7 @@ def embedded_json(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The same with None for every number that JSON can't say."""
+    """Returns `value` with None for every number that JSON can't represent."""
     if isinstance(value, dict):
         return {str(key): _finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

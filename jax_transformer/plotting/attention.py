@@ -1,4 +1,4 @@
-"""Pictures of attention weights: a heat map for each layer and head. Returns matplotlib Figures, as `plots` does."""
+"""Pictures of attention weights: a heat map for each layer and head, as matplotlib Figures."""
 
 from __future__ import annotations
 
@@ -17,17 +17,34 @@ from jax_transformer.pages.attention import Maps
 WIDTH = 12.0
 LONGEST_LABEL = 16
 LEAST_POINTS, MOST_POINTS = 6.0, 11.0
-"""Of labels."""
+"""Font sizes of labels."""
 NO_GLYPH = "□"
 NO_FONTS = ("Last Resort High-Efficiency",)
-"""Comes with matplotlib, and has a box for every character."""
+"""Fonts that show a box for every character; this one comes with matplotlib."""
 
 
 def heat_maps(maps: Maps, *, layer: int | None = None, head: int | None = None) -> Figure:
-    """A grid of heat maps, a row for each layer and a column for each head; or those of one layer, or of one head.
+    """Draws a grid of heat maps, one row per layer and one column per head.
 
-    All have one scale of colours, from 0 to the largest weight among them. Long tokens are cut, and where there are too
-    many to be read, only some of them are written.
+    All maps share one colour scale, from 0 to the largest weight drawn. Long tokens are shortened, and crowded axes
+    label only some of their tokens.
+
+    Args:
+      maps: weights [L, N, Q, K] with the tokens of both axes.
+      layer: the only layer to draw, from 0; None draws all.
+      head: the only head to draw, from 0; None draws all.
+
+    Returns:
+      A matplotlib Figure.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.pages.attention import Maps
+      >>> from jax_transformer.plotting import heat_maps
+      >>> weights = np.full((1, 2, 2, 3), 1 / 3)
+      >>> maps = Maps("Cross-attention", weights, ["Der", "Hund"], ["The", "dog", "."], "target", "source")
+      >>> [axes.get_title() for axes in heat_maps(maps).axes[:2]]
+      ['layer 0, head 0', 'layer 0, head 1']
     """
     counts = maps.weights.shape[:2]
     layers, heads = (range(count) if one is None else [one] for one, count in zip((layer, head), counts, strict=True))
@@ -68,8 +85,8 @@ def heat_maps(maps: Maps, *, layer: int | None = None, head: int | None = None) 
 def _label(
     axis: Axis, tokens: Sequence[str], inches: float, families: list[str], missing: set[str], rotation: int = 0
 ) -> None:
-    """Writes the tokens beside an axis of this length, as large as fits, or every other one, or fewer still."""
-    room = 72 * inches / len(tokens) / 1.25  # of a label, in points
+    """Labels an axis of this length with tokens, as large as fits; a crowded axis gets every other one, or fewer."""
+    room = 72 * inches / len(tokens) / 1.25  # for a label, in points
     size = min(max(room, LEAST_POINTS), MOST_POINTS)
     places = range(0, len(tokens), math.ceil(size / room))
     texts = [
@@ -83,8 +100,7 @@ def _short(token: str) -> str:
 
 
 def _fonts(tokens: Sequence[str]) -> tuple[list[str], set[str]]:
-    """matplotlib's font and as many others that are installed as the tokens need, and the characters that none of them
-    has."""
+    """Returns matplotlib's font plus the installed fonts that the tokens need, and the characters that no font has."""
     missing = set("".join(tokens)) - _characters(findfont(FontProperties()))
     families = list(rcParams["font.family"])
     for entry in fontManager.ttflist:
@@ -96,6 +112,6 @@ def _fonts(tokens: Sequence[str]) -> tuple[list[str], set[str]]:
 
 
 def _characters(file: str) -> set[str]:
-    """What a font has; nothing where it is made of pictures of one size, which can't be drawn."""
+    """Returns a font's characters; none for a bitmap font, which matplotlib can't draw."""
     font = get_font(file)
     return {chr(code) for code in font.get_charmap()} if font.scalable else set()

@@ -1,7 +1,7 @@
-"""Pictures of what a config computes: position tables, masks, learning rates, smoothed targets.
+"""Pictures of a config: position tables, masks, learning rates, smoothed targets.
 
-Every number drawn comes from the code that the model and its training use. Each function returns a matplotlib Figure
-and leaves pyplot alone; `plot_style.style()` sets the look in which the command draws them.
+Every number drawn comes from the code that the model and its training run. Each function returns a matplotlib Figure
+and doesn't touch pyplot; `style.figure_style` sets the look of the command's pictures.
 """
 
 from __future__ import annotations
@@ -50,16 +50,27 @@ def positions(
     rows: int = 128,
     columns: Sequence[int] = (),
 ) -> Figure:
-    """The position table of a stack: all of it, some of its columns, and the dot products of its rows.
+    """Draws a stack's position table: its first rows, some of its columns, and the dot products of its rows.
 
     Args:
-      params: the model's; the table is taken from them. Without them, sinusoids are computed.
-      rows: how many rows are drawn, at most.
-      columns: those drawn as curves; by default four of the first half, two of them neighbours.
+      params: the model's parameters, which hold the table. None computes sinusoids.
+      stack: "encoder" or "decoder".
+      rows: the most rows to draw.
+      columns: the columns to draw as curves; by default four from the first half, two of them neighbours.
+
+    Returns:
+      A matplotlib Figure.
 
     Raises:
-      ValueError: the config has no position table, or a learned one and there are no params; a column that the table
-        doesn't have.
+      ValueError: the config has no position table; it has a learned one and `params` is None; the table has no such
+        column.
+
+    Example:
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.plotting import positions
+      >>> figure = positions(TransformerConfig(d_model=8, num_heads=2), rows=4)
+      >>> figure.axes[0].get_title()
+      'The table: rows 0 to 3 of 512'
     """
     whole = _position_table(config, params, stack)
     table = whole[:rows]
@@ -113,7 +124,7 @@ def positions(
 def _position_table(
     config: TransformerConfig, params: Mapping[str, Any] | None, stack: Literal["encoder", "decoder"]
 ) -> np.ndarray:
-    """The table [rows, D] that the stack reads."""
+    """Returns the table [rows, D] that the stack reads."""
     if config.position_kind not in ("sinusoidal", "learned"):
         raise ValueError(
             f"expected position_kind sinusoidal or learned; received {config.position_kind!r}, which has no table to "
@@ -142,14 +153,24 @@ def masks(
     source_tokens: Sequence[str] = (),
     target_tokens: Sequence[str] = (),
 ) -> Figure:
-    """What every token of one sentence pair may attend to, and what the decoder's mask is made of.
+    """Draws the attention masks of one sentence pair, and the two masks that the decoder's combines.
 
     Args:
-      source_ids, decoder_input_ids: [S] and [T], with pads where there are any.
-      source_tokens, target_tokens: as many texts for the axes; without them, positions.
+      source_ids, decoder_input_ids: [S] and [T], pads included.
+      source_tokens, target_tokens: S and T texts for the axes; positions by default.
+
+    Returns:
+      A matplotlib Figure.
 
     Raises:
-      ValueError: an empty sentence, or not as many texts as ids.
+      ValueError: an empty sentence; a different number of texts and ids.
+
+    Example:
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.plotting import masks
+      >>> figure = masks(TransformerConfig(), [5, 6, 0], [1, 7], source_tokens=["a", "dog", "<pad>"])
+      >>> figure.axes[0].get_title()
+      'Target padding mask'
     """
     source = _Side.of("source", source_ids, source_tokens, config.source_pad_id)
     target = _Side.of("target", decoder_input_ids, target_tokens, config.target_pad_id)
@@ -189,7 +210,7 @@ def masks(
 
 
 class _Side(NamedTuple):
-    """One sentence: ids [1, T], a text for each, and whether it is a pad."""
+    """Holds one sentence: ids [1, T], a text for each id, and whether each id is a pad."""
 
     ids: jax.Array
     tokens: Sequence[str]
@@ -208,7 +229,7 @@ class _Side(NamedTuple):
 
 
 def _explain_cells(axes: Axes) -> None:
-    """The three kinds of cells."""
+    """Draws the legend of the three kinds of cells."""
     shown, hidden, uniform, disc = _mask_colours()
     dot = Line2D([], [], marker="o", markersize=4, color=disc, linestyle="")
     cells: dict[str, Any] = {
@@ -223,7 +244,7 @@ def _explain_cells(axes: Axes) -> None:
 
 
 def _draw_mask(axes: Axes, mask: Mask, query: _Side, key: _Side) -> None:
-    """A grid of cells: a disc where the query may attend, hatches where it has nothing left."""
+    """Draws a grid of cells: a disc marks a key that the query may attend to, hatches a fully masked row."""
     shown, hidden, uniform, disc = _mask_colours()
     shape = (len(query.tokens), len(key.tokens))
     allowed = np.ones(shape, bool) if mask is None else np.asarray(jnp.broadcast_to(mask, (1, 1, *shape)))[0, 0]
@@ -248,7 +269,7 @@ def _draw_mask(axes: Axes, mask: Mask, query: _Side, key: _Side) -> None:
 
 
 def _mask_colours() -> tuple[str, str, str, str]:
-    """Of what may be attended, what may not, rows with nothing left, and the discs."""
+    """Returns the colours of visible cells, hidden cells, fully masked rows, and discs."""
     return ("#56B4E9", "#2a2d33", "#5a4a1a", "black") if is_dark() else ("#0072B2", "#eeeeee", "#f6dfae", "white")
 
 
@@ -258,15 +279,24 @@ def _mask_colours() -> tuple[str, str, str, str]:
 def schedule(
     config: TrainConfig, d_model: int, *, curves: Sequence[tuple[int, int]] = PAPER_CURVES, steps: int = 20_000
 ) -> Figure:
-    """The config's learning rate over its max_steps, and the paper's for other sizes and warm-ups.
+    """Draws the config's learning rate over its max_steps, and the paper's schedule for other sizes and warm-ups.
 
     Args:
-      d_model: the model's.
-      curves: pairs of d_model and warm-up steps, drawn with the factor 1.
-      steps: how many the second panel shows.
+      d_model: the model's width, which the paper's schedule depends on.
+      curves: pairs of d_model and warm-up steps; the paper's schedule is drawn for each, with the factor 1.
+      steps: the number of steps in the second panel.
+
+    Returns:
+      A matplotlib Figure.
 
     Raises:
-      ValueError: a size or a warm-up below 1; no number of steps that can be drawn.
+      ValueError: a size or a warm-up below 1; `steps` outside 1 to 10⁹.
+
+    Example:
+      >>> from jax_transformer import TrainConfig
+      >>> from jax_transformer.plotting import schedule
+      >>> schedule(TrainConfig(), d_model=512, steps=100).get_suptitle()
+      'Learning rate by optimizer step'
     """
     for size, warmup in curves:
         if size < 1 or warmup < 1:
@@ -310,7 +340,7 @@ def schedule(
 
 
 def _some_steps(steps: int, warmup: int) -> np.ndarray:
-    """Steps from 1 to `steps`, evenly spread where they are many, the warm-up's end among them."""
+    """Returns at most MOST_POINTS + 1 steps from 1 to `steps`, evenly spread, the end of the warm-up included."""
     spread = np.linspace(1, steps, min(steps, MOST_POINTS)).round()
     return np.unique([*spread, min(max(warmup, 1), steps)]).astype(np.int32)
 
@@ -330,16 +360,23 @@ SPREAD = {
 
 
 def smoothing(label_smoothing: float = 0.1, *, over: Smoothing = "all", vocab_size: int = 0) -> Figure:
-    """The targets that a small example's loss aims at, and the loss of one token by the probability that the model
-    gives its label.
+    """Draws the smoothed targets of a small example, and one token's loss against the probability of its label.
 
     Args:
       label_smoothing: ε, in [0, 1).
-      over: the entries that share ε, as `smoothing` of TrainConfig.
-      vocab_size: draws the loss for a vocabulary of this size too. 0: for the example's only.
+      over: the entries that share ε, as `TrainConfig.smoothing`.
+      vocab_size: a second vocabulary size to draw the loss for. 0 draws it for the example's only.
+
+    Returns:
+      A matplotlib Figure.
 
     Raises:
       ValueError: a value out of range.
+
+    Example:
+      >>> from jax_transformer.plotting import smoothing
+      >>> [axes.get_title() for axes in smoothing(0.1).axes[:2]]
+      ['Target distributions, V = 7', 'Cross-entropy of one token']
     """
     if not 0.0 <= label_smoothing < 1.0:
         raise ValueError(f"label_smoothing must be in [0, 1); received {label_smoothing}")
@@ -404,8 +441,10 @@ def _draw_losses(axes: Axes, criterion: Criterion, vocab_size: int) -> None:
 
 
 def smoothed_targets(labels: Sequence[int], vocab_size: int, criterion: Criterion) -> np.ndarray:
-    """The distributions [T, V] that `cross_entropy` aims at, read off its gradient, which is softmax(logits) - target;
-    zero at pads."""
+    """Returns the target distributions [T, V] of `cross_entropy`, zero at pads.
+
+    They are recovered from its gradient, which is softmax(logits) - target.
+    """
     ids = jnp.asarray(labels)[None]
     logits = jnp.zeros((1, len(labels), vocab_size))
     to_logits = jax.grad(lambda x: cross_entropy(x, ids, criterion)[0])(logits)
@@ -414,8 +453,7 @@ def smoothed_targets(labels: Sequence[int], vocab_size: int, criterion: Criterio
 
 
 def loss_by_probability(probabilities: np.ndarray, vocab_size: int, criterion: Criterion) -> np.ndarray:
-    """`cross_entropy` of one token, in nats, when its label is given each of the probabilities and all other entries
-    share the rest."""
+    """Returns one token's `cross_entropy`, in nats, for each probability of its label; other entries share the rest."""
 
     label = criterion.pad_id + 1
 

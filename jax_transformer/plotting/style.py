@@ -1,4 +1,4 @@
-"""How pictures look, and how they are written. Colours keep apart in print and for the colour-blind."""
+"""The look of pictures, and saving them. The colours stay distinct in print and for colour-blind readers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,26 @@ from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
 
 FORMATS = (".png", ".svg", ".pdf")
-# Okabe and Ito 2008, the lighter ones first on a dark ground
+# Okabe and Ito 2008; the lighter colours come first on a dark background
 ON_WHITE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 ON_DARK = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442")
 
 
 @contextlib.contextmanager
-def style(*, dark: bool = False) -> Iterator[None]:
-    """Figures made and saved inside have the command's look: on white, or light on dark."""
+def figure_style(*, dark: bool = False) -> Iterator[None]:
+    """Gives figures that are made and saved inside the context the look of `jax-transformer plot`.
+
+    Args:
+      dark: light on a dark background instead of dark on white.
+
+    Example:
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.plotting import figure_style, positions
+      >>> with figure_style(dark=True):
+      ...     figure = positions(TransformerConfig(d_model=8, num_heads=2), rows=4)
+      >>> figure.get_facecolor()[0] < 0.1
+      True
+    """
     text, ground = ("#e8e8e8", "#16181c") if dark else ("#1a1a1a", "white")
     options: dict[Any, Any] = {
         "axes.edgecolor": text,
@@ -50,13 +62,27 @@ def style(*, dark: bool = False) -> Iterator[None]:
 
 
 def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 100) -> None:
-    """Writes the figure, as its name's suffix says, under a temporary name first; the same figure gives the same bytes.
+    """Writes a figure to a file whose suffix names the format; the same figure gives the same bytes.
+
+    The file is written under a temporary name first, so a reader never sees half of it.
 
     Args:
-      dpi: dots per inch of a PNG, and of what is drawn dot by dot in the other formats.
+      path: ends in .png, .svg or .pdf; a file of that name is replaced.
+      dpi: dots per inch of a PNG, and of bitmaps inside the other formats.
 
     Raises:
-      ValueError: a suffix other than those of FORMATS, or no such directory.
+      ValueError: a suffix outside FORMATS; a directory that doesn't exist.
+
+    Example:
+      >>> import tempfile
+      >>> from pathlib import Path
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.plotting import positions, save
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = Path(folder) / "positions.png"
+      ...     save(positions(TransformerConfig(d_model=8, num_heads=2), rows=4), path)
+      ...     path.is_file()
+      True
     """
     path = Path(path)
     check_path(path)
@@ -71,7 +97,7 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 100) -> Non
 
 
 def check_path(path: Path, formats: tuple[str, ...] = FORMATS) -> None:
-    """Raises ValueError unless a file of that name, which ends as one of `formats`, can be written."""
+    """Raises ValueError unless `path` ends in one of `formats` and can be written as a file."""
     if path.suffix.lower() not in formats:
         raise ValueError(
             f"{path}: expected a file name that ends in one of {', '.join(formats)}; received {path.suffix!r}"
@@ -83,10 +109,10 @@ def check_path(path: Path, formats: tuple[str, ...] = FORMATS) -> None:
 
 
 def ink() -> str:
-    """The colour of text and lines."""
+    """Returns the current colour of text and lines."""
     return str(matplotlib.rcParams["text.color"])
 
 
 def is_dark() -> bool:
-    """Whether figures are being drawn on a dark ground."""
+    """Returns whether figures are currently drawn on a dark background."""
     return sum(to_rgb(matplotlib.rcParams["axes.facecolor"])) < 1.5

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
-from jax_transformer.model.attention import fused_attention, reference_attention
+from jax_transformer.model.attention import AttentionTerms, Heads, fused_attention, reference_attention
+from jax_transformer.model.scope import Scope
 from jax_transformer.model.trace import Tap
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
@@ -55,7 +56,7 @@ def reference(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logits, weights, context."""
     tap = Tap(record=True)
-    context = reference_attention(config, *inputs, mask, bias, tap, None)
+    context = reference_attention(config, Heads(*inputs), AttentionTerms(mask, bias), Scope(tap))
     return tuple(np.asarray(x) for x in (tap.trace["logits"], tap.trace["weights"], context))  # type: ignore[return-value]
 
 
@@ -105,16 +106,17 @@ def test_any_mask_and_scale(mask: list[bool], seed: int, scale: float) -> None:
 def test_fully_masked_rows_are_uniform_and_have_finite_gradients(mask: str, path: Callable[..., Any]) -> None:
     """In the context: the mean of all values. In the gradients: to the values evenly, to query and key nothing."""
     is_reference = path is reference_attention
-    config, extra = (PLAIN, (None, Tap(), None)) if is_reference else (FUSED, (None,))
+    config, scope = (PLAIN, (Scope(),)) if is_reference else (FUSED, ())
     dtype, rounding = (np.float64, 1e-12) if is_reference else (np.float32, FLOAT32_ROUNDING)
     inputs, given = tuple(x.astype(dtype) for x in make_inputs()), MASKS[mask]
     is_masked = ~np.broadcast_to(given, (B, 1, Q, K)).any(axis=(1, 3))  # [B, Q]
-    context = np.asarray(path(config, *inputs, given, *extra))
+    context = np.asarray(path(config, Heads(*inputs), AttentionTerms(given), *scope))
     mean = np.broadcast_to(inputs[2].mean(axis=1)[:, None], context.shape)
     np.testing.assert_allclose(context[is_masked], mean[is_masked], rtol=rounding)
 
     def total(*inputs: Any) -> Any:
-        return jnp.where(is_masked[:, :, None, None], path(config, *inputs, given, *extra), 0.0).sum()
+        context = path(config, Heads(*inputs), AttentionTerms(given), *scope)
+        return jnp.where(is_masked[:, :, None, None], context, 0.0).sum()
 
     to_query, to_key, to_value = jax.grad(total, argnums=(0, 1, 2))(*map(jnp.asarray, inputs))
     np.testing.assert_allclose(to_query, 0.0, atol=1e-15)
@@ -132,8 +134,8 @@ def value_and_gradients(
 
     def loss(*inputs: Any) -> Any:
         if config.attention_path == "reference":
-            return (reference_attention(config, *inputs, mask, bias, Tap(), None) * weights).sum()
-        return (fused_attention(config, *inputs, mask, bias) * weights).sum()
+            return (reference_attention(config, Heads(*inputs), AttentionTerms(mask, bias), Scope()) * weights).sum()
+        return (fused_attention(config, Heads(*inputs), AttentionTerms(mask, bias)) * weights).sum()
 
     value, gradients = jax.value_and_grad(loss, argnums=(0, 1, 2))(*(jnp.asarray(x, dtype) for x in inputs))
     return [np.asarray(x) for x in (value, *gradients)]
@@ -195,7 +197,7 @@ def test_scores_and_softmax_are_wide() -> None:
     number comes in."""
     inputs = tuple(jnp.asarray(x, jnp.bfloat16) for x in make_inputs())
     tap = Tap(record=True)
-    context = reference_attention(PLAIN, *inputs, MASKS["queries"], None, tap, None)
+    context = reference_attention(PLAIN, Heads(*inputs), AttentionTerms(MASKS["queries"]), Scope(tap))
     assert (tap.trace["logits"].dtype, tap.trace["weights"].dtype, context.dtype) == (
         jnp.float32,
         jnp.float32,
@@ -210,8 +212,10 @@ def test_dropout_takes_whole_weights() -> None:
     config = dataclasses.replace(PLAIN, attention_dropout_rate=0.5)
     query, key, _ = make_inputs()
     value = np.broadcast_to(np.eye(K)[:, None, :], (B, K, N, K))  # the context is then the weights
-    kept = np.asarray(reference_attention(config, query, key, value, None, None, Tap(), jax.random.key(0)))
-    weights = np.asarray(reference_attention(config, query, key, value, None, None, Tap(), None))
+    heads = Heads(query, key, value)
+    dropping = Scope(dropout_key=jax.random.key(0))
+    kept = np.asarray(reference_attention(config, heads, AttentionTerms(), dropping))
+    weights = np.asarray(reference_attention(config, heads, AttentionTerms(), Scope()))
     dropped = kept == 0
     assert 0.3 < dropped.mean() < 0.7
     np.testing.assert_allclose(kept[~dropped], 2 * weights[~dropped], rtol=1e-12)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.model import attention, functional, layers, transformer
 from jax_transformer.model import dropout as module
+from jax_transformer.model import functional, scope
 from jax_transformer.model.dropout import Site, dropout, fold
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -147,8 +147,7 @@ def record(
         keys.append(None if key is None else jax.random.key_data(key))
         return x
 
-    for user in (attention, layers, transformer):
-        monkeypatch.setattr(user, "dropout", recorder)
+    monkeypatch.setattr(scope, "dropout", recorder)
 
     def forward(params: Any, source_ids: Any, decoder_input_ids: Any, dropout_key: Any) -> Any:
         unrolled = dataclasses.replace(config, layer_loop="unrolled", remat="none")

@@ -17,6 +17,7 @@ from jax_transformer.runtime.trees import flatten
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 FAN_IN, FAN_OUT = 300, 200
+FANS = {"fan_in": FAN_IN, "fan_out": FAN_OUT}
 SIGMAS = 5
 POLICIES = ("xavier_uniform", "torch", "kaiming_uniform", "fairseq")
 XAVIER = math.sqrt(6 / (FAN_IN + FAN_OUT))
@@ -60,13 +61,13 @@ def assert_normal(values: Any, deviation: float) -> None:
 )
 def test_kernels_are_uniform_within_the_policys_bound(policy: str, role: str, bound: float) -> None:
     assert_uniform(
-        initializers.kernel(config_of(policy), jax.random.key(0), (FAN_IN, FAN_OUT), FAN_IN, FAN_OUT, role), bound
+        initializers.kernel(config_of(policy), jax.random.key(0), (FAN_IN, FAN_OUT), **FANS, role=role), bound
     )
 
 
 def test_fairseqs_head_is_normal() -> None:
     assert_normal(
-        initializers.kernel(config_of("fairseq"), jax.random.key(0), (FAN_IN, FAN_OUT), FAN_IN, FAN_OUT, "head"),
+        initializers.kernel(config_of("fairseq"), jax.random.key(0), (FAN_IN, FAN_OUT), **FANS, role="head"),
         FAN_IN**-0.5,
     )
 

@@ -13,8 +13,8 @@ import pytest
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
+from jax_transformer.model.embeddings import Constants
 from jax_transformer.model.positions import position_numbers, sinusoid_table, table_rows
-from jax_transformer.model.transformer import Constants
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
 
@@ -184,7 +184,7 @@ def test_a_sentence_longer_than_the_table_is_refused(
     with pytest.raises(ValueError, match="source_ids has 10 tokens"):
         functional.encode(config, params, source)
     with pytest.raises(ValueError, match="the decoder's input has 11 tokens; the position table allows 10"):
-        functional.start_decoding(config, params, np.zeros((2, 3, 12)), fits, 11)
+        functional.start_decoding(config, params, np.zeros((2, 3, 12)), fits, length=11)
 
 
 def test_a_batch_with_more_rows_than_the_table_is_refused(
@@ -208,7 +208,7 @@ def test_where_rows_are_numbered_a_sentence_may_be_of_any_length(
     params = random_params(config)
     source = np.full((2, 5), 5)
     jax.eval_shape(lambda: functional.apply(config, params, source, np.full((2, 7), 5)))
-    jax.eval_shape(lambda: functional.start_decoding(config, params, np.zeros((2, 5, 12)), source, 7))
+    jax.eval_shape(lambda: functional.start_decoding(config, params, np.zeros((2, 5, 12)), source, length=7))
 
 
 def test_decoding_more_rows_than_the_table_has_is_refused(
@@ -217,7 +217,7 @@ def test_decoding_more_rows_than_the_table_has_is_refused(
     config = dataclasses.replace(config, position_index="batch_row", max_length=4, decoder_max_length=3)
     params, source = random_params(config), np.full((4, 5), 5)
     with pytest.raises(ValueError, match="4"):
-        functional.start_decoding(config, params, np.zeros((4, 5, 12)), source, 2)
+        functional.start_decoding(config, params, np.zeros((4, 5, 12)), source, length=2)
 
 
 def test_without_a_table_any_length_goes(config: TransformerConfig, random_params: Callable[..., Any]) -> None:

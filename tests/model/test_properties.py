@@ -219,7 +219,7 @@ CACHED: dict[str, dict[str, Any]] = {
 def step_by_step(config: TransformerConfig, params: Any, ids: Any, length: int) -> np.ndarray:
     """Logits [B, T, V] of the target ids, fed one by one."""
     encoder_output = functional.encode(config, params, ids.source)
-    state = functional.start_decoding(config, params, encoder_output, ids.source, length)
+    state = functional.start_decoding(config, params, encoder_output, ids.source, length=length)
     columns = []
     for column in range(ids.target.shape[1]):
         logits, state = functional.decode_step(config, params, state, ids.target[:, column])
@@ -277,7 +277,7 @@ def test_a_cache_is_refused_where_it_would_not_be_exact(
     with pytest.raises(
         ValueError, match="decoding with a cache needs decoder_causal and masks that cover no queries; received"
     ) as error:
-        functional.start_decoding(config, random_params(config), np.zeros((5, 6, 12)), ids.source, 8)
+        functional.start_decoding(config, random_params(config), np.zeros((5, 6, 12)), ids.source, length=8)
     assert f"decoder_causal={masks.decoder_causal}, decoder_padding={masks.decoder_padding!r}" in str(error.value)
     assert f"cross_padding={masks.cross_padding!r}" in str(error.value)
 

@@ -17,7 +17,7 @@ from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.decoding.generate import generate
 from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.model.transformer import Stack
+from jax_transformer.model.stack import Stack
 from jax_transformer.parity.diagnosis.decoding import explain_decoding
 from jax_transformer.parity.faults.decoding import DecodingProblem, catalogue
 from jax_transformer.parity.gates.arrays import ParityError

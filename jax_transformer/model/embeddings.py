@@ -1,0 +1,50 @@
+"""Token embeddings, and the arrays that are saved with the parameters but never trained."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jax_transformer.config.model import StackConfig, TransformerConfig
+from jax_transformer.model import initializers, positions
+from jax_transformer.model.dtypes import compute_dtype
+from jax_transformer.model.initializers import KeyStream
+
+
+class Embedding(nnx.Module):
+    """Holds a table [V, D]; with tied weights it is the head's kernel too."""
+
+    def __init__(self, config: TransformerConfig, rows: int, pad_id: int | None, keys: KeyStream) -> None:
+        self.config, self.pad_id = config, pad_id
+        self.embedding = nnx.Param(initializers.embedding(config, next(keys), rows, pad_id))  # [V, D]
+
+    def __call__(self, ids: jax.Array) -> jax.Array:
+        """Returns the vectors [B, T, D] of ids [B, T], scaled if the config scales embeddings."""
+        table = self.embedding[...]
+        vectors = table[ids].astype(compute_dtype(self.config, table))  # [B, T, D]
+        if self.pad_id is not None and not self.config.trains_pad_embedding:
+            is_pad = jnp.equal(ids, self.pad_id)[..., None]  # [B, T, 1]
+            vectors = jnp.where(is_pad, jax.lax.stop_gradient(vectors), vectors)
+        return vectors * math.sqrt(self.config.d_model) if self.config.scale_embedding else vectors
+
+
+class Constant(nnx.Variable[jax.Array]):
+    """An array that is carried and saved with the parameters, and never trained."""
+
+
+class Constants(nnx.Module):
+    """Holds the sinusoidal position tables [rows, D] and, if it is a buffer, the bias of the logits [V]."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        if config.position_kind == "sinusoidal":
+            self.encoder_positions = _position_table(config, config.encoder)
+            self.decoder_positions = _position_table(config, config.decoder)
+        if config.head_bias == "buffer":
+            self.head_bias = Constant(jnp.zeros(config.target_vocab_size, jnp.float32))
+
+
+def _position_table(config: TransformerConfig, stack: StackConfig) -> Constant:
+    return Constant(jnp.asarray(positions.sinusoid_table(config, stack), jnp.float32))

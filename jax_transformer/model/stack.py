@@ -1,0 +1,137 @@
+"""A stack: embedded tokens, equal layers in a row, and a final norm (Vaswani et al. 2017, figure 1).
+
+The parameters of a stack's layers are stacked: every leaf of `layers` has a leading layer axis [L, …]. The layers run
+under `lax.scan`, or one by one over slices of the same leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from jax_transformer.config.model import StackConfig, TransformerConfig
+from jax_transformer.model import positions
+from jax_transformer.model.attention import Bias
+from jax_transformer.model.dropout import Site, fold
+from jax_transformer.model.dtypes import compute_dtype
+from jax_transformer.model.embeddings import Embedding
+from jax_transformer.model.initializers import KeyStream
+from jax_transformer.model.layers import Layer
+from jax_transformer.model.norms import Norm
+from jax_transformer.model.scope import Scope
+from jax_transformer.model.trace import Tap, Trace
+
+CallLayer = Callable[[Any, jax.Array, Scope], jax.Array]
+"""(layer, x [B, T, D], scope) → the layer's output [B, T, D]."""
+
+
+class Stack(nnx.Module):
+    """Embeds tokens, runs the layers, and applies the final norm; encoder and decoder are each one."""
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        stack: StackConfig,
+        make_layer: Callable[[TransformerConfig, KeyStream], Layer],
+        keys: KeyStream,
+    ) -> None:
+        self.config, self.stack = config, stack
+        self.layers = stack_layers(lambda keys: make_layer(config, keys), stack.num_layers, keys)
+        if config.position_kind == "learned":
+            self.positions = Embedding(config, positions.table_rows(config, stack), None, keys)
+        if config.position_kind == "relative_bias" and not config.relative_bias_per_layer:
+            self.relative_bias = positions.RelativeBias(config, stack, keys)
+        if stack.embedding_norm != "none":
+            self.embedding_norm = Norm(config)
+        if config.final_norm:
+            self.final_norm = Norm(config)
+
+    def embed(self, vectors: jax.Array, table: jax.Array | None, numbers: jax.Array, scope: Scope) -> jax.Array:
+        """Returns token vectors [B, T, D] plus the rows `numbers` of the position table, after norm and dropout.
+
+        Args:
+          table: the sinusoidal table [rows, D]; None with other kinds of positions.
+        """
+        x = scope.tap("token_embedding", vectors)  # [B, T, D]
+        if self.stack.embedding_norm == "before_positions":
+            x = self.embedding_norm(x)
+        table = self.positions.embedding[...] if self.config.position_kind == "learned" else table
+        if table is not None:
+            x = x + scope.tap("positions", table[numbers].astype(x.dtype))  # [B, T, D], or 1 for B or T
+        if self.stack.embedding_norm == "after_positions":
+            x = self.embedding_norm(x)
+        rate = self.config.embedding_dropout_rate
+        rate = self.config.dropout_rate if rate is None else rate
+        return scope.dropout(scope.tap("embedding", x), rate, Site.EMBEDDING)
+
+    def position_bias(self, length: int, scope: Scope, position: jax.Array | None = None) -> Bias:
+        """Returns the bias that every layer adds to its self-attention logits, as `RelativeBias` computes it.
+
+        None if there is no such bias, or if each layer has its own.
+        """
+        if not hasattr(self, "relative_bias"):
+            return None
+        return scope.tap("position_bias", self.relative_bias(length, position))  # [1, N, T, T] or [1, N, 1, T]
+
+    def run(self, x: jax.Array, call: CallLayer, scope: Scope) -> jax.Array:
+        """Returns x [B, T, D] after `call(layer, x, scope)` for every layer and the final norm."""
+        graph, parameters = nnx.split(self.layers)
+        x = x.astype(jnp.result_type(x, *{compute_dtype(self.config, leaf) for leaf in jax.tree.leaves(parameters)}))
+        layers_key = fold(scope.dropout_key, Site.LAYERS)
+
+        def run_layer(x: jax.Array, layer_parameters: Any, index: jax.Array | int, tap: Tap) -> jax.Array:
+            return call(nnx.merge(graph, layer_parameters), x, Scope(tap, fold(layers_key, index)))
+
+        loop = self._scan if self.config.layer_loop == "scan" and not scope.tap.intervenes else self._unroll
+        return self.finish(loop(x, parameters, run_layer, scope.tap), scope)
+
+    def _scan(self, x: jax.Array, parameters: Any, run_layer: Callable[..., jax.Array], tap: Tap) -> jax.Array:
+        def body(x: jax.Array, layer: tuple[Any, jax.Array]) -> tuple[jax.Array, Trace]:
+            layer_parameters, index = layer
+            layer_tap = Tap(tap.record)
+            return run_layer(x, layer_parameters, index, layer_tap), layer_tap.trace
+
+        body = rematerialise(self.config, body, prevent_cse=False)  # in a loop, nothing could be merged
+        x, traces = jax.lax.scan(body, x, (parameters, jnp.arange(self.stack.num_layers)))
+        tap.layers(traces, self.stack.num_layers)
+        return x
+
+    def _unroll(self, x: jax.Array, parameters: Any, run_layer: Callable[..., jax.Array], tap: Tap) -> jax.Array:
+        for i in range(self.stack.num_layers):
+            run: Callable[..., jax.Array] = partial(run_layer, index=i, tap=tap.scope(f"layers.{i}"))
+            if not (tap.record or tap.intervenes):  # a tapped activation can't leave a rematerialised function
+                run = rematerialise(self.config, run)
+            x = run(x, layer_slice(parameters, i))
+        return x
+
+    def finish(self, x: jax.Array, scope: Scope) -> jax.Array:
+        """Returns the stack's output [B, T, D]: x after the final norm, if there is one, and dropout."""
+        x = self.final_norm(x) if self.config.final_norm else x
+        return scope.dropout(scope.tap("output", x), self.config.output_dropout_rate, Site.OUTPUT)
+
+
+def rematerialise(
+    config: TransformerConfig, run_layer: Callable[..., Any], prevent_cse: bool = True
+) -> Callable[..., Any]:
+    """Returns `run_layer` such that its backward pass recomputes what `config.remat` names (Chen et al. 2016)."""
+    if config.remat == "none":
+        return run_layer
+    policy = None if config.remat == "all" else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    return jax.checkpoint(run_layer, prevent_cse=prevent_cse, policy=policy)
+
+
+def stack_layers(make_layer: Callable[[KeyStream], Layer], count: int, keys: KeyStream) -> Layer:
+    """Returns `count` layers as one module whose every parameter has a leading axis [count]."""
+    graph, _ = nnx.split(nnx.eval_shape(lambda: make_layer(KeyStream(jax.random.key(0)))))
+    layer_keys = jax.random.split(next(keys), count)
+    return nnx.merge(graph, jax.vmap(lambda key: nnx.state(make_layer(KeyStream(key))))(layer_keys))
+
+
+def layer_slice(stacked: Any, index: int) -> Any:
+    """Returns layer `index` of stacked leaves [L, …]."""
+    return jax.tree.map(lambda leaf: leaf[index], stacked)
