@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.batching import Batch
-from jax_transformer.decoding.generate import generate
+from jax_transformer.decoding.generation import generate
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.parity.backends.side import (
@@ -121,9 +120,10 @@ class JaxSide:
     def _decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
         starts_and_ends(self.generation)
         with in_precision("float64"):
-            model = Model(self.config, cast(problem.params, "float64"), None, None, self.generation)
-            decoding = DecodingConfig(beam_size=beam_size, max_new_tokens=max_new_tokens)
-            return generate(model, problem.source_ids, decoding).sequences[:, 0]
+            generation = self.generation.without_decoding()  # the torch side knows no forced ids, nor other rules
+            model = Model(self.config, cast(problem.params, "float64"), None, None, generation)
+            generated = generate(model, problem.source_ids, beam_size=beam_size, max_new_tokens=max_new_tokens)
+            return generated.sequences[:, 0]
 
 
 def without_dropout(config: TransformerConfig) -> TransformerConfig:
