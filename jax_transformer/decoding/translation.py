@@ -95,9 +95,9 @@ def translate(
     Example:
       >>> import jax
       >>> from jax_transformer.config.model import GenerationConfig, TransformerConfig
-      >>> from jax_transformer.data.tokenizers import Specials, train_tokenizer
+      >>> from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
       >>> from jax_transformer.model.functional import init_params
-      >>> specials = Specials(unk="<unk>", pad="<pad>", bos="<bos>", eos="<eos>")
+      >>> specials = SpecialIds(pad=1, unk=0, bos=2, eos=3)
       >>> words = train_tokenizer(["a b c"], kind="whitespace", specials=specials, vocab_size=7)
       >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, source_pad_id=1, target_pad_id=1,
       ...                            d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1)

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -60,7 +60,7 @@ class JaxSide:
 
     def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
         with in_precision(dtype):
-            _, trace = _forward(self.config, cast(problem.params, dtype), *problem.ids)
+            _, trace = _forward()(self.config, cast(problem.params, dtype), *problem.ids)
             return {name: wide(value) for name, value in trace.items()}
 
     def gradients(self, problem: Problem) -> Gradients:
@@ -164,8 +164,16 @@ def understood(options: dict[str, Any]) -> dict[str, Any] | None:
     return options
 
 
-_options: Any = understood(QUICKLY)
-_forward = jax.jit(partial(functional.apply, return_trace=True), static_argnums=0, compiler_options=_options)
+@cache
+def _options() -> Any:
+    """Returns the compiler's options. Asks the backend, so not before something is compiled."""
+    return understood(QUICKLY)
+
+
+@cache
+def _forward() -> Any:
+    apply = partial(functional.apply, return_trace=True)
+    return jax.jit(apply, static_argnums=0, compiler_options=_options())
 
 
 _WORKER = ThreadPoolExecutor(1)
@@ -185,7 +193,7 @@ def _compiled_gradients(config: TransformerConfig, problem: Problem) -> Any:
     with in_precision("float64"):
         program = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
         lowered = program.lower(_in_float64(problem), _activations(config, problem), *problem.ids, problem.labels)
-        return lowered.compile(compiler_options=_options)
+        return lowered.compile(compiler_options=_options())
 
 
 def _activations(config: TransformerConfig, problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
@@ -198,7 +206,7 @@ def _compiled_step(config: TransformerConfig, problem: Problem) -> Any:
     with in_precision("float64"):
         state = jax.eval_shape(lambda params: init_state(config, SETUP, params), _in_float64(problem))
         step: Any = make_train_step(config, SETUP)
-        return step.lower(state, _batch(problem)).compile(compiler_options=_options)
+        return step.lower(state, _batch(problem)).compile(compiler_options=_options())
 
 
 def _in_float64(problem: Problem) -> Params:
