@@ -106,7 +106,7 @@ def jax_decodes(folder: Path) -> Callable[[Work], np.ndarray]:
     import jax.numpy as jnp
 
     from jax_transformer.config.decoding import DecodingConfig
-    from jax_transformer.decoding.generate import generate
+    from jax_transformer.decoding.generation import generate
     from jax_transformer.porting import import_checkpoint
 
     model = import_checkpoint(folder)

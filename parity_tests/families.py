@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
+from greedy_decoding import greedy
 from torch import nn
 from torch.nn import functional as torch_functional
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.parity.backends.families import wide_norms
@@ -269,7 +269,6 @@ def import_array(tensor: torch.Tensor) -> np.ndarray:
 
 QUICKLY = {"xla_backend_optimization_level": 0}
 _trace = jax.jit(partial(functional.apply, return_trace=True), static_argnums=0, compiler_options=QUICKLY)
-_greedy = jax.jit(greedy, static_argnames=("config", "max_decode_length"), compiler_options=QUICKLY)
 
 
 def our_trace(case: Case, params: Params) -> dict[str, np.ndarray]:
@@ -407,7 +406,7 @@ def greedy_tokens(case: Case, length: int = 24) -> tuple[np.ndarray, np.ndarray,
             key=lambda token: (len(set(firsts[token])), sum(firsts[token])),
         )
     )
-    ours = _greedy(
+    ours = greedy(
         config=case.config,
         params=case.params64,
         source_ids=source_ids,

@@ -22,7 +22,6 @@ from torch import nn
 from torch.nn import functional as torch_functional
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.porting.convert import import_checkpoint
@@ -304,7 +303,6 @@ QUICKLY = {"xla_backend_optimization_level": 0}  # the same operations, compiled
 _gradients = jax.jit(jax.grad(jax_loss, argnums=(0, 1)), static_argnames="config", compiler_options=QUICKLY)
 quick_logits = jax.jit(functional.apply, static_argnums=0, compiler_options=QUICKLY)
 quick_trace = jax.jit(partial(functional.apply, return_trace=True), static_argnums=0, compiler_options=QUICKLY)
-quick_greedy = jax.jit(greedy, static_argnames=("config", "max_decode_length"), compiler_options=QUICKLY)
 
 
 def jax_gradients(case: Case, labels: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -21,6 +21,7 @@ import numpy as np
 import optax
 import pytest
 import torch
+from greedy_decoding import greedy
 from systems import per_layer
 from torch.nn import functional as torch_functional
 
@@ -28,7 +29,6 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.recipes import stepwise as recipe
 from jax_transformer.config.recipes import stepwise_wide
 from jax_transformer.data.batching import Batch
-from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model.functional import Params
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import (

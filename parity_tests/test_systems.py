@@ -8,6 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from greedy_decoding import greedy
 from systems import (
     SYSTEMS,
     TIED,
@@ -18,7 +19,6 @@ from systems import (
     make_case,
     make_labels,
     per_layer,
-    quick_greedy,
     quick_logits,
     torch_activation_gradients,
     torch_gradients,
@@ -26,7 +26,6 @@ from systems import (
 )
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.decoding.greedy import greedy
 from jax_transformer.model import functional
 from jax_transformer.parity.gates.compare import compare, float32_rule
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
@@ -165,7 +164,7 @@ def by_torch(case: Case, eos_id: int) -> np.ndarray:
 
 def by_jax(case: Case, eos_id: int, config: TransformerConfig | None = None) -> np.ndarray:
     """The same; `config`: one of other masks than the case's."""
-    tokens = quick_greedy(
+    tokens = greedy(
         config=config or case.config,
         params=case.params64,
         source_ids=case.source_ids,

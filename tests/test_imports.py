@@ -267,3 +267,12 @@ def test_neither_training_nor_translating_imports_what_it_does_not_need(tmp_path
     )
     assert "jax" in loaded
     assert not loaded & {*HEAVY, "jax_transformer.training", "sacrebleu", "matplotlib", "tyro"}
+
+
+def test_importing_touches_no_device() -> None:
+    """No module of the package initialises a JAX backend when it is imported."""
+    names = [module_name(file) for file in sorted(PACKAGE.rglob("*.py")) if file.stem != "__main__"]
+    code = f"import importlib\nfor name in {names!r}: importlib.import_module(name)\n"
+    code += "from jax._src import xla_bridge\nassert not xla_bridge.backends_are_initialized()"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert result.returncode == 0, result.stderr

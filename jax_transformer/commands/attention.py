@@ -141,7 +141,7 @@ def _target_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions, s
     _, eos_id = starts_and_ends(model)
     most = num_positions(model, "target") or WITHOUT_TABLE
     if options.target is None:
-        return generate_each(model, [source_ids], DecodingConfig())[0][0].ids
+        return generate_each(model, [source_ids], DecodingConfig(beam_size=1))[0][0].ids
     (ids,) = tokenizer.adding(bos=False, eos=False).encode([options.target])
     if len(ids) >= most:
         raise ValueError(f"--target: expected at most {most - 1} tokens, the model's longest; received {len(ids)}")

@@ -1,88 +1,72 @@
-"""What every command that decodes takes and does: the search, the model, the streams."""
+"""Options and steps that the decoding commands share: decoding options, loading a model, a closed output."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from jax_transformer.config.decoding import DecodingConfig
+
 if TYPE_CHECKING:
-    from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.storage.model_directory import Model
 
 
+_STOPPING: dict[str, bool | Literal["never"]] = {"false": False, "true": True, "never": "never"}
+_STOPPING_ARGUMENT = tyro.constructors.PrimitiveConstructorSpec[Any](
+    nargs=1,
+    metavar="{false,true,never}",
+    instance_from_str=lambda words: _STOPPING[words[0]],
+    is_instance=lambda value: value in _STOPPING.values(),
+    str_from_instance=lambda value: [str(value).lower()],
+    choices=tuple(_STOPPING),
+)
+
+
 @dataclass(frozen=True, kw_only=True)
-class SearchOptions:
-    """How translations are looked for; see DecodingConfig. What isn't given, None, is as the model says in its
-    generation.json, and where that says nothing, as DecodingConfig has it."""
+class DecodeOptions(DecodingConfig):
+    """Holds the decoding options of a command. An option that isn't set is the model's own, or else the default.
 
-    beam_size: int | None = None
-    """Hypotheses that are followed side by side; 1 is greedy. None, here and below: as the model says, or else 1."""
-    length_penalty: float | None = None
-    """What a hypothesis's score is divided by: its length to this power. Above 0 favours long ones. (Or else 1)"""
-    early_stopping: Literal["false", "true", "never"] | None = None
-    """When a sentence is done: true, with beam-size ended hypotheses; never, when none could become better. (Or else
-    false)"""
-    semantics: Literal["huggingface", "gnmt", "floydhub"] | None = None
-    """Whose beam search. (Or else huggingface)"""
-    no_repeat_ngram: int | None = None
-    """No sequence of so many tokens twice; 0 for no such rule. (Or else 0)"""
-    max_new_tokens: int | None = None
-    """Most tokens of a translation. (Or else as many as the model allows)"""
-    min_new_tokens: int | None = None
-    """A translation doesn't end before so many tokens. (Or else 0)"""
-    target_tag: str = ""
-    """The token that every translation begins with, such as deu_Latn: tells NLLB and M2M-100 the target language."""
+    The options, their help and their checks are those of DecodingConfig; here are the ones that a command line writes
+    in another form, or leaves out.
+    """
+
+    early_stopping: Annotated[bool | Literal["never"] | None, _STOPPING_ARGUMENT] = None
     sampling: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Draw each token by its probability, instead of following beams."""
-    temperature: float | None = None
-    """Of sampling: below 1, the more probable tokens become more probable. (Or else 1)"""
-    top_k: int | None = None
-    """Of sampling: only the k most probable tokens; 0 for all. (Or else 0)"""
-    top_p: float | None = None
-    """Of sampling: only the most probable tokens, as few as have this probability together. (Or else 1)"""
-    min_p: float | None = None
-    """Of sampling: only tokens of at least this times the greatest probability. (Or else 0)"""
-    seed: int = 0
-    """Of sampling: the same seed draws the same."""
+    renormalize: tyro.conf.Suppress[bool | None] = None
+    bad_words: tyro.conf.Suppress[tuple[tuple[int, ...], ...] | None] = None
+    forced_bos_id: tyro.conf.Suppress[int | None] = None
+    forced_eos_id: tyro.conf.Suppress[int | None] = None
+    num_return: tyro.conf.Suppress[int | None] = None
+    target_tag: str = ""
+    """Token that every translation begins with, such as deu_Latn: the target language for NLLB and M2M-100."""
 
-    def check(self) -> None:
-        """Raises ConfigError for options that can be meant of no model."""
-        from jax_transformer.config.decoding import OF_DRAWING, DecodingConfig
-        from jax_transformer.config.model import GenerationConfig
+    def __post_init__(self) -> None:
+        """Checks nothing yet: tyro reports errors in another form than commands do. See `config`."""
 
-        given = self._given()
-        draws = any(given[name] is not None for name in OF_DRAWING)
-        DecodingConfig.for_model(GenerationConfig(sampling=True) if draws else GenerationConfig(beam_size=2), **given)
+    def config(self) -> DecodingConfig:
+        """Returns the options as a plain DecodingConfig. Raises ConfigError for options that no model can follow."""
+        return DecodingConfig().updated(**self.given | {"sampling": self.sampling or None})
 
-    def decoding(self, model: Model) -> DecodingConfig:
-        """How this model decodes. Raises ConfigError for options that can't be meant of it, ValueError for a tag that
-        it doesn't have."""
-        from jax_transformer.config.decoding import DecodingConfig
+    def config_for(self, model: Model) -> DecodingConfig:
+        """Returns the model's settings with these options on top.
 
+        Raises:
+          ConfigError: the model can't follow the options.
+          ValueError: the model doesn't have the target tag.
+        """
         forced = _tag_id(model, self.target_tag) if self.target_tag else None
-        return DecodingConfig.for_model(model.generation, **self._given(), forced_bos_id=forced)
-
-    def _given(self) -> dict[str, Any]:
-        """Fields of DecodingConfig; None where one isn't given."""
-        given = {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(SearchOptions)
-            if field.name != "target_tag"
-        }
-        stopping: dict[str | None, bool | Literal["never"]] = {"false": False, "true": True, "never": "never"}
-        return given | {"early_stopping": stopping.get(self.early_stopping), "sampling": self.sampling or None}
+        return self.config().updated(forced_bos_id=forced).resolved(model.generation)
 
 
 def _tag_id(model: Model, tag: str) -> int:
-    """The id of a token that the model's target sentences may begin with. Raises ValueError, with the nearest, where
-    there is none."""
+    """Returns the id of a tag of the model's target language. Raises ValueError, naming the nearest, if it has no such
+    tag."""
     from jax_transformer.runtime.trees import nearest
 
     if model.target_tokenizer is None:
@@ -101,27 +85,28 @@ def _tag_id(model: Model, tag: str) -> int:
 
 
 def load(path: str, source_tag: str) -> Model:
-    """The model; says so where it was trained with tags and none is given."""
+    """Loads a model. Prints a note if it was trained with source tags and the caller sets none."""
     from jax_transformer.storage.model_directory import load_model
 
     model = load_model(path)
     tags = model.source_tokenizer.tags if model.source_tokenizer else ()
     if tags and not source_tag:
         some = ", ".join(tags[:10]) + ", …" * (len(tags) > 10)
-        print(f"note: this model knows the source tags {some}; none is given (--source-tag)", file=sys.stderr)
+        print(f"note: this model knows the source tags {some}; set one with --source-tag", file=sys.stderr)
     return model
 
 
 def check_rows(rows: int) -> None:
+    """Raises ValueError for less than one row."""
     if rows < 1:
         raise ValueError(f"--rows must be at least 1; received {rows}")
 
 
 @contextlib.contextmanager
 def output_may_close() -> Iterator[None]:
-    """A reader that has seen enough (`| head`) ends the output without an error."""
+    """Ends the output without an error once its reader closes it (`| head`)."""
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:  # what is left goes nowhere, or Python would fail once more on its way out
+    except BrokenPipeError:  # discard the rest, or Python fails again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

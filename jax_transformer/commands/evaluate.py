@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from jax_transformer.commands.decode_options import SearchOptions, check_rows, load, output_may_close
+from jax_transformer.commands.decode_options import DecodeOptions, check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import check_writable, read_columns, shown, write_lines
 from jax_transformer.commands.progress import progress
 
@@ -23,8 +23,8 @@ File = Annotated[str | None, tyro.conf.arg(metavar="FILE")]
 Files = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="FILE")]
 
 
-@dataclass(frozen=True)
-class EvaluateOptions(SearchOptions):
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(DecodeOptions):
     """Translate a text and score it against its reference: evaluate MODEL --source FILE --target FILE; or score
     translations that are there: evaluate --hypotheses FILE --target FILE.
 
@@ -95,7 +95,7 @@ def evaluate(arguments: Sequence[str]) -> int:
 def _check(options: EvaluateOptions) -> None:
     """Raises ValueError for options that don't go together."""
     check_rows(options.rows)
-    options.check()
+    options.config()
     if options.bootstrap < 0:
         raise ValueError(f"--bootstrap must be at least 0; received {options.bootstrap}")
     if not options.target:
@@ -119,10 +119,11 @@ def _check(options: EvaluateOptions) -> None:
 
 def _translate(options: EvaluateOptions, sources: list[str]) -> tuple[list[str], list[int]]:
     """The translations, and the lines that can't be translated: their translations are empty."""
+    from jax_transformer.decoding.prepared import prepare
     from jax_transformer.decoding.translation import translate_each
 
     model = load(str(options.model), options.source_tag)
-    decoding = options.decoding(model)
+    model, decoding = prepare(model), options.config_for(model)
     with progress("translated", sum(bool(line.strip()) for line in sources)) as advance:
         found = translate_each(
             model, sources, decoding, rows=options.rows, source_tag=options.source_tag, on_batch=advance

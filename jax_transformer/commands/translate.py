@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
 import time
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 import tyro
 
-from jax_transformer.commands.decode_options import SearchOptions, check_rows, load, output_may_close
+from jax_transformer.commands.decode_options import DecodeOptions, check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import STANDARD_INPUT, shown
 from jax_transformer.commands.progress import progress
 from jax_transformer.commands.stdin_lines import arriving_lines, windows
@@ -28,8 +27,8 @@ MOST_ERRORS = 20
 """Told one by one."""
 
 
-@dataclass(frozen=True)
-class TranslateOptions(SearchOptions):
+@dataclass(frozen=True, kw_only=True)
+class TranslateOptions(DecodeOptions):
     """Translate text, one sentence a line: from a file or standard input to standard output, in order.
 
     What can't be translated is told on standard error and gives an empty line; the exit code is 2 then. Of a process
@@ -169,8 +168,9 @@ def translate(arguments: Sequence[str]) -> int:
     check_rows(options.rows)
     if options.batch_tokens < 1:
         raise ValueError(f"--batch-tokens must be at least 1; received {options.batch_tokens}")
-    options.check()
+    options.config()
     from jax_transformer.data.text_files import iterate_raw_lines
+    from jax_transformer.decoding.prepared import prepare
     from jax_transformer.decoding.translation import translate_each
 
     reads_stdin = options.input in (None, STANDARD_INPUT)
@@ -180,7 +180,7 @@ def translate(arguments: Sequence[str]) -> int:
         raise ValueError("expected standard output, which is closed, to write translations to")
     lines = None if reads_stdin else list(iterate_raw_lines(str(options.input)))
     model = load(options.model, options.source_tag)
-    decoding = dataclasses.replace(options.decoding(model), num_return=options.num_return)
+    model, decoding = prepare(model), options.config_for(model)
     translate_each(
         model, [], decoding, source_tag=options.source_tag, prefix=options.prefix
     )  # so that what no line could be is told now

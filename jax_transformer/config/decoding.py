@@ -1,144 +1,234 @@
-"""How sentences are decoded: greedily, by beams, or by drawing."""
+"""Decoding options: one list of fields, with their defaults, checks and order of precedence.
+
+`DecodingSettings` has the fields that a model may set for itself, and `GenerationConfig` inherits them.
+`DecodingConfig` adds the fields that only a caller sets; the options of the commands inherit from it.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jax_transformer.config.model import GenerationConfig, Semantics, decoding_problems
-from jax_transformer.config.validation import check_field_types, require
+from jax_transformer.config.validation import ConfigError, check_field_types, require
+from jax_transformer.runtime.trees import nearest
 
-OF_BEAMS = ("beam_size", "semantics", "length_penalty", "early_stopping", "renormalize")
-OF_DRAWING = ("sampling", "temperature", "top_k", "top_p", "min_p")
+Semantics = Literal["huggingface", "gnmt", "floydhub"]
+
+NO_ID = -1
+"""As `forced_bos_id` or `forced_eos_id` of a DecodingConfig: force no token, even if the model's own settings do."""
+
+BEAM_FIELDS = ("beam_size", "semantics", "length_penalty", "early_stopping", "renormalize")
+SAMPLING_FIELDS = ("sampling", "temperature", "top_k", "top_p", "min_p")
+DEFAULTS: Mapping[str, Any] = {
+    "beam_size": 1,
+    "num_return": 1,
+    "max_new_tokens": None,
+    "min_new_tokens": 0,
+    "semantics": "huggingface",
+    "length_penalty": 1.0,
+    "early_stopping": False,
+    "renormalize": False,
+    "no_repeat_ngram": 0,
+    "bad_words": (),
+    "forced_bos_id": NO_ID,
+    "forced_eos_id": NO_ID,
+    "sampling": False,
+    "temperature": 1.0,
+    "top_k": 0,
+    "top_p": 1.0,
+    "min_p": 0.0,
+    "seed": 0,
+}
+"""The value of each option that neither the caller nor the model sets. (max_new_tokens: as many as the model allows)"""
 
 
-@dataclass(frozen=True)
-class DecodingConfig:
-    """How sentences are decoded; validated once. One beam and no sampling is greedy decoding.
+@dataclass(frozen=True, kw_only=True)
+class DecodingSettings:
+    """Holds the decoding options that a model may set for itself. None: not set."""
 
-    The score of a hypothesis is the sum of its tokens' log-probabilities, over what `length_penalty` p makes of its
-    length n, the end token counted and a forced prefix not: n^p (huggingface, floydhub), or ((5 + n) / 6)^p (gnmt; Wu
-    et al. 2016, §7). A token that forced_bos_id or forced_eos_id asks for counts as certain, and in the length.
-    """
-
-    beam_size: int = 1
-    """Hypotheses that are followed side by side."""
-    num_return: int = 1
-    """Hypotheses of each sentence that are returned, the best first; of sampling, how many are drawn, whose cost grows
-    with the square of
-    this: for hundreds, draw some at a time with other seeds."""
     max_new_tokens: int | None = None
-    """Most tokens decoded, the end token included and a forced prefix not. None: as many as the model allows."""
-    min_new_tokens: int = 0
-    """The end token isn't decoded before so many others."""
-    semantics: Semantics = "huggingface"
-    """Whose beam search: huggingface is `generate` of transformers 5; gnmt is the same with another penalty of length;
-    floydhub's goes on with beams that have ended until all have, and then compares them."""
-    length_penalty: float = 1.0
-    """Above 0 favours long hypotheses."""
-    early_stopping: bool | Literal["never"] = False
-    """When a sentence is done: true, with beam_size ended hypotheses; false, when what is under way, were it to end
-    now, is worse than all of these; "never", when it could not become better at any length."""
-    renormalize: bool = False
-    """Of beams: the probabilities of the tokens that may come next are made to sum to 1, once those that may not are
-    left out."""
-    no_repeat_ngram: int = 0
-    """No sequence of so many tokens is decoded twice; 0 for no such rule."""
-    bad_words: tuple[tuple[int, ...], ...] = ()
-    """Sequences of ids that aren't decoded."""
+    """Most tokens to decode, counting the end token but no prefix. (Default: as many as the model allows)"""
+    min_new_tokens: int | None = None
+    """Fewest tokens to decode before the end token. (Default: 0)"""
+    no_repeat_ngram: int | None = None
+    """Never decode the same sequence of this many tokens twice; 0 allows it. (Default: 0)"""
+    bad_words: tuple[tuple[int, ...], ...] | None = None
+    """Sequences of ids never to decode. (Default: none)"""
     forced_bos_id: int | None = None
-    """The first token, such as the target language of a multilingual model."""
+    """First token of every hypothesis, such as the target language of a multilingual model. (Default: none)"""
     forced_eos_id: int | None = None
-    """The last token, where max_new_tokens is reached."""
-    sampling: bool = False
-    """Draw each token by its probability."""
-    temperature: float = 1.0
-    """Divides the logits that are drawn by."""
-    top_k: int = 0
-    """Only the k most probable tokens are drawn; 0 for all."""
-    top_p: float = 1.0
-    """Only the most probable tokens are drawn, as few as have this probability together (Holtzman et al. 2020)."""
-    min_p: float = 0.0
-    """Only tokens are drawn of at least this times the greatest probability (Nguyen et al. 2024)."""
-    seed: int = 0
+    """Last token of every hypothesis that reaches max_new_tokens. (Default: none)"""
+    beam_size: int | None = None
+    """Hypotheses to follow side by side; 1 is greedy decoding. (Default: 1)"""
+    semantics: Semantics | None = None
+    """Rules of beam search. huggingface: `generate` of transformers 5; gnmt: the same with another length penalty;
+    floydhub: ended beams continue until all have ended, and are compared then. (Default: huggingface)"""
+    length_penalty: float | None = None
+    """Exponent of the length that divides a hypothesis's score; above 0 favours long hypotheses. (Default: 1)"""
+    early_stopping: bool | Literal["never"] | None = None
+    """When to finish a sentence. true: beam_size hypotheses have ended; false: no open hypothesis, if it ended now,
+    would beat them; never: none could at any length. (Default: false)"""
+    renormalize: bool | None = None
+    """Make the probabilities of the allowed next tokens sum to 1, in beam search. (Default: false)"""
+    sampling: bool | None = None
+    """Draw each token by its probability, instead of following beams. (Default: false)"""
+    temperature: float | None = None
+    """Sampling: divide the logits by this; below 1 favours probable tokens. (Default: 1)"""
+    top_k: int | None = None
+    """Sampling: draw only from the k most probable tokens; 0 for all. (Default: 0)"""
+    top_p: float | None = None
+    """Sampling: draw only from the fewest most probable tokens that have this probability together (Holtzman et al.
+    2020). (Default: 1)"""
+    min_p: float | None = None
+    """Sampling: draw only tokens with at least this fraction of the greatest probability (Nguyen et al. 2024).
+    (Default: 0)"""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "bad_words", _as_tuples(self.bad_words))  # JSON has lists
         check_field_types(self)
-        problems = decoding_problems(self)
+        require(self, self._problems())
+
+    def _problems(self) -> list[str]:
+        """Returns one message for each value out of range. None is always in range."""
+        problems = []
+
+        def check(field: str, holds: Callable[[Any], bool], allowed: str) -> None:
+            value = getattr(self, field)
+            if value is not None and not holds(value):
+                problems.append(f"{field} must be {allowed}; received {value!r}")
+
+        for field in ("beam_size", "max_new_tokens"):
+            check(field, lambda value: value >= 1, "at least 1")
+        for field in ("min_new_tokens", "no_repeat_ngram", "top_k"):
+            check(field, lambda value: value >= 0, "at least 0")
+        check("length_penalty", math.isfinite, "finite")
+        check("temperature", lambda value: value > 0, "greater than 0")
+        check("top_p", lambda value: 0 < value <= 1, "greater than 0 and at most 1")
+        check("min_p", lambda value: 0 <= value <= 1, "between 0 and 1")
+        check("bad_words", all, "a list of sequences of at least one id")
+        if (most := self.max_new_tokens) is not None:
+            check("min_new_tokens", lambda value: value < most, f"below max_new_tokens={most}")
+        if self.sampling:
+            check("beam_size", lambda value: value == 1, "1 with sampling")
+        return problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingConfig(DecodingSettings):
+    """Configures how to decode. None, the default of every option: the model's own setting, or else the default.
+
+    `resolved` merges the three. One beam without sampling is greedy decoding.
+
+    The score of a hypothesis is the sum of its tokens' log-probabilities divided by a penalty. With p =
+    `length_penalty` and length n (counting the end token but no prefix), the penalty is n^p (huggingface, floydhub) or
+    ((5 + n) / 6)^p (gnmt; Wu et al. 2016, §7). A token forced by forced_bos_id or forced_eos_id adds 0 to the sum,
+    and 1 to the length.
+
+    None can't undo a setting of the model. To undo it, pass the neutral value: -1 for forced_bos_id and forced_eos_id,
+    () for bad_words, 0 for no_repeat_ngram and min_new_tokens.
+
+    Raises:
+      ConfigError: an option is out of range, or contradicts another one.
+
+    Example:
+      >>> from jax_transformer.config.model import GenerationConfig
+      >>> config = DecodingConfig(beam_size=4).resolved(GenerationConfig(length_penalty=0.6, forced_eos_id=2))
+      >>> config.beam_size, config.length_penalty, config.forced_eos_id, config.num_return
+      (4, 0.6, 2, 1)
+    """
+
+    num_return: int | None = None
+    """Hypotheses to return for each sentence, best first; with sampling, how many to draw. Drawing takes time that
+    grows with the square of this: for hundreds, draw a few at a time with other seeds. (Default: 1)"""
+    seed: int | None = None
+    """Sampling: seed of the random numbers; the same seed draws the same tokens. (Default: 0)"""
+
+    def _problems(self) -> list[str]:
+        problems = super()._problems()
 
         def check(holds: bool, field: str, allowed: str) -> None:
-            if not holds:
-                problems.append(f"{field} must be {allowed}; received {getattr(self, field)!r}")
+            value = getattr(self, field)
+            if value is not None and not holds:
+                problems.append(f"{field} must be {allowed}; received {value!r}")
 
-        check(self.num_return >= 1, "num_return", "at least 1")
-        check(0 <= self.seed < 1 << 63, "seed", "at least 0 and below 2^63")
-        if not self.sampling:
-            check(self.num_return <= self.beam_size, "num_return", f"at most beam_size={self.beam_size}")
-            for field, usual in (("temperature", 1.0), ("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
-                check(getattr(self, field) == usual, field, f"{usual} without sampling")
-        else:
-            check(self.beam_size == 1, "beam_size", "1 with sampling")
-        if self.beam_size == 1:
+        for field in ("forced_bos_id", "forced_eos_id"):
+            check((getattr(self, field) or 0) >= NO_ID, field, "at least 0, or -1 for none")
+        check((self.num_return or 0) >= 1, "num_return", "at least 1")
+        check(0 <= (self.seed or 0) < 1 << 63, "seed", "at least 0 and below 2^63")
+        draws_nothing = self.sampling is False or (self.sampling is None and self.beam_size is not None)
+        if draws_nothing:
+            for field in SAMPLING_FIELDS[1:]:
+                check(getattr(self, field) == DEFAULTS[field], field, f"{DEFAULTS[field]} without sampling")
+            if self.beam_size is not None:
+                check((self.num_return or 1) <= self.beam_size, "num_return", f"at most beam_size={self.beam_size}")
+        if self.beam_size == 1 or self.sampling:
             check(self.early_stopping is False, "early_stopping", "false without beams")
         if self.semantics == "floydhub":
-            check(self.early_stopping is False, "early_stopping", "false of floydhub, which knows no other rule")
-        require(self, problems)
+            check(self.early_stopping is False, "early_stopping", "false with floydhub, which knows no other rule")
+        return problems
 
-    @classmethod
-    def for_model(cls, generation: GenerationConfig, **given: Any) -> DecodingConfig:
-        """How a model is decoded: as is given; where nothing is, as the model says; where it says nothing, by the
-        defaults above.
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that are set, by name."""
+        return {name: getattr(self, name) for name in DEFAULTS if getattr(self, name) is not None}
 
-        What the model says is left out where it isn't meant: of drawing, unless tokens are drawn; of beams, where
-        tokens are drawn or there is one beam; of length_penalty and early_stopping, with other semantics than the
-        model's. A beam_size that is given asks for no drawing. Where one of max_new_tokens and min_new_tokens is given,
-        the model's other one makes room.
-
-        Args:
-          generation: what the model says.
-          given: fields by name; None where one isn't given.
+    def updated(self, **options: Any) -> DecodingConfig:
+        """Returns a config with the options that aren't None set on top of this one's.
 
         Raises:
-          ConfigError: what is given is out of range, or contradicts itself.
+          ConfigError: unknown option; the message names the nearest one. As for DecodingConfig.
         """
-        given = {name: value for name, value in given.items() if value is not None}
-        left_out = _not_meant(generation.decoding, given)
-        merged = {name: value for name, value in generation.decoding.items() if name not in left_out} | given
+        for name in options:
+            if name not in DEFAULTS:
+                known = nearest(name, DEFAULTS) or f" (known: {', '.join(DEFAULTS)})"
+                raise ConfigError(f"expected a decoding option; received the unknown name {name!r}{known}")
+        return DecodingConfig(**self.given | {name: value for name, value in options.items() if value is not None})
+
+    def resolved(self, generation: DecodingSettings) -> DecodingConfig:
+        """Returns a config with every option set. Order of precedence: this config, the model's settings, the defaults.
+
+        Only max_new_tokens may stay None. Resolving a resolved config again changes nothing.
+
+        Model settings for another kind of search are ignored: those for sampling unless tokens are drawn; those for
+        beams if tokens are drawn or there is one beam; length_penalty and early_stopping under other semantics than the
+        model's. Setting beam_size turns the model's sampling off. If this config sets one of max_new_tokens and
+        min_new_tokens, the model's value of the other makes room.
+
+        Args:
+          generation: the model's settings, `Model.generation`.
+
+        Raises:
+          ConfigError: an option contradicts another one.
+        """
+        own = {name: getattr(generation, name, None) for name in DEFAULTS}
+        own = {name: value for name, value in own.items() if value is not None}
+        given = self.given
+        ignored = _ignored_fields(own, given)
+        merged = {name: value for name, value in own.items() if name not in ignored} | given
         most = merged.get("max_new_tokens")
-        if most is not None and merged.get("min_new_tokens", 0) >= most:  # the given one prevails over the model's
+        if most is not None and merged.get("min_new_tokens", 0) >= most:
             if "min_new_tokens" not in given:
                 merged["min_new_tokens"] = max(most - 1, 0)
             elif "max_new_tokens" not in given:
                 del merged["max_new_tokens"]
-        return cls(**merged)
-
-    @property
-    def num_rows(self) -> int:
-        """Hypotheses of a sentence that are decoded side by side."""
-        return self.num_return if self.sampling else self.beam_size
-
-    def program(self) -> DecodingConfig:
-        """What of it a compiled program depends on; the rest is given to the program as numbers."""
-        return dataclasses.replace(
-            self,
-            max_new_tokens=None,
-            min_new_tokens=min(self.min_new_tokens, 1),
-            length_penalty=1.0,
-            temperature=1.0,
-            top_p=1.0 if self.top_p == 1 else 0.5,  # whether there is one
-            min_p=0.0 if self.min_p == 0 else 0.5,
-            seed=0,
-        )
+        return DecodingConfig(**{**DEFAULTS, **merged})
 
 
-def _not_meant(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The fields in which a model's own values aren't meant for the decoding that is asked for."""
-    said = {**own, **given}
-    if (given if "beam_size" in given else said).get("sampling"):
-        return OF_BEAMS
-    if said.get("beam_size", 1) == 1:
-        return OF_DRAWING + OF_BEAMS
+def _ignored_fields(own: Mapping[str, Any], given: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns the names of the model's own settings that don't apply to the decoding that the caller wants."""
+    merged = {**own, **given}
+    if (given if "beam_size" in given else merged).get("sampling"):
+        return BEAM_FIELDS
+    if merged.get("beam_size", 1) == 1:
+        return SAMPLING_FIELDS + BEAM_FIELDS
     usual = own.get("semantics", "huggingface")
-    return OF_DRAWING if given.get("semantics", usual) == usual else (*OF_DRAWING, "length_penalty", "early_stopping")
+    if given.get("semantics", usual) == usual:
+        return SAMPLING_FIELDS
+    return (*SAMPLING_FIELDS, "length_penalty", "early_stopping")
+
+
+def _as_tuples(value: Any) -> Any:
+    """Returns lists, and lists in them, as tuples."""
+    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from jax_transformer.config.decoding import DecodingSettings, Semantics
 from jax_transformer.config.validation import ConfigError, check_field_types, require
 
 PaddingCover = Literal["keys", "queries", "both", "none"]
@@ -406,67 +406,57 @@ class TransformerConfig:
         return problems
 
 
-Semantics = Literal["huggingface", "gnmt", "floydhub"]
+@dataclass(frozen=True, kw_only=True)
+class TokenSettings:
+    """Holds the special ids and the lengths of a model's generation.json."""
+
+    decoder_start_id: int | None = None
+    """First decoder input. None: unknown, as for a checkpoint that doesn't say; such a model can't decode."""
+    eos_id: int | None = None
+    """Ends a sentence. None: unknown."""
+    max_decode_length: int | None = None
+    """Most tokens of a translation, <eos> included, whatever the caller wants: the model knows no longer ones. None:
+    as many as the position table allows."""
+    source_length: int | None = None
+    """Length to pad sources to, for a model that attends to the source's padding and was trained on this length alone.
+    None: sources aren't padded. Neither are longer ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GenerationConfig:
-    """How a model is decoded unless told otherwise; `generation.json` of a model directory.
+class GenerationConfig(DecodingSettings, TokenSettings):  # fields of the last base come first, in files, too
+    """Configures how a model is decoded by default; `generation.json` of a model directory.
 
-    The fields from max_new_tokens on are those of DecodingConfig, which says what they mean. None is a value that isn't
-    known of the model, which is then decoded by DecodingConfig's default: greedily.
+    See DecodingConfig for the options and how a caller overrides them. None: the model doesn't set the option.
+
+    Raises:
+      ConfigError: a value is of another type or out of range.
+
+    Example:
+      >>> GenerationConfig(decoder_start_id=2, eos_id=3, beam_size=4).decoding
+      {'beam_size': 4}
     """
 
-    decoder_start_id: int | None = None
-    """First decoder input. None: not known, as of a checkpoint that doesn't say; such a model can't translate."""
-    eos_id: int | None = None
-    """Ends a sentence."""
-    max_decode_length: int | None = None
-    """Most tokens of a translation, <eos> included, whatever is asked for: the model knows no longer ones. None: what
-    the position table allows."""
-    source_length: int | None = None
-    """Of a model that attends to the source's padding: what sources are padded to, because it was trained on no other
-    length. None: they aren't padded, and neither is one that is longer."""
-
-    max_new_tokens: int | None = None
-    min_new_tokens: int | None = None
-    no_repeat_ngram: int | None = None
-    bad_words: tuple[tuple[int, ...], ...] | None = None
-    forced_bos_id: int | None = None
-    forced_eos_id: int | None = None
-    beam_size: int | None = None
-    semantics: Semantics | None = None
-    length_penalty: float | None = None
-    early_stopping: bool | Literal["never"] | None = None
-    renormalize: bool | None = None
-    sampling: bool | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "bad_words", _as_tuples(self.bad_words))  # JSON has lists
-        check_field_types(self)
-        problems = []
+    def _problems(self) -> list[str]:
         ids = ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")
+        problems = []
         for name, least in (*((name, 0) for name in ids), ("max_decode_length", 1), ("source_length", 1)):
             value = getattr(self, name)
             if value is not None and value < least:
                 problems.append(f"{name} must be at least {least}; received {value}")
-        problems += decoding_problems(self)
-        if self.sampling and (self.beam_size or 1) > 1:
-            problems.append(f"beam_size must be 1 with sampling; received {self.beam_size}")
-        require(self, problems)
+        return problems + super()._problems()
 
     @property
     def decoding(self) -> dict[str, Any]:
-        """What is known of how to decode: fields of DecodingConfig by name."""
-        of_model = ("decoder_start_id", "eos_id", "max_decode_length", "source_length")
-        return {name: value for name, value in vars(self).items() if name not in of_model and value is not None}
+        """The decoding options that the model sets, by name."""
+        names = [field.name for field in dataclasses.fields(DecodingSettings)]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def without_decoding(self) -> GenerationConfig:
+        """Returns the same special ids and lengths without any decoding option."""
+        return dataclasses.replace(self, **dict.fromkeys(self.decoding))
 
     def ids_outside(self, target_vocab_size: int) -> list[str]:
-        """What is wrong with the ids for a vocabulary of this size."""
+        """Returns one message for each id that a vocabulary of this size doesn't have."""
         ids = [(name, getattr(self, name)) for name in ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")]
         ids += [("bad_words", index) for words in self.bad_words or () for index in words]
         return [
@@ -474,39 +464,6 @@ class GenerationConfig:
             for name, index in ids
             if (index or 0) >= target_vocab_size
         ]
-
-
-def _as_tuples(value: Any) -> Any:
-    """Lists, and lists in them, as tuples."""
-    return tuple(map(_as_tuples, value)) if isinstance(value, list) else value
-
-
-def decoding_problems(config: Any) -> list[str]:
-    """What is wrong with the values of those fields that say how to decode, of a config that has them; nothing is wrong
-    with None."""
-    problems = []
-
-    def check(field: str, holds: Callable[[Any], bool], allowed: str) -> None:
-        value = getattr(config, field)
-        if value is not None and not holds(value):
-            problems.append(f"{field} must be {allowed}; received {value!r}")
-
-    for field in ("beam_size", "max_new_tokens"):
-        check(field, lambda value: value >= 1, "at least 1")
-    for field in ("min_new_tokens", "no_repeat_ngram", "top_k"):
-        check(field, lambda value: value >= 0, "at least 0")
-    check("length_penalty", math.isfinite, "finite")
-    check("temperature", lambda value: value > 0, "greater than 0")
-    check("top_p", lambda value: 0 < value <= 1, "greater than 0 and at most 1")
-    check("min_p", lambda value: 0 <= value <= 1, "between 0 and 1")
-    check("bad_words", all, "a list of sequences of at least one id")
-    if config.max_new_tokens is not None:
-        check(
-            "min_new_tokens",
-            lambda value: value < config.max_new_tokens,
-            f"below max_new_tokens={config.max_new_tokens}",
-        )
-    return problems
 
 
 __all__ = [

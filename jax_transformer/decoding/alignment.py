@@ -15,7 +15,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.batches import grouped, may_share, padded_sources
 from jax_transformer.decoding.checks import DecodingError, check_count, check_ids, starts_and_ends
 from jax_transformer.decoding.padding import ROWS, WITHOUT_TABLE, num_positions, pad, round_length
-from jax_transformer.decoding.weights import params_of
+from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import causal_mask, make_masks
@@ -175,7 +175,7 @@ def _weights(
     decoding = dataclasses.replace(config.while_decoding(), attention_path="reference")
     return {
         name: np.asarray(weights)
-        for name, weights in _traced(decoding, params_of(model), source, inputs, names).items()
+        for name, weights in _traced(decoding, prepare(model).params, source, inputs, names).items()
     }
 
 

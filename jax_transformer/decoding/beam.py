@@ -1,4 +1,4 @@
-"""Beam search: of all ways to go on from the K best hypotheses, the K best again."""
+"""Beam search: extend the K best hypotheses in every way, and keep the K best of the results."""
 
 from __future__ import annotations
 
@@ -8,32 +8,31 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import cache
 from jax_transformer.decoding.cache import State, Weights
 from jax_transformer.decoding.constraints import constrained
-from jax_transformer.decoding.search_params import Terms
+from jax_transformer.decoding.search_params import SearchParams, SearchProgram
 from jax_transformer.decoding.selection import top_k
 
 LEAST = -1e9
-"""The score of what is no hypothesis, as in transformers: added, so that it leaves nothing of the score in float32."""
+"""Score of a missing hypothesis, as in transformers: added to a score, it leaves nothing of it in float32."""
 
 
 class Beams(NamedTuple):
-    """K hypotheses under way of each of B sentences, and the K best that have ended; with room for T tokens."""
+    """Holds K open hypotheses of each of B sentences, and the K best ended ones, with room for T tokens."""
 
     state: State
-    tokens: jax.Array  # [B, K, T] int32: pads where nothing stands yet
-    previous: jax.Array  # [B, K] int32: what is fed next
+    tokens: jax.Array  # [B, K, T] int32: pads after the last token
+    previous: jax.Array  # [B, K] int32: the next decoder input
     log_probs: jax.Array  # [B, K] float32: sums of the tokens' log-probabilities, the best first
     ended_tokens: jax.Array  # [B, K, T]
     ended_scores: jax.Array  # [B, K]
-    has_ended: jax.Array  # [B, K] bool: which of the above two are hypotheses
+    has_ended: jax.Array  # [B, K] bool: whether an ended hypothesis is there
     is_done: jax.Array  # [B] bool
 
     def grown(self, config: TransformerConfig, length: int) -> Beams:
-        """With room for `length` tokens."""
+        """Returns the same with room for `length` tokens."""
         room = ((0, 0), (0, 0), (0, length - self.tokens.shape[2]))
         return self._replace(
             state=self.state.grown(length),
@@ -41,26 +40,27 @@ class Beams(NamedTuple):
             ended_tokens=jnp.pad(self.ended_tokens, room, constant_values=config.target_pad_id),
         )
 
-    def hypotheses(self, terms: Terms) -> tuple[jax.Array, jax.Array]:
-        """Tokens [B, K, T] and scores [B, K], the best first."""
+    def hypotheses(self, search: SearchParams) -> tuple[jax.Array, jax.Array]:
+        """Returns tokens [B, K, T] and scores [B, K], best first."""
         return self.ended_tokens, self.ended_scores
 
 
+@partial(jax.jit, static_argnames=("config", "program", "length"))
 def start(
     config: TransformerConfig,
-    decoding: DecodingConfig,
+    program: SearchProgram,
     weights: Weights,
     source_ids: jax.Array,
-    terms: Terms,
+    search: SearchParams,
     length: int,
 ) -> Beams:
-    """Before the first token. A sentence of nothing but pads is padding of the batch, and done."""
-    batch, beams = len(source_ids), decoding.beam_size
+    """Returns the state before the first token. A sentence of pads alone pads the batch, and is done."""
+    batch, beams = len(source_ids), program.num_rows
     nothing = jnp.full((batch, beams, length), config.target_pad_id, jnp.int32)
     return Beams(
         state=cache.start(config, weights, source_ids, length, beams),
         tokens=nothing,
-        previous=jnp.broadcast_to(terms.start_id, (batch, beams)).astype(jnp.int32),
+        previous=jnp.broadcast_to(search.start_id, (batch, beams)).astype(jnp.int32),
         log_probs=jnp.broadcast_to(jnp.where(jnp.arange(beams) == 0, 0.0, LEAST), (batch, beams)).astype(jnp.float32),
         ended_tokens=nothing,
         ended_scores=jnp.full((batch, beams), LEAST, jnp.float32),
@@ -69,11 +69,13 @@ def start(
     )
 
 
-@partial(jax.jit, static_argnames=("config", "decoding"))
-def run(config: TransformerConfig, decoding: DecodingConfig, weights: Weights, terms: Terms, beams: Beams) -> Beams:
-    """Until every sentence is done, or there is no more room."""
+@partial(jax.jit, static_argnames=("config", "program"))
+def run(
+    config: TransformerConfig, program: SearchProgram, weights: Weights, search: SearchParams, beams: Beams
+) -> Beams:
+    """Searches until every sentence is done or the room is full."""
     room = beams.tokens.shape[2]
-    choose = _choose_floydhub if decoding.semantics == "floydhub" else _choose
+    choose = _choose_floydhub if program.semantics == "floydhub" else _choose
 
     def goes_on(beams: Beams) -> jax.Array:
         return (beams.state.position < room) & ~jnp.all(beams.is_done)
@@ -83,16 +85,16 @@ def run(config: TransformerConfig, decoding: DecodingConfig, weights: Weights, t
         logits, state = cache.step(config, weights, beams.state, beams.previous)
         log_probs = logits.astype(jnp.float32)
         log_probs = log_probs - jax.nn.logsumexp(log_probs, axis=-1, keepdims=True)
-        log_probs = constrained(decoding, terms, beams.tokens, column, log_probs)
-        if decoding.renormalize:
+        log_probs = constrained(program, search, beams.tokens, column, log_probs)
+        if program.renormalize:
             log_probs = jax.nn.log_softmax(log_probs, axis=-1)
-        return choose(decoding, terms, column, log_probs, beams._replace(state=state))
+        return choose(program, search, column, log_probs, beams._replace(state=state))
 
     return jax.lax.while_loop(goes_on, advance, beams)
 
 
 class _Candidates(NamedTuple):
-    """Ways to go on, the best first: [B, C] each."""
+    """Holds the candidate extensions, best first: [B, C] each."""
 
     log_probs: jax.Array
     parents: jax.Array
@@ -100,9 +102,9 @@ class _Candidates(NamedTuple):
 
 
 def _candidates(log_probs: jax.Array, so_far: jax.Array, each: int, count: int) -> _Candidates:
-    """The `count` best of the `each` best ways of every beam: log_probs [B, K, V], so_far [B, K].
+    """Returns the `count` best of the `each` best extensions of every beam: log_probs [B, K, V], so_far [B, K].
 
-    Of equals the first beam's comes first, and of these the lowest id.
+    Ties go to the first beam, then to the lowest id.
     """
     batch, beams, size = log_probs.shape
     each = min(each, size)
@@ -113,106 +115,113 @@ def _candidates(log_probs: jax.Array, so_far: jax.Array, each: int, count: int) 
     )
 
 
-def _taken(array: jax.Array, rows: jax.Array) -> jax.Array:
-    """array [B, K, …] at rows [B, C] of its second axis."""
+def _take_rows(array: jax.Array, rows: jax.Array) -> jax.Array:
+    """Returns array [B, K, …] at rows [B, C] of its second axis."""
     return jnp.take_along_axis(array, rows.reshape(*rows.shape, *[1] * (array.ndim - 2)), axis=1)
 
 
-def _written(tokens: jax.Array, ids: jax.Array, column: jax.Array) -> jax.Array:
+def _write_column(tokens: jax.Array, ids: jax.Array, column: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(tokens, ids[..., None], column, axis=2)
 
 
-def _choose(decoding: DecodingConfig, terms: Terms, column: jax.Array, log_probs: jax.Array, beams: Beams) -> Beams:
-    """As `_beam_search` of transformers 5 does it: twice as many candidates as beams, of which those that end are
-    compared, by score, with those that have ended before, if they are among the first K; and of the others, the first K
-    go on."""
+def _choose(
+    program: SearchProgram, search: SearchParams, column: jax.Array, log_probs: jax.Array, beams: Beams
+) -> Beams:
+    """Chooses the next beams by the rules of `_beam_search` in transformers 5.
+
+    There are twice as many candidates as beams. Candidates that end compete by score with the hypotheses that have
+    ended before, if they are among the first K. The first K of the others stay open.
+    """
     batch, size = beams.log_probs.shape
-    forced = terms.forced_at(column, batch)
-    count = column + 1 - terms.forced_lengths(batch)  # [B]: tokens so far, this one among them
-    found = _candidates(log_probs, beams.log_probs, 2 * size, 2 * size)
-    is_last = count >= terms.max_new
-    ends = (found.ids == terms.eos_id) | is_last[:, None]
+    prefix = search.prefix_at(column, batch)
+    count = column + 1 - search.prefix_lengths(batch)  # [B]: tokens so far, this one among them
+    candidates = _candidates(log_probs, beams.log_probs, 2 * size, 2 * size)
+    is_last = count >= search.max_new
+    ends = (candidates.ids == search.eos_id) | is_last[:, None]
 
-    kept_log_probs, kept = jax.lax.top_k(found.log_probs + ends * jnp.float32(LEAST), size)
-    parents, ids = _taken(found.parents, kept), _taken(found.ids, kept)
+    kept_log_probs, kept = jax.lax.top_k(candidates.log_probs + ends * jnp.float32(LEAST), size)
+    parents, ids = _take_rows(candidates.parents, kept), _take_rows(candidates.ids, kept)
     same = jnp.broadcast_to(jnp.arange(size), (batch, size))
-    is_forced = (forced >= 0)[:, None]
-    parents = jnp.where(is_forced, same, parents)
-    ids = jnp.where(is_forced, forced[:, None], ids)
-    kept_log_probs = jnp.where(is_forced, beams.log_probs, kept_log_probs)
+    in_prefix = (prefix >= 0)[:, None]
+    parents = jnp.where(in_prefix, same, parents)
+    ids = jnp.where(in_prefix, prefix[:, None], ids)
+    kept_log_probs = jnp.where(in_prefix, beams.log_probs, kept_log_probs)
 
-    may_end = ends & (jnp.arange(ends.shape[1]) < size) & ~is_forced
-    is_full = jnp.all(beams.has_ended, axis=1) if decoding.early_stopping is True else jnp.zeros(batch, bool)
-    scores = found.log_probs / _penalty(terms, count)[:, None]
+    may_end = ends & (jnp.arange(ends.shape[1]) < size) & ~in_prefix
+    is_full = jnp.all(beams.has_ended, axis=1) if program.early_stopping is True else jnp.zeros(batch, bool)
+    scores = candidates.log_probs / _penalty(search, count)[:, None]
     scores = scores + (is_full | beams.is_done)[:, None] * jnp.float32(LEAST) + ~may_end * jnp.float32(LEAST)
-    found_tokens = _written(_taken(beams.tokens, found.parents), found.ids, column)
+    candidate_tokens = _write_column(_take_rows(beams.tokens, candidates.parents), candidates.ids, column)
     ended_scores, best = jax.lax.top_k(jnp.concatenate([beams.ended_scores, scores], axis=1), size)
-    ended_tokens = _taken(jnp.concatenate([beams.ended_tokens, found_tokens], axis=1), best)
-    has_ended = _taken(jnp.concatenate([beams.has_ended, may_end], axis=1), best)
+    ended_tokens = _take_rows(jnp.concatenate([beams.ended_tokens, candidate_tokens], axis=1), best)
+    has_ended = _take_rows(jnp.concatenate([beams.has_ended, may_end], axis=1), best)
 
-    could_improve = kept_log_probs[:, 0] / _penalty_to_come(decoding, terms, count) > jnp.min(
+    could_improve = kept_log_probs[:, 0] / _penalty_to_come(program, search, count) > jnp.min(
         jnp.where(has_ended, jnp.min(ended_scores, axis=1, keepdims=True), LEAST), axis=1
     )
     is_done = beams.is_done | is_last | ~could_improve
-    if decoding.early_stopping is True:
+    if program.early_stopping is True:
         is_done |= jnp.all(has_ended, axis=1)
     return Beams(
         state=beams.state.reordered(parents),
-        tokens=_written(_taken(beams.tokens, parents), ids, column),
+        tokens=_write_column(_take_rows(beams.tokens, parents), ids, column),
         previous=ids,
         log_probs=kept_log_probs,
         ended_tokens=ended_tokens,
         ended_scores=ended_scores,
         has_ended=has_ended,
-        is_done=jnp.where(is_forced[:, 0], beams.is_done, is_done),
+        is_done=jnp.where(in_prefix[:, 0], beams.is_done, is_done),
     )
 
 
-def _penalty(terms: Terms, count: jax.Array) -> jax.Array:
-    return terms.penalties[jnp.clip(count, 0, len(terms.penalties) - 1)]
+def _penalty(search: SearchParams, count: jax.Array) -> jax.Array:
+    return search.penalties[jnp.clip(count, 0, len(search.penalties) - 1)]
 
 
-def _penalty_to_come(decoding: DecodingConfig, terms: Terms, count: jax.Array) -> jax.Array:
-    """What the best hypothesis under way is divided by, to see whether it could still be among the best."""
-    now = _penalty(terms, count)
-    return jnp.maximum(terms.last_penalty, now) if decoding.early_stopping == "never" else now
+def _penalty_to_come(program: SearchProgram, search: SearchParams, count: jax.Array) -> jax.Array:
+    """Returns the divisor for the best open hypothesis that tells whether it could still be among the best."""
+    now = _penalty(search, count)
+    return jnp.maximum(search.last_penalty, now) if program.early_stopping == "never" else now
 
 
 def _choose_floydhub(
-    decoding: DecodingConfig, terms: Terms, column: jax.Array, log_probs: jax.Array, beams: Beams
+    program: SearchProgram, search: SearchParams, column: jax.Array, log_probs: jax.Array, beams: Beams
 ) -> Beams:
-    """As the program floydhub does it: of the K best ways of every beam the K best, whether they have ended or not;
-    what follows an end counts in the sum. When all have ended they are compared by the sum over length^penalty, the
-    length up to the first end; when there is no more room, the first beam comes first."""
+    """Chooses the next beams by the rules of the program floydhub.
+
+    Keeps the K best of the K best extensions of every beam, ended or not. Tokens after an end count in the sum. Once
+    all beams have ended, they are ordered by the sum over length^penalty, with the length up to the first end. If the
+    room is full first, the beams keep their order.
+    """
     batch, size = beams.log_probs.shape
-    forced = terms.forced_at(column, batch)
-    count = column + 1 - terms.forced_lengths(batch)
-    found = _candidates(log_probs, beams.log_probs, size, size)
-    is_forced = (forced >= 0)[:, None]
+    prefix = search.prefix_at(column, batch)
+    count = column + 1 - search.prefix_lengths(batch)
+    candidates = _candidates(log_probs, beams.log_probs, size, size)
+    in_prefix = (prefix >= 0)[:, None]
     same = jnp.broadcast_to(jnp.arange(size), (batch, size))
-    parents = jnp.where(is_forced, same, found.parents)
-    ids = jnp.where(is_forced, forced[:, None], found.ids)
-    sums = jnp.where(is_forced, beams.log_probs, found.log_probs)
-    tokens = _written(_taken(beams.tokens, parents), ids, column)
+    parents = jnp.where(in_prefix, same, candidates.parents)
+    ids = jnp.where(in_prefix, prefix[:, None], candidates.ids)
+    sums = jnp.where(in_prefix, beams.log_probs, candidates.log_probs)
+    tokens = _write_column(_take_rows(beams.tokens, parents), ids, column)
 
     columns = jnp.arange(tokens.shape[2])
-    after_forced = columns >= terms.forced_lengths(batch)[:, None, None]
-    is_end = (tokens == terms.eos_id) & (columns <= column) & after_forced
+    after_prefix = columns >= search.prefix_lengths(batch)[:, None, None]
+    is_end = (tokens == search.eos_id) & (columns <= column) & after_prefix
     has_ended = jnp.any(is_end, axis=2)
-    lengths = jnp.where(has_ended, jnp.argmax(is_end, axis=2) + 1, column + 1) - terms.forced_lengths(batch)[:, None]
-    scores = sums / _penalty(terms, lengths)
+    lengths = jnp.where(has_ended, jnp.argmax(is_end, axis=2) + 1, column + 1) - search.prefix_lengths(batch)[:, None]
+    scores = sums / _penalty(search, lengths)
     all_ended = jnp.all(has_ended, axis=1) & (count >= 2)
     order = jnp.where(all_ended[:, None], jnp.argsort(-scores, axis=1, stable=True), same)
-    is_done = beams.is_done | all_ended | (count >= terms.max_new)
-    shown = jnp.where(columns < (lengths + terms.forced_lengths(batch)[:, None])[..., None], tokens, terms.pad_id)
+    is_done = beams.is_done | all_ended | (count >= search.max_new)
+    shown = jnp.where(columns < (lengths + search.prefix_lengths(batch)[:, None])[..., None], tokens, search.pad_id)
     was_done = beams.is_done[:, None]
     return Beams(
         state=beams.state.reordered(parents),
         tokens=tokens,
         previous=ids,
         log_probs=sums,
-        ended_tokens=jnp.where(was_done[..., None], beams.ended_tokens, _taken(shown, order)),
-        ended_scores=jnp.where(was_done, beams.ended_scores, _taken(scores, order)),
+        ended_tokens=jnp.where(was_done[..., None], beams.ended_tokens, _take_rows(shown, order)),
+        ended_scores=jnp.where(was_done, beams.ended_scores, _take_rows(scores, order)),
         has_ended=has_ended,
         is_done=is_done,
     )

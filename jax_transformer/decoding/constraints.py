@@ -1,60 +1,62 @@
-"""Tokens that may not, or must, come next."""
+"""Constraints on the next token: tokens that may not, or must, come next."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.decoding.search_params import Terms
+from jax_transformer.config.decoding import NO_ID
+from jax_transformer.decoding.search_params import SearchParams, SearchProgram
 
 
 def constrained(
-    decoding: DecodingConfig, terms: Terms, tokens: jax.Array, column: jax.Array, scores: jax.Array
+    program: SearchProgram, search: SearchParams, tokens: jax.Array, column: jax.Array, scores: jax.Array
 ) -> jax.Array:
-    """The scores [B, K, V] of the tokens for a column, -inf where they may not stand.
+    """Returns the scores [B, K, V] of the tokens for a column, with -inf for tokens that may not stand there.
 
-    As the processors of transformers' `generate` have it, and in their order.
+    Applies the same rules as the processors of transformers' `generate`, in the same order.
 
     Args:
-      tokens: [B, K, T], the targets so far, without the start token, which counts as the first of any sequence.
+      tokens: [B, K, T], the targets so far, without the start token. Rules about sequences count the start token as
+        the first of any sequence.
     """
     batch = len(scores)
-    count = column - terms.forced_lengths(batch)  # [B]: tokens decoded before this one
+    count = column - search.prefix_lengths(batch)  # [B]: tokens decoded before this one
     history = jnp.concatenate(
-        [jnp.broadcast_to(terms.start_id, (*tokens.shape[:2], 1)).astype(tokens.dtype), tokens], axis=2
+        [jnp.broadcast_to(search.start_id, (*tokens.shape[:2], 1)).astype(tokens.dtype), tokens], axis=2
     )
-    if decoding.no_repeat_ngram:
-        scores = _without_repeats(decoding.no_repeat_ngram, history, column + 1, scores)
-    for words in decoding.bad_words:
+    if program.no_repeat_ngram:
+        scores = _without_repeats(program.no_repeat_ngram, history, column + 1, scores)
+    for words in program.bad_words:
         scores = _without_words(words, history, column + 1, scores)
-    if decoding.min_new_tokens:
-        is_end = jnp.arange(scores.shape[-1]) == terms.eos_id
-        scores = jnp.where((count < terms.min_new)[:, None, None] & is_end, -jnp.inf, scores)
-    for forced_id, now in _forced(decoding, terms, column, batch):
+    if program.has_min_new:
+        is_end = jnp.arange(scores.shape[-1]) == search.eos_id
+        scores = jnp.where((count < search.min_new)[:, None, None] & is_end, -jnp.inf, scores)
+    for forced_id, now in _forced_ids(program, search, column, batch):
         only = jnp.where(jnp.arange(scores.shape[-1]) == forced_id, 0.0, -jnp.inf)
         scores = jnp.where(now[:, None, None], only, scores)
     return scores
 
 
-def must_be(decoding: DecodingConfig, terms: Terms, column: jax.Array, batch: int) -> jax.Array:
-    """[B] bool: whether there is but one token for the column, by forced_bos_id or forced_eos_id: it counts as
-    certain."""
-    now = jnp.zeros(batch, bool)
-    for _, this in _forced(decoding, terms, column, batch):
-        now |= this
-    return now
+def is_forced(program: SearchProgram, search: SearchParams, column: jax.Array, batch: int) -> jax.Array:
+    """Returns whether forced_bos_id or forced_eos_id leaves one token, which counts as certain, [B] bool."""
+    forced = jnp.zeros(batch, bool)
+    for _, now in _forced_ids(program, search, column, batch):
+        forced |= now
+    return forced
 
 
-def _forced(decoding: DecodingConfig, terms: Terms, column: jax.Array, batch: int) -> list[tuple[int, jax.Array]]:
-    """Ids that are forced somewhere, and of which sentences now, [B]."""
-    count = column - terms.forced_lengths(batch)
-    places = ((decoding.forced_bos_id, column == 0), (decoding.forced_eos_id, count == terms.max_new - 1))
-    return [(forced_id, jnp.broadcast_to(now, (batch,))) for forced_id, now in places if forced_id is not None]
+def _forced_ids(
+    program: SearchProgram, search: SearchParams, column: jax.Array, batch: int
+) -> list[tuple[int, jax.Array]]:
+    """Returns each forced id, with the sentences [B] bool that must have it in the column."""
+    count = column - search.prefix_lengths(batch)
+    places = ((program.forced_bos_id, column == 0), (program.forced_eos_id, count == search.max_new - 1))
+    return [(forced_id, jnp.broadcast_to(now, (batch,))) for forced_id, now in places if forced_id != NO_ID]
 
 
 def _without_repeats(size: int, history: jax.Array, length: jax.Array, scores: jax.Array) -> jax.Array:
-    """Without the tokens that would end a sequence of `size` tokens which is in history[:, :, :length] already."""
+    """Masks tokens that would complete a sequence of `size` tokens that is in history[:, :, :length] already."""
     rows, room = history.shape[:2], history.shape[2]
     if room < size:
         return scores
@@ -74,7 +76,7 @@ def _without_repeats(size: int, history: jax.Array, length: jax.Array, scores: j
 
 
 def _without_words(words: tuple[int, ...], history: jax.Array, length: jax.Array, scores: jax.Array) -> jax.Array:
-    """Without the last of the words where the others stand before it."""
+    """Masks the last of the words after the others."""
     *before, last = words
     ends_alike = jnp.ones(history.shape[:2], bool)
     for distance, word in enumerate(reversed(before), start=1):

@@ -1,5 +1,4 @@
-"""Hypotheses that go on by themselves: the one that always takes the most probable token, or several that draw
-theirs."""
+"""Greedy decoding and sampling: hypotheses that continue independently, by the most probable token or a drawn one."""
 
 from __future__ import annotations
 
@@ -9,60 +8,59 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import cache
 from jax_transformer.decoding.cache import State, Weights
-from jax_transformer.decoding.constraints import constrained, must_be
-from jax_transformer.decoding.sampling import draw
-from jax_transformer.decoding.search_params import Terms
+from jax_transformer.decoding.constraints import constrained, is_forced
+from jax_transformer.decoding.search_params import SamplingParams, SearchParams, SearchProgram
 from jax_transformer.decoding.selection import argmax
 
 
-class Chains(NamedTuple):
-    """K hypotheses of each of B sentences, with room for T tokens."""
+class Samples(NamedTuple):
+    """Holds K hypotheses of each of B sentences, with room for T tokens."""
 
     state: State
-    tokens: jax.Array  # [B, K, T] int32: pads where nothing stands yet
-    previous: jax.Array  # [B, K] int32: what is fed next
-    log_probs: jax.Array  # [B, K]: the sums of the tokens' log-probabilities, forced ones not counted
-    lengths: jax.Array  # [B, K] int32: tokens, the end token counted and forced ones not
+    tokens: jax.Array  # [B, K, T] int32: pads after the last token
+    previous: jax.Array  # [B, K] int32: the next decoder input
+    log_probs: jax.Array  # [B, K]: the sums of the tokens' log-probabilities, without the prefix
+    lengths: jax.Array  # [B, K] int32: tokens, with the end token and without the prefix
     ended: jax.Array  # [B, K] bool
 
     @property
     def is_done(self) -> jax.Array:
-        """[B]"""
+        """Whether all hypotheses of a sentence have ended, [B]."""
         return jnp.all(self.ended, axis=1)
 
-    def grown(self, config: TransformerConfig, length: int) -> Chains:
-        """With room for `length` tokens."""
+    def grown(self, config: TransformerConfig, length: int) -> Samples:
+        """Returns the same with room for `length` tokens."""
         room = ((0, 0), (0, 0), (0, length - self.tokens.shape[2]))
         return self._replace(
             state=self.state.grown(length), tokens=jnp.pad(self.tokens, room, constant_values=config.target_pad_id)
         )
 
-    def hypotheses(self, terms: Terms) -> tuple[jax.Array, jax.Array]:
-        """Tokens [B, K, T] and scores [B, K], the best first."""
-        scores = self.log_probs / terms.penalties[jnp.minimum(self.lengths, len(terms.penalties) - 1)]
+    def hypotheses(self, search: SearchParams) -> tuple[jax.Array, jax.Array]:
+        """Returns tokens [B, K, T] and scores [B, K], best first."""
+        scores = self.log_probs / search.penalties[jnp.minimum(self.lengths, len(search.penalties) - 1)]
         order = jnp.argsort(-scores, axis=1, stable=True)
         return jnp.take_along_axis(self.tokens, order[..., None], axis=1), jnp.take_along_axis(scores, order, axis=1)
 
 
+@partial(jax.jit, static_argnames=("config", "program", "length"))
 def start(
     config: TransformerConfig,
-    decoding: DecodingConfig,
+    program: SearchProgram,
     weights: Weights,
     source_ids: jax.Array,
-    terms: Terms,
+    search: SearchParams,
     length: int,
-) -> Chains:
-    """Before the first token. A sentence of nothing but pads is padding of the batch, and has ended."""
-    batch, rows = len(source_ids), decoding.num_rows
+) -> Samples:
+    """Returns the state before the first token. A sentence of pads alone pads the batch, and has ended."""
+    batch, rows = len(source_ids), program.num_rows
     is_empty = jnp.all(source_ids == config.source_pad_id, axis=1)
-    return Chains(
+    return Samples(
         state=cache.start(config, weights, source_ids, length, rows),
         tokens=jnp.full((batch, rows, length), config.target_pad_id, jnp.int32),
-        previous=jnp.broadcast_to(terms.start_id, (batch, rows)).astype(jnp.int32),
+        previous=jnp.broadcast_to(search.start_id, (batch, rows)).astype(jnp.int32),
         log_probs=jnp.zeros((batch, rows), jnp.float32),
         lengths=jnp.zeros((batch, rows), jnp.int32),
         ended=jnp.broadcast_to(is_empty[:, None], (batch, rows)),
@@ -70,35 +68,70 @@ def start(
 
 
 def advance(
-    config: TransformerConfig, decoding: DecodingConfig, weights: Weights, terms: Terms, chains: Chains
-) -> Chains:
-    """One more token."""
-    column, batch = chains.state.position, len(chains.tokens)
-    logits, state = cache.step(config, weights, chains.state, chains.previous)
-    allowed = constrained(decoding, terms, chains.tokens, column, logits)
-    choice = argmax(allowed) if terms.drawing is None else draw(decoding, terms.drawing, column, allowed)
-    forced = terms.forced_at(column, batch)[:, None]
-    token = jnp.where(chains.ended, config.target_pad_id, jnp.where(forced >= 0, forced, choice)).astype(jnp.int32)
-    counts = ~chains.ended & (forced < 0)
-    scores = counts & ~must_be(decoding, terms, column, batch)[:, None]
+    config: TransformerConfig, program: SearchProgram, weights: Weights, search: SearchParams, samples: Samples
+) -> Samples:
+    """Decodes one more token."""
+    column, batch = samples.state.position, len(samples.tokens)
+    logits, state = cache.step(config, weights, samples.state, samples.previous)
+    allowed = constrained(program, search, samples.tokens, column, logits)
+    choice = argmax(allowed) if search.sampling is None else draw(program, search.sampling, column, allowed)
+    prefix = search.prefix_at(column, batch)[:, None]
+    token = jnp.where(samples.ended, config.target_pad_id, jnp.where(prefix >= 0, prefix, choice)).astype(jnp.int32)
+    counts = ~samples.ended & (prefix < 0)
+    scores = counts & ~is_forced(program, search, column, batch)[:, None]
     chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)
-    lengths = chains.lengths + counts
-    return Chains(
+    lengths = samples.lengths + counts
+    return Samples(
         state=state,
-        tokens=jax.lax.dynamic_update_slice_in_dim(chains.tokens, token[..., None], column, axis=2),
+        tokens=jax.lax.dynamic_update_slice_in_dim(samples.tokens, token[..., None], column, axis=2),
         previous=token,
-        log_probs=chains.log_probs + jnp.where(scores, chosen, 0.0).astype(jnp.float32),
+        log_probs=samples.log_probs + jnp.where(scores, chosen, 0.0).astype(jnp.float32),
         lengths=lengths,
-        ended=chains.ended | (counts & ((token == terms.eos_id) | (lengths >= jnp.reshape(terms.max_new, (-1, 1))))),
+        ended=samples.ended | (counts & ((token == search.eos_id) | (lengths >= jnp.reshape(search.max_new, (-1, 1))))),
     )
 
 
-@partial(jax.jit, static_argnames=("config", "decoding"))
-def run(config: TransformerConfig, decoding: DecodingConfig, weights: Weights, terms: Terms, chains: Chains) -> Chains:
-    """Until all have ended, or there is no more room."""
-    room = chains.tokens.shape[2]
+@partial(jax.jit, static_argnames=("config", "program"))
+def run(
+    config: TransformerConfig, program: SearchProgram, weights: Weights, search: SearchParams, samples: Samples
+) -> Samples:
+    """Decodes until all have ended or the room is full."""
+    room = samples.tokens.shape[2]
 
-    def goes_on(chains: Chains) -> jax.Array:
-        return (chains.state.position < room) & ~jnp.all(chains.ended)
+    def goes_on(samples: Samples) -> jax.Array:
+        return (samples.state.position < room) & ~jnp.all(samples.ended)
 
-    return jax.lax.while_loop(goes_on, lambda chains: advance(config, decoding, weights, terms, chains), chains)
+    return jax.lax.while_loop(goes_on, lambda samples: advance(config, program, weights, search, samples), samples)
+
+
+def draw(program: SearchProgram, sampling: SamplingParams, column: jax.Array, logits: jax.Array) -> jax.Array:
+    """Draws a token for each hypothesis, [B, K], from logits [B, K, V].
+
+    The result depends on the logits, the sentence's key, the column and the row among K alone.
+    """
+    logits = filtered(program, sampling, logits)
+
+    def draw_row(key: jax.Array, logits: jax.Array) -> jax.Array:
+        keys = jax.vmap(lambda k: jax.random.fold_in(jax.random.fold_in(key, column), k))(jnp.arange(len(logits)))
+        return jax.vmap(jax.random.categorical)(keys, logits)
+
+    return jax.vmap(draw_row)(sampling.keys, logits)
+
+
+def filtered(program: SearchProgram, sampling: SamplingParams, logits: jax.Array) -> jax.Array:
+    """Returns the logits over the temperature, with -inf for the tokens that top_k, top_p or min_p excludes.
+
+    The three apply in this order, each to the tokens that the one before it left.
+    """
+    logits = logits / sampling.temperature
+    if program.top_k:
+        least = jax.lax.top_k(logits, min(program.top_k, logits.shape[-1]))[0][..., -1:]
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if program.has_top_p:
+        ordered = jnp.sort(logits, axis=-1, descending=True)
+        before = jnp.cumsum(jax.nn.softmax(ordered, axis=-1), axis=-1) - jax.nn.softmax(ordered, axis=-1)
+        least = jnp.min(jnp.where(before < sampling.top_p, ordered, jnp.inf), axis=-1, keepdims=True)
+        logits = jnp.where(logits < least, -jnp.inf, logits)
+    if program.has_min_p:
+        logits = jnp.where(logits < jnp.max(logits, axis=-1, keepdims=True) + jnp.log(sampling.min_p), -jnp.inf, logits)
+    return logits

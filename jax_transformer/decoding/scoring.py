@@ -1,4 +1,4 @@
-"""How probable given targets are."""
+"""Scoring of targets: the log-probability of each token after those before it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import cache
 from jax_transformer.decoding.checks import DecodingError, check_count, check_ids, source_array, starts_and_ends
 from jax_transformer.decoding.padding import WITHOUT_TABLE, num_positions, pad, round_length
-from jax_transformer.decoding.weights import params_of
+from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import decoder_padding_id
@@ -23,16 +23,23 @@ from jax_transformer.storage.model_directory import Model
 
 
 class Scores(NamedTuple):
-    """Of B targets."""
+    """Holds the scores of B targets.
+
+    Example:
+      >>> import numpy as np
+      >>> scores = Scores(np.log([[0.5, 0.25], [0.5, 1.0]]), np.array([2, 1]))
+      >>> np.exp(scores.log_probs).round(6).tolist()
+      [0.125, 0.5]
+    """
 
     token_log_probs: np.ndarray
-    """[B, T]: the log-probability of each token after those before it; 0 where there is none."""
+    """[B, T]: the log-probability of each token after those before it; 0 after the last."""
     lengths: np.ndarray
-    """[B]: how many tokens each target has, the end token counted."""
+    """[B]: number of tokens of each target, the end token counted."""
 
     @property
     def log_probs(self) -> np.ndarray:
-        """[B]: of the whole targets."""
+        """The log-probability of each target, [B]."""
         return self.token_log_probs.sum(axis=1)
 
     @property
@@ -42,7 +49,7 @@ class Scores(NamedTuple):
 
 
 def perplexity(log_prob: float, tokens: int) -> float:
-    """Of tokens whose log-probabilities sum to log_prob; infinite where one is impossible, NaN where there are none."""
+    """Returns exp(-log_prob / tokens); infinite if a token is impossible, NaN without tokens."""
     with np.errstate(over="ignore"):
         return float(np.exp(-np.float64(log_prob) / tokens)) if tokens else math.nan
 
@@ -50,17 +57,33 @@ def perplexity(log_prob: float, tokens: int) -> float:
 def score(
     model: Model, source_ids: np.ndarray | Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]]
 ) -> Scores:
-    """The log-probabilities of targets, as decoding counts them.
+    """Returns the log-probabilities of targets, as decoding counts them.
+
+    Decoding options don't apply: every token is scored by the model's probabilities.
 
     Args:
-      source_ids: [B, S], padded, or a list of each sentence's ids.
-      target_ids: of each sentence, what its target is, without the start token and, if its end is to be counted, with
-        the end token.
+      model: a Model, or a PreparedModel.
+      source_ids: [B, S] integers, padded, or a list of each sentence's ids.
+      target_ids: each sentence's target without the start token; with the end token if it should count.
+
+    Returns:
+      Scores: token_log_probs [B, T] in float32 or wider, and lengths [B].
 
     Raises:
-      DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a target longer than the
+      DecodingError: unequal numbers of sources and targets; ids outside of the vocabulary; a target longer than the
         position table.
+
+    Example:
+      >>> from jax_transformer.config.model import GenerationConfig
+      >>> config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1)
+      >>> generation = GenerationConfig(decoder_start_id=1, eos_id=2)
+      >>> model = Model(config, functional.init_params(config, jax.random.key(0)), None, None, generation)
+      >>> scores = score(model, [[3, 4, 5], [6]], [[7, 2], [8, 8, 2]])
+      >>> scores.lengths.tolist(), bool((scores.log_probs < 0).all())
+      ([2, 3], True)
     """
+    model = prepare(model)
     config = model.config
     source = source_array(model, source_ids)
     check_count("target_ids", len(target_ids), len(source))
@@ -72,13 +95,13 @@ def score(
     targets = pad(target_ids, pad_id=config.target_pad_id, length=round_length(max(lengths, default=1), most))
     start_id, _ = starts_and_ends(model)
     log_probs = np.asarray(
-        _log_probs(config, params_of(model), source, targets, start_id, at_once=_sees_no_more(config, start_id))
+        _log_probs(config, model.params, source, targets, start_id, at_once=_is_causal(config, start_id))
     )
     return Scores(np.where(np.arange(targets.shape[1]) < lengths[:, None], log_probs, 0.0), lengths)
 
 
-def _sees_no_more(config: TransformerConfig, start_id: int) -> bool:
-    """Whether no token's logits depend on what follows it: a start that is hidden as padding attends to everything
+def _is_causal(config: TransformerConfig, start_id: int) -> bool:
+    """Returns whether no token's logits depend on later tokens. A start token hidden as padding attends to all
     alike."""
     hides_start = config.while_decoding().decoder_padding == "keys" and start_id == decoder_padding_id(config)
     return config.cache_is_exact and not hides_start
@@ -94,7 +117,7 @@ def _log_probs(
     *,
     at_once: bool,
 ) -> jax.Array:
-    """[B, T]: at once, or one after the other, as decoding has them."""
+    """Returns log-probabilities [B, T], computed at once or, as decoding does it, token by token."""
     starts = jnp.full((len(target_ids), 1), start_id, target_ids.dtype)
     inputs = jnp.concatenate([starts, target_ids[:, :-1]], axis=1)
     if at_once:
@@ -114,6 +137,6 @@ def _log_probs(
 
 
 def _chosen(logits: jax.Array, ids: jax.Array) -> jax.Array:
-    """The log-probabilities of the ids [...] by logits [..., V]."""
+    """Returns the log-probabilities of the ids [...] by logits [..., V]."""
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
     return jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0] - jax.nn.logsumexp(logits, axis=-1)

@@ -1,16 +1,58 @@
-"""The numbers that decoding goes by, as compiled programs take them: what of them changes compiles nothing anew."""
+"""Settings of a search: the static ones that a compiled program depends on, and the arrays that it takes."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_transformer.config.decoding import DecodingConfig, Semantics
 
-class Drawing(NamedTuple):
-    """What tokens are drawn by; see DecodingConfig."""
+
+class SearchProgram(NamedTuple):
+    """Holds the settings that a compiled search depends on. Searches that differ elsewhere share a program."""
+
+    num_rows: int
+    """Hypotheses decoded side by side for each sentence: K."""
+    uses_beams: bool
+    semantics: Semantics
+    early_stopping: bool | str
+    renormalize: bool
+    no_repeat_ngram: int
+    bad_words: tuple[tuple[int, ...], ...]
+    forced_bos_id: int
+    """-1 for none, as forced_eos_id."""
+    forced_eos_id: int
+    has_min_new: bool
+    top_k: int
+    has_top_p: bool
+    has_min_p: bool
+
+    @classmethod
+    def from_config(cls, decoding: DecodingConfig) -> SearchProgram:
+        """Returns the program for a resolved config."""
+        config: Any = decoding  # every option is set
+        return cls(
+            num_rows=config.num_return if config.sampling else config.beam_size,
+            uses_beams=not config.sampling and (config.beam_size > 1 or config.semantics == "floydhub"),
+            semantics=config.semantics,
+            early_stopping=config.early_stopping,
+            renormalize=config.renormalize,
+            no_repeat_ngram=config.no_repeat_ngram,
+            bad_words=config.bad_words,
+            forced_bos_id=config.forced_bos_id,
+            forced_eos_id=config.forced_eos_id,
+            has_min_new=config.min_new_tokens > 0,
+            top_k=config.top_k,
+            has_top_p=config.top_p < 1,
+            has_min_p=config.min_p > 0,
+        )
+
+
+class SamplingParams(NamedTuple):
+    """Holds the arrays that sampling takes; see DecodingConfig."""
 
     temperature: jax.Array
     top_p: jax.Array
@@ -19,26 +61,25 @@ class Drawing(NamedTuple):
     """[B]: the PRNG key of each sentence."""
 
 
-class Terms(NamedTuple):
-    """Numbers, if nothing else is said."""
+class SearchParams(NamedTuple):
+    """Holds the arrays that a search takes: scalars, unless a field says otherwise."""
 
     start_id: jax.Array
     eos_id: jax.Array
-    """-1 where nothing ends a sentence."""
     pad_id: jax.Array
     max_new: jax.Array
-    """[B] or a number: most tokens that are decoded, forced ones not counted."""
+    """[B] or a scalar: most tokens to decode, without the prefix."""
     penalties: jax.Array
-    """[N]: what the log-probability of a hypothesis of n tokens is divided by."""
+    """[N]: divisor of the log-probability of a hypothesis of n tokens."""
     last_penalty: jax.Array
-    """As max_new: that of so many tokens."""
+    """Shaped like max_new: the penalty at that length."""
     min_new: jax.Array
-    forced: jax.Array | None = None
-    """[B, P]: the ids that each target begins with; -1 after them."""
-    drawing: Drawing | None = None
+    prefix: jax.Array | None = None
+    """[B, P]: the ids that each target begins with, then -1."""
+    sampling: SamplingParams | None = None
 
     @classmethod
-    def of_numbers(
+    def from_numbers(
         cls,
         start_id: int | jax.Array,
         eos_id: int | jax.Array,
@@ -46,8 +87,8 @@ class Terms(NamedTuple):
         max_new: int | np.ndarray,
         penalties: jax.Array,
         min_new: int = 0,
-    ) -> Terms:
-        """Of a search that draws and forces nothing."""
+    ) -> SearchParams:
+        """Returns the parameters of a search without prefixes or sampling."""
         return cls(
             start_id=jnp.asarray(start_id, jnp.int32),
             eos_id=jnp.asarray(eos_id, jnp.int32),
@@ -58,15 +99,15 @@ class Terms(NamedTuple):
             min_new=jnp.asarray(min_new, jnp.int32),
         )
 
-    def forced_lengths(self, batch: int) -> jax.Array:
-        """[B]: how many ids each target is made to begin with."""
-        return (
-            jnp.zeros(batch, jnp.int32) if self.forced is None else jnp.sum(self.forced >= 0, axis=1, dtype=jnp.int32)
-        )
+    def prefix_lengths(self, batch: int) -> jax.Array:
+        """Returns the number of prefix ids of each target, [B]."""
+        if self.prefix is None:
+            return jnp.zeros(batch, jnp.int32)
+        return jnp.sum(self.prefix >= 0, axis=1, dtype=jnp.int32)
 
-    def forced_at(self, column: jax.Array, batch: int) -> jax.Array:
-        """[B]: the id that must stand in this column, or -1."""
-        if self.forced is None:
+    def prefix_at(self, column: jax.Array, batch: int) -> jax.Array:
+        """Returns the prefix id of each target in this column, or -1, [B]."""
+        if self.prefix is None:
             return jnp.full(batch, -1, jnp.int32)
-        inside = jnp.minimum(column, self.forced.shape[1] - 1)
-        return jnp.where(column < self.forced.shape[1], self.forced[:, inside], -1)
+        inside = jnp.minimum(column, self.prefix.shape[1] - 1)
+        return jnp.where(column < self.prefix.shape[1], self.prefix[:, inside], -1)

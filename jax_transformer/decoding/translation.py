@@ -1,60 +1,66 @@
-"""From sentences to sentences: batching by length, decoding, and putting the results back in order."""
+"""Translation of texts: tokenizing, batching by length, decoding, and restoring the order."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.batches import MOST_TOKENS, generate_each
 from jax_transformer.decoding.checks import DecodingError
 from jax_transformer.decoding.padding import limit
-from jax_transformer.decoding.splitting import split_sentences
+from jax_transformer.decoding.prepared import prepare
 from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
 
 
+_SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[”’」』）]*\s*")
+"""The end of a sentence with the white space after it: a full stop, and any closing quotes or brackets."""
+
+
 class TranslationError(DecodingError):
-    """Sentences that the model can't translate."""
+    """Raised when a model can't translate a sentence."""
 
 
 class Hypothesis(NamedTuple):
-    """One way to translate a sentence, or a part of it."""
+    """Holds one translation of a sentence, or of a part of it."""
 
     text: str
     ids: list[int]
-    """Without the start token; the end token last, if it was reached."""
+    """Ids without the start token, up to and with the end token if there is one."""
     score: float
     """See DecodingConfig."""
 
 
 class Part(NamedTuple):
-    """What is decoded at once: a sentence, or of one that is too long some."""
+    """Holds a sentence, or a part of a long one that is decoded by itself."""
 
     source_ids: list[int]
     source: str
     space: str
-    """What stands between it and the next part."""
+    """White space between this part and the next."""
     hypotheses: list[Hypothesis]
-    """The best first."""
+    """Best first."""
 
 
 class Translation(NamedTuple):
-    """What became of a sentence."""
+    """Holds the result for one sentence."""
 
     parts: list[Part]
-    """In order; none of a blank sentence, nor with a problem."""
+    """In order; empty for a blank sentence, or with a problem."""
     problem: str = ""
-    """Why it can't be translated; "" if it can."""
+    """Why the sentence can't be translated, or ""."""
 
     def text(self, rank: int = 0) -> str:
-        """Of the best hypothesis, or another one, of each part."""
+        """Returns the text of each part's hypothesis of this rank, joined."""
         return "".join(part.hypotheses[rank].text + part.space for part in self.parts).rstrip()
 
     def score(self, rank: int = 0) -> float:
-        """The sum of the parts'."""
+        """Returns the sum of the parts' scores."""
         return sum(part.hypotheses[rank].score for part in self.parts)
 
 
@@ -66,22 +72,48 @@ def translate(
     rows: int = 64,
     source_tag: str = "",
     on_batch: Callable[[int], None] | None = None,
+    **options: Any,
 ) -> list[str]:
-    """The best translation of each sentence, in order; an empty (or blank) sentence gives an empty one.
+    """Translates sentences; returns the best translation of each, in order. A blank sentence gives "".
+
+    Settings in order of precedence: the options, `decoding`, the model's `generation.json`, the defaults.
 
     Args:
-      decoding, rows, source_tag, on_batch: as of `translate_each`.
+      model: a Model, or a PreparedModel, with tokenizers.
+      sentences: the texts.
+      decoding: decoding options as a config.
+      rows: most sentences to decode at once.
+      source_tag: token to put before every sentence; names the target language for a multilingual model. "" for none.
+      on_batch: called after each batch with its number of sentences.
+      **options: fields of DecodingConfig, such as beam_size=4.
 
     Raises:
-      TranslationError: a sentence is longer than the model takes, named by its number (from 1); and as
-        `translate_each`.
+      TranslationError: a sentence is longer than the model takes (named by its number, from 1); no tokenizers.
+      ConfigError, DecodingError: see `generate`.
+      ValueError: the model doesn't have the source_tag.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer.config.model import GenerationConfig, TransformerConfig
+      >>> from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
+      >>> from jax_transformer.model.functional import init_params
+      >>> specials = SpecialIds(pad=1, unk=0, bos=2, eos=3)
+      >>> words = train_tokenizer(["a b c"], kind="whitespace", specials=specials, vocab_size=7)
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, source_pad_id=1, target_pad_id=1,
+      ...                            d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1)
+      >>> generation = GenerationConfig(decoder_start_id=2, eos_id=3)
+      >>> model = Model(config, init_params(config, jax.random.key(0)), words, words, generation)
+      >>> len(translate(model, ["a b", "", "c"], beam_size=2, max_new_tokens=3))
+      3
     """
+    model = prepare(model)
+    decoding = (decoding or DecodingConfig()).updated(**options)
     parts, problems = _parts(model, sentences, source_tag, split_long=False)
     if problems:
         listed = "; ".join(f"sentence {i + 1}: {problem}" for i, problem in list(problems.items())[:5])
         raise TranslationError(f"{listed}; split or leave them out")
     _fill(model, parts, decoding, rows=rows, on_batch=on_batch)
-    return [Translation(of_sentence).text() for of_sentence in parts]
+    return [Translation(sentence_parts).text() for sentence_parts in parts]
 
 
 def translate_each(
@@ -97,23 +129,24 @@ def translate_each(
     first_number: int = 0,
     on_batch: Callable[[int], None] | None = None,
 ) -> list[Translation]:
-    """What becomes of each sentence, in order. Sentences of similar lengths are decoded together; that changes none of
-    them.
+    """Translates each sentence, or says why it can't. Sentences of similar lengths share a batch, which changes none.
 
     Args:
-      decoding, rows, batch_tokens: as of `generate_each`.
-      source_tag: put before every sentence: tells a multilingual model the target language. "" for none.
-      prefix: what every translation begins with.
-      split_long: translate a line that is longer than the model takes sentence by sentence, cut where sentences end in
-        it.
-      first_number: of the first sentence, by which drawing differs from that of the others.
-      on_batch: called after each batch with the number of sentences, or parts of such, that it held.
+      decoding: decoding options, merged with the model's own as `generate` merges them.
+      rows: most sentences to decode at once.
+      batch_tokens: most source tokens to decode at once, padding counted.
+      source_tag: token to put before every sentence; names the target language for a multilingual model. "" for none.
+      prefix: text that every translation begins with.
+      split_long: translate a line that is longer than the model takes sentence by sentence.
+      first_number: number of the first sentence; random draws depend on a sentence's number.
+      on_batch: called after each batch with its number of sentences or parts of sentences.
 
     Raises:
-      TranslationError: the model has no tokenizers; a prefix that the vocabulary doesn't have.
+      TranslationError: the model has no tokenizers; the vocabulary doesn't have the prefix.
       DecodingError: see `generate`.
-      ValueError: a source_tag that the model doesn't have.
+      ValueError: the model doesn't have the source_tag.
     """
+    model = prepare(model)
     parts, problems = _parts(model, sentences, source_tag, split_long)
     _fill(
         model,
@@ -125,11 +158,11 @@ def translate_each(
         first_number=first_number,
         on_batch=on_batch,
     )
-    return [Translation(of_sentence, problems.get(i, "")) for i, of_sentence in enumerate(parts)]
+    return [Translation(sentence_parts, problems.get(i, "")) for i, sentence_parts in enumerate(parts)]
 
 
 def tokenizers_of(model: Model) -> tuple[Tokenizer, Tokenizer]:
-    """Of source and target. Raises TranslationError for a model without them."""
+    """Returns the tokenizers of source and target. Raises TranslationError for a model without them."""
     if model.source_tokenizer is None or model.target_tokenizer is None:
         raise TranslationError(
             "expected a model with tokenizers; this one has none: train it here, or port it together with its "
@@ -138,11 +171,19 @@ def tokenizers_of(model: Model) -> tuple[Tokenizer, Tokenizer]:
     return model.source_tokenizer, model.target_tokenizer
 
 
+def split_sentences(text: str) -> list[str]:
+    """Splits a text after the ends of its sentences. Joined, the parts give the text again.
+
+    Abbreviations aren't known: "Dr. Who" is split after the full stop.
+    """
+    cuts = [0, *(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]
+    return [text[start:stop] for start, stop in pairwise(cuts) if start < stop]
+
+
 def _parts(
     model: Model, sentences: Sequence[str], source_tag: str, split_long: bool
 ) -> tuple[list[list[Part]], dict[int, str]]:
-    """The parts of each sentence, without hypotheses yet; and by the sentence's index what keeps it from being
-    translated."""
+    """Returns the parts of each sentence, still without hypotheses, and the problems by the sentence's index."""
     tokenizer, most = tokenizers_of(model)[0], limit(model, "source")
     parts: list[list[Part]] = [[] for _ in sentences]
     problems = {}
@@ -169,12 +210,12 @@ def _parts(
 def _fill(
     model: Model, parts: list[list[Part]], decoding: DecodingConfig | None, first_number: int = 0, **batching: Any
 ) -> None:
-    """Adds the hypotheses to the parts of each sentence; batching: as of `generate_each`."""
-    flat = [(number, part) for number, of_sentence in enumerate(parts, first_number) for part in of_sentence]
-    found = generate_each(
+    """Adds hypotheses to the parts of each sentence. Passes `batching` to `generate_each`."""
+    flat = [(number, part) for number, sentence_parts in enumerate(parts, first_number) for part in sentence_parts]
+    decoded = generate_each(
         model, [part.source_ids for _, part in flat], decoding, numbers=[number for number, _ in flat], **batching
     )
-    for (_, part), hypotheses in zip(flat, found, strict=True):
+    for (_, part), hypotheses in zip(flat, decoded, strict=True):
         texts = tokenizers_of(model)[1].decode([ids for ids, _ in hypotheses])
         part.hypotheses.extend(Hypothesis(text, *each) for text, each in zip(texts, hypotheses, strict=True))
 

@@ -22,7 +22,7 @@ import shutil
 import sys
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +69,8 @@ class Model:
     """Of a trained model: the step, and its metrics."""
     tokenizer_files: dict[str, bytes] | None = None
     """Of a model of Hugging Face's, the files of its tokenizer by name, to be written as they were."""
+    _prepared: Any = field(default=None, init=False, repr=False, compare=False)
+    """Kept by `decoding.prepare`; `dataclasses.replace` doesn't copy it."""
 
 
 def save_model(model: Model, path: str | os.PathLike[str]) -> None:

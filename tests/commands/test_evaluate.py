@@ -200,7 +200,7 @@ def test_a_model_is_evaluated_by_its_translations(
     code, out, err = run(*given)
     assert code == 0
     assert "exact match  100.00" not in out
-    assert "knows the source tags <2de>; none is given" in err
+    assert "knows the source tags <2de>; set one with --source-tag" in err
     assert output.read_bytes() != Path(target).read_bytes(), "an old file is replaced"
     code, out, err = run(*given, "--output", f"{output}.gz", "--beam-size", "2")
     assert code == 0

@@ -248,7 +248,7 @@ def test_jsonl_has_what_the_library_says(
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.data.tokenizers import words_of_ids, words_of_text
     from jax_transformer.decoding.alignment import align, pharaoh, word_pairs
-    from jax_transformer.decoding.generate import generate
+    from jax_transformer.decoding.generation import generate
     from jax_transformer.decoding.scoring import score
     from jax_transformer.storage.model_directory import load_model
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.decoding import DEFAULTS, DecodingConfig
 from jax_transformer.config.model import ConfigError, GenerationConfig
 
 BEAMS = {"beam_size": 4, "length_penalty": 0.8, "early_stopping": True, "renormalize": True}
@@ -37,6 +37,7 @@ def test_a_model_can_say_all_but_what_is_a_users() -> None:
             {"beam_size": 2, "early_stopping": False, "no_repeat_ngram": 0},
             BEAMS | RULES | {"beam_size": 2, "early_stopping": False, "no_repeat_ngram": 0},
         ),
+        (RULES, {"forced_bos_id": -1, "bad_words": ()}, RULES | {"forced_bos_id": -1, "bad_words": ()}),
         (RULES, {"forced_bos_id": 0, "length_penalty": 0.0}, RULES | {"forced_bos_id": 0, "length_penalty": 0.0}),
         # of beams, where there are none
         (BEAMS | RULES, {"beam_size": 1}, RULES),
@@ -73,7 +74,21 @@ def test_a_model_can_say_all_but_what_is_a_users() -> None:
     ],
 )
 def test_what_prevails(own: dict[str, Any], given: dict[str, Any], expected: dict[str, Any]) -> None:
-    assert DecodingConfig.for_model(GenerationConfig(**own), **given) == DecodingConfig(**expected)
+    assert DecodingConfig(**given).resolved(GenerationConfig(**own)) == DecodingConfig(**DEFAULTS | expected)
+    config = DecodingConfig(**given).resolved(GenerationConfig(**own))
+    assert config.resolved(GenerationConfig(**own)) == config, "resolving again changes nothing"
+
+
+def test_every_option_has_a_default() -> None:
+    assert {field.name for field in dataclasses.fields(DecodingConfig)} == set(DEFAULTS)
+    assert DecodingConfig().resolved(GenerationConfig()) == DecodingConfig(**DEFAULTS)
+
+
+def test_options_can_be_updated() -> None:
+    config = DecodingConfig(beam_size=4, length_penalty=0.5)
+    assert config.updated(beam_size=2, seed=None) == DecodingConfig(beam_size=2, length_penalty=0.5)
+    with pytest.raises(ConfigError, match=r"unknown name 'lenght_penalty' .nearest: length_penalty"):
+        config.updated(lenght_penalty=1.0)
 
 
 @pytest.mark.parametrize(
@@ -90,4 +105,4 @@ def test_what_prevails(own: dict[str, Any], given: dict[str, Any], expected: dic
 )
 def test_what_is_given_may_not_contradict_itself(own: dict[str, Any], given: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        DecodingConfig.for_model(GenerationConfig(**own), **given)
+        DecodingConfig(**given).resolved(GenerationConfig(**own))

@@ -12,10 +12,11 @@ import pytest
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
-from jax_transformer.decoding import generate as module
+from jax_transformer.decoding import generation as module
 from jax_transformer.decoding import padding as shapes
 from jax_transformer.decoding.checks import DecodingError
-from jax_transformer.decoding.generate import Generated, generate
+from jax_transformer.decoding.generation import Generated, generate
+from jax_transformer.decoding.prepared import prepare
 from jax_transformer.decoding.scoring import score
 from jax_transformer.storage.model_directory import Model
 
@@ -61,7 +62,7 @@ def test_scores_are_those_of_the_targets_forced(
     hypotheses = targets(found)
     lengths = np.array([[len(row) for row in rows] for rows in hypotheses])
     assert len(set(lengths.flat)) > 1, "they should end at several places"
-    for rank in range(decoding.num_return):
+    for rank in range(found.scores.shape[1]):
         forced = score(model, sources, [rows[rank] for rows in hypotheses]).log_probs
         penalty = ((5 + lengths[:, rank]) / 6) ** 0.6 if decoding.semantics == "gnmt" else lengths[:, rank]
         np.testing.assert_allclose(found.scores[:, rank], forced / penalty, rtol=1e-5)
@@ -242,17 +243,19 @@ def test_beams_as_floydhub_has_them(model: Model, sources: list[list[int]], size
     ("options", "told"),
     [
         ({"beam_size": 0}, "beam_size must be at least 1; received 0"),
-        ({"num_return": 2}, "num_return must be at most beam_size=1; received 2"),
-        ({"temperature": 0.5}, "temperature must be 1.0 without sampling; received 0.5"),
+        ({"beam_size": 1, "num_return": 2}, "num_return must be at most beam_size=1; received 2"),
+        ({"beam_size": 1, "temperature": 0.5}, "temperature must be 1.0 without sampling; received 0.5"),
+        ({"sampling": False, "temperature": 0.5}, "temperature must be 1.0 without sampling; received 0.5"),
         ({"sampling": True, "temperature": 0.0}, "temperature must be greater than 0; received 0.0"),
         ({"sampling": True, "beam_size": 4}, "beam_size must be 1 with sampling; received 4"),
         ({"sampling": True, "top_p": 0.0}, "top_p must be greater than 0 and at most 1; received 0.0"),
-        ({"early_stopping": True}, "early_stopping must be false without beams; received True"),
+        ({"beam_size": 1, "early_stopping": True}, "early_stopping must be false without beams; received True"),
         (
             {"beam_size": 4, "early_stopping": "always"},
-            "early_stopping must be true or false or one of never; received 'always'",
+            "early_stopping must be true or false or one of never or null; received 'always'",
         ),
         ({"max_new_tokens": 5, "min_new_tokens": 5}, "min_new_tokens must be below max_new_tokens=5; received 5"),
+        ({"forced_eos_id": -2}, "forced_eos_id must be at least 0, or -1 for none; received -2"),
         ({"bad_words": ((),)}, "bad_words must be a list of sequences of at least one id"),
     ],
 )
@@ -322,6 +325,32 @@ def test_a_forced_token_counts_as_certain(model: Model, sources: list[list[int]]
     same = (one.sequences[:, 0] == two.sequences[:, 0]).all(axis=1)
     assert same.sum() >= 4
     np.testing.assert_allclose(one.scores[same], two.scores[same], rtol=1e-5)
+
+
+def test_options_go_on_top_of_the_models(model: Model, sources: list[list[int]]) -> None:
+    """As keywords, as a config, or both; whatever they don't set is the model's own."""
+    own = dataclasses.replace(model.generation, forced_bos_id=7, forced_eos_id=EOS, bad_words=((5,),))
+    forcing = dataclasses.replace(model, generation=own)
+    everything = {"beam_size": 2, "forced_bos_id": 7, "forced_eos_id": EOS, "bad_words": [[5]], "max_new_tokens": 4}
+    expected = generate(model, sources, **everything)
+    config = DecodingConfig(beam_size=2, max_new_tokens=4)
+    for received in (
+        generate(forcing, sources, beam_size=2, max_new_tokens=4),
+        generate(forcing, sources, config),
+        generate(forcing, sources, DecodingConfig(beam_size=3, max_new_tokens=4), beam_size=2),
+        generate(prepare(forcing), sources, config),
+    ):
+        np.testing.assert_array_equal(received.sequences, expected.sequences)
+        np.testing.assert_array_equal(received.scores, expected.scores)
+    assert (expected.sequences[:, 0, 0] == 7).all()
+    free = generate(forcing, sources, config, forced_bos_id=-1, forced_eos_id=-1, bad_words=())
+    np.testing.assert_array_equal(free.sequences, generate(model, sources, config).sequences)
+
+
+def test_unknown_options_are_refused(model: Model, sources: list[list[int]]) -> None:
+    told = r"expected a decoding option; received the unknown name 'beam_sise' \(nearest: beam_size\)"
+    with pytest.raises(ConfigError, match=told):
+        generate(model, sources, beam_sise=4)
 
 
 def test_no_sentences(model: Model) -> None:

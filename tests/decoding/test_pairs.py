@@ -15,7 +15,7 @@ from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.decoding import pairs as module
 from jax_transformer.decoding import scoring
 from jax_transformer.decoding.checks import DecodingError
-from jax_transformer.decoding.generate import generate
+from jax_transformer.decoding.generation import generate
 from jax_transformer.decoding.padding import pad
 from jax_transformer.decoding.pairs import PairScore, Problem, score_pairs
 from jax_transformer.decoding.translation import translate

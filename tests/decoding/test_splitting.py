@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jax_transformer.decoding.splitting import split_sentences
+from jax_transformer.decoding.translation import split_sentences
 
 
 @pytest.mark.parametrize(

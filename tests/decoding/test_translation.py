@@ -10,7 +10,7 @@ import pytest
 
 from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.decoding.batches import generate_each
-from jax_transformer.decoding.greedy import greedy
+from jax_transformer.decoding.generation import generate
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model
@@ -54,7 +54,7 @@ def decode_ids(model: Model, sources: Sequence[Sequence[int]]) -> list[list[int]
 def by_itself(model: Model, ids: Sequence[int], length: int) -> list[int]:
     """Greedy decoding of one sentence, padded to `length`."""
     padded = np.array([[*ids, *[0] * (length - len(ids))]])
-    tokens = greedy(model.config, model.params, padded, decoder_start_id=5, eos_id=28, max_decode_length=9)[0].tolist()
+    tokens = generate(model, padded, max_new_tokens=9).sequences[0, 0].tolist()
     return tokens[: tokens.index(28)] if 28 in tokens else tokens
 
 

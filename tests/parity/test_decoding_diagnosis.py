@@ -14,7 +14,7 @@ import pytest
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import GenerationConfig, TransformerConfig
-from jax_transformer.decoding.generate import generate
+from jax_transformer.decoding.generation import generate
 from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model.stack import Stack

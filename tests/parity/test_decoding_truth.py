@@ -13,7 +13,7 @@ import pytest
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import GenerationConfig, TransformerConfig
-from jax_transformer.decoding.generate import generate
+from jax_transformer.decoding.generation import generate
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.parity.oracle import forward

@@ -6,17 +6,16 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.batching import Batch
-from jax_transformer.decoding.generate import generate
+from jax_transformer.decoding.generation import generate
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.parity.backends.side import (
@@ -61,7 +60,7 @@ class JaxSide:
 
     def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
         with in_precision(dtype):
-            _, trace = _forward(self.config, cast(problem.params, dtype), *problem.ids)
+            _, trace = _forward()(self.config, cast(problem.params, dtype), *problem.ids)
             return {name: wide(value) for name, value in trace.items()}
 
     def gradients(self, problem: Problem) -> Gradients:
@@ -121,9 +120,10 @@ class JaxSide:
     def _decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
         starts_and_ends(self.generation)
         with in_precision("float64"):
-            model = Model(self.config, cast(problem.params, "float64"), None, None, self.generation)
-            decoding = DecodingConfig(beam_size=beam_size, max_new_tokens=max_new_tokens)
-            return generate(model, problem.source_ids, decoding).sequences[:, 0]
+            generation = self.generation.without_decoding()  # the torch side knows no forced ids, nor other rules
+            model = Model(self.config, cast(problem.params, "float64"), None, None, generation)
+            generated = generate(model, problem.source_ids, beam_size=beam_size, max_new_tokens=max_new_tokens)
+            return generated.sequences[:, 0]
 
 
 def without_dropout(config: TransformerConfig) -> TransformerConfig:
@@ -164,8 +164,16 @@ def understood(options: dict[str, Any]) -> dict[str, Any] | None:
     return options
 
 
-_options: Any = understood(QUICKLY)
-_forward = jax.jit(partial(functional.apply, return_trace=True), static_argnums=0, compiler_options=_options)
+@cache
+def _options() -> Any:
+    """Returns the compiler's options. Asks the backend, so not before something is compiled."""
+    return understood(QUICKLY)
+
+
+@cache
+def _forward() -> Any:
+    apply = partial(functional.apply, return_trace=True)
+    return jax.jit(apply, static_argnums=0, compiler_options=_options())
 
 
 _WORKER = ThreadPoolExecutor(1)
@@ -185,7 +193,7 @@ def _compiled_gradients(config: TransformerConfig, problem: Problem) -> Any:
     with in_precision("float64"):
         program = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
         lowered = program.lower(_in_float64(problem), _activations(config, problem), *problem.ids, problem.labels)
-        return lowered.compile(compiler_options=_options)
+        return lowered.compile(compiler_options=_options())
 
 
 def _activations(config: TransformerConfig, problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
@@ -198,7 +206,7 @@ def _compiled_step(config: TransformerConfig, problem: Problem) -> Any:
     with in_precision("float64"):
         state = jax.eval_shape(lambda params: init_state(config, SETUP, params), _in_float64(problem))
         step: Any = make_train_step(config, SETUP)
-        return step.lower(state, _batch(problem)).compile(compiler_options=_options)
+        return step.lower(state, _batch(problem)).compile(compiler_options=_options())
 
 
 def _in_float64(problem: Problem) -> Params:

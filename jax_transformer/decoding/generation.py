@@ -1,0 +1,153 @@
+"""Decoding of a batch of ids: greedy decoding, beam search and sampling behind one function."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.decoding import beam, sampling_loop
+from jax_transformer.decoding.checks import check_count, check_decoding, check_ids, source_array, starts_and_ends
+from jax_transformer.decoding.padding import limit, pad, round_length
+from jax_transformer.decoding.prepared import PreparedModel, prepare
+from jax_transformer.decoding.search_params import SamplingParams, SearchParams, SearchProgram
+from jax_transformer.storage.model_directory import Model
+
+
+class Generated(NamedTuple):
+    """Holds the hypotheses of B sentences, best first.
+
+    Example:
+      >>> import numpy as np
+      >>> generated = Generated(np.array([[[5, 2]]]), np.array([[-0.5]]))
+      >>> generated.sequences[:, 0].tolist()  # the best of each sentence
+      [[5, 2]]
+    """
+
+    sequences: np.ndarray
+    """[B, num_return, T] int32: ids without the start token, up to and with the end token, then pads."""
+    scores: np.ndarray
+    """[B, num_return] float32: see DecodingConfig."""
+
+
+def generate(
+    model: Model,
+    source_ids: np.ndarray | Sequence[Sequence[int]],
+    decoding: DecodingConfig | None = None,
+    *,
+    prefix_ids: Sequence[Sequence[int]] | None = None,
+    sentence_numbers: Sequence[int] | None = None,
+    **options: Any,
+) -> Generated:
+    """Decodes a batch of B sentences.
+
+    Settings in order of precedence: the options, `decoding`, the model's `generation.json`, the defaults.
+
+    Decoding starts with room for a few tokens and doubles the room until all sentences have ended, so that few lengths
+    are compiled. The room changes no result.
+
+    Args:
+      model: a Model, or a PreparedModel.
+      source_ids: [B, S] integers, padded, or a list of each sentence's ids, which is padded here. A sentence of pads
+        alone gives pads.
+      decoding: decoding options as a config.
+      prefix_ids: for each sentence, the ids that its hypotheses begin with.
+      sentence_numbers: for each sentence, the number that its random draws depend on, beside the seed. Defaults to the
+        row. With fixed numbers, draws don't depend on the batch.
+      **options: fields of DecodingConfig, such as beam_size=4.
+
+    Returns:
+      Generated: sequences [B, num_return, T] int32 and scores [B, num_return] float32.
+
+    Raises:
+      ConfigError: an unknown option, one out of range, or two that contradict each other.
+      DecodingError: the model has no decoder_start_id or eos_id; more beams than tokens in the vocabulary; ids outside
+        of it; no room for a token after a prefix, or for min_new_tokens; another number of prefixes than of sentences.
+      ValueError: a source longer than the position table allows.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer.config.model import GenerationConfig, TransformerConfig
+      >>> from jax_transformer.model.functional import init_params
+      >>> config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1)
+      >>> generation = GenerationConfig(decoder_start_id=1, eos_id=2, forced_bos_id=7)
+      >>> model = Model(config, init_params(config, jax.random.key(0)), None, None, generation)
+      >>> generated = generate(model, [[3, 4, 5], [6]], beam_size=2, max_new_tokens=4)
+      >>> generated.sequences.shape, generated.sequences[:, 0, 0].tolist()
+      ((2, 1, 4), [7, 7])
+    """
+    model = prepare(model)
+    decoding = (decoding or DecodingConfig()).updated(**options).resolved(model.generation)
+    config = model.config
+    source = source_array(model, source_ids)
+    count = len(source)
+    prefixes = [list(ids) for ids in prefix_ids] if prefix_ids is not None else [[]] * count
+    numbers = list(range(count) if sentence_numbers is None else sentence_numbers)
+    check_decoding(model, decoding, max(map(len, prefixes), default=0))
+    check_ids("prefix", prefixes, config.target_vocab_size)
+    check_count("prefix_ids", len(prefixes), count)
+    check_count("sentence_numbers", len(numbers), count)
+    num_return = decoding.num_return or 1
+    if not count:
+        return Generated(np.zeros((0, num_return, 0), np.int32), np.zeros((0, num_return), np.float32))
+    program = SearchProgram.from_config(decoding)
+    if count * program.num_rows == 1 and config.batch_rows_are_independent:
+        # on a CPU, XLA multiplies two rows three times as fast as one
+        pads = np.full_like(source, config.source_pad_id)
+        source, prefixes, numbers = np.concatenate([source, pads]), [*prefixes, []], [*numbers, 0]
+    sequences, scores = _search(model, decoding, program, source, prefixes, numbers)
+    return Generated(np.asarray(sequences[:count, :num_return]), np.asarray(scores[:count, :num_return]))
+
+
+def _search(
+    model: PreparedModel,
+    decoding: DecodingConfig,
+    program: SearchProgram,
+    source: np.ndarray,
+    prefixes: list[list[int]],
+    numbers: list[int],
+) -> tuple[jax.Array, jax.Array]:
+    """Returns all hypotheses [B, K, T] and their scores [B, K], with as much room as they need."""
+    config, weights, most = model.config, model.weights, limit(model, "target")
+    max_new = np.minimum(
+        min(decoding.max_new_tokens or most, most), most - np.array([len(ids) for ids in prefixes], int)
+    )
+    search = _search_params(model, decoding, max_new, prefixes, numbers)
+    loop: Any = beam if program.uses_beams else sampling_loop
+    last = max(len(ids) + int(more) for ids, more in zip(prefixes, max_new, strict=True))
+    room = round_length(min(2 * source.shape[1], last), last)
+    state = loop.start(config, program, weights, source, search, room)
+    while True:
+        state = loop.run(config, program, weights, search, state)
+        if room >= last or bool(np.all(state.is_done)):
+            hypotheses: tuple[jax.Array, jax.Array] = state.hypotheses(search)
+            return hypotheses
+        room = round_length(2 * room, last)
+        state = state.grown(config, room)
+
+
+def _search_params(
+    model: Model, decoding: DecodingConfig, max_new: np.ndarray, prefixes: list[list[int]], numbers: list[int]
+) -> SearchParams:
+    settings: Any = decoding  # every option is set
+    start_id, eos_id = starts_and_ends(model)
+    counts = np.arange(limit(model, "target") + 1, dtype=np.float64)  # so that the shape depends on the model alone
+    base = (5 + counts) / 6 if settings.semantics == "gnmt" else np.maximum(counts, 1)
+    penalties = jnp.asarray(base**settings.length_penalty, jnp.float32)
+    search = SearchParams.from_numbers(
+        start_id, eos_id, model.config.target_pad_id, max_new, penalties, settings.min_new_tokens
+    )
+    if any(prefixes):
+        length = round_length(max(map(len, prefixes)), limit(model, "target"))
+        search = search._replace(prefix=jnp.asarray(pad(prefixes, pad_id=-1, length=length)))
+    if settings.sampling:
+        key = jax.random.key(settings.seed)
+        keys = jax.vmap(lambda number: jax.random.fold_in(key, number))(np.asarray(numbers))
+        temperature, top_p, min_p = map(jnp.float32, (settings.temperature, settings.top_p, settings.min_p))
+        search = search._replace(sampling=SamplingParams(temperature, top_p, min_p, keys))
+    return search

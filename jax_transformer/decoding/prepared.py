@@ -1,0 +1,64 @@
+"""Prepared models: parameters on the device, and the decoder's layers taken apart as single steps read them.
+
+`generate`, `translate`, `score` and `align` prepare the model that they receive, once for each Model object: the result
+is kept on that object. Don't change `model.params` in place afterwards: decoding would still use the old values. Make a
+new model with `dataclasses.replace(model, params=…)` instead.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax
+
+from jax_transformer.decoding.cache import Weights
+from jax_transformer.storage.model_directory import Model
+
+_LOCK = threading.Lock()
+
+
+@dataclass(frozen=True)
+class PreparedModel(Model):
+    """Holds a model whose parameters are on the device, ready for decoding. It can stand wherever a Model can."""
+
+    @cached_property
+    def weights(self) -> Weights:
+        """The parameters as decoding reads them. The first access takes the decoder's layers apart."""
+        return Weights.of(self.config, self.params)
+
+
+def prepare(model: Model) -> PreparedModel:
+    """Puts a model's parameters on the device for decoding.
+
+    Decoding functions call this themselves. Call it to choose the moment, or to free the host's copy of the parameters
+    by dropping `model`.
+
+    Args:
+      model: the model. A prepared one is returned unchanged.
+
+    Returns:
+      The prepared model: the same object for the same Model.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer.config.model import GenerationConfig, TransformerConfig
+      >>> from jax_transformer.model.functional import init_params
+      >>> config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8)
+      >>> generation = GenerationConfig(decoder_start_id=1, eos_id=2)
+      >>> model = Model(config, init_params(config, jax.random.key(0)), None, None, generation)
+      >>> prepared = prepare(model)
+      >>> prepared is prepare(model) is prepare(prepared)
+      True
+    """
+    if isinstance(model, PreparedModel):
+        return model
+    with _LOCK:
+        if model._prepared is None:
+            fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.init}
+            fields["params"] = jax.device_put(model.params)
+            object.__setattr__(model, "_prepared", PreparedModel(**fields))
+    prepared: PreparedModel = model._prepared
+    return prepared
