@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.config.model import GenerationConfig, TransformerConfig
     from jax_transformer.config.run import RunConfig, TrainConfig
-    from jax_transformer.decoding.generate import generate
+    from jax_transformer.decoding.generation import generate
     from jax_transformer.decoding.scoring import score
     from jax_transformer.decoding.translation import translate
     from jax_transformer.model.functional import apply, decode, decode_step, encode, init_params, start_decoding
@@ -67,7 +67,7 @@ _HOMES = {
     "jax_transformer.config.decoding": ("DecodingConfig",),
     "jax_transformer.config.model": ("GenerationConfig", "TransformerConfig"),
     "jax_transformer.config.run": ("RunConfig", "TrainConfig"),
-    "jax_transformer.decoding.generate": ("generate",),
+    "jax_transformer.decoding.generation": ("generate",),
     "jax_transformer.decoding.scoring": ("score",),
     "jax_transformer.decoding.translation": ("translate",),
     "jax_transformer.model.functional": ("apply", "decode", "decode_step", "encode", "init_params", "start_decoding"),
