@@ -26,7 +26,13 @@ MOST_CANDIDATES = 48
 
 
 class Shape(NamedTuple):
-    """What one compiled training step takes."""
+    """Describes the arrays of one compiled training step.
+
+    Example:
+      >>> from jax_transformer.data import Shape
+      >>> Shape(rows=2, source_length=4, target_length=5)
+      Shape(rows=2, source_length=4, target_length=5)
+    """
 
     rows: int
     source_length: int
@@ -34,11 +40,75 @@ class Shape(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Arrays of one training step; int32, padded with each side's pad_id."""
+    """Holds the int32 arrays of one training step, padded with each side's pad_id; see `make_batch`.
+
+    Example:
+      >>> from jax_transformer.data import make_batch
+      >>> batch = make_batch([[4, 5, 3]], [[6, 7]])
+      >>> [array.shape for array in batch]
+      [(1, 3), (1, 3), (1, 3)]
+    """
 
     source_ids: npt.NDArray[np.int32]  # [B, S]
     decoder_input_ids: npt.NDArray[np.int32]  # [B, T], bos + target
     labels: npt.NDArray[np.int32]  # [B, T], target + eos
+
+
+def make_batch(
+    source: Sequence[Sequence[int]],
+    target: Sequence[Sequence[int]],
+    *,
+    bos_id: int = 2,
+    eos_id: int = 3,
+    source_pad_id: int = 0,
+    target_pad_id: int = 0,
+    shape: Shape | None = None,
+) -> Batch:
+    """Returns a batch made of lists of token ids.
+
+    Args:
+      source: the ids of each source sentence, including the `<eos>` that the tokenizer puts after it.
+      target: the ids of each target sentence, without `<bos>` and `<eos>`.
+      bos_id: put before each target in `decoder_input_ids`.
+      eos_id: put after each target in `labels`.
+      source_pad_id: fills up `source_ids`; the model's config has the same.
+      target_pad_id: fills up `decoder_input_ids` and `labels`; the model's config has the same.
+      shape: (rows, source length, target length) of the arrays; one shape for all batches compiles one program.
+        None: as small as the sentences allow.
+
+    Raises:
+      ValueError: other numbers of sources and targets, or none; more of them, or longer ones, than `shape` holds.
+
+    Example:
+      >>> from jax_transformer.data import make_batch
+      >>> batch = make_batch([[4, 5, 3], [6, 3]], [[7, 8], [9]])
+      >>> batch.source_ids.tolist()
+      [[4, 5, 3], [6, 3, 0]]
+      >>> batch.decoder_input_ids.tolist()
+      [[2, 7, 8], [2, 9, 0]]
+      >>> batch.labels.tolist()
+      [[7, 8, 3], [9, 3, 0]]
+    """
+    if not len(source) or len(source) != len(target):
+        raise ValueError(
+            f"batch: expected as many targets as sources, one or more; received {len(source)} sources and "
+            f"{len(target)} targets"
+        )
+    longest = Shape(len(source), max(1, *map(len, source)), 1 + max(map(len, target)))
+    shape = longest if shape is None else Shape(*shape)
+    if any(have < needed for have, needed in zip(shape, longest, strict=True)):
+        raise ValueError(
+            "batch: expected a shape (rows, source length, target length with <bos>) of at least "
+            f"{tuple(longest)}; received {tuple(shape)}"
+        )
+    source_ids = np.full((shape.rows, shape.source_length), source_pad_id, np.int32)
+    decoder_input_ids = np.full((shape.rows, shape.target_length), target_pad_id, np.int32)
+    labels = np.full((shape.rows, shape.target_length), target_pad_id, np.int32)
+    for row, (source_sentence, target_sentence) in enumerate(zip(source, target, strict=True)):
+        source_ids[row, : len(source_sentence)] = source_sentence
+        decoder_input_ids[row, : len(target_sentence) + 1] = [bos_id, *target_sentence]
+        labels[row, : len(target_sentence) + 1] = [*target_sentence, eos_id]
+    return Batch(source_ids, decoder_input_ids, labels)
 
 
 Planned = tuple[Shape, npt.NDArray[np.int64]]

@@ -10,7 +10,7 @@ import numpy as np
 
 from jax_transformer.model.functional import Params
 from jax_transformer.training.checkpoints import Checkpoints
-from jax_transformer.training.step import TrainState, kept_params
+from jax_transformer.training.step import TrainState, evaluation_params
 
 
 def mean_params(parameters: Iterable[Params]) -> Params:
@@ -33,7 +33,7 @@ def mean_params(parameters: Iterable[Params]) -> Params:
 
 def average(checkpoints: Checkpoints, steps: Iterable[int], like: TrainState) -> Params:
     """The mean of what would be kept of the states saved at `steps`; `like` gives structure, shapes and dtypes."""
-    return mean_params(kept_params(checkpoints.restore(step, like)) for step in steps)
+    return mean_params(evaluation_params(checkpoints.restore(step, like)) for step in steps)
 
 
 def _without_constants(params: Params) -> dict[str, Any]:

@@ -17,13 +17,13 @@ from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.scheduled import known
 from jax_transformer.training.step import TrainState, init_state, make_train_step
-from jax_transformer.training.stream_schedule import make_schedule
+from jax_transformer.training.stream_schedule import make_batch_schedule
 
 
 def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus) -> Iterator[str]:
     """The description, line by line. The memory is what XLA says of the largest training step, which is compiled for
     it, not run."""
-    schedule = make_schedule(config, corpus)
+    schedule = make_batch_schedule(config, corpus)
     state = jax.eval_shape(lambda: init_state(model, config.train))
     yield dump_config(dataclasses.replace(config, model=model))
     yield from parameter_table(state)

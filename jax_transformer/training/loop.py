@@ -36,8 +36,14 @@ from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import RunDirectory, RunError, check_unused
 from jax_transformer.training.scheduled import Position, Scheduled, known
 from jax_transformer.training.schedules import plateau_scale
-from jax_transformer.training.step import TrainState, init_state, kept_params, make_evaluation_step, make_train_step
-from jax_transformer.training.stream_schedule import make_schedule
+from jax_transformer.training.step import (
+    TrainState,
+    evaluation_params,
+    init_state,
+    make_evaluation_step,
+    make_train_step,
+)
+from jax_transformer.training.stream_schedule import make_batch_schedule
 from jax_transformer.training.warm_start import first_params, with_tokenizers_of_initial_model
 
 
@@ -172,7 +178,7 @@ class _Training:
         )
         print(f"run directory: {run.path}", flush=True)
         self.model_config = fitted(config.model, corpus)
-        self.schedule = make_schedule(config, corpus)
+        self.schedule = make_batch_schedule(config, corpus)
         self.position: Position = {}
         self.train_step = CompiledByShape(make_train_step(self.model_config, config.train))
         self.evaluation_step = make_evaluation_step(self.model_config)
@@ -183,7 +189,9 @@ class _Training:
         checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train)
         try:
             state = self._first_state(checkpoints)
-            self.journal.begin(int(state.step), self.corpus.directory.name, self.corpus.report, kept_params(state))
+            self.journal.begin(
+                int(state.step), self.corpus.directory.name, self.corpus.report, evaluation_params(state)
+            )
             print(self._description(state), flush=True)
             with (
                 stop_requests() as stop_requested,
@@ -299,7 +307,7 @@ class _Training:
 
     def _evaluate(self, step: int, state: TrainState, progress: TrainingProgress) -> float:
         """Logs the validation figures; returns the one that picks the best checkpoint, as a score."""
-        loss = self._valid_loss(kept_params(state))
+        loss = self._valid_loss(evaluation_params(state))
         if not math.isfinite(loss):
             raise RunError(
                 f"step {step}: expected a finite validation loss; received {loss}; lower train.learning_rate or set "
@@ -309,7 +317,7 @@ class _Training:
         record: dict[str, Any] = {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
         text = f"step {step}  valid loss {loss:.4f}  perplexity {record['valid_perplexity']:.2f}"
         if self.config.train.evaluate_sentences:
-            scores, samples = self._translate("valid", kept_params(state), self.config.train.evaluate_sentences)
+            scores, samples = self._translate("valid", evaluation_params(state), self.config.train.evaluate_sentences)
             record |= {f"valid_{key}": value for key, value in dataclasses.asdict(scores).items()}
             text += f"  {scores.summary()}"
             self.journal.samples(step, samples)

@@ -25,7 +25,7 @@ Counts = Counter[str]
 """By the names of SplitReport's fields, of all that was read of the stream so far."""
 
 
-def make_schedule(config: RunConfig, corpus: PreparedCorpus) -> Schedule:
+def make_batch_schedule(config: RunConfig, corpus: PreparedCorpus) -> Schedule:
     """The schedule of a run."""
     return StreamSchedule(config, corpus) if config.data.streaming else BatchSchedule(config, corpus)
 
