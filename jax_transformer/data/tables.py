@@ -161,6 +161,7 @@ def _pairs_of_rows(
         return
     header = first[1]
     if _is_header(header, corpus):
+        _check_separator(header, separator, f"{path}:{first[0]}")
         source, target = (header.index(name) for name in choose_columns(header, corpus, f"{path}:{first[0]}"))
         names = f"the header's {len(header)} columns"
     else:
@@ -170,6 +171,27 @@ def _pairs_of_rows(
         if len(row) != len(header):
             raise CorpusError(_describe_row(f"{path}:{number}", row, names, separator))
         yield row[source], row[target]
+
+
+def _check_separator(header: list[str], separator: str, where: str) -> None:
+    """Raises CorpusError for a header of one column that another separator would split."""
+    if len(header) > 1:
+        return
+    for other, advice in OTHER_SEPARATORS.items():
+        if other in header[0]:
+            raise CorpusError(
+                f"{where}: expected a header of columns separated by a {separator}; received one column, "
+                f"{shorten(header[0])}. Is the separator {other!r}? {advice}"
+            )
+
+
+OTHER_SEPARATORS = {
+    "\t": "Name the file .tsv.",
+    ";": "Write the table with commas (.csv) or tabs (.tsv).",
+    "|": "Write the table with commas (.csv) or tabs (.tsv).",
+    ",": "Name the file .csv.",
+}
+"""Separators that a table may have by mistake, with the remedy."""
 
 
 def _is_header(row: list[str], corpus: CorpusConfig) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.preparation import Report
 from jax_transformer.model.functional import Params
-from jax_transformer.training.environment import environment, parameter_table
+from jax_transformer.training.environment import parameter_table, training_environment
 from jax_transformer.training.evaluation import Sample
 from jax_transformer.training.events import EventLog
 from jax_transformer.training.report import write_report
@@ -35,7 +35,7 @@ class Journal:
           corpus: the name of the prepared corpus, a hash of all that it was made of.
         """
         self._run.write(DATA, {"corpus": corpus, **dataclasses.asdict(report)})
-        self._run.write(PARAMETERS, {"environment": environment(), "parameters": parameter_table(params)})
+        self._run.write(PARAMETERS, {"environment": training_environment(), "parameters": parameter_table(params)})
         if self._config.tensorboard:
             self._events = EventLog(self._run.path, step)
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import fcntl
 import json
 import math
-import os
 import time
 from pathlib import Path
 from typing import IO, Any
 
 from jax_transformer.config.files import dump_config, load_config
 from jax_transformer.config.run import RunConfig
+from jax_transformer.runtime.files import atomic_write
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -164,10 +164,8 @@ def _lock(path: Path) -> IO[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    """The whole file or none of it."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _step_of(line: str) -> float:

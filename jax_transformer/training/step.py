@@ -250,7 +250,7 @@ def _accumulate(
 
 
 def _split_rows(batch: Batch, parts: int) -> Batch:
-    """Reshapes [B, …] to [parts, B / parts, …]. Row k goes to part k mod parts, which spreads rows of padding evenly."""
+    """Reshapes [B, …] to [parts, B / parts, …]. Row k goes to part k mod parts, which spreads padding rows evenly."""
     rows = len(batch.labels)
     if rows % parts:
         raise ValueError(f"accumulate: expected batches whose rows are a multiple of {parts}; received {rows}")
@@ -304,7 +304,8 @@ def summed_loss(
         hidden = functional.hidden_states(
             model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key
         )
-        return chunked_cross_entropy(hidden, *functional.head(model, params), labels, criterion)
+        kernel, bias = functional.head(model, params)
+        return chunked_cross_entropy(hidden, kernel, bias, labels, criterion)
     logits = functional.apply(model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key)
     losses = loss(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), jnp.asarray(batch.labels))
     if jnp.shape(losses) != labels.shape:
