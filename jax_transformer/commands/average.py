@@ -28,9 +28,9 @@ def average(arguments: Sequence[str]) -> int:
     if options.count < 1:
         raise ValueError(f"--count must be at least 1; received {options.count}")
     from jax_transformer.storage.model_directory import save_model
-    from jax_transformer.training.export import averaged_model
+    from jax_transformer.training.export import load_averaged_model
 
-    model = averaged_model(options.run, options.which, options.count)
+    model = load_averaged_model(options.run, options.which, options.count)
     save_model(model, options.output)
     training = model.training or {}
     steps = ", ".join(map(str, training["checkpoints"]))

@@ -159,9 +159,14 @@ class RunConfig:
         check_field_types(self)
         problems = []
         longest = self.data.max_length
-        for name, stack in (("max_length", self.model.encoder), ("decoder_max_length", self.model.decoder)):
-            if self.model.position_kind in ("sinusoidal", "learned") and stack.max_length < longest:
-                problems.append(f"model.{name} must be at least data.max_length={longest}; received {stack.max_length}")
+        has_position_table = self.model.position_kind in ("sinusoidal", "learned")
+        for name in ("max_length", "decoder_max_length"):
+            positions = getattr(self.model, name)
+            if has_position_table and positions is not None and positions < longest:
+                problems.append(
+                    f"model.{name} must be at least data.max_length={longest}, the longest sentence trained on; "
+                    f"received {positions}; raise model.{name} or lower data.max_length"
+                )
         if self.model.share_embeddings and not self.data.joint_vocabulary:
             problems.append("model.share_embeddings needs data.joint_vocabulary; received false")
         if self.train.accumulate > 1 and not self.model.batch_rows_are_independent:

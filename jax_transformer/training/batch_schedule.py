@@ -12,7 +12,7 @@ from jax_transformer.data.batching import Batch, Planned, choose_shapes, padding
 from jax_transformer.data.preparation import PreparedCorpus, TokenPairs
 from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.training.evaluation import batches
-from jax_transformer.training.scheduled import Position, Scheduled
+from jax_transformer.training.scheduled_batch import Position, ScheduledBatch
 
 
 class BatchSchedule:
@@ -57,10 +57,12 @@ class BatchSchedule:
                     yield from self._assembled(drawn, [(shape, np.arange(len(indices)))])
             step += len(plan)
 
-    def scheduled_from(self, step: int, position: Position) -> Iterator[Scheduled]:
+    def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
         """`batches_from` for the loop; see `Schedule`. The position isn't needed, and empty."""
         for number, batch in enumerate(self.batches_from(step), start=step + 1):
-            yield Scheduled(batch, {}, {"epoch": round(number / self.batches_per_epoch, 4)}, number == self.last_step)
+            yield ScheduledBatch(
+                batch, {}, {"epoch": round(number / self.batches_per_epoch, 4)}, number == self.last_step
+            )
 
     def closing_lines(self, position: Position) -> list[str]:
         """None: what was dropped is told before the run."""

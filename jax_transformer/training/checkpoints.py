@@ -14,7 +14,7 @@ from absl import logging as absl_logging
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.training.scheduled import Position
+from jax_transformer.training.scheduled_batch import Position
 from jax_transformer.training.step import TrainState
 
 UNEVALUATED: dict[str, Any] = {"score": -math.inf, "evaluated_step": -1}

@@ -15,7 +15,7 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.data.batching import Batch, Shape
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.runtime.trees import flatten
-from jax_transformer.training.scheduled import known
+from jax_transformer.training.scheduled_batch import known
 from jax_transformer.training.step import TrainState, init_state, make_train_step
 from jax_transformer.training.stream_schedule import make_batch_schedule
 

@@ -22,7 +22,7 @@ from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
 from jax_transformer.training.step import init_state, make_evaluation_step
 
 
-def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
+def fit_config(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
     """The config with the vocabulary sizes and pad ids of the corpus's tokenizers. A decoder that takes another id than
     its own for padding takes the source's.
     """
@@ -46,7 +46,7 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
     """
     target = corpus.target_tokenizer
     longest = config.train.max_decode_length or config.data.max_length
-    model = fitted(config.model, corpus)
+    model = fit_config(config.model, corpus)
     source_length = None if model.source_padding_is_invisible else _only_source_length(config, corpus)
     generation = GenerationConfig(
         decoder_start_id=target.bos_id,
@@ -77,7 +77,7 @@ def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None
     return int(pairs.source_lengths[pairs.usable_indices].max())
 
 
-def averaged_model(run: str | Path, which: str, count: int) -> Model:
+def load_averaged_model(run: str | Path, which: str, count: int) -> Model:
     """The mean of the `count` "last" or "best" of the run's evaluated checkpoints, which may be more than there are;
     its validation loss is among what `Model.training` tells. The run may be under way.
 
@@ -90,7 +90,7 @@ def averaged_model(run: str | Path, which: str, count: int) -> Model:
         raise CheckpointError(f"{path}: expected a run directory with checkpoints; received none")
     config = load_config(path / CONFIG, RunConfig())
     corpus = prepare(config.data)
-    model = fitted(config.model, corpus)
+    model = fit_config(config.model, corpus)
     like = jax.eval_shape(lambda: init_state(model, config.train))
     checkpoints = Checkpoints(path / CHECKPOINTS, config.train, read_only=True)
     try:

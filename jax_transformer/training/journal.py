@@ -12,9 +12,9 @@ from jax_transformer.data.preparation import Report
 from jax_transformer.model.functional import Params
 from jax_transformer.training.environment import parameter_table, training_environment
 from jax_transformer.training.evaluation import Sample
-from jax_transformer.training.events import EventLog
 from jax_transformer.training.report import write_report
 from jax_transformer.training.run_directory import DATA, PARAMETERS, SAMPLES, RunDirectory
+from jax_transformer.training.tensorboard import EventLog
 
 SAMPLES_KEPT = 8
 """Sentences of an evaluation whose translations are kept: the same ones each time."""

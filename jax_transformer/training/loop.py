@@ -22,19 +22,17 @@ from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.storage.model_directory import save_model
 from jax_transformer.training.averaging import average
-from jax_transformer.training.bookkeeping import CompiledByShape, Window
 from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.dry_run import describe
 from jax_transformer.training.early_stopping import evaluations_since_best
 from jax_transformer.training.evaluation import Sample, Split, split_loss, translate_split
-from jax_transformer.training.events import require_tensorboard
-from jax_transformer.training.export import fitted, make_model
+from jax_transformer.training.export import fit_config, make_model
 from jax_transformer.training.journal import Journal
 from jax_transformer.training.metrics import TranslationScores, check_tokenizer
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import RunDirectory, RunError, check_unused
-from jax_transformer.training.scheduled import Position, Scheduled, known
+from jax_transformer.training.scheduled_batch import Position, ScheduledBatch, known
 from jax_transformer.training.schedules import plateau_scale
 from jax_transformer.training.step import (
     TrainState,
@@ -44,7 +42,9 @@ from jax_transformer.training.step import (
     make_train_step,
 )
 from jax_transformer.training.stream_schedule import make_batch_schedule
-from jax_transformer.training.warm_start import first_params, with_tokenizers_of_initial_model
+from jax_transformer.training.tensorboard import require_tensorboard
+from jax_transformer.training.throughput import CompiledByShape, Window
+from jax_transformer.training.warm_start import load_initial_params, use_initial_tokenizers
 
 
 class Interrupted(Exception):
@@ -106,7 +106,7 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile
     else:
         if config.run_dir:
             check_unused(config.run_dir)
-        config = with_tokenizers_of_initial_model(config)
+        config = use_initial_tokenizers(config)
         corpus = _prepare(config)  # before there is a run directory, so that a mistake leaves none behind
         _check_start(config, corpus)
         run = (
@@ -132,10 +132,10 @@ def describe_run(config: RunConfig) -> Iterator[str]:
     """
     if config.run_dir:
         check_unused(config.run_dir)
-    config = with_tokenizers_of_initial_model(config)
+    config = use_initial_tokenizers(config)
     corpus = _prepare(config)
     _check_start(config, corpus)
-    yield from describe(config, fitted(config.model, corpus), corpus)
+    yield from describe(config, fit_config(config.model, corpus), corpus)
 
 
 def _prepare(config: RunConfig) -> PreparedCorpus:
@@ -150,10 +150,10 @@ def _prepare(config: RunConfig) -> PreparedCorpus:
 
 def _check_start(config: RunConfig, corpus: PreparedCorpus) -> None:
     """Raises ValueError for first parameters and patterns of frozen ones that don't suit the model."""
-    model = fitted(config.model, corpus)
+    model = fit_config(config.model, corpus)
     jax.eval_shape(lambda: init_state(model, config.train))
     if config.init_from:
-        first_params(config.init_from, model, corpus)
+        load_initial_params(config.init_from, model, corpus)
 
 
 class _Training:
@@ -177,7 +177,7 @@ class _Training:
             profile,
         )
         print(f"run directory: {run.path}", flush=True)
-        self.model_config = fitted(config.model, corpus)
+        self.model_config = fit_config(config.model, corpus)
         self.schedule = make_batch_schedule(config, corpus)
         self.position: Position = {}
         self.train_step = CompiledByShape(make_train_step(self.model_config, config.train))
@@ -209,7 +209,7 @@ class _Training:
     def _first_state(self, checkpoints: Checkpoints) -> TrainState:
         latest = checkpoints.latest_step()
         initial = (
-            first_params(self.config.init_from, self.model_config, self.corpus)
+            load_initial_params(self.config.init_from, self.model_config, self.corpus)
             if self.config.init_from and latest is None
             else None
         )
@@ -380,7 +380,7 @@ class _Training:
         )
 
 
-def _to_device(scheduled: Scheduled) -> Scheduled:
+def _to_device(scheduled: ScheduledBatch) -> ScheduledBatch:
     return scheduled._replace(batch=jax.device_put(scheduled.batch))
 
 

@@ -19,7 +19,7 @@ from jax_transformer.data.streaming import Shard, TrainingStream
 from jax_transformer.data.text_files import CorpusError
 from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.evaluation import batches
-from jax_transformer.training.scheduled import Position, Schedule, Scheduled
+from jax_transformer.training.scheduled_batch import Position, Schedule, ScheduledBatch
 
 Counts = Counter[str]
 """By the names of SplitReport's fields, of all that was read of the stream so far."""
@@ -58,7 +58,7 @@ class StreamSchedule:
             log=lambda line: print(line, flush=True),
         )
 
-    def scheduled_from(self, step: int, position: Position) -> Iterator[Scheduled]:
+    def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
         """See `Schedule`. One batch is made ahead of the one given out, to know which is the last.
 
         Raises:
@@ -87,7 +87,7 @@ class StreamSchedule:
         }
         return self._corpus.report.split_lines("train", SplitReport(**nothing | counts))
 
-    def _scheduled(self, position: Position) -> Generator[Scheduled, None, None]:
+    def _scheduled(self, position: Position) -> Generator[ScheduledBatch, None, None]:
         """The batches after `position`, as if none were the last."""
         self._check(position)
         start, done, seed = position.get("start", 0), position.get("batches", 0), self._config.train.seed
@@ -107,7 +107,9 @@ class StreamSchedule:
                         "counts": dict(counts),
                         "revision": self._revision,
                     }
-                    yield Scheduled(batch, reached, {"epoch": epoch, "stream": self._figures(counts)}, is_last=False)
+                    yield ScheduledBatch(
+                        batch, reached, {"epoch": epoch, "stream": self._figures(counts)}, is_last=False
+                    )
                 before, done = counts, 0
 
     def _shards(self, epoch: int, start: int) -> Iterator[tuple[int, Shard]]:

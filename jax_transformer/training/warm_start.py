@@ -14,7 +14,7 @@ from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.model.functional import Params
 from jax_transformer.storage.model_directory import TOKENIZERS, load_model
 
-FREE_FIELDS = {
+MAY_DIFFER = {
     "dropout_rate",
     "embedding_dropout_rate",
     "attention_dropout_rate",
@@ -42,7 +42,7 @@ class InitialModelError(ValueError):
     """A model that the run can't start from."""
 
 
-def with_tokenizers_of_initial_model(config: RunConfig) -> RunConfig:
+def use_initial_tokenizers(config: RunConfig) -> RunConfig:
     """The config, its tokenizers those of `init_from`, where that has some and `data` names none.
 
     Raises:
@@ -62,7 +62,7 @@ def with_tokenizers_of_initial_model(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, data=data)
 
 
-def first_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -> Params:
+def load_initial_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -> Params:
     """The parameters of the model at `path`, in float32, for a run of `config` (vocabulary sizes filled in) on
     `corpus`.
 
@@ -74,7 +74,7 @@ def first_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -
     problems = [
         f"model.{name}: the run has {getattr(config, name)!r}, {path} has {getattr(model.config, name)!r}"
         for name in (field.name for field in dataclasses.fields(config))
-        if name not in FREE_FIELDS and getattr(config, name) != getattr(model.config, name)
+        if name not in MAY_DIFFER and getattr(config, name) != getattr(model.config, name)
     ]
     for side in TOKENIZERS:
         theirs, ours = getattr(model, side), getattr(corpus, side)
@@ -92,7 +92,7 @@ def first_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -
     if problems:
         what = f"init_from: expected a model of the run's config and tokenizers; received {path}:"
         raise InitialModelError("\n  - ".join([what, *problems]))
-    return {name: _wide(subtree) for name, subtree in model.params.items()}
+    return {name: _in_float32(subtree) for name, subtree in model.params.items()}
 
 
 def _probes(corpus: PreparedCorpus, side: str) -> list[str]:
@@ -111,9 +111,11 @@ def _difference(ours: Tokenizer, theirs: Tokenizer, sentences: list[str]) -> str
     return ""
 
 
-def _wide(tree: Params | np.ndarray) -> Params | np.ndarray:
+def _in_float32(tree: Params | np.ndarray) -> Params | np.ndarray:
     return (
-        {name: _wide(subtree) for name, subtree in tree.items()} if isinstance(tree, dict) else tree.astype(np.float32)
+        {name: _in_float32(subtree) for name, subtree in tree.items()}
+        if isinstance(tree, dict)
+        else tree.astype(np.float32)
     )
 
 

@@ -11,7 +11,7 @@ Position = dict[str, Any]
 """Where the data stands after a step, in plain values that a checkpoint keeps; empty where the step says it all."""
 
 
-class Scheduled(NamedTuple):
+class ScheduledBatch(NamedTuple):
     """The batch of one step."""
 
     batch: Batch
@@ -45,7 +45,7 @@ class Schedule(Protocol):
     @property
     def epochs(self) -> float | None: ...
 
-    def scheduled_from(self, step: int, position: Position) -> Iterator[Scheduled]:
+    def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
         """What comes after `step` steps; `position` is the one saved then, {} before the first step."""
 
     def closing_lines(self, position: Position) -> list[str]:
