@@ -11,15 +11,16 @@ import tyro
 
 @dataclass(frozen=True)
 class AverageOptions:
-    """Make a model of the mean of a run's checkpoints."""
+    """Average checkpoints of a run into one model."""
 
     run: tyro.conf.Positional[str]
-    """A run directory; the run may be under way."""
+    """Run directory; the run may still be training."""
     output: str
-    """The model directory to write."""
+    """Model directory to write."""
     count: int = 5
-    """How many checkpoints; no more are there than train.keep_checkpoints and train.average_checkpoints kept."""
+    """Number of checkpoints to average, at most those that train.keep_checkpoints and train.average_checkpoints kept."""
     which: Literal["last", "best"] = "last"
+    """Checkpoints to average: the last or the best ones."""
 
 
 def average(arguments: Sequence[str]) -> int:

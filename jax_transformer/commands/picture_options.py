@@ -1,4 +1,4 @@
-"""What every picture takes."""
+"""Options of every command that draws a picture."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import tyro
 
 @dataclass(frozen=True, kw_only=True)
 class PictureOptions:
-    """What every picture takes."""
+    """Holds the options of a picture."""
 
     output: Annotated[str, tyro.conf.arg(aliases=["-o"], metavar="FILE")] = ""
-    """The picture: .png, .svg or .pdf. Without it: KIND.png here. A file of that name is replaced."""
+    """Picture to write: .png, .svg or .pdf. An existing file is replaced. Default: KIND.png in this directory."""
     width: float = 12.0
-    """Inches."""
+    """Width in inches."""
     height: float = 0.0
-    """Inches. 0: what suits the picture."""
+    """Height in inches. 0: chosen for the picture."""
     dpi: int = 100
-    """Dots per inch of a PNG."""
+    """Resolution of a PNG in dots per inch."""
     dark: bool = False
-    """Light on a dark ground."""
+    """Draw on a dark background."""

@@ -19,11 +19,20 @@ CHUNK = 1 << 18
 
 
 class CorpusError(ValueError):
-    """Text that can't be used; the message says what was expected, what was received, where, and what to do."""
+    """Raised when text can't be used; the message says what was expected and received, where, and what to do.
+
+    Example:
+      >>> from jax_transformer.data import CorpusError, read_pairs
+      >>> try:
+      ...     read_pairs(("no/such/file.tsv",))
+      ... except CorpusError as error:
+      ...     print("no/such/file.tsv" in str(error))
+      True
+    """
 
 
 def read_lines(path: str) -> list[str]:
-    """All of `iterate_lines`."""
+    """Returns the lines of `iterate_lines` as a list."""
     return list(iterate_lines(path))
 
 

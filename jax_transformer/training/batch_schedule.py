@@ -1,4 +1,4 @@
-"""Which batch each training step gets."""
+"""Assigns the batches of a prepared corpus to training steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jax_transformer.training.scheduled_batch import Position, ScheduledBatch
 
 
 class BatchSchedule:
-    """Which batch each step gets: a function of the seed and the step alone."""
+    """Assigns a batch to each step, as a function of the seed and the step alone."""
 
     def __init__(self, config: RunConfig, corpus: PreparedCorpus) -> None:
         self.corpus, self.seed = corpus, config.train.seed
@@ -45,7 +45,7 @@ class BatchSchedule:
         self.epochs = self.last_step / self.batches_per_epoch
 
     def batches_from(self, step: int) -> Iterator[Batch]:
-        """The batches after `step` steps, up to the last step."""
+        """Yields the batches after `step` steps, up to the last step."""
         while step < self.last_step:
             epoch, start = divmod(step, self.batches_per_epoch)
             plan = self._plan(epoch)[start : start + self.last_step - step]
@@ -58,14 +58,14 @@ class BatchSchedule:
             step += len(plan)
 
     def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
-        """`batches_from` for the loop; see `Schedule`. The position isn't needed, and empty."""
+        """Yields the batches for the loop; see `Schedule`. The position is empty, since the step suffices."""
         for number, batch in enumerate(self.batches_from(step), start=step + 1):
             yield ScheduledBatch(
                 batch, {}, {"epoch": round(number / self.batches_per_epoch, 4)}, number == self.last_step
             )
 
     def closing_lines(self, position: Position) -> list[str]:
-        """None: what was dropped is told before the run."""
+        """Returns no lines: the counts were printed before the run."""
         return []
 
     def _plan(self, epoch: int) -> list[Planned]:

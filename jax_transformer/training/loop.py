@@ -1,4 +1,4 @@
-"""The training loop: from a RunConfig to a run directory with a model in it."""
+"""The training loop: trains a RunConfig and writes a run directory with a model in it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,14 @@ from jax_transformer.training.warm_start import load_initial_params, use_initial
 
 
 class Interrupted(Exception):
-    """The run was stopped by Ctrl-C or SIGTERM, after its state was saved."""
+    """Raised when Ctrl-C or SIGTERM stops a run, after its state was saved.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from jax_transformer.training import Interrupted
+      >>> Interrupted(Path("runs/demo"), step=200).step
+      200
+    """
 
     def __init__(self, run: Path, step: int) -> None:
         super().__init__(f"stopped and saved at step {step}; {_how_to_go_on(run)}")
@@ -57,42 +64,68 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a finished run has to show."""
+    """Holds the results of a finished run; see `train`.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from jax_transformer.training import TrainingResult
+      >>> run = Path("runs/demo")
+      >>> result = TrainingResult(run=run, model=run / "model", report=run / "report.html", steps=[300, 600], scores={},
+      ...                         samples=[], seconds=60.0, compile_seconds=9.0, programs=2)
+      >>> result.step
+      600
+    """
 
     run: Path
     model: Path
     report: Path
     steps: list[int]
-    """The checkpoints that the model is the mean of; mostly one."""
+    """Steps of the checkpoints averaged into the model; usually one."""
 
     scores: dict[str, TranslationScores]
-    """By split: "test", and of the phrasebook "combinations"; "valid" where there is no test."""
+    """Scores by split: "test" and, for the phrasebook, "combinations"; "valid" if there is no test set."""
     samples: list[Sample]
     seconds: float
-    """From the start of this process's share of the run to the model directory, compilation included."""
+    """Seconds from the start of this process to the saved model, compilation included."""
     compile_seconds: float
     programs: int
-    """Training steps compiled: one per shape."""
+    """Number of compiled training steps: one per shape."""
 
     @property
     def step(self) -> int:
-        """The last of them."""
+        """The last of `steps`."""
         return self.steps[-1]
 
 
 def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile: bool = False) -> TrainingResult:
-    """Trains, evaluates, and writes the model directory.
+    """Trains and evaluates a model, and writes its run directory.
 
     Args:
-      name: the new run's directory is runs/NAME where the config names none.
-      resume: go on with the run at config.run_dir, exactly where its latest checkpoint stood; its own config.yaml is
-        used.
-      profile: write a trace of some steps into the run's profile/.
+      config: the run.
+      name: name of the new directory runs/NAME if the config names none.
+      resume: continue the run at config.run_dir from its latest checkpoint, with its own config.yaml.
+      profile: write a trace of some steps to the run's profile/.
+
+    Returns:
+      The paths, scores and timings of the run.
 
     Raises:
-      ValueError: a corpus, run directory or checkpoint that can't be used. A streamed corpus that can't be read on
-        leaves a run that can be resumed.
-      Interrupted: after Ctrl-C; the run can be resumed.
+      ValueError: a corpus, run directory or checkpoint that can't be used. If a stream can't be read any further, the
+        run is saved and can be resumed.
+      Interrupted: Ctrl-C or SIGTERM stopped the run, which can be resumed.
+
+    Example:
+      >>> import contextlib, io, tempfile
+      >>> from jax_transformer import DataConfig, RunConfig, TrainConfig, TransformerConfig, train
+      >>> with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+      ...     result = train(RunConfig(
+      ...         model=TransformerConfig(d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1,
+      ...                                 max_length=40),
+      ...         data=DataConfig(phrasebook_pairs=40, valid_pairs=4, test_pairs=4, max_length=32, batch_tokens=640,
+      ...                         num_shapes=1, cache_dir=folder),
+      ...         train=TrainConfig(max_steps=1, evaluate_sentences=0), run_dir=f"{folder}/run"))
+      >>> result.step, sorted(result.scores)
+      (1, ['combinations', 'test'])
     """
     started = time.perf_counter()
     if resume:
@@ -124,11 +157,11 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile
 
 
 def describe_run(config: RunConfig) -> Iterator[str]:
-    """What `train(config)` would do, line by line, without a run directory: the resolved config, the parameters,
-    batches and memory.
+    """Yields a description of `train(config)` line by line: the resolved config, the parameters, batches and memory.
+    Creates no run directory.
 
     Raises:
-      ValueError: as `train`.
+      ValueError: see `train`.
     """
     if config.run_dir:
         check_unused(config.run_dir)
@@ -149,7 +182,7 @@ def _prepare(config: RunConfig) -> PreparedCorpus:
 
 
 def _check_start(config: RunConfig, corpus: PreparedCorpus) -> None:
-    """Raises ValueError for first parameters and patterns of frozen ones that don't suit the model."""
+    """Raises ValueError unless the initial parameters and the freeze patterns fit the model."""
     model = fit_config(config.model, corpus)
     jax.eval_shape(lambda: init_state(model, config.train))
     if config.init_from:
@@ -157,7 +190,7 @@ def _check_start(config: RunConfig, corpus: PreparedCorpus) -> None:
 
 
 class _Training:
-    """One process's share of a run."""
+    """Trains a run from its latest checkpoint to its end, in one process."""
 
     def __init__(
         self,
@@ -275,7 +308,7 @@ class _Training:
         return state
 
     def _at_rate_of_plateau(self, state: TrainState) -> TrainState:
-        """The state with the rate that follows from all evaluations so far."""
+        """Returns the state with the learning rate that follows from all evaluations so far."""
         if not self.config.train.plateau_patience:
             return state
         losses = [record["valid_loss"] for record in self.run_dir.records() if "valid_loss" in record]
@@ -288,7 +321,7 @@ class _Training:
             and evaluations_since_best(self.run_dir.records(), config.best_metric) >= config.patience
         )
 
-    def _log_window(self, step: int, of_data: dict[str, Any], progress: TrainingProgress) -> None:
+    def _log_window(self, step: int, data_figures: dict[str, Any], progress: TrainingProgress) -> None:
         if not self.window.steps:
             return
         figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
@@ -297,7 +330,7 @@ class _Training:
                 f"step {step}: expected a finite loss; received {figures['loss']}; lower train.learning_rate or set "
                 "train.clip_norm"
             )
-        self.journal.record({"step": step, **of_data, **figures, "programs": len(self.train_step.programs)})
+        self.journal.record({"step": step, **data_figures, **figures, "programs": len(self.train_step.programs)})
         progress.update(
             step,
             f"loss {figures['loss']:.3f}  rate {figures['learning_rate']:.2e}  {figures['tokens_per_second']:,.0f} "
@@ -306,7 +339,7 @@ class _Training:
         self.window.restart()
 
     def _evaluate(self, step: int, state: TrainState, progress: TrainingProgress) -> float:
-        """Logs the validation figures; returns the one that picks the best checkpoint, as a score."""
+        """Logs the validation metrics. Returns the score that selects the best checkpoint; higher is better."""
         loss = self._valid_loss(evaluation_params(state))
         if not math.isfinite(loss):
             raise RunError(
@@ -326,7 +359,7 @@ class _Training:
         return -loss if self.config.train.best_metric == "loss" else record["valid_bleu"]
 
     def _finish(self, state: TrainState, checkpoints: Checkpoints) -> TrainingResult:
-        """Makes the model of the checkpoints that the config names, evaluates it and writes it."""
+        """Averages the checkpoints that the config names, evaluates the model, and writes it."""
         config = self.config.train
         which, count = (config.average_which, config.average_checkpoints) if config.average_checkpoints else ("best", 1)
         steps = checkpoints.steps_to_keep(which, count)
@@ -389,7 +422,7 @@ def _how_to_go_on(run: Path) -> str:
 
 
 class stop_requests:
-    """While open, Ctrl-C and SIGTERM only ask to stop, at the end of a step; a second Ctrl-C stops at once."""
+    """Turns Ctrl-C and SIGTERM into a request to stop after the current step; a second Ctrl-C stops at once."""
 
     def __enter__(self) -> Callable[[], bool]:
         self._requested = False

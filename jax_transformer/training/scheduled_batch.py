@@ -1,4 +1,4 @@
-"""What the training loop gets from a schedule of batches, whether its corpus is prepared or streamed."""
+"""The interface between the training loop and its batches, for prepared and streamed corpora."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any, NamedTuple, Protocol
 from jax_transformer.data.batching import Batch, Shape
 
 Position = dict[str, Any]
-"""Where the data stands after a step, in plain values that a checkpoint keeps; empty where the step says it all."""
+"""Position in the data after a step, in plain values for the checkpoint; empty if the step number suffices."""
 
 
 class ScheduledBatch(NamedTuple):
-    """The batch of one step."""
+    """Holds the batch of one step."""
 
     batch: Batch
     position: Position
-    """After this step."""
+    """Position after this step."""
     figures: dict[str, Any]
-    """What the line of metrics of this step says about the data: "epoch", and more of a stream."""
+    """Data entries of this step's line of metrics: "epoch" and, for a stream, its counts."""
     is_last: bool
-    """Whether the run ends with this step."""
+    """Whether this is the last step of the run."""
     failure: str = ""
-    """Why no batch can follow for now: the run is to be saved after this step, and ended."""
+    """Why the next batch can't be read; the loop saves the run after this step and stops. Empty: it can."""
 
 
 class Schedule(Protocol):
-    """Which batch each step gets."""
+    """Assigns a batch to each step."""
 
     @property
     def shapes(self) -> tuple[Shape, ...]: ...
 
     @property
     def padding(self) -> float:
-        """The share of the batches' positions that is padding."""
+        """Share of the batches' positions that is padding."""
 
     @property
     def batches_per_epoch(self) -> int | None:
-        """None: unknown, as are the next two."""
+        """Batches per epoch. None: unknown, as for the next two properties."""
 
     @property
     def last_step(self) -> int | None: ...
@@ -46,12 +46,12 @@ class Schedule(Protocol):
     def epochs(self) -> float | None: ...
 
     def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
-        """What comes after `step` steps; `position` is the one saved then, {} before the first step."""
+        """Yields the batches after `step` steps; `position` is the one saved at that step, {} before the first."""
 
     def closing_lines(self, position: Position) -> list[str]:
-        """What is to be told at the end of a run, at its last position."""
+        """Returns the lines to print at the end of a run, given its last position."""
 
 
 def known(number: float | None, form: str = ",") -> str:
-    """The number as text, or "unknown"."""
+    """Formats a number, or returns "unknown" for None."""
     return "unknown" if number is None else format(number, form)
