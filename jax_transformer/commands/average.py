@@ -18,7 +18,7 @@ class AverageOptions:
     output: str
     """Model directory to write."""
     count: int = 5
-    """Number of checkpoints to average, at most those that train.keep_checkpoints and train.average_checkpoints kept."""
+    """Number of checkpoints to average, at most those kept by train.keep_checkpoints and average_checkpoints."""
     which: Literal["last", "best"] = "last"
     """Checkpoints to average: the last or the best ones."""
 

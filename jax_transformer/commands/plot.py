@@ -1,4 +1,4 @@
-"""The command jax-transformer plot KIND [CONFIG] [options]: which config is drawn, and where the picture goes."""
+"""The command jax-transformer plot KIND [CONFIG] [options]."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ USAGE = """jax-transformer plot KIND [CONFIG] [-o FILE] [options]
 jax-transformer plot attention MODEL SENTENCE [-o FILE] [options]
 
   positions   the position table, some of its columns, and the dot products of its rows
-  masks       who may attend to whom in a sentence pair with padding
+  masks       which positions attend to which in a sentence pair with padding
   schedule    the learning rate by step, and the paper's for other sizes and warm-ups
   smoothing   smoothed targets, and the loss by the probability of the label
   attention   what each head attends to while it translates a sentence: a picture, or a page (.html) with all of them
 
 CONFIG is a preset, a run directory or a model directory; without one, paper_base.
-jax-transformer plot KIND --help tells the options."""
+jax-transformer plot KIND --help lists the options."""
 
 
 @dataclass(frozen=True)
 class ConfigOptions(PictureOptions):
-    """What every picture of a config takes."""
+    """Holds the options of a picture of a config."""
 
     config: tyro.conf.Positional[str] = "paper_base"
-    """A preset, a run directory or a model directory. (./NAME is the directory where a preset has the same name.)"""
+    """Preset, run directory or model directory. (./NAME is the directory if a preset has the same name.)"""
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,11 @@ class PositionsOptions(ConfigOptions):
     """Draw a position table. Learned ones need a model directory, or a run directory with a model in it."""
 
     stack: Literal["encoder", "decoder"] = "encoder"
+    """Stack whose table is drawn."""
     rows: int = 128
-    """How many rows of the table are drawn, at most."""
+    """Maximum number of rows to draw."""
     columns: tuple[int, ...] = ()
-    """The columns drawn as curves. None: four, spread over the first half."""
+    """Columns to draw as curves. Empty: four, spread over the first half."""
 
 
 @dataclass(frozen=True)
@@ -60,30 +61,29 @@ class MasksOptions(ConfigOptions):
     """Draw the attention masks of one sentence pair, by the config's rules."""
 
     source: str = f"A dog sleeps . <eos> {PAD} {PAD}"
-    """Tokens, split at spaces; <pad> is padding."""
+    """Source tokens, separated by spaces; <pad> is padding."""
     target: str = f"<bos> Ein Hund schläft . {PAD}"
-    """The decoder's input, in the same way."""
+    """Decoder input, in the same form."""
     decoding: bool = False
-    """The masks used while decoding, where they differ from those of training."""
+    """Draw the masks of decoding, which may differ from those of training."""
 
 
 @dataclass(frozen=True)
 class ScheduleOptions(ConfigOptions):
-    """Draw learning rates. CONFIG is a preset or a run directory: a model's config doesn't tell how it was trained."""
+    """Draw learning rates. CONFIG is a preset or a run directory: a model's config has no schedule."""
 
     curves: Annotated[tuple[str, ...], tyro.conf.arg(metavar="D_MODEL:WARMUP")] = ("512:4000", "512:8000", "256:4000")
     """The paper's schedule for these sizes and warm-ups."""
     steps: int = 20_000
-    """Steps for which those are drawn."""
+    """Number of steps to draw."""
 
 
 @dataclass(frozen=True)
 class SmoothingOptions(ConfigOptions):
-    """Draw smoothed targets and losses. CONFIG is a preset or a run directory: a model's config doesn't tell how it was
-    trained."""
+    """Draw smoothed targets and losses. CONFIG is a preset or a run directory: a model's config has no loss."""
 
     label_smoothing: float | None = None
-    """The share spread over the vocabulary. None: the config's."""
+    """Smoothed share of the probability. None: the config's."""
 
 
 def plot(arguments: list[str]) -> int:
@@ -121,7 +121,7 @@ def _check_size(options: PictureOptions) -> None:
             raise ValueError(f"--{name} must be from {least} to {most}; received {value}")
 
 
-# --- what is drawn
+# --- kinds
 
 
 def _positions(options: PositionsOptions) -> Figure:
@@ -168,7 +168,7 @@ def _smoothing(options: SmoothingOptions) -> Figure:
 
 
 def _ids(tokens: Sequence[str], pad_id: int, reserved: set[int | None]) -> list[int]:
-    """Ids for tokens that have none: pads as the config says, everything else what no mask takes for a pad."""
+    """Returns ids for tokens: the pad id for padding, and one id that no mask treats as padding for the rest."""
     if not tokens:
         raise ValueError("--source and --target expect at least one token each; received none")
     real = next(number for number in range(len(reserved) + 1) if number not in reserved)
@@ -182,11 +182,11 @@ def _curve(text: str) -> tuple[int, int]:
     return int(size), int(warmup)
 
 
-# --- which config
+# --- configs
 
 
 def _run(name: str) -> RunConfig:
-    """The preset or the run directory of that name."""
+    """Returns the config of a preset or a run directory."""
     if name in PRESETS:
         return get_preset(name)
     file = _directory(name) / "config.yaml"
@@ -200,7 +200,7 @@ def _run(name: str) -> RunConfig:
 
 
 def _model(name: str) -> tuple[TransformerConfig, dict[str, Any] | None]:
-    """The model of that name; its parameters too, where there are any."""
+    """Returns the model's config, and its parameters if there are any."""
     if name in PRESETS:
         return get_preset(name).model, None
     directory = _directory(name)
