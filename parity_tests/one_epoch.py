@@ -49,7 +49,7 @@ from jax_transformer.parity.gates.tolerances import has_zero_gradient
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.porting.convert import params_from_state_dict
 from jax_transformer.runtime.trees import flatten
-from jax_transformer.training.export import fitted
+from jax_transformer.training.export import fit_config
 from jax_transformer.training.step import all_params, init_state, make_evaluation_step, make_train_step
 from torch_reference.annotated_zh import AnnotatedZhTransformer
 
@@ -145,7 +145,7 @@ def imported(model: AnnotatedZhTransformer, corpus: PreparedCorpus) -> tuple[Tra
     """The same weights for JAX. The checkpoint's config must be the recipe's."""
     pads = {"source_pad_id": corpus.source_tokenizer.pad_id, "target_pad_id": corpus.target_tokenizer.pad_id}
     ours = import_checkpoint(model.state_dict(), DIALECT, num_heads=SIZES["num_heads"], **pads)
-    expected = fitted(RECIPE.model, corpus)
+    expected = fit_config(RECIPE.model, corpus)
     if ours.config != expected:
         raise AssertionError(f"expected the recipe's config, {expected}; received {ours.config}")
     return ours.config, ours.params

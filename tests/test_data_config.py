@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from jax_transformer.config.data import CorpusConfig, DataConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import RunConfig
 from jax_transformer.config.validation import ConfigError
 
 OF_SPACY = {"train": ("a.tsv",), "tokenizer": "spacy", "source_language": "en", "target_language": "de"}
@@ -61,3 +63,33 @@ def test_a_contradiction_is_refused(options: dict[str, Any], message: str) -> No
 )
 def test_what_contradicts_nothing_is_accepted(options: dict[str, Any]) -> None:
     DataConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "message"),
+    [
+        (
+            {"max_length": 64},
+            {"max_length": 128},
+            r"^RunConfig: model.max_length must be at least data.max_length=128, the longest sentence trained on; "
+            r"received 64; raise model.max_length or lower data.max_length$",
+        ),
+        (
+            {"max_length": 128, "decoder_max_length": 32},
+            {"max_length": 128},
+            r"^RunConfig: model.decoder_max_length must be at least data.max_length=128, .* received 32; raise "
+            r"model.decoder_max_length",
+        ),
+        ({"share_embeddings": True}, {}, "model.share_embeddings needs data.joint_vocabulary; received false"),
+    ],
+)
+def test_a_run_whose_model_and_data_contradict_each_other_is_refused(
+    model: dict[str, Any], data: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunConfig(model=TransformerConfig(**model), data=DataConfig(**data))
+
+
+def test_positions_without_a_table_have_no_longest_sentence() -> None:
+    model = TransformerConfig(max_length=64, position_kind="relative_bias")
+    assert RunConfig(model=model, data=DataConfig(max_length=128)).data.max_length == 128

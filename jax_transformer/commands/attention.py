@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import tyro
 
-from jax_transformer.commands.picture import PictureOptions
+from jax_transformer.commands.picture_options import PictureOptions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure  # elsewhere imported where something is drawn

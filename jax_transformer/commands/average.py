@@ -11,15 +11,16 @@ import tyro
 
 @dataclass(frozen=True)
 class AverageOptions:
-    """Make a model of the mean of a run's checkpoints."""
+    """Average checkpoints of a run into one model."""
 
     run: tyro.conf.Positional[str]
-    """A run directory; the run may be under way."""
+    """Run directory; the run may still be training."""
     output: str
-    """The model directory to write."""
+    """Model directory to write."""
     count: int = 5
-    """How many checkpoints; no more are there than train.keep_checkpoints and train.average_checkpoints kept."""
+    """Number of checkpoints to average, at most those kept by train.keep_checkpoints and average_checkpoints."""
     which: Literal["last", "best"] = "last"
+    """Checkpoints to average: the last or the best ones."""
 
 
 def average(arguments: Sequence[str]) -> int:
@@ -28,9 +29,9 @@ def average(arguments: Sequence[str]) -> int:
     if options.count < 1:
         raise ValueError(f"--count must be at least 1; received {options.count}")
     from jax_transformer.storage.model_directory import save_model
-    from jax_transformer.training.export import averaged_model
+    from jax_transformer.training.export import load_averaged_model
 
-    model = averaged_model(options.run, options.which, options.count)
+    model = load_averaged_model(options.run, options.which, options.count)
     save_model(model, options.output)
     training = model.training or {}
     steps = ", ".join(map(str, training["checkpoints"]))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import gzip
 import sys
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
+
+from jax_transformer.runtime.files import atomic_write
 
 STANDARD_INPUT = "-"
 
@@ -50,15 +51,10 @@ def check_writable(path: str) -> None:
 
 
 def write_lines(path: str, lines: Sequence[str]) -> None:
-    """Writes the file, gzipped if its name ends in .gz, under a temporary name first."""
+    """Writes the file atomically, gzipped if its name ends in .gz."""
     data = "".join(f"{line}\n" for line in lines).encode()
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(gzip.compress(data) if path.endswith(".gz") else data)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _read(path: str) -> list[str]:

@@ -12,7 +12,7 @@ import tyro
 from jax_transformer.commands.attention import PAGE, AttentionOptions
 from jax_transformer.commands.attention import draw as draw_attention
 from jax_transformer.commands.attention import page as attention_page
-from jax_transformer.commands.picture import PictureOptions
+from jax_transformer.commands.picture_options import PictureOptions
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.presets import PRESETS, get_preset
 from jax_transformer.config.run import RunConfig

@@ -10,10 +10,10 @@ import tyro
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write RUN/report.html anew from the other files of the run."""
+    """Rebuild RUN/report.html from the other files of the run."""
 
     run: tyro.conf.Positional[str]
-    """A run directory."""
+    """Run directory."""
 
 
 def report(arguments: Sequence[str]) -> int:

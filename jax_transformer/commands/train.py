@@ -16,14 +16,14 @@ TRAIN_HELP = f"""Train a model.
 usage: jax-transformer train [PRESET] [--config FILE] [--resume RUN] [--dry-run] [--profile] [options]
 
 PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}.
---config FILE.yaml sets the fields it names; the options set any others.
---resume RUN continues an interrupted run from its latest checkpoint. Only --profile may accompany it.
---dry-run prints the config, parameters, batches and memory, and trains nothing.
---profile writes a trace of some steps into the run's profile/."""
+--config FILE.yaml sets the fields it names; options override it.
+--resume RUN continues an interrupted run from its latest checkpoint. It allows no other option but --profile.
+--dry-run prints the config, parameters, batches and memory without training.
+--profile writes a trace of some steps to the run's profile/."""
 
 
 def train(arguments: Sequence[str]) -> int:
-    """Runs `jax-transformer train ARGUMENTS`; returns the exit code: 130 if it was stopped."""
+    """Runs `jax-transformer train ARGUMENTS`; returns the exit code, which is 130 after Ctrl-C."""
     config_file, arguments = _take_option(list(arguments), "--config")
     resumed, arguments = _take_option(arguments, "--resume")
     dry_run, arguments = _take_flag(arguments, "--dry-run")
@@ -38,7 +38,7 @@ def train(arguments: Sequence[str]) -> int:
                 )
             )
             raise ValueError(
-                f"--resume takes no other option (a run goes on with its own config.yaml); received {given}"
+                f"--resume takes no other option (a run continues with its own config.yaml); received {given}"
             )
         return _run_training(RunConfig(run_dir=resumed), name="", resume=True, profile=profile)
 
@@ -78,7 +78,7 @@ def _run_training(config: RunConfig, *, name: str, resume: bool, profile: bool) 
     if profile:
         trace = result.run / "profile"
         print(
-            f"trace: {trace} (look at it with `xprof` or ui.perfetto.dev)"
+            f"trace: {trace} (view it with `xprof` or ui.perfetto.dev)"
             if trace.exists()
             else "trace: none, the run had too few steps"
         )
@@ -91,7 +91,7 @@ def _run_training(config: RunConfig, *, name: str, resume: bool, profile: bool) 
 
 
 def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]]:
-    """The value of `--name VALUE` or `--name=VALUE`, and the arguments without it."""
+    """Returns the value of `--name VALUE` or `--name=VALUE`, and the other arguments."""
     for i, argument in enumerate(arguments):
         if argument.startswith(name + "="):
             return argument.removeprefix(name + "="), arguments[:i] + arguments[i + 1 :]
@@ -103,5 +103,5 @@ def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]
 
 
 def _take_flag(arguments: list[str], name: str) -> tuple[bool, list[str]]:
-    """Whether `name` is among the arguments, and the others."""
+    """Returns whether `name` is among the arguments, and the other arguments."""
     return name in arguments, [argument for argument in arguments if argument != name]

@@ -1,4 +1,4 @@
-"""Which parallel text is trained on, and how it becomes token ids. Frozen, validated once."""
+"""The config of the data: parallel text, its tokenization and its batches. Frozen, validated once."""
 
 from __future__ import annotations
 
@@ -11,46 +11,54 @@ from jax_transformer.config.validation import check_field_types, require
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
-    """One corpus of sentence pairs: local files, or a Hugging Face dataset.
+    """Describes one corpus of sentence pairs: local files or a Hugging Face dataset.
 
-    Files: one table (.tsv, .csv, .jsonl, .parquet), or two parallel text files, source and target, one sentence a line.
-    `.gz` is decompressed.
+    Files are one table (.tsv, .csv, .jsonl, .parquet), or two parallel text files, source and target, with one sentence
+    per line. `.gz` is decompressed.
+
+    Example:
+      >>> from jax_transformer.config.data import CorpusConfig
+      >>> CorpusConfig(train=("train.en", "train.de"), valid_pairs=500).is_given
+      True
     """
 
     train: tuple[str, ...] = ()
+    """Training files: one table, or source and target."""
     valid: tuple[str, ...] = ()
+    """Validation files."""
     test: tuple[str, ...] = ()
+    """Test files."""
     dataset: str = ""
-    """A dataset of Hugging Face, by its name on the Hub or a directory of its files; used where `train` names no
-    files."""
+    """Hugging Face dataset to read if `train` is empty: a name on the Hub or a directory of files."""
     dataset_config: str = ""
-    """The dataset's configuration, such as de-en."""
+    """Configuration of the dataset, such as de-en."""
     dataset_revision: str = ""
-    """The commit, tag or branch that is read of a dataset on the Hub. Empty: the latest version."""
+    """Commit, tag or branch of a dataset on the Hub. Empty: the latest version."""
     train_split: str = "train"
-    """The dataset's split for training; train[:100000] takes its beginning."""
+    """Training split of the dataset; train[:100000] takes its beginning."""
     valid_split: str = ""
-    """Its split for validation. Empty: validation, where it has one."""
+    """Validation split of the dataset. Empty: validation, valid or dev, if it has one."""
     test_split: str = ""
-    """Its split for the test. Empty: test, where it has one."""
+    """Test split of the dataset. Empty: test, if it has one."""
     source_column: str = ""
-    """The column of the source sentences; nested ones with dots: translation.en. Empty: translation.SOURCE_LANGUAGE,
-    the column named source or as the source language, or (without a header) the first."""
+    """Column of the source sentences; nested columns with dots, such as translation.en. Empty:
+    translation.SOURCE_LANGUAGE, source, or SOURCE_LANGUAGE; without a header, the first column."""
     target_column: str = ""
-    """The same for the target; without a header the second."""
+    """Column of the target sentences, as source_column; without a header, the second column."""
     source_language: str = ""
-    """Its code, such as en: names a column, and spaCy's rules of tokenization."""
+    """Language code of the source, such as en; selects a column and spaCy's tokenization rules."""
     target_language: str = ""
+    """Language code of the target, such as de."""
     source_tag: str = ""
-    """A token put before every source sentence of this corpus, such as <2de>: tells a multilingual model the target
+    """Token put before every source sentence of this corpus, such as <2de>, which tells a multilingual model the target
     language."""
     weight: float = 1.0
-    """How often each training pair of this corpus comes in an epoch: 2 is twice, 0.5 every other epoch or so, chosen by
-    the seed."""
+    """Mean number of times that each training pair of this corpus occurs per epoch: 2 is twice, 0.5 in half of the
+    epochs, chosen by the seed."""
     valid_pairs: int = 0
-    """Without a validation set: how many pairs are taken out of the training pairs for it, chosen by split_seed."""
+    """Number of training pairs to hold out for validation, chosen by split_seed, if there is no validation set."""
     test_pairs: int = 0
-    """The same for the test set."""
+    """Number of training pairs to hold out for testing, if there is no test set."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -58,12 +66,12 @@ class CorpusConfig:
 
     @property
     def is_given(self) -> bool:
-        """Whether it names any text."""
+        """Whether the config names any text."""
         return bool(self.train or self.dataset)
 
     @property
     def used_dataset(self) -> str:
-        """The dataset, unless there are files in its place."""
+        """The dataset to read; empty if `train` names files."""
         return "" if self.train else self.dataset
 
     def _problems(self) -> list[str]:
@@ -86,78 +94,88 @@ class CorpusConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(CorpusConfig):
-    """A corpus, those mixed with it, and how they are tokenized and batched. Without a corpus the embedded phrasebook
-    is used."""
+    """Configures the corpora, their tokenization and their batches. Without a corpus, the built-in phrasebook is used.
+
+    Example:
+      >>> from jax_transformer import DataConfig
+      >>> config = DataConfig(train=("train.tsv",), valid=("valid.tsv",), tokenizer="bpe", vocab_size=8000)
+      >>> len(config.corpora)
+      1
+    """
 
     more: tuple[CorpusConfig, ...] = ()
-    """Further corpora mixed with the first; a list in the YAML file."""
+    """Additional corpora mixed with the first; a list in the YAML file."""
     phrasebook_pairs: int = 100_000
-    """Training pairs drawn from the embedded phrasebook."""
+    """Training pairs to draw from the built-in phrasebook."""
     split_seed: int = 0
-    """Seed of the phrasebook's draw and of the pairs taken out of `train`."""
+    """Seed that draws the phrasebook's pairs and the held-out pairs."""
     streaming: bool = False
-    """Read the training pairs of a dataset as they come, keeping none: for corpora larger than the disk. valid_pairs
-    and test_pairs then take the first of the stream."""
+    """Stream the training pairs of a dataset without storing them, for corpora larger than the disk. valid_pairs and
+    test_pairs then take the first pairs of the stream."""
     stream_pairs: int = 200_000
-    """With streaming: pairs read, shuffled and batched at a time; the first so many also train the tokenizer, and
-    choose the shapes."""
+    """Pairs that streaming reads, shuffles and batches at a time. The first ones also train the tokenizer and determine
+    the batch shapes."""
 
     tokenizer: Literal["words", "whitespace", "characters", "bpe", "unigram", "spacy"] = "words"
-    """words splits off punctuation; whitespace splits at spaces only; bpe and unigram (sentencepiece) learn subwords
-    that keep the spaces; spacy uses the rules of source_language and target_language."""
+    """words: splits at spaces and punctuation. whitespace: splits at spaces only. characters: one token per character.
+    bpe, unigram (sentencepiece): learned subwords that keep the spaces. spacy: spaCy's rules for source_language and
+    target_language."""
     source_tokenizer: str = ""
-    """A file used as it is instead of training one: tokenizer.json, a sentencepiece .model, or a .txt of tokens, one a
-    line, split as `tokenizer` says."""
+    """Existing source tokenizer to use: tokenizer.json, a sentencepiece .model, or a .txt with one token per line,
+    for text split as `tokenizer` says. Empty: train one."""
     target_tokenizer: str = ""
+    """Existing target tokenizer to use, as source_tokenizer."""
     target_kind: Literal["words", "whitespace", "characters", "bpe", "unigram", "spacy"] | None = None
-    """How the target is tokenized. None: as `tokenizer` says."""
+    """Tokenizer of the target. None: the same as `tokenizer`."""
     joint_vocabulary: bool = False
-    """One tokenizer, trained on both sides."""
+    """Train one tokenizer on both sides."""
     vocab_size: int = 0
-    """Most entries of a vocabulary, specials included. 0: no limit (bpe and unigram need one)."""
+    """Maximum size of a vocabulary, special tokens included. 0: no limit (bpe and unigram require one)."""
     min_frequency: int = 1
-    """Tokens seen less often than this in the training text become unknown. With bpe: pieces seen less often together
-    aren't merged."""
+    """Minimum count of a token in the training text; rarer ones become unknown. With bpe: minimum count of a merge."""
     lowercase: bool = False
+    """Convert the text to lowercase."""
     normalization: Literal["none", "nfc", "nfkc"] = "none"
-    """Unicode normalization of the text before it is tokenized."""
+    """Unicode normalization applied before tokenization."""
     subword_sampling: float = 0.0
-    """Other segmentations of the training text in every epoch. bpe: the probability that a merge is left out
-    (BPE-dropout); unigram: the exponent of the distribution that segmentations are drawn from. 0: always the best
-    one."""
+    """Draw new segmentations of the training text in every epoch. bpe: probability of skipping a merge (BPE-dropout).
+    unigram: exponent of the distribution over segmentations. 0: always use the best segmentation."""
     pad_id: int = 0
-    """May equal unk_id; the four are otherwise different."""
+    """Id of padding. It may equal unk_id; otherwise the four special ids must differ."""
     unk_id: int = 1
+    """Id of unknown tokens."""
     bos_id: int = 2
+    """Id of the beginning of a sentence."""
     eos_id: int = 3
+    """Id of the end of a sentence."""
     source_bos: bool = False
     """Put <bos> before every source sentence."""
     source_eos: bool = True
     """Put <eos> after every source sentence."""
     max_unknown: float = 0.5
-    """Preparation is refused when more than this share of a training side's tokens is unknown."""
+    """Maximum share of unknown tokens on either side of the training text; preparation stops if there are more."""
 
     max_length: int = 128
-    """Pairs with a side longer than this, in tokens, specials included, are dropped from training, left out of every
-    loss, and counted."""
+    """Maximum sentence length in tokens, special tokens included. Longer pairs are dropped from training, left out of
+    every loss, and counted."""
     max_length_ratio: float = 0.0
-    """Training pairs whose longer side has more than this times the tokens of the shorter are dropped. 0: only those
-    over 9 are counted."""
+    """Drop training pairs whose longer side has more than this many times the tokens of the shorter one. 0: drop none,
+    and count those above 9."""
     drop_duplicates: bool = False
-    """Training pairs that occurred before are dropped; otherwise only counted."""
+    """Drop repeated training pairs; otherwise only count them."""
     drop_overlap: bool = False
-    """Training pairs that are also in the test or validation set are dropped; otherwise only counted."""
+    """Drop training pairs that are also in the validation or test set; otherwise only count them."""
     batch_tokens: int = 4096
-    """Rows times the longer side's padded length, at most, in one batch."""
+    """Maximum size of a batch: rows times the padded length of the longer side."""
     num_shapes: int = 4
-    """How many (rows, source length, target length) shapes the training batches have, at most: as many programs are
-    compiled. More shapes mean less padding: of Multi30k in bpe, 22% with 4 shapes, 16% with 6, 13% with 8."""
+    """Maximum number of batch shapes (rows, source length, target length); each compiles one program. More shapes mean
+    less padding: for Multi30k with bpe, 22% with 4 shapes, 16% with 6, 13% with 8."""
     cache_dir: str = "~/.cache/jax_transformer"
-    """Where prepared corpora are kept, each under the hash of its text and options."""
+    """Directory for prepared corpora, each named by the hash of its text and options."""
 
     @property
     def corpora(self) -> tuple[CorpusConfig, ...]:
-        """The corpora in the order in which pairs are numbered: this one and `more`. Empty: the phrasebook."""
+        """The corpora in their numbered order: this one, then `more`. Empty: the phrasebook."""
         return (self, *self.more) if self.is_given else ()
 
     @property

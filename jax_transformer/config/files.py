@@ -1,4 +1,4 @@
-"""Configs as YAML files, with the line of whatever is wrong in them."""
+"""Reads and writes configs as YAML files; errors name the line."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ Config = TypeVar("Config")
 
 
 def dump_config(config: Any) -> str:
-    """A dataclass as YAML, every field written out."""
+    """Returns a dataclass as YAML with every field."""
     return yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False, allow_unicode=True)
 
 
 def load_config(path: str | Path, default: Config) -> Config:
-    """`default` with the values that the YAML file names.
+    """Returns `default` with the values of the YAML file.
 
     Raises:
-      ConfigError: no such file, no YAML, no mapping, or an unknown field (with its line and the nearest name); a value
+      ConfigError: no such file, no YAML, no mapping; an unknown field (with its line and the nearest name); a value
         that the dataclass refuses.
     """
     try:
@@ -72,7 +72,7 @@ def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Co
 
 
 def _item_class(hint: Any) -> type | None:
-    """The dataclass of which a field of type tuple[…, ...] is a list, or None."""
+    """Returns the dataclass `Item` of a field of type tuple[Item, ...], or None."""
     if typing.get_origin(hint) is not tuple:
         return None
     item: type = typing.get_args(hint)[0]

@@ -1,5 +1,4 @@
-"""What a training run is: which text, which model, how it is trained. Frozen, validated once, written as `config.yaml`
-into the run."""
+"""The config of a training run: data, model and training. Frozen, validated once, saved as `config.yaml` in the run."""
 
 from __future__ import annotations
 
@@ -14,89 +13,102 @@ from jax_transformer.config.validation import check_field_types, require
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Optimisation, evaluation, and what is kept."""
+    """Configures optimization, evaluation, and checkpoints.
+
+    Example:
+      >>> from jax_transformer import TrainConfig
+      >>> TrainConfig(schedule="cosine", learning_rate=1e-3, max_steps=5000, warmup_steps=500).optimizer
+      'adam'
+    """
 
     seed: int = 0
-    """Initial weights, data order and dropout are functions of it."""
+    """Seed of the initial weights, the data order and dropout."""
     max_steps: int = 100_000
-    """Optimizer steps, unless max_epochs ends the run earlier."""
+    """Number of optimizer steps, unless max_epochs ends the run earlier."""
     max_epochs: int = 0
-    """0: no limit."""
+    """Number of passes over the training pairs, at most. 0: no limit."""
 
     optimizer: Literal["adam", "sgd", "muon"] = "adam"
-    """sgd: with momentum, the gradient added whole, as in torch. muon: the matrices of the layers move by
-    orthogonalised momentum, scaled to be about as large as Adam's steps, and all else, embeddings and head included, by
-    Adam. Fewer steps to the same loss, each a little slower."""
+    """adam: Adam, or AdamW with weight_decay_kind=decoupled. sgd: SGD with momentum, as in torch. muon: orthogonalized
+    momentum for the matrices of the layers, scaled to Adam's step size, and Adam for everything else, such as
+    embeddings and head; fewer steps to the same loss, each a little slower."""
     weight_decay: float = 0.0
+    """Strength of the weight decay. 0: none."""
     weight_decay_kind: Literal["l2", "decoupled"] = "l2"
-    """l2: weight_decay times the parameter is added to its gradient, before any moments; decoupled: to its step, before
-    the learning rate (adam is then AdamW)."""
+    """l2: add weight_decay times the parameter to its gradient, before the moments. decoupled: add it to the step,
+    before the learning rate, as AdamW does."""
     schedule: Literal["paper", "constant", "linear", "cosine", "cosine_restarts"] = "paper"
-    """After a linear warm-up. paper: inverse square root of the step; linear and cosine fall to 0 at max_steps;
-    cosine_restarts: to 0 after restart_steps, then again from the peak (SGDR)."""
+    """Learning rate after the linear warm-up. paper: proportional to the inverse square root of the step. linear,
+    cosine: falls to 0 at max_steps. cosine_restarts: falls to 0 after restart_steps and restarts at the peak (SGDR)."""
     learning_rate: float = 1.0
-    """The peak rate; with schedule=paper the factor of d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
+    """Peak learning rate; with schedule=paper the factor of d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
     warmup_steps: int = 4000
+    """Steps over which the learning rate rises linearly to its peak."""
     repeats_first_rate: bool = False
-    """The first step's rate is the second's too, and so on: all come a step late, as under torch's LambdaLR with a
-    schedule that counts from 1."""
+    """Delay the schedule by one step, so that steps 1 and 2 share a rate, as torch's LambdaLR does with a schedule that
+    counts from 1."""
     restart_steps: int = 0
-    """Length of the first cycle of cosine_restarts."""
+    """Steps in the first cycle of cosine_restarts."""
     restart_factor: int = 1
-    """How many times longer each cycle is than the one before."""
+    """Length of each cycle of cosine_restarts relative to the one before."""
     plateau_patience: int = 0
-    """Multiply the rate by plateau_factor after more than this many evaluations in a row without a validation loss
-    lower by a ten-thousandth, as torch's ReduceLROnPlateau. 0: never."""
+    """Multiply the learning rate by plateau_factor after more than this many evaluations in a row that lower the
+    validation loss by less than 0.01 %, as torch's ReduceLROnPlateau does. 0: never."""
     plateau_factor: float = 0.9
+    """Factor of plateau_patience."""
     plateau_start: int = 0
-    """Evaluations before the first that is looked at."""
+    """Evaluations that plateau_patience ignores at the start."""
     momentum: float = 0.0
-    """Of sgd."""
+    """Momentum of sgd."""
     adam_b1: float = 0.9
+    """Decay of Adam's first moment."""
     adam_b2: float = 0.98
+    """Decay of Adam's second moment."""
     adam_eps: float = 1e-9
+    """Epsilon of Adam's denominator."""
     clip_norm: float = 0.0
-    """Scales gradients down to this global norm (plus 1e-6, as torch does). 0: never."""
+    """Scale gradients down to this global norm (plus 1e-6, as torch does). 0: never."""
     label_smoothing: float = 0.1
-    """Share of the target's probability that is spread over the vocabulary."""
+    """Share of the probability that label smoothing takes from the label."""
     smoothing: Literal["all", "others", "others_but_pad"] = "all"
-    """Over which entries. all: every one, the label's included (as in torch); others: all but the label's (fairseq);
-    others_but_pad: all but the label's and the pad's, and the loss is the divergence from that (the Annotated
-      Transformer)."""
+    """Entries that share the smoothed probability. all: every entry, as in torch. others: every entry but the label, as
+    in fairseq. others_but_pad: every entry but the label and the pad, with the KL divergence as the loss, as in the
+    Annotated Transformer."""
     loss_counts_pads: bool = False
-    """Whether pads count in the loss as other tokens do: all that fill up a batch."""
+    """Count padding in the loss like other tokens."""
     accumulate: int = 1
-    """Batches whose gradients make one optimizer step, each token counting alike: a larger batch in the memory of a
-    small one."""
+    """Batches accumulated into one optimizer step, each token weighted equally: a larger batch in the memory of a
+    smaller one."""
     ema_decay: float = 0.0
-    """Evaluate, and keep, an exponential moving average of the parameters: at step t, from 0, it keeps this share of
-    itself, but at most (1 + t) / (10 + t). 0: none."""
+    """Decay of an exponential moving average of the parameters, which is then evaluated and saved in their place; at
+    step t, counted from 0, the decay is at most (1 + t) / (10 + t). 0: no average."""
     freeze: tuple[str, ...] = ()
-    """Parameters left as they are: patterns with * of paths such as encoder/layers/self_attention/*."""
+    """Parameters that aren't trained: patterns of paths, such as encoder/layers/self_attention/*."""
 
     evaluate_every: int = 1000
-    """Steps between evaluations on the validation set; each also saves a checkpoint."""
+    """Steps between evaluations on the validation set. Each evaluation saves a checkpoint."""
     evaluate_sentences: int = 500
-    """Validation sentences translated for BLEU and chrF at each evaluation. 0: only the loss is computed."""
+    """Validation sentences translated for BLEU and chrF at each evaluation. 0: compute the loss only."""
     max_decode_length: int = 0
-    """Most tokens of a translation, <eos> included, by the model that is trained. 0: data.max_length."""
+    """Maximum number of tokens per translation, <eos> included, of the trained model. 0: data.max_length."""
     best_metric: Literal["loss", "bleu"] = "loss"
-    """Which validation figure picks the best checkpoint."""
+    """Validation metric that selects the best checkpoint."""
     patience: int = 0
-    """Stop after this many evaluations without a better best_metric. 0: never."""
+    """Stop after this many evaluations without an improvement of best_metric. 0: never."""
     average_checkpoints: int = 0
-    """The model kept at the end is the mean of this many checkpoints. 0: the best one."""
+    """Save the mean of this many checkpoints as the model. 0: save the best checkpoint."""
     average_which: Literal["last", "best"] = "last"
+    """Checkpoints to average: the last or the best ones."""
     log_every: int = 50
     """Steps between lines of metrics.jsonl."""
     keep_checkpoints: int = 2
-    """Latest checkpoints kept, beside the best. (More where average_checkpoints needs more.)"""
+    """Number of latest checkpoints kept, in addition to the best one and those that average_checkpoints needs."""
     score_tokenizer: str = "13a"
-    """sacreBLEU's tokenizer: none for text that is tokenized already, zh for Chinese."""
+    """sacreBLEU's tokenizer, such as 13a, zh for Chinese, or none for tokenized text."""
     report_every: int = 1
-    """Evaluations between versions of report.html. 0: only at the end."""
+    """Evaluations between updates of report.html. 0: write it only at the end."""
     tensorboard: bool = False
-    """Also write metrics for TensorBoard, into tensorboard/ (needs the extra tensorboard)."""
+    """Also write metrics for TensorBoard to tensorboard/ (requires the extra tensorboard)."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
@@ -132,8 +144,7 @@ class TrainConfig:
                 problems.append(f"{name} must be at least 0, and finite; received {getattr(self, name)}")
         if self.smoothing == "others_but_pad" and self.loss_counts_pads:
             problems.append(
-                "loss_counts_pads must be false with smoothing='others_but_pad', which gives pads no share; received "
-                "true"
+                "loss_counts_pads must be false with smoothing='others_but_pad', which excludes padding; received true"
             )
         if self.schedule == "paper" and self.warmup_steps < 1:
             problems.append(f"warmup_steps must be at least 1 with schedule='paper'; received {self.warmup_steps}")
@@ -144,29 +155,43 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """One training run, whole."""
+    """Configures a training run: model, data and training.
+
+    Raises:
+      ConfigError: the parts contradict each other, such as a data.max_length above model.max_length.
+
+    Example:
+      >>> from jax_transformer import DataConfig, RunConfig, TransformerConfig
+      >>> config = RunConfig(model=TransformerConfig(max_length=64), data=DataConfig(max_length=32))
+      >>> config.train.max_steps
+      100000
+    """
 
     model: TransformerConfig = field(default_factory=TransformerConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     init_from: str = ""
-    """A model or run directory whose parameters are the first ones, in place of drawn ones."""
+    """Model or run directory to start from (fine-tuning). Empty: random weights."""
     run_dir: str = ""
-    """Where the run is kept; must not exist yet. Empty: runs/PRESET, or the first free runs/PRESET-2, runs/PRESET-3,
-    …"""
+    """New directory for the run. Empty: runs/PRESET, or the first free one of runs/PRESET-2, runs/PRESET-3, …"""
 
     def __post_init__(self) -> None:
         check_field_types(self)
         problems = []
         longest = self.data.max_length
-        for name, stack in (("max_length", self.model.encoder), ("decoder_max_length", self.model.decoder)):
-            if self.model.position_kind in ("sinusoidal", "learned") and stack.max_length < longest:
-                problems.append(f"model.{name} must be at least data.max_length={longest}; received {stack.max_length}")
+        has_position_table = self.model.position_kind in ("sinusoidal", "learned")
+        for name in ("max_length", "decoder_max_length"):
+            positions = getattr(self.model, name)
+            if has_position_table and positions is not None and positions < longest:
+                problems.append(
+                    f"model.{name} must be at least data.max_length={longest}, the longest sentence trained on; "
+                    f"received {positions}; raise model.{name} or lower data.max_length"
+                )
         if self.model.share_embeddings and not self.data.joint_vocabulary:
             problems.append("model.share_embeddings needs data.joint_vocabulary; received false")
         if self.train.accumulate > 1 and not self.model.batch_rows_are_independent:
             problems.append(
-                f"train.accumulate must be 1 with model.position_index='batch_row', where a row's number counts; "
+                f"train.accumulate must be 1 with model.position_index='batch_row', which depends on the row's number; "
                 f"received {self.train.accumulate}"
             )
         require(self, problems)

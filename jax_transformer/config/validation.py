@@ -1,4 +1,4 @@
-"""Checking frozen dataclasses: every value of the type and among the choices that its annotation names."""
+"""Validates frozen dataclasses: every value must have the type, or be among the choices, of its annotation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """A configuration that can't be used; the message lists every problem found."""
+    """Raised when a config can't be used; the message lists every problem."""
 
 
 def require(config: Any, problems: list[str]) -> None:
@@ -19,7 +19,7 @@ def require(config: Any, problems: list[str]) -> None:
 
 
 def check_field_types(config: Any) -> None:
-    """Raises ConfigError unless each field of the dataclass holds a value that its annotation allows."""
+    """Raises ConfigError unless every field of the dataclass has a value that its annotation allows."""
     hints = typing.get_type_hints(type(config))
     problems = []
     for field in dataclasses.fields(config):
@@ -30,7 +30,7 @@ def check_field_types(config: Any) -> None:
 
 
 def describe(hint: Any) -> str:
-    """An annotation in words: 'one of pre, post', 'an integer or null'."""
+    """Describes an annotation in words, such as 'one of pre, post' or 'an integer or null'."""
     origin = typing.get_origin(hint)
     if origin is typing.Literal:
         return "one of " + ", ".join(str(choice) for choice in typing.get_args(hint))

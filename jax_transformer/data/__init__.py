@@ -1,0 +1,70 @@
+"""Data: from parallel text to batches of token ids.
+
+`prepare` reads, tokenizes and caches the corpora of a `DataConfig`. `make_batch` turns lists of ids into a `Batch`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jax_transformer.runtime.lazy import lazy_exports
+
+if TYPE_CHECKING:
+    from jax_transformer.data.batching import (
+        Batch,
+        Shape,
+        assemble,
+        choose_shapes,
+        make_batch,
+        padding_share,
+        plan_epoch,
+        plan_in_order,
+    )
+    from jax_transformer.data.corpus import read_pairs
+    from jax_transformer.data.loader import prefetch
+    from jax_transformer.data.preparation import PreparedCorpus, prepare
+    from jax_transformer.data.text_files import CorpusError
+    from jax_transformer.data.token_pairs import TokenPairs
+    from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
+
+_HOMES = {
+    "jax_transformer.data.batching": (
+        "Batch",
+        "Shape",
+        "assemble",
+        "choose_shapes",
+        "make_batch",
+        "padding_share",
+        "plan_epoch",
+        "plan_in_order",
+    ),
+    "jax_transformer.data.corpus": ("read_pairs",),
+    "jax_transformer.data.loader": ("prefetch",),
+    "jax_transformer.data.preparation": ("PreparedCorpus", "prepare"),
+    "jax_transformer.data.text_files": ("CorpusError",),
+    "jax_transformer.data.token_pairs": ("TokenPairs",),
+    "jax_transformer.data.tokenizers": ("SpecialIds", "Tokenizer", "load_tokenizer", "train_tokenizer"),
+}
+
+__all__ = [
+    "Batch",
+    "CorpusError",
+    "PreparedCorpus",
+    "Shape",
+    "SpecialIds",
+    "TokenPairs",
+    "Tokenizer",
+    "assemble",
+    "choose_shapes",
+    "load_tokenizer",
+    "make_batch",
+    "padding_share",
+    "plan_epoch",
+    "plan_in_order",
+    "prefetch",
+    "prepare",
+    "read_pairs",
+    "train_tokenizer",
+]
+
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)

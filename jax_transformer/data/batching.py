@@ -1,11 +1,9 @@
-"""Batches of a few fixed shapes: XLA compiles one program per shape, so a corpus is cut into batches of very few of
-them.
+"""Batches of a few fixed shapes: XLA compiles one program per shape, so very few shapes serve a whole corpus.
 
-A target of n tokens takes n + 1 positions, as decoder input (<bos> before it) and as labels (<eos> after it). Lengths
-that are passed to these functions are numbers of tokens, without that 1; the lengths in a Shape are numbers of
-positions, with it.
+A target of n tokens takes n + 1 positions, as decoder input (<bos> before it) and as labels (<eos> after it). Length
+arguments count tokens, without that 1; the lengths in a Shape count positions, with it.
 
-Every function is pure: a plan is made of the lengths, the shapes, the seed and the epoch, and of nothing else.
+Every function is pure: a plan depends on the lengths, the shapes, the seed and the epoch alone.
 """
 
 from __future__ import annotations
@@ -26,7 +24,13 @@ MOST_CANDIDATES = 48
 
 
 class Shape(NamedTuple):
-    """What one compiled training step takes."""
+    """Describes the arrays of one compiled training step.
+
+    Example:
+      >>> from jax_transformer.data import Shape
+      >>> Shape(rows=2, source_length=4, target_length=5)
+      Shape(rows=2, source_length=4, target_length=5)
+    """
 
     rows: int
     source_length: int
@@ -34,18 +38,82 @@ class Shape(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Arrays of one training step; int32, padded with each side's pad_id."""
+    """Holds the int32 arrays of one training step, padded with each side's pad_id; see `make_batch`.
+
+    Example:
+      >>> from jax_transformer.data import make_batch
+      >>> batch = make_batch([[4, 5, 3]], [[6, 7]])
+      >>> [array.shape for array in batch]
+      [(1, 3), (1, 3), (1, 3)]
+    """
 
     source_ids: npt.NDArray[np.int32]  # [B, S]
     decoder_input_ids: npt.NDArray[np.int32]  # [B, T], bos + target
     labels: npt.NDArray[np.int32]  # [B, T], target + eos
 
 
+def make_batch(
+    source: Sequence[Sequence[int]],
+    target: Sequence[Sequence[int]],
+    *,
+    bos_id: int = 2,
+    eos_id: int = 3,
+    source_pad_id: int = 0,
+    target_pad_id: int = 0,
+    shape: Shape | None = None,
+) -> Batch:
+    """Returns a batch made of lists of token ids.
+
+    Args:
+      source: the ids of each source sentence, including the `<eos>` that the tokenizer puts after it.
+      target: the ids of each target sentence, without `<bos>` and `<eos>`.
+      bos_id: put before each target in `decoder_input_ids`.
+      eos_id: put after each target in `labels`.
+      source_pad_id: fills up `source_ids`; the model's config has the same.
+      target_pad_id: fills up `decoder_input_ids` and `labels`; the model's config has the same.
+      shape: (rows, source length, target length) of the arrays; one shape for all batches compiles one program.
+        None: as small as the sentences allow.
+
+    Raises:
+      ValueError: other numbers of sources and targets, or none; more of them, or longer ones, than `shape` holds.
+
+    Example:
+      >>> from jax_transformer.data import make_batch
+      >>> batch = make_batch([[4, 5, 3], [6, 3]], [[7, 8], [9]])
+      >>> batch.source_ids.tolist()
+      [[4, 5, 3], [6, 3, 0]]
+      >>> batch.decoder_input_ids.tolist()
+      [[2, 7, 8], [2, 9, 0]]
+      >>> batch.labels.tolist()
+      [[7, 8, 3], [9, 3, 0]]
+    """
+    if not len(source) or len(source) != len(target):
+        raise ValueError(
+            f"batch: expected as many targets as sources, one or more; received {len(source)} sources and "
+            f"{len(target)} targets"
+        )
+    longest = Shape(len(source), max(1, *map(len, source)), 1 + max(map(len, target)))
+    shape = longest if shape is None else Shape(*shape)
+    if any(have < needed for have, needed in zip(shape, longest, strict=True)):
+        raise ValueError(
+            "batch: expected a shape (rows, source length, target length with <bos>) of at least "
+            f"{tuple(longest)}; received {tuple(shape)}"
+        )
+    source_ids = np.full((shape.rows, shape.source_length), source_pad_id, np.int32)
+    decoder_input_ids = np.full((shape.rows, shape.target_length), target_pad_id, np.int32)
+    labels = np.full((shape.rows, shape.target_length), target_pad_id, np.int32)
+    for row, (source_sentence, target_sentence) in enumerate(zip(source, target, strict=True)):
+        source_ids[row, : len(source_sentence)] = source_sentence
+        decoder_input_ids[row, : len(target_sentence) + 1] = [bos_id, *target_sentence]
+        labels[row, : len(target_sentence) + 1] = [*target_sentence, eos_id]
+    return Batch(source_ids, decoder_input_ids, labels)
+
+
 Planned = tuple[Shape, npt.NDArray[np.int64]]
-"""A shape and the indices of the pairs that fill its rows from the top; at most `rows`, and at least one."""
+"""A shape and the indices of the pairs in its rows from the top: at least one, and at most `rows`."""
 
 Lengths = tuple[Ints, Ints]
-"""Numbers of source and target tokens of each pair."""
+"""Numbers of source and target tokens per pair."""
 
 
 def choose_shapes(
@@ -56,18 +124,28 @@ def choose_shapes(
     num_shapes: int,
     pair_weights: Floats | None = None,
 ) -> tuple[Shape, ...]:
-    """At most `num_shapes` shapes that hold every pair, chosen for the least padding of an epoch.
+    """Returns at most `num_shapes` shapes that hold every pair, chosen for the least padding in an epoch, sorted by
+    positions per row.
 
-    Pairs are sorted by one number (the longer side, the sum, either side), and a dynamic programme cuts the sorted list
-    at the best places for each; then one side of one shape is changed at a time, while that helps. Rows are
-    `batch_tokens` over the longer side, rounded down to a multiple of 8 where there are 8. The shapes are in order of
-    their positions per row.
+    Sorts the pairs by one number (the longer side, the sum, either side) and finds the best cuts of the sorted list by
+    dynamic programming; then changes one side of one shape at a time while that helps. The rows of a shape are
+    `batch_tokens` over its longer side, rounded down to a multiple of 8 if there are at least 8.
 
     Args:
-      pair_weights: how often each pair comes in an epoch; None: once.
+      source_lengths: tokens of each source.
+      target_lengths: tokens of each target, without <bos> and <eos>.
+      batch_tokens: rows times the longer side of a shape, at most.
+      num_shapes: most shapes.
+      pair_weights: occurrences of each pair per epoch. None: one.
 
     Raises:
       ValueError: no pairs; num_shapes below 1; a pair of more than batch_tokens positions on one side.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.data import choose_shapes
+      >>> choose_shapes(np.array([4] * 6 + [20] * 2), np.array([5] * 6 + [19] * 2), batch_tokens=40, num_shapes=2)
+      (Shape(rows=6, source_length=4, target_length=6), Shape(rows=2, source_length=20, target_length=20))
     """
     source, target, counts = _length_table(source_lengths, target_lengths, pair_weights)
     longest = int(max(source.max(), target.max()))
@@ -90,8 +168,7 @@ def choose_shapes(
 
 
 def cover_shapes(shapes: Sequence[Shape], lengths: TokenPairs | Lengths, *, batch_tokens: int) -> tuple[Shape, ...]:
-    """`shapes`, and where pairs fit none of them one more which holds those: for evaluating pairs that the shapes
-    weren't chosen for."""
+    """Returns `shapes` and, if some pairs fit none of them, one more shape that holds these."""
     source, target, _ = _positions(lengths)
     homeless = _assign(source, target, shapes) < 0
     if not homeless.any():
@@ -108,21 +185,30 @@ def plan_epoch(
     shard: int = 0,
     weights: Sequence[float] = (),
 ) -> list[Planned]:
-    """The batches of one epoch in a random order: every usable pair once, or as `weights` say, in the cheapest shape
-    that holds it.
+    """Returns the batches of one epoch in random order, each pair in the cheapest shape that holds it.
 
-    Of TokenPairs the usable pairs are planned (of a training split: all); of lengths, all pairs. Every epoch has as
-    many batches of each
-    shape: of the n pairs of one corpus in one shape, round(weight · n) come: each floor(weight) times, those of a
-      random choice once more.
+    Every usable pair of TokenPairs, or every pair of `lengths`, occurs once, or as `weights` say. All epochs have the
+    same number of batches of each shape: of the n pairs of one corpus in one shape, round(weight · n) occur, each
+    floor(weight) times and a random choice once more.
 
     Args:
-      shard: which part of the epoch's pairs these are, counted from 0.
-      weights: how often the pairs of each corpus come, by its number; (): once. Below 1 at least one pair of each shape
-        does.
+      lengths: the pairs, or their numbers of source and target tokens.
+      shapes: see `choose_shapes`.
+      seed: of the order, with `epoch` and `shard`.
+      epoch: number of the epoch, counted from 0.
+      shard: number of this part of the epoch, counted from 0.
+      weights: occurrences per pair of each corpus, by its number; (): one. A weight below 1 still includes at least
+        one pair of each shape.
 
     Raises:
       ValueError: a pair fits no shape.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.data import Shape, plan_epoch
+      >>> plan = plan_epoch((np.array([3, 4, 2]), np.array([3, 5, 1])), [Shape(2, 4, 6)], seed=0, epoch=0)
+      >>> len(plan), sorted(index for _, indices in plan for index in indices.tolist())
+      (2, [0, 1, 2])
     """
     generator = np.random.default_rng((seed, epoch, shard))
     source, target, indices = _positions(lengths)
@@ -136,11 +222,22 @@ def plan_epoch(
 
 
 def plan_in_order(lengths: TokenPairs | Lengths, shapes: Sequence[Shape]) -> list[Planned]:
-    """Batches for evaluation: every usable pair once, in its order among the pairs of its shape, batches by their first
-    pair.
+    """Returns the batches for evaluation: every usable pair once, in order within its shape, batches sorted by their
+    first pair.
+
+    Args:
+      lengths: the pairs, or their numbers of source and target tokens.
+      shapes: see `choose_shapes`.
 
     Raises:
       ValueError: a pair fits no shape (see cover_shapes).
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.data import Shape, plan_in_order
+      >>> plan = plan_in_order((np.array([3, 4, 2]), np.array([3, 5, 1])), [Shape(2, 4, 6)])
+      >>> [indices.tolist() for _, indices in plan]
+      [[0, 1], [2]]
     """
     source, target, indices = _positions(lengths)
     plan = _fill(indices, _assigned(source, target, shapes, indices), shapes)
@@ -148,8 +245,15 @@ def plan_in_order(lengths: TokenPairs | Lengths, shapes: Sequence[Shape]) -> lis
 
 
 def padding_share(lengths: TokenPairs | Lengths, plan: Sequence[Planned]) -> float:
-    """The share of the plan's positions, of both sides and with the empty rows of partial batches, that hold
-    padding."""
+    """Returns the share of padding in a plan's positions, on both sides, including the empty rows of partial batches.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.data import Shape, padding_share, plan_in_order
+      >>> lengths = np.array([4, 4]), np.array([3, 3])
+      >>> padding_share(lengths, plan_in_order(lengths, [Shape(4, 4, 4)]))  # half of the rows are empty
+      0.5
+    """
     source, target = _pair_lengths(lengths)
     total = sum(shape.rows * (shape.source_length + shape.target_length) for shape, _ in plan)
     real = sum(int(source[indices].sum()) + int(target[indices].sum()) + len(indices) for _, indices in plan)
@@ -159,11 +263,27 @@ def padding_share(lengths: TokenPairs | Lengths, plan: Sequence[Planned]) -> flo
 def assemble(
     pairs: TokenPairs, shape: Shape, indices: Ints, *, source_pad_id: int, target_pad_id: int, bos_id: int, eos_id: int
 ) -> Batch:
-    """The arrays of one batch: pair indices[k] in row k, rows beyond the last index all padding. bos_id and eos_id are
-    the target's.
+    """Returns the arrays of one batch: pair indices[k] in row k, and rows of padding after the last index.
+
+    Args:
+      pairs: the pairs of a split.
+      shape: rows and lengths of the arrays.
+      indices: the pairs of this batch, [at most rows].
+      source_pad_id: fills up the sources.
+      target_pad_id: fills up the targets.
+      bos_id: the target's <bos>.
+      eos_id: the target's <eos>.
 
     Raises:
-      ValueError: more indices than rows, or a pair that is longer than the shape (nothing is ever cut off).
+      ValueError: more indices than rows, or a pair longer than the shape (nothing is truncated).
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.data import Shape, TokenPairs, assemble
+      >>> from jax_transformer.data.token_pairs import Sentences
+      >>> pairs = TokenPairs(Sentences.pack([[4, 3]]), Sentences.pack([[5, 6]]), max_length=8)
+      >>> assemble(pairs, Shape(1, 2, 4), np.array([0]), source_pad_id=0, target_pad_id=0, bos_id=2, eos_id=3).labels
+      array([[5, 6, 3, 0]], dtype=int32)
     """
     if len(indices) > shape.rows:
         raise ValueError(f"batch: expected at most {shape.rows} pairs; received {len(indices)}")
@@ -203,21 +323,21 @@ def _pair_lengths(lengths: TokenPairs | Lengths) -> Lengths:
 
 
 def _positions(lengths: TokenPairs | Lengths) -> tuple[Ints, Ints, npt.NDArray[np.int64]]:
-    """Positions of the usable pairs, source and target, and the pairs' indices."""
+    """Returns the source and target positions of the usable pairs, and their indices."""
     source, target = _pair_lengths(lengths)
     indices = np.arange(len(source)) if isinstance(lengths, tuple) else lengths.usable_indices
     return source[indices], target[indices] + 1, indices
 
 
 def _corpora(lengths: TokenPairs | Lengths, indices: Ints) -> Ints:
-    """The corpus of each pair."""
+    """Returns the corpus number of each pair."""
     if isinstance(lengths, tuple) or lengths.corpus is None:
         return np.zeros(len(indices), np.uint16)
     return lengths.corpus[indices]
 
 
 def _copies(assigned: Ints, corpora: Ints, weights: Sequence[float], generator: np.random.Generator) -> Ints:
-    """How often each pair comes in an epoch."""
+    """Returns the occurrences of each pair in an epoch."""
     copies = np.zeros(len(assigned), np.int64)
     for number, weight in enumerate(weights):
         for shape in np.unique(assigned[corpora == number]):
@@ -239,7 +359,7 @@ def _rows(longer: int | Ints, batch_tokens: int) -> Ints:
 
 
 def _assign(source: Ints, target: Ints, shapes: Sequence[Shape]) -> Ints:
-    """For each pair the index of the shape with fewest positions a row that holds it; -1 where none does."""
+    """Returns for each pair the index of the smallest shape (positions per row) that holds it, or -1."""
     assigned = np.full(len(source), -1)
     for k in sorted(range(len(shapes)), key=lambda k: -(shapes[k].source_length + shapes[k].target_length)):
         assigned[(source <= shapes[k].source_length) & (target <= shapes[k].target_length)] = k
@@ -247,7 +367,7 @@ def _assign(source: Ints, target: Ints, shapes: Sequence[Shape]) -> Ints:
 
 
 def _assigned(source: Ints, target: Ints, shapes: Sequence[Shape], indices: Ints) -> Ints:
-    """As _assign; ValueError where a pair fits no shape."""
+    """Returns `_assign`; raises ValueError if a pair fits no shape."""
     assigned = _assign(source, target, shapes)
     if (assigned < 0).any():
         k = int((assigned < 0).argmax())
@@ -260,7 +380,7 @@ def _assigned(source: Ints, target: Ints, shapes: Sequence[Shape], indices: Ints
 
 
 def _fill(indices: npt.NDArray[np.int64], assigned: Ints, shapes: Sequence[Shape]) -> list[Planned]:
-    """Batches of the pairs `indices`, each shape's in the order given; the last batch of a shape may be partial."""
+    """Returns the batches of the pairs `indices`, in their order within each shape; the last one may be partial."""
     plan = []
     for k, shape in enumerate(shapes):
         members = indices[assigned == k]
@@ -269,8 +389,7 @@ def _fill(indices: npt.NDArray[np.int64], assigned: Ints, shapes: Sequence[Shape
 
 
 def _length_table(source_lengths: Ints, target_lengths: Ints, pair_weights: Floats | None) -> tuple[Ints, Ints, Ints]:
-    """The distinct (source, target) positions and how many pairs of an epoch have them: all that the choice of shapes
-    depends on."""
+    """Returns the distinct (source, target) positions and the number of pairs per epoch that have them."""
     source = np.asarray(source_lengths, np.int64)
     target = np.asarray(target_lengths, np.int64) + 1
     if not len(source) or len(source) != len(target):
@@ -286,13 +405,13 @@ def _length_table(source_lengths: Ints, target_lengths: Ints, pair_weights: Floa
 
 
 def _cost(count: Ints, source_length: Ints, target_length: Ints, batch_tokens: int) -> Ints:
-    """Positions of the batches that `count` pairs take in one shape."""
+    """Returns the number of positions in the batches of `count` pairs in one shape."""
     rows = _rows(np.maximum(source_length, target_length), batch_tokens)
     return -(-count // rows) * rows * (source_length + target_length)
 
 
 def _total_cost(shapes: Sequence[Shape], source: Ints, target: Ints, counts: Ints, batch_tokens: int) -> float:
-    """Positions of an epoch; infinite where a pair fits no shape."""
+    """Returns the number of positions in an epoch; infinity if a pair fits no shape."""
     assigned = _assign(source, target, shapes)
     if assigned.min() < 0:
         return np.inf
@@ -304,8 +423,7 @@ def _total_cost(shapes: Sequence[Shape], source: Ints, target: Ints, counts: Int
 def _cut_sorted(
     order: Ints, source: Ints, target: Ints, counts: Ints, batch_tokens: int, num_shapes: int
 ) -> list[Shape]:
-    """The best cut of the pairs, sorted by `order`, into at most `num_shapes` runs, each the shape of its longest
-    sides."""
+    """Returns the shapes of the best cut of the pairs, sorted by `order`, into at most `num_shapes` runs."""
     values, group = np.unique(order, return_inverse=True)
     size = len(values)
     members = np.bincount(group, weights=counts).astype(np.int64)
@@ -337,8 +455,7 @@ def _cut_sorted(
 def _improve(
     shapes: list[Shape], source: Ints, target: Ints, counts: Ints, batch_tokens: int
 ) -> tuple[list[Shape], float]:
-    """Changes one side of one shape at a time while that lessens the cost; the shapes in order of their positions, and
-    the cost."""
+    """Changes one side of one shape at a time while that lowers the cost; returns the shapes, sorted, and the cost."""
     candidates = [_spread(np.unique(source)), _spread(np.unique(target))]
     least = _total_cost(shapes, source, target, counts, batch_tokens)
     before = np.inf
@@ -357,7 +474,7 @@ def _improve(
 
 
 def _spread(values: Ints) -> Ints:
-    """The values, or MOST_CANDIDATES of them spread evenly, the largest always among them."""
+    """Returns the values, or MOST_CANDIDATES of them spread evenly, including the largest."""
     if len(values) <= MOST_CANDIDATES:
         return values
     return values[np.linspace(0, len(values) - 1, MOST_CANDIDATES).round().astype(np.int64)]

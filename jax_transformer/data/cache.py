@@ -1,7 +1,7 @@
-"""The cache of prepared corpora: directories that are whole or not there.
+"""The cache of prepared corpora: directories that are either complete or absent.
 
-An entry is built under another name and renamed when it is whole. Its manifest, written last, has the size and a digest
-of each file, so that one damaged afterwards is found and built again.
+An entry is built under a temporary name and renamed when complete. Its manifest, written last, has the size and a
+digest of each file, so that an entry damaged afterwards is detected and rebuilt.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ MANIFEST = "manifest.json"
 BUILDING = "building-"
 BLOCK = 1 << 16
 BLOCKS = 16
-"""A file of up to this many blocks is checked whole; of a larger one, this many blocks spread from its beginning to its
-end."""
+"""Number of blocks, spread over a file, that its digest covers; smaller files are digested whole."""
 PUBLISH_ATTEMPTS = 3
 STALE_SECONDS = 24 * 3600
 
 
 @contextlib.contextmanager
 def building_directory(cache: Path) -> Iterator[Path]:
-    """An empty directory in the cache, which is gone afterwards unless it was published; old ones of killed processes
-    are removed.
+    """Yields an empty directory in the cache, removes it afterwards unless it was published, and removes stale ones of
+    killed processes.
 
     Raises:
       CorpusError: the cache can't be written.
@@ -53,13 +52,13 @@ def building_directory(cache: Path) -> Iterator[Path]:
 
 
 def seal(directory: Path) -> None:
-    """Writes the manifest of an entry whose other files are all there."""
+    """Writes the manifest of an entry whose other files are complete."""
     files = {path.name: [path.stat().st_size, _digest(path)] for path in sorted(directory.iterdir())}
     (directory / MANIFEST).write_text(json.dumps({"files": files}, indent=1), encoding="utf-8")
 
 
 def is_whole(entry: Path) -> bool:
-    """Whether there is an entry, and every file is as it was when it was sealed, as far as the digests can tell."""
+    """Returns whether the entry exists and its files have the sizes and digests of its manifest."""
     try:
         manifest: dict[str, Any] = json.loads((entry / MANIFEST).read_text(encoding="utf-8"))
         files = manifest["files"].items()
@@ -71,7 +70,7 @@ def is_whole(entry: Path) -> bool:
 
 
 def publish(building: Path, entry: Path) -> None:
-    """Gives a sealed entry its name. An entry that is there stays if it is whole, and is replaced if it isn't."""
+    """Renames a sealed directory to its entry. An existing entry stays if it is complete; otherwise it is replaced."""
     for attempt in range(PUBLISH_ATTEMPTS):
         try:
             os.rename(building, entry)
@@ -90,7 +89,7 @@ def publish(building: Path, entry: Path) -> None:
 
 
 def sampled_digest(path: str | Path) -> str:
-    """The SHA-256 of a file; of a large one, of its size and of blocks spread over it.
+    """Returns the SHA-256 of a file, or, if it is large, of blocks spread over it, after its size.
 
     Raises:
       CorpusError: it can't be read.
@@ -117,7 +116,7 @@ def _digest(path: Path) -> str:
 
 
 def _remove_stale(cache: Path) -> None:
-    """Removes what builds killed long ago have left behind."""
+    """Removes the directories of builds killed long ago."""
     for path in cache.glob(f"{BUILDING}*"):
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > STALE_SECONDS:

@@ -1,7 +1,6 @@
-"""The corpora of a config: what each reads, which pairs belong to which split, and the hashes of it all.
+"""The corpora of a config: their sources, the pairs of each split, and their hashes.
 
-Nothing here holds a corpus in memory: a source is read from the beginning whenever its pairs are needed, and a split
-knows which of them are its own.
+No corpus is held in memory: iterating over a split reads its source from the beginning and selects the split's pairs.
 """
 
 from __future__ import annotations
@@ -37,21 +36,20 @@ __all__ = [
 ]
 
 PHRASEBOOK_PAIRS = 500
-"""Validation, test and combinations pairs drawn from the phrasebook unless the config says how many."""
+"""Default number of validation, test and combinations pairs drawn from the phrasebook."""
 ROLES = ("train", "valid", "test")
 
 
 @dataclass(frozen=True)
 class FilePairs:
-    """The pairs of one table or two parallel text files; each iteration reads the files from the beginning, a few lines
-    at a time."""
+    """Iterates over the pairs of one table or two parallel text files, reading a few lines at a time."""
 
     paths: tuple[str, ...]
     corpus: CorpusConfig = field(default_factory=CorpusConfig)
-    """Which columns of a table they are."""
+    """Selects the columns of a table."""
 
     def __iter__(self) -> Iterator[Pair]:
-        """Raises CorpusError as `read_pairs` does, when the iteration gets there."""
+        """Raises CorpusError as `read_pairs` does, when the iteration reaches the mistake."""
         if len(self.paths) == 1:
             pairs = read_table(self.paths[0], self.corpus)
         elif len(self.paths) == 2:
@@ -69,26 +67,39 @@ class FilePairs:
 
 
 def read_pairs(paths: tuple[str, ...]) -> list[Pair]:
-    """All (source, target) pairs of one table, or of two parallel files.
+    """Reads all (source, target) pairs of one table or two parallel files.
+
+    Args:
+      paths: one table (.tsv, .csv, .jsonl, .parquet), or the source and the target file.
 
     Raises:
-      CorpusError: not one or two paths; parallel files with different numbers of lines; no pairs at all; and what
-        `read_table` and `iterate_lines` refuse.
+      CorpusError: not one or two paths; parallel files with different numbers of lines; no pairs; see also
+        `read_table` and `iterate_lines`.
+
+    Example:
+      >>> import tempfile
+      >>> from pathlib import Path
+      >>> from jax_transformer.data import read_pairs
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = Path(folder, "pairs.tsv")
+      ...     _ = path.write_text("A dog.\\tEin Hund.\\n")
+      ...     read_pairs((str(path),))
+      [('A dog.', 'Ein Hund.')]
     """
     return list(FilePairs(paths))
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The pairs that one corpus gives to one split, in the corpus's order; each iteration reads them anew."""
+    """Iterates over the pairs of one corpus in one split, in the corpus's order; each iteration reads them again."""
 
     corpus: int
-    """Which one, counted from 0 as DataConfig.corpora has them."""
+    """Number of the corpus in DataConfig.corpora, counted from 0."""
     source: Iterable[Pair]
     keys: Keys
-    """The hash of each pair: see `hash_pairs`."""
+    """Hash of each pair: see `hash_pairs`."""
     chosen: Flags | None = None
-    """Which pairs of the source they are; None: all."""
+    """Mask of the source's pairs that belong to the split. None: all."""
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -99,7 +110,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The pairs of one split, corpus by corpus; each iteration reads them anew."""
+    """Iterates over the pairs of one split, corpus by corpus; each iteration reads them again."""
 
     parts: tuple[Part, ...]
 
@@ -117,29 +128,29 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class SplitCorpora:
-    """All the text of a config."""
+    """Holds the splits of a config."""
 
     splits: dict[str, Split]
-    """By name: "train", "valid", and where the config has them "test" and "combinations"."""
+    """Splits by name: "train", "valid" and, if the config has them, "test" and "combinations"."""
     text_bytes: int
-    """Of both sides of all splits."""
+    """Bytes of UTF-8 text on both sides of all splits."""
     datasets: tuple[str, ...]
-    """The version of each Hugging Face dataset that is read."""
+    """Version of each Hugging Face dataset."""
     revision: str = ""
     """With streaming: see `open_stream`."""
 
 
 def read_splits(config: DataConfig) -> SplitCorpora:
-    """Reads every pair once, to count and hash them, and says which split each belongs to.
+    """Reads every pair once to count and hash it, and assigns it to a split.
 
-    Without corpora all are drawn from the phrasebook. Otherwise valid and test are the files, or splits of the dataset,
-    that a corpus has for them; where it has none, as many pairs as it says are drawn from its train, which loses them.
-    One seed draws from all corpora: of two that are the same text line by line, say both directions of it, the same
-    lines are drawn. A split is the corpora's, end to end. With streaming see `read_beginning`.
+    Without corpora, draws all splits from the phrasebook. Otherwise valid and test are a corpus's files or dataset
+    splits; a corpus without them holds out valid_pairs and test_pairs of its training pairs. One seed draws from all
+    corpora, so that two corpora with the same text line by line, such as both directions of it, hold out the same
+    lines. A split concatenates the corpora. For streaming see `read_beginning`.
 
     Raises:
-      CorpusError: valid or test files without train; no validation pairs; more pairs to be taken out of a train than it
-        has; a dataset that can't be reached, or hasn't such a split; and what `read_pairs` refuses.
+      CorpusError: valid or test files without train; no validation pairs; more pairs to hold out than a corpus has; a
+        dataset that can't be reached, or has no such split; see also `read_pairs`.
     """
     _check_sources(config)
     if not config.corpora:
@@ -172,8 +183,8 @@ def read_splits(config: DataConfig) -> SplitCorpora:
 
 
 def hash_files(config: DataConfig) -> dict[str, str]:
-    """The SHA-256 of every file whose text `read_splits` would read, by its path; of files that are streamed, of their
-    size and some blocks spread over each. Raises CorpusError as it does.
+    """Returns the SHA-256 of every file that `read_splits` reads, by path; for streamed files, of their size and some
+    blocks spread over each. Raises CorpusError as `read_splits` does.
     """
     _check_sources(config)
     digest = sampled_digest if config.streaming else hash_file
@@ -181,11 +192,13 @@ def hash_files(config: DataConfig) -> dict[str, str]:
 
 
 def fingerprint(config: DataConfig, hashes: dict[str, str]) -> list[dict[str, Any]]:
-    """What the text is, given `hash_files`: for each corpus the hashes of its files by role, whatever their names, and
-    how a table is read.
+    """Identifies the text: returns, for each corpus, the hashes of its files by role and the formats of its tables.
 
-    Of a directory's dataset the files' names in it count too. A dataset of the Hub is its name: a version that was read
-    stays, so that a run goes on as it began, and without the network.
+    File names count only inside a dataset directory. A dataset on the Hub is identified by its name, so that a run
+    resumes with the version it began with, and without the network.
+
+    Args:
+      hashes: from `hash_files`.
     """
     contents: list[dict[str, Any]] = [
         {role: [hashes[path] for path in paths] for role, paths in files.items()} for files in _files(config)
@@ -204,14 +217,14 @@ def fingerprint(config: DataConfig, hashes: dict[str, str]) -> list[dict[str, An
 
 
 def check_unchanged(config: DataConfig, hashes: dict[str, str]) -> None:
-    """Raises CorpusError if a file isn't what it was when `hash_files` gave `hashes`."""
+    """Raises CorpusError if a file has changed since `hash_files` returned `hashes`."""
     for path, digest in hash_files(config).items():
         if hashes.get(path) != digest:
             raise changed(path)
 
 
 def changed(name: str) -> CorpusError:
-    """The error that says so of a file."""
+    """Returns the error for a file that changed."""
     return CorpusError(
         f"{name}: expected the same text from beginning to end; it changed while it was read. Run again once it is "
         "written."
@@ -219,7 +232,7 @@ def changed(name: str) -> CorpusError:
 
 
 def _files(config: DataConfig) -> list[dict[str, list[str]]]:
-    """For each corpus its files by role; those of a local dataset have the role "dataset"."""
+    """Returns the files of each corpus by role; files of a local dataset have the role "dataset"."""
     if not config.corpora:
         from jax_transformer.data import phrasebook
 
@@ -234,7 +247,7 @@ def _files(config: DataConfig) -> list[dict[str, list[str]]]:
 
 
 def _dataset_files(corpus: CorpusConfig) -> list[str]:
-    """The files of a local dataset but for hidden ones; of one on the Hub none."""
+    """Returns the files of a local dataset, without hidden ones; none for a dataset on the Hub."""
     from jax_transformer.data.hub import local_directory
 
     directory = local_directory(corpus)
@@ -265,7 +278,7 @@ def _no_validation_pairs() -> CorpusError:
 
 
 def _open(corpus: CorpusConfig) -> tuple[dict[str, Iterable[Pair]], str]:
-    """What a corpus reads, by role, and its version if it is a dataset."""
+    """Opens the sources of a corpus by role; returns also the version if it is a dataset."""
     if corpus.used_dataset:
         from jax_transformer.data.hub import open_dataset
 

@@ -1,6 +1,6 @@
-"""Which pairs occurred before, or are in another split: found by 64-bit hashes of their texts, eight bytes a pair.
+"""Finds repeated pairs and overlaps between splits by 64-bit hashes of their texts, eight bytes per pair.
 
-Two different pairs share a hash with a probability of 5e-20: among ten million pairs one is taken for another once in
+Two different pairs share a hash with a probability of 5e-20: among ten million pairs, a false match occurs once in
 400,000 corpora.
 """
 
@@ -20,7 +20,7 @@ DIGEST_BYTES = 8
 
 
 def hash_pairs(pairs: Iterable[Pair]) -> tuple[Keys, int]:
-    """The hash of each pair's two texts, the same on every machine, and how many bytes of UTF-8 they are together."""
+    """Returns the hash of each pair's two texts, the same on every machine, and their total size in bytes of UTF-8."""
     keys = bytearray()
     size = 0
     for source, target in pairs:
@@ -31,12 +31,12 @@ def hash_pairs(pairs: Iterable[Pair]) -> tuple[Keys, int]:
 
 
 def hash_tag(tag: str) -> int:
-    """What sets apart pairs with this tag; 0 without one."""
+    """Returns a number that distinguishes pairs with this tag; 0 without a tag."""
     return int.from_bytes(blake2b(tag.encode(), digest_size=DIGEST_BYTES).digest(), "little") if tag else 0
 
 
 def repeats(keys: Keys) -> Flags:
-    """Which of the keys occurred earlier among them."""
+    """Returns which of the keys occurred before."""
     order = np.argsort(keys, kind="stable")
     ordered = keys[order]
     flags = np.zeros(len(keys), np.bool_)
@@ -45,7 +45,7 @@ def repeats(keys: Keys) -> Flags:
 
 
 def found_in(keys: Keys, others: Keys) -> Flags:
-    """Which of the keys are among the others."""
+    """Returns which of the keys are among the others."""
     if not len(others):
         return np.zeros(len(keys), np.bool_)
     others = np.unique(others)

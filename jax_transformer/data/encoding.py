@@ -1,4 +1,4 @@
-"""From pairs to token ids: which pairs are kept, which are dropped and why, and the counts of it all."""
+"""Encodes pairs to token ids, drops unsuitable ones, and counts the reasons."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jax_transformer.data.tokenizers import Tokenizer
 
 
 class Writer(Protocol):
-    """Where the pairs that are kept go."""
+    """Receives the pairs that are kept."""
 
     def append(self, ids: Sequence[Sequence[Sequence[int]]], texts: Sequence[Sequence[str]], corpus: int) -> None:
-        """Pairs of one corpus: the ids and texts of the sources, and those of the targets."""
+        """Appends pairs of one corpus: (source ids, target ids) and (source texts, target texts)."""
 
 
 class SplitEncoder:
-    """Encodes the pairs of a split, counts them, and writes those that are kept."""
+    """Encodes and counts the pairs of a split, and writes the ones that are kept."""
 
     def __init__(self, writer: Writer, name: str, tokenizers: tuple[Tokenizer, Tokenizer], config: DataConfig) -> None:
         self._writer, self._is_train, self._tokenizers, self._config = writer, name == "train", tokenizers, config
@@ -32,7 +32,7 @@ class SplitEncoder:
         self._lengths = [np.zeros(2 * config.max_length + 1, np.int64) for _ in SIDES]
 
     def add(self, pairs: Sequence[Pair], corpus: int, overlapping: Flags, duplicated: Flags) -> None:
-        """Pairs of one corpus; which of them another split has, and which occurred before."""
+        """Adds pairs of one corpus, with masks of those in another split and of repeated ones."""
         texts = [[pair[side] for pair in pairs] for side in (0, 1)]
         tag = self._config.corpora[corpus].source_tag if self._config.corpora else ""
         source, target = self._tokenizers
@@ -80,7 +80,7 @@ class SplitEncoder:
         return np.maximum(source_lengths, target_lengths) > most * np.minimum(source_lengths, target_lengths)
 
     def _dropped(self, reasons: dict[str, Flags]) -> Flags:
-        """Counts each reason among the pairs that no reason before it has dropped."""
+        """Counts each reason among the pairs that earlier reasons have not dropped; returns the dropped pairs."""
         dropped = np.zeros(len(reasons["empty"]), np.bool_)
         for name, is_dropping in drops(self._config).items():
             counted = reasons[name] & ~dropped

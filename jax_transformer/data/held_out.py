@@ -12,10 +12,10 @@ from jax_transformer.data.text_files import CorpusError
 
 
 def held_out_counts(corpus: CorpusConfig, there: Iterable[str]) -> dict[str, int]:
-    """How many pairs of train are to be those of another split, by its role.
+    """Returns the number of training pairs to hold out, by role.
 
     Raises:
-      CorpusError: some are to be taken out for a role that is `there` already.
+      CorpusError: pairs are to be held out for a role that is `there` already.
     """
     counts = {role: getattr(corpus, f"{role}_pairs") for role in ("valid", "test")}
     counts = {role: count for role, count in counts.items() if count}
@@ -29,7 +29,7 @@ def held_out_counts(corpus: CorpusConfig, there: Iterable[str]) -> dict[str, int
 
 
 def too_few_pairs(corpus: CorpusConfig, total: int, wanted: dict[str, int]) -> CorpusError:
-    """The error of a corpus with fewer training pairs than are to be held out."""
+    """Returns the error for a corpus with fewer training pairs than it is to hold out."""
     names = " + ".join(f"{name}_pairs" for name in wanted)
     counts = " + ".join(map(str, wanted.values()))
     train = corpus.used_dataset or " and ".join(corpus.train)
@@ -41,8 +41,7 @@ def too_few_pairs(corpus: CorpusConfig, total: int, wanted: dict[str, int]) -> C
 
 
 def draw_held_out(total: int, wanted: dict[str, int], seed: int) -> dict[str, Flags | None]:
-    """Which of `total` pairs are drawn for each split, as many as `wanted`, and which are left to "train": None if that
-    is all."""
+    """Draws `wanted` of `total` pairs for each split; returns masks by split, with the rest as "train" (None: all)."""
     if not wanted:
         return {"train": None}
     order = np.random.default_rng(seed).permutation(total)

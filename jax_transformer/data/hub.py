@@ -1,5 +1,4 @@
-"""Datasets of Hugging Face, from the Hub or a directory of files. Nothing else imports their library, and this only
-where it reads one."""
+"""Hugging Face datasets, from the Hub or a directory of files. Only this module imports their library, on demand."""
 
 from __future__ import annotations
 
@@ -16,17 +15,17 @@ from jax_transformer.data.tables import ROWS, Pair, arrow_pairs
 from jax_transformer.data.text_files import CorpusError
 
 USUAL_SPLITS = {"valid": ("validation", "valid", "dev"), "test": ("test",)}
-"""Which of a dataset's splits serve as valid and test unless the config says."""
+"""Names of the splits that serve as valid and test by default."""
 
 
 @dataclass(frozen=True)
 class DatasetPairs:
-    """The pairs of one split of a dataset; each iteration reads it from the beginning."""
+    """Iterates over the pairs of one split of a dataset."""
 
     name: str
-    """How messages call it."""
+    """Name used in messages."""
     rows: Any
-    """The datasets.Dataset: mapped from disk, not in memory."""
+    """The datasets.Dataset, memory-mapped."""
     corpus: CorpusConfig
 
     def __iter__(self) -> Iterator[Pair]:
@@ -36,26 +35,26 @@ class DatasetPairs:
 
 
 class Unreachable(CorpusError):
-    """A dataset that can't be reached, now or any more; it may be worth another attempt."""
+    """Raised when a dataset can't be reached; another attempt may succeed."""
 
 
 @dataclass(frozen=True)
 class StreamedPairs:
-    """The pairs of one split of a dataset that is never stored."""
+    """Reads the pairs of one split of a streamed dataset."""
 
     name: str
-    """How messages call it."""
+    """Name used in messages."""
     rows: Any
     """The datasets.IterableDataset."""
     corpus: CorpusConfig
 
     def pairs_from(self, start: int) -> Iterator[Pair]:
-        """The pairs after the first `start`; a side that is missing (null) is "", since rows of a stream can't be
-        mended.
+        """Yields the pairs after the first `start`; a missing side (null) becomes "", since nobody can fix rows of a
+        stream.
 
         Raises:
-          Unreachable: the rest can't be read, or not now.
-          CorpusError: as `arrow_pairs` does.
+          Unreachable: the remaining pairs can't be read at present.
+          CorpusError: see `arrow_pairs`.
         """
         try:
             tables = self.rows.with_format("arrow").skip(start).iter(ROWS)
@@ -76,28 +75,28 @@ class StreamedPairs:
 
 @dataclass(frozen=True)
 class OpenedStream:
-    """A dataset that is read as it comes."""
+    """Holds the splits of a streamed dataset."""
 
     splits: dict[str, StreamedPairs]
-    """By role, as in OpenedDataset."""
+    """Splits by role, as in OpenedDataset."""
     version: str
-    """Its name with the version that is read."""
+    """Name and version of the dataset."""
     revision: str
-    """The version, of a dataset of the Hub; with it the same pairs are read again."""
+    """Version of a dataset on the Hub, with which the same pairs can be read again."""
 
 
 @dataclass(frozen=True)
 class OpenedDataset:
-    """A dataset that has been fetched."""
+    """Holds the splits of a downloaded dataset."""
 
     splits: dict[str, DatasetPairs]
-    """By role: "train", "valid" and "test", the last two where the dataset has them."""
+    """Splits by role: "train" and, if the dataset has them, "valid" and "test"."""
     version: str
-    """Its name with the version that was read."""
+    """Name and version of the dataset."""
 
 
 def open_dataset(corpus: CorpusConfig) -> OpenedDataset:
-    """Fetches `corpus.used_dataset` (once: the library keeps it) and opens its splits.
+    """Downloads `corpus.used_dataset`, which the library caches, and opens its splits.
 
     Raises:
       CorpusError: there is no such dataset or configuration, or it can't be reached; there is no such split.
@@ -126,7 +125,7 @@ def open_dataset(corpus: CorpusConfig) -> OpenedDataset:
 
 
 def open_stream(corpus: CorpusConfig, revision: str = "") -> OpenedStream:
-    """Opens the splits of `corpus.used_dataset` without fetching them.
+    """Opens the splits of `corpus.used_dataset` without downloading them.
 
     Args:
       revision: of a dataset of the Hub, in place of the configured one.
@@ -154,10 +153,10 @@ def open_stream(corpus: CorpusConfig, revision: str = "") -> OpenedStream:
 
 
 def local_directory(corpus: CorpusConfig) -> Path | None:
-    """The directory that `corpus.used_dataset` is; None where it is a name on the Hub.
+    """Returns the directory `corpus.used_dataset`, or None if it is a name on the Hub.
 
     Raises:
-      CorpusError: it is written as a path, and there is no such directory; or a version of a directory is asked for.
+      CorpusError: a path without a directory; a dataset_revision with a directory.
     """
     path = Path(corpus.used_dataset).expanduser()
     if path.is_dir():
@@ -181,7 +180,7 @@ def _name(corpus: CorpusConfig) -> str:
 
 
 def _builder(path: str, config: str, **options: Any) -> Any:
-    """The library's builder. In CSV, "None", "NA" and "null" are sentences, not missing values."""
+    """Returns the library's builder, which reads "None", "NA" and "null" in CSV as text, not as missing values."""
     import datasets
 
     builder = datasets.load_dataset_builder(path, config or None, **options)
@@ -191,7 +190,7 @@ def _builder(path: str, config: str, **options: Any) -> Any:
 
 
 def _chosen_splits(corpus: CorpusConfig, there: list[str]) -> dict[str, str]:
-    """Role → split as the library's slicing syntax has it."""
+    """Returns the split of each role, in the library's slicing syntax."""
     chosen = {"train": corpus.train_split, "valid": corpus.valid_split, "test": corpus.test_split}
     for role, names in USUAL_SPLITS.items():
         taken = {part.split("[")[0].strip() for split in chosen.values() for part in split.split("+")}

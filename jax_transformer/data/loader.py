@@ -1,4 +1,4 @@
-"""Work ahead: the next batches are made, and sent to the device, while the current one is trained on."""
+"""Prefetching: makes the next batches, and sends them to the device, while the current one trains."""
 
 from __future__ import annotations
 
@@ -11,24 +11,30 @@ from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
 CLOSE_SECONDS = 5.0
-"""How long closing waits for the item in the making. The thread is a daemon: it never keeps the interpreter alive."""
+"""How long `close` waits for the current item. The thread is a daemon: it never keeps the interpreter alive."""
 
 
 def prefetch(iterable: Iterable[Any], depth: int = 2, transfer: Callable[[Any], Any] | None = None) -> Prefetcher[Any]:
-    """The items of `iterable`, in order, made in a background thread up to `depth` ahead of the one in use.
+    """Iterates over `iterable` in a background thread, up to `depth` items ahead of the consumer.
 
     Args:
+      iterable: the items.
       depth: most items made and not yet taken; each may hold device memory.
       transfer: applied to each item in that thread, e.g. `jax.device_put`.
 
     Returns:
-      An iterator that is also a context manager. An exception in `iterable` or `transfer` is raised where the item
-        would have come, with the traceback of where it happened. Leaving early: `close()`, the end of a `with` block,
-        or dropping the iterator stops the thread after the item it is making; a generator given as `iterable` is
-        closed.
+      An iterator that is also a context manager. It raises an exception of `iterable` or `transfer` in place of the
+        item, with the original traceback. `close()`, the end of a `with` block, or dropping the iterator stops the
+        thread after its current item and closes a generator passed as `iterable`.
 
     Raises:
       ValueError: depth below 1.
+
+    Example:
+      >>> from jax_transformer.data import prefetch
+      >>> with prefetch(range(3), transfer=lambda item: item * 10) as items:
+      ...     list(items)
+      [0, 10, 20]
     """
     if depth < 1:
         raise ValueError(f"prefetch depth: expected 1 or more; received {depth}")
@@ -36,7 +42,7 @@ def prefetch(iterable: Iterable[Any], depth: int = 2, transfer: Callable[[Any], 
 
 
 class Prefetcher(Generic[Item], Iterator[Item]):
-    """See `prefetch`. For one consumer."""
+    """Iterates over prefetched items, for one consumer; see `prefetch`."""
 
     def __init__(self, iterable: Iterable[Any], depth: int, transfer: Callable[[Any], Item] | None) -> None:
         self._work = _Work(depth)
@@ -64,7 +70,7 @@ class Prefetcher(Generic[Item], Iterator[Item]):
         raise error
 
     def close(self) -> None:
-        """Stops the thread; no more items come. May be called again."""
+        """Stops the thread and ends the iteration. Calling it again does nothing."""
         self._done = True
         self._work.stop()
         self._thread.join(CLOSE_SECONDS)
@@ -83,7 +89,7 @@ class Prefetcher(Generic[Item], Iterator[Item]):
 
 
 class _Work:
-    """What the thread and its consumer share."""
+    """Holds the state that the thread and its consumer share."""
 
     def __init__(self, depth: int) -> None:
         self.slots = threading.Semaphore(depth)  # one per item that may yet be made

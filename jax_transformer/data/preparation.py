@@ -1,7 +1,7 @@
-"""From text to memory-mapped token ids, once: a prepared corpus is kept under the hash of its text and options.
+"""Prepares text once: from files to memory-mapped token ids, cached under the hash of the text and the options.
 
-The text is read several times and never held: to hash the files, to hash the pairs, to train each tokenizer, to encode,
-and to see that no file has changed meanwhile. What is in memory for each pair are its hash, the split it belongs to,
+Preparation reads the text several times without holding it: to hash the files, to hash the pairs, to train each
+tokenizer, to encode, and to check that no file has changed meanwhile. For each pair, memory holds its hash, its split,
 and whether it is a duplicate.
 """
 
@@ -44,7 +44,7 @@ from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenize
 __all__ = ["CorpusError", "PreparedCorpus", "Report", "Sentences", "SplitReport", "TokenPairs", "prepare"]
 
 FORMAT_VERSION = 2
-"""Part of the hash: raise it with any change to what is stored, or to how text becomes ids."""
+"""Part of the hash. Raise it with any change to the stored files, or to how text becomes ids."""
 UNHASHED = (
     "train",
     "valid",
@@ -58,11 +58,11 @@ UNHASHED = (
     "source_tokenizer",
     "target_tokenizer",
 )
-"""Fields of the configs that leave the prepared corpus as it is. (Files count by their content, not by their names.)"""
+"""Fields that don't change the prepared corpus. (Files count by their content, not by their names.)"""
 REPORT = "report.json"
 CHUNK = 10_000
 LOG_LINES = 20
-"""Lines logged of one split, about, however large it is."""
+"""Approximate number of log lines per split, however large it is."""
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 Log = Callable[[str], None]
@@ -70,44 +70,65 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PreparedCorpus:
-    """Everything that training needs of the text: splits "train", "valid", and where there are such "test" and
-    "combinations"."""
+    """Holds the tokenizers and the splits of a corpus: "train", "valid" and, if there are any, "test" and
+    "combinations"; see `prepare`.
+
+    Example:
+      >>> import tempfile
+      >>> from jax_transformer import DataConfig
+      >>> from jax_transformer.data import prepare
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     corpus = prepare(DataConfig(phrasebook_pairs=50, valid_pairs=5, test_pairs=5, cache_dir=folder))
+      ...     pairs = corpus.splits["train"]
+      ...     corpus.target_tokenizer.decode([pairs.target(0)]) == pairs.target_texts([0])
+      True
+    """
 
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     splits: dict[str, TokenPairs]
-    """Without "train" where that is streamed."""
+    """Pairs by split; without "train" if that is streamed."""
     report: Report
     directory: Path
     beginning: Beginning | None = None
-    """With streaming: what is known of the training pairs."""
+    """The first shard of a stream."""
 
 
 def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
-    """The corpus of `config`, from the cache or prepared now.
+    """Reads, tokenizes and caches the corpora of `config`; returns them from the cache if they are there.
 
-    Without a corpus all splits are drawn from the phrasebook (500 pairs of valid, test and combinations unless set).
-    Otherwise each is the union over the corpora (see `read_splits`). Tokenizers are trained on what is then train, less
-    the duplicates and overlaps that are to be dropped, each pair once whatever its corpus's weight.
+    Without a corpus, all splits come from the phrasebook (by default 500 pairs each of valid, test and combinations).
+    Otherwise each split is the union over the corpora (see `read_splits`). Tokenizers train on the training pairs
+    without dropped duplicates and overlaps, each pair once whatever its corpus's weight.
 
-    Of train, pairs with an empty side or one longer than max_length tokens (specials included) are dropped and counted,
-    and so are those that max_length_ratio, drop_duplicates and drop_overlap name. Of the other splits every pair is
-    kept, since a score must cover every sentence; those too long for the loss are counted, and absent from
-    `usable_indices`. Nothing is ever cut off.
+    Training pairs with an empty side, or a side longer than max_length tokens (specials included), are dropped and
+    counted, and so are those that max_length_ratio, drop_duplicates and drop_overlap exclude. The other splits keep
+    every pair, since a score must cover every sentence; pairs too long for the loss are counted, and left out of
+    `usable_indices`. Nothing is truncated.
 
-    With streaming, train is here the first stream_pairs pairs of the stream: their lengths are kept, and nothing else
-      of them.
+    With streaming, the cached training split is the first stream_pairs pairs of the stream, of which only the lengths
+    are kept.
 
-    Several processes may prepare the same corpus at once, and one may be killed: each finds a complete entry or builds
-      one.
+    Several processes may prepare the same corpus at once, and any may be killed: each finds a complete entry or builds
+    one.
 
     Args:
-      log: called with a line at each step of the work; on a corpus from the cache, never.
+      config: the corpora and how to tokenize them.
+      log: called with a line at each step of the work, but not for a cached corpus.
 
     Raises:
-      CorpusError: whatever `read_splits` refuses; a file that changes meanwhile; no training pair left; more unknown
-        tokens in a side of train than max_unknown; a cache_dir that can't be written, or a disk that is full.
+      CorpusError: see `read_splits`; a file that changes meanwhile; no training pair left; a larger share of unknown
+        tokens than max_unknown; a cache_dir that can't be written, or a full disk.
       ValueError: see `train_tokenizer`.
+
+    Example:
+      >>> import tempfile
+      >>> from jax_transformer import DataConfig
+      >>> from jax_transformer.data import prepare
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     corpus = prepare(DataConfig(phrasebook_pairs=50, valid_pairs=5, test_pairs=5, cache_dir=folder))
+      >>> {name: len(pairs) for name, pairs in corpus.splits.items()}
+      {'train': 50, 'valid': 5, 'test': 5, 'combinations': 5}
     """
     cache = Path(config.cache_dir).expanduser()
     hashes = hash_files(config)
@@ -127,7 +148,7 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
 
 
 def _entry_name(config: DataConfig, hashes: dict[str, str]) -> str:
-    """The hash of everything that the prepared corpus depends on."""
+    """Returns the hash of everything that the prepared corpus depends on."""
 
     def hashed(options: dict[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in options.items() if name not in UNHASHED}

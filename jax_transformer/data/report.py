@@ -1,4 +1,4 @@
-"""What preparation read, counted, dropped and kept."""
+"""The report of data preparation: pairs read, counted, dropped and kept."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import Any
 from jax_transformer.config.data import DataConfig
 
 USUAL_RATIO = 9.0
-"""Pairs whose sides differ in length by more than this factor are counted where max_length_ratio sets none."""
+"""Length ratio above which pairs are counted if max_length_ratio sets none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """What became of the pairs of one split.
+    """Counts the pairs of one split.
 
-    A pair that is dropped is counted under the first reason for it, in the order of the fields; one that is kept, under
-    all that apply.
+    A dropped pair counts under its first reason, in the order of the fields; a kept pair counts under all that apply.
     """
 
     read: int
@@ -25,30 +24,28 @@ class SplitReport:
     too_long: int
     """Pairs with a side longer than max_length, specials included."""
     unequal: int
-    """Of train: pairs whose longer side has more than max_length_ratio times the tokens of the shorter, specials aside;
-    without a max_length_ratio more than 9 times. Dropped with one."""
+    """Training pairs whose longer side has more than max_length_ratio times the tokens of the shorter, specials
+    excluded; more than 9 times if max_length_ratio is 0. Dropped if max_length_ratio is set."""
     overlapping: int
-    """Of train: pairs whose two texts are also a pair of another split. Dropped with drop_overlap."""
+    """Training pairs that are also in another split. Dropped with drop_overlap."""
     duplicated: int
-    """Of train: pairs whose two texts occurred as a pair of train before, with the same source tag. Dropped with
-    drop_duplicates."""
+    """Training pairs that occurred before with the same source tag. Dropped with drop_duplicates."""
     kept: int
-    """All, except in train: there those read less those dropped, which the empty and the too long are always."""
+    """Pairs kept: all, except in train, which drops empty and too long pairs and those that the config excludes."""
     source_tokens: int
-    """Of the kept pairs, as are the next three."""
+    """Source tokens of the kept pairs; the next three also count kept pairs only."""
     target_tokens: int
     source_unknown: int
     target_unknown: int
     source_length_counts: tuple[int, ...]
-    """Entry n: how many of the pairs read have a source of n tokens, specials included. The last entry counts the
-    longer ones too."""
+    """Entry n: number of pairs read with a source of n tokens, specials included. The last entry adds longer ones."""
     target_length_counts: tuple[int, ...]
-    """The same of targets, with the <eos> that each gets in a batch."""
+    """The same for targets, including the <eos> that a batch adds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was read, dropped and kept."""
+    """Holds the counts of every split, and the options they depend on."""
 
     max_length: int
     max_length_ratio: float
@@ -57,9 +54,9 @@ class Report:
     source_vocab_size: int
     target_vocab_size: int
     datasets: tuple[str, ...]
-    """The version of each Hugging Face dataset that was read."""
+    """Version of each Hugging Face dataset."""
     streaming: bool = False
-    """Whether "train" is only the beginning of a stream."""
+    """Whether "train" covers only the beginning of a stream."""
     splits: dict[str, SplitReport]
 
     @classmethod
@@ -122,7 +119,7 @@ class Report:
 
 
 def drops(config: DataConfig) -> dict[str, bool]:
-    """Which reasons, named as the fields of SplitReport, drop a pair from train, in order."""
+    """Returns whether each reason, a field of SplitReport, drops a training pair, in order."""
     return {
         "empty": True, "too_long": True, "unequal": config.max_length_ratio > 0, "overlapping": config.drop_overlap,
         "duplicated": config.drop_duplicates,

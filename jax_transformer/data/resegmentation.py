@@ -1,8 +1,7 @@
-"""Training pairs in other subwords each time they come (subword sampling: Kudo 2018; Provilkov et al. 2020).
+"""Draws a new segmentation of the training pairs in each epoch (subword sampling: Kudo 2018; Provilkov et al. 2020).
 
-Batches keep their fixed shapes, and an epoch its number of batches: each pair is given room for a longer segmentation
-than the best one, by how much longer drawn ones are on average; a sentence that gets longer than the shape it stands in
-takes its best segmentation instead.
+Batch shapes and the number of batches per epoch stay fixed: each pair reserves room for a segmentation longer than the
+best one, by the mean growth of drawn ones; a sentence that outgrows its shape keeps its best segmentation.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from jax_transformer.data.token_pairs import Sentences, TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer
 
 MEASURED_PAIRS = 1000
-"""Pairs, spread over the corpus, from which the usual growth is measured."""
+"""Number of pairs, spread over the corpus, for measuring the mean growth."""
 SUBWORDS = ("bpe", "unigram")
 
 
 class Resegmentation:
-    """The pairs of a split, drawn anew: a function of the seeds that are passed, and of nothing else."""
+    """Draws segmentations of a split's pairs, as a function of the seeds alone."""
 
     def __init__(self, pairs: TokenPairs, source: Tokenizer, target: Tokenizer, config: DataConfig) -> None:
         self._pairs, self._strength = pairs, config.subword_sampling
@@ -39,13 +38,13 @@ class Resegmentation:
             sum(map(len, sentences)) / max(int(np.diff(best.offsets)[measured].sum()), 1)
             for sentences, best in zip(drawn, self._sides, strict=True)
         )
-        """Tokens of a drawn segmentation over those of the best one, source and target."""
+        """Mean tokens of a drawn segmentation relative to the best one, for source and target."""
         self.rooms = TokenPairs(self._room(0), self._room(1), pairs.max_length, pairs.corpus)
-        """As long as the room that each pair is given; without ids."""
+        """Lengths reserved for each pair, without ids."""
 
     @property
     def expected_lengths(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Of each pair's source and target, in tokens, on average."""
+        """Expected tokens of each pair's source and target."""
         source, target = (
             np.rint(np.diff(best.offsets) * growth).astype(np.int64)
             for best, growth in zip(self._sides, self.growth, strict=True)
@@ -53,7 +52,7 @@ class Resegmentation:
         return source, target
 
     def draw(self, shape: Shape, indices: npt.NDArray[np.int64], *, seed: tuple[int, ...]) -> TokenPairs:
-        """The pairs `indices` in segmentations drawn by the seed, none longer than the shape has room for."""
+        """Returns the pairs `indices` in segmentations drawn by the seed, none longer than the shape allows."""
 
         def fitting(side: int, room: int) -> Sentences:
             best = self._sides[side]

@@ -1,8 +1,8 @@
-"""A training corpus that is read as it comes, a shard at a time, and never stored.
+"""Streams a training corpus shard by shard without storing it.
 
-The first pairs of the stream are valid and test where the dataset has no splits for them; those after them are what is
-trained on, counted from 0 here, in shards of `stream_pairs`. Every shard but the last of a pass is full, so that its
-number says where it begins.
+If the dataset has no splits for valid and test, the first pairs of the stream serve. The training pairs follow, counted
+from 0 here, in shards of `stream_pairs`. Every shard but the last of a pass is full, so its number determines where it
+begins.
 """
 
 from __future__ import annotations
@@ -29,29 +29,28 @@ from jax_transformer.data.token_pairs import Sentences, TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer
 
 CHUNK = 10_000
-"""Pairs whose text is in memory at a time."""
+"""Number of pairs whose text is in memory at once."""
 RETRY_SECONDS = (1.0, 5.0, 25.0)
-"""How long to wait before each further attempt to read on. (The library below makes attempts of its own, of single
-requests.)"""
+"""Seconds to wait before each retry. (The library below also retries single requests.)"""
 LENGTHS, STREAM = "train.lengths", "stream.json"
 
 
 class PairsInMemory:
-    """Takes the pairs of one split, as a PairsWriter does, and gives them back without their text."""
+    """Collects the ids of one split's pairs in memory, with the interface of PairsWriter."""
 
     def __init__(self) -> None:
         self._ids: tuple[list[npt.NDArray[np.int32]], ...] = ([], [])
         self._lengths: tuple[list[npt.NDArray[np.int64]], ...] = ([], [])
 
     def append(self, ids: Sequence[Sequence[Sequence[int]]], texts: Sequence[Sequence[str]], corpus: int) -> None:
-        """The ids of the sources and those of the targets; the texts are let go."""
+        """Appends the ids of sources and targets, and discards the texts."""
         for side, some in enumerate(ids):
             packed = Sentences.pack(some, [])
             self._ids[side].append(packed.ids)
             self._lengths[side].append(np.diff(packed.offsets))
 
     def pairs(self, max_length: int) -> TokenPairs:
-        """All of them. There is no text in it: `texts` must not be asked for."""
+        """Returns all pairs, without texts: don't call `texts`."""
         nothing = np.zeros(0, np.uint8), np.zeros(1, np.int64)
         source, target = (
             Sentences(
@@ -66,30 +65,30 @@ class PairsInMemory:
 
 @dataclass(frozen=True, eq=False)
 class Beginning:
-    """What a prepared corpus keeps of the first shard of a stream."""
+    """Holds the facts about the first shard of a stream that a prepared corpus stores."""
 
     lengths: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
-    """Numbers of source and target tokens of each pair that is kept of it."""
+    """Numbers of source and target tokens of each kept pair."""
     revision: str
-    """Which version of the dataset is read: see `open_stream`."""
+    """Version of the dataset: see `open_stream`."""
 
     @classmethod
     def load(cls, entry: Path) -> Beginning:
-        """What `save` wrote."""
+        """Loads the files that `save` wrote."""
         lengths = np.fromfile(entry / LENGTHS, "<i4").reshape(2, -1)
         revision: str = json.loads((entry / STREAM).read_text(encoding="utf-8"))["revision"]
         return cls((lengths[0], lengths[1]), revision)
 
     @staticmethod
     def save(directory: Path, pairs: TokenPairs, revision: str) -> None:
-        """Writes the files of an entry."""
+        """Writes the lengths and the revision to a cache entry."""
         np.stack([pairs.source_lengths, pairs.target_lengths]).astype("<i4").tofile(directory / LENGTHS)
         (directory / STREAM).write_text(json.dumps({"revision": revision}), encoding="utf-8")
 
 
 def read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]:
-    """The first shard of the stream as "train", and valid and test; the dataset's name with its version, and the
-    revision.
+    """Reads the first shard of the stream as "train", and valid and test; returns also the dataset's name with its
+    version, and the revision.
 
     Raises:
       CorpusError: no training pair after those taken for valid and test; and as `open_stream` and
@@ -118,31 +117,30 @@ def read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]
 
 
 class Shard(NamedTuple):
-    """Some consecutive training pairs of a stream, as ids."""
+    """Holds consecutive training pairs of a stream as ids."""
 
     start: int
-    """Training pairs of the stream before it."""
+    """Number of training pairs before this shard."""
     pairs: TokenPairs
-    """Those that are kept; without text."""
+    """The kept pairs, without text."""
     report: SplitReport
-    """What was read and dropped. Overlapping and duplicated pairs aren't looked for."""
+    """Counts of pairs read and dropped. Overlapping and duplicated pairs aren't detected."""
 
 
 class TrainingStream:
-    """The training pairs of a streamed corpus, shard by shard, from any shard on."""
+    """Iterates over the training pairs of a streamed corpus, starting at any shard."""
 
     def __init__(
         self, config: DataConfig, tokenizers: tuple[Tokenizer, Tokenizer], revision: str, log: Callable[[str], None]
     ) -> None:
-        """`log` is called with a line before each further attempt to reach the dataset."""
+        """Stores the settings; `log` is called with a line before each retry."""
         self._config, self._tokenizers, self._revision, self._log = config, tokenizers, revision, log
 
     def shards(self, start: int = 0) -> Iterator[Shard]:
-        """The shards of one pass from pair `start` on, the beginning of a shard. One is held at a time, by whoever
-        asked for it.
+        """Yields the shards of one pass from pair `start`, the beginning of a shard, and holds none of them.
 
         Raises:
-          Unreachable: the dataset couldn't be read on after several attempts; it may be asked again, from where it
+          Unreachable: the dataset couldn't be read after several attempts; a later call may continue where this one
             stopped.
           CorpusError: it holds something that can't be read, or not as text.
         """

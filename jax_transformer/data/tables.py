@@ -8,8 +8,8 @@ header |
 | .jsonl, .ndjson | an object a line | its keys; those of objects in it with dots, such as translation.en |
 | .parquet | a row | those of the schema, fields of structs with dots |
 
-The first row of a TSV or CSV file is a header where the config names a column, or where it has known names for both
-sides (see `choose_columns`). All but Parquet may be gzipped.
+The first row of a TSV or CSV file is a header if the config names a column, or if it has known names for both sides
+(see `choose_columns`). All but Parquet may be gzipped.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from jax_transformer.data.text_files import CorpusError, iterate_lines, iterate_
 
 Pair = tuple[str, str]
 ROWS = 4096
-"""Rows of a Parquet file or a dataset in memory at a time."""
+"""Rows of a Parquet file or a dataset in memory at once."""
 
 
 def read_table(path: str, corpus: CorpusConfig) -> Iterator[Pair]:
-    """The (source, target) pairs of one table, read as its suffix says.
+    """Yields the (source, target) pairs of one table, in the format of its suffix.
 
     Raises:
       CorpusError: an unknown column; a row without exactly the columns of the others; a value that isn't text; a row
-        that can't be read; and what `iterate_lines` refuses. The message names the line, or the row of a Parquet file.
+        that can't be read; see also `iterate_lines`. The message names the line, or the row of a Parquet file.
     """
     return READERS.get(table_suffix(path), _read_tsv)(path, corpus)
 
 
 def table_suffix(path: str) -> str:
-    """The suffix in small letters, that of gzip aside: .csv of train.CSV.gz."""
+    """Returns the suffix in lowercase without .gz: .csv for train.CSV.gz."""
     return PurePath(path.lower().removesuffix(".gz")).suffix
 
 
 def choose_columns(columns: Sequence[str], corpus: CorpusConfig, where: str) -> tuple[str, str]:
-    """The columns of source and target among those a table has: the configured one, else the first there is of
+    """Returns the source and target columns of a table: the configured ones, else the first match among
     translation.LANGUAGE, "source" (or "target") and LANGUAGE.
 
     Raises:
-      CorpusError: there is no such column; the message lists those there are.
+      CorpusError: there is no such column; the message lists the table's columns.
     """
     return _choose("source", columns, corpus, where), _choose("target", columns, corpus, where)
 
@@ -64,11 +64,11 @@ def arrow_pairs(
     rows_before: int = 0,
     null_text: str | None = None,
 ) -> Iterator[Pair]:
-    """The pairs of Arrow tables or batches with this schema.
+    """Yields the pairs of Arrow tables or batches with this schema.
 
     Args:
-      rows_before: rows that were skipped; messages count them.
-      null_text: what stands for a row without a sentence. None: such a row is refused.
+      rows_before: number of skipped rows, for messages.
+      null_text: replaces a missing sentence (null). None: raise an error.
 
     Raises:
       CorpusError: an unknown column, or one that isn't text; a row without a sentence, or one that isn't UTF-8.
@@ -131,7 +131,7 @@ def _read_csv(path: str, corpus: CorpusConfig) -> Iterator[Pair]:
 
 
 def _csv_rows(path: str) -> Iterator[tuple[int, list[str]]]:
-    """Each row with the line on which it begins."""
+    """Yields each row with the number of its first line."""
     reader = csv.reader((line for text in iterate_text(path) for line in _with_ends(text)), strict=True)
     begins = 1
     try:
@@ -161,6 +161,7 @@ def _pairs_of_rows(
         return
     header = first[1]
     if _is_header(header, corpus):
+        _check_separator(header, separator, f"{path}:{first[0]}")
         source, target = (header.index(name) for name in choose_columns(header, corpus, f"{path}:{first[0]}"))
         names = f"the header's {len(header)} columns"
     else:
@@ -170,6 +171,27 @@ def _pairs_of_rows(
         if len(row) != len(header):
             raise CorpusError(_describe_row(f"{path}:{number}", row, names, separator))
         yield row[source], row[target]
+
+
+def _check_separator(header: list[str], separator: str, where: str) -> None:
+    """Raises CorpusError for a header of one column that another separator would split."""
+    if len(header) > 1:
+        return
+    for other, advice in OTHER_SEPARATORS.items():
+        if other in header[0]:
+            raise CorpusError(
+                f"{where}: expected a header of columns separated by a {separator}; received one column, "
+                f"{shorten(header[0])}. Is the separator {other!r}? {advice}"
+            )
+
+
+OTHER_SEPARATORS = {
+    "\t": "Name the file .tsv.",
+    ";": "Write the table with commas (.csv) or tabs (.tsv).",
+    "|": "Write the table with commas (.csv) or tabs (.tsv).",
+    ",": "Name the file .csv.",
+}
+"""Separators that a table may have by mistake, with the remedy."""
 
 
 def _is_header(row: list[str], corpus: CorpusConfig) -> bool:
@@ -285,7 +307,7 @@ def _read_parquet(path: str, corpus: CorpusConfig) -> Iterator[Pair]:
 
 
 def _leaves(fields: Any, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """The columns of an Arrow schema, each by the names that lead to it, with its type."""
+    """Yields the path and the type of each column of an Arrow schema."""
     from pyarrow import types
 
     for field in fields:

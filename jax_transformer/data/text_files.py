@@ -1,7 +1,6 @@
 """Text files, plain or gzip, always UTF-8, read a few lines at a time.
 
-A file that is damaged is refused, never repaired: a line skipped on one side would pair every later sentence with the
-  wrong one.
+Damaged files are refused, never repaired: a line skipped on one side would mispair every later sentence.
 """
 
 from __future__ import annotations
@@ -19,20 +18,29 @@ CHUNK = 1 << 18
 
 
 class CorpusError(ValueError):
-    """Text that can't be used; the message says what was expected, what was received, where, and what to do."""
+    """Raised when text can't be used; the message says what was expected and received, where, and what to do.
+
+    Example:
+      >>> from jax_transformer.data import CorpusError, read_pairs
+      >>> try:
+      ...     read_pairs(("no/such/file.tsv",))
+      ... except CorpusError as error:
+      ...     print("no/such/file.tsv" in str(error))
+      True
+    """
 
 
 def read_lines(path: str) -> list[str]:
-    """All of `iterate_lines`."""
+    """Returns the lines of `iterate_lines` as a list."""
     return list(iterate_lines(path))
 
 
 def iterate_lines(path: str) -> Iterator[str]:
-    r"""The lines of a UTF-8 text file, without their ends.
+    r"""Yields the lines of a UTF-8 text file without their ends.
 
     Lines end at "\n" alone: U+2028, U+0085, "\x0b" and their like are characters of the text, as they are to `wc -l`
     and to every tool that made the parallel file. A "\r" before the end and a byte order mark at the start are dropped.
-    Gzip is recognised by its first bytes, whatever the file's name.
+    Gzip is recognized by its first bytes, whatever the file's name.
 
     Raises:
       CorpusError: the file is missing, a directory or unreadable; its gzip data are damaged or cut short; a byte is not
@@ -43,7 +51,7 @@ def iterate_lines(path: str) -> Iterator[str]:
 
 
 def iterate_text(path: str) -> Iterator[str]:
-    """The text of a file in pieces of whole lines, line ends included; otherwise as `iterate_lines`."""
+    """Yields the text of a file in pieces of whole lines with their ends; otherwise as `iterate_lines`."""
     return _decode(_decompressed(path), path)
 
 

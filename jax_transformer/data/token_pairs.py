@@ -1,4 +1,4 @@
-"""Pairs as token ids in flat arrays, in memory or mapped from files, and the writer of those files.
+"""Pairs as token ids in flat arrays, in memory or memory-mapped, and the writer of their files.
 
 For each split and side there are the ids of all sentences end to end (`train.source.ids`, int32), where each begins
 (`.offsets`, int64), the text, one sentence after the other (`.txt`), and where each begins (`.text_offsets`, int64);
@@ -24,7 +24,7 @@ Int64s = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
-    """One side of a split, in flat arrays: sentence i has the ids ids[offsets[i]:offsets[i + 1]]."""
+    """Holds one side of a split in flat arrays: sentence i is ids[offsets[i]:offsets[i + 1]]."""
 
     ids: Int32s
     offsets: Int64s
@@ -40,7 +40,7 @@ class Sentences:
 
     @classmethod
     def pack(cls, ids: Sequence[Sequence[int]], texts: Sequence[str] = ()) -> Sentences:
-        """The same in memory, from lists; without texts where none are needed."""
+        """Packs lists of ids and, if needed, their texts into flat arrays."""
         lines = [f"{text}\n".encode() for text in texts]
         offsets, text_offsets = (np.cumsum([0, *map(len, parts)], dtype=np.int64) for parts in (ids, lines))
         flat = np.fromiter(chain.from_iterable(ids), np.int32, int(offsets[-1]))
@@ -48,14 +48,14 @@ class Sentences:
 
     @classmethod
     def of_lengths(cls, lengths: Int64s) -> Sentences:
-        """Lengths alone, without ids and texts."""
+        """Returns sentences that have lengths only, without ids and texts."""
         nothing = np.zeros(0, np.int64)
         return cls(
             nothing.astype(np.int32), np.concatenate([[0], np.cumsum(lengths)]), nothing.astype(np.uint8), nothing
         )
 
     def texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
-        """The text of the sentences `indices`, or of all."""
+        """Returns the texts of the sentences `indices`, or of all."""
         wanted = range(len(self)) if indices is None else indices
         return [
             self.text[self.text_offsets[i] : self.text_offsets[i + 1] - 1].tobytes().decode("utf-8") for i in wanted
@@ -64,21 +64,28 @@ class Sentences:
 
 @dataclass(frozen=True, eq=False)
 class TokenPairs:
-    """The pairs of one split. Source ids are as the source tokenizer encodes; target ids are without <bos> and
-    <eos>."""
+    """Holds the pairs of one split. Source ids include the tokenizer's specials; target ids have no <bos> and <eos>.
+
+    Example:
+      >>> from jax_transformer.data import TokenPairs
+      >>> from jax_transformer.data.token_pairs import Sentences
+      >>> pairs = TokenPairs(Sentences.pack([[4, 3], [5, 3]]), Sentences.pack([[6], [7, 8]]), max_length=2)
+      >>> len(pairs), pairs.target_lengths.tolist(), pairs.usable_indices.tolist()
+      (2, [1, 2], [0])
+    """
 
     source_sentences: Sentences
     target_sentences: Sentences
     max_length: int
     corpus: npt.NDArray[np.uint16] | None = None
-    """Which corpus each pair is of, counted from 0 as DataConfig.corpora has them. None: all are of the first."""
+    """Number of each pair's corpus in DataConfig.corpora, counted from 0. None: all are of the first."""
 
     def __len__(self) -> int:
         return len(self.source_sentences)
 
     @property
     def source_lengths(self) -> Int64s:
-        """Tokens of each source, its specials included."""
+        """Tokens of each source, specials included."""
         return np.diff(self.source_sentences.offsets)
 
     @property
@@ -88,28 +95,28 @@ class TokenPairs:
 
     @property
     def usable_indices(self) -> Int64s:
-        """The pairs that fit max_length, in order: of a training split all, of another what the loss is computed on."""
+        """Indices of the pairs that fit max_length: all of a training split; in other splits, the pairs in the loss."""
         return np.flatnonzero((self.source_lengths <= self.max_length) & (self.target_lengths + 1 <= self.max_length))
 
     def source(self, index: int) -> Int32s:
-        """The ids of source `index`."""
+        """Returns the ids of source `index`."""
         return self.source_sentences[index]
 
     def target(self, index: int) -> Int32s:
-        """The ids of target `index`."""
+        """Returns the ids of target `index`."""
         return self.target_sentences[index]
 
     def source_texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
-        """The sources `indices` (None: all) as they were read."""
+        """Returns the source texts `indices` (None: all)."""
         return self.source_sentences.texts(indices)
 
     def target_texts(self, indices: Sequence[int] | npt.NDArray[np.integer] | None = None) -> list[str]:
-        """The targets `indices` (None: all) as they were read."""
+        """Returns the target texts `indices` (None: all)."""
         return self.target_sentences.texts(indices)
 
 
 class PairsWriter:
-    """Appends pairs to the files of one split. What it holds in memory doesn't grow with them."""
+    """Appends pairs to the files of one split, in constant memory."""
 
     def __init__(self, directory: Path, name: str) -> None:
         self._base = directory / name
@@ -121,7 +128,7 @@ class PairsWriter:
         self.append(([], []), ([], []), 0)  # a split without pairs has all files too
 
     def append(self, ids: Sequence[Sequence[Sequence[int]]], texts: Sequence[Sequence[str]], corpus: int) -> None:
-        """Pairs of one corpus: the ids and texts of the sources, and those of the targets."""
+        """Appends pairs of one corpus: (source ids, target ids) and (source texts, target texts)."""
         for side, some_ids, some_texts in zip(SIDES, ids, texts, strict=True):
             packed = Sentences.pack(some_ids, some_texts)
             self._append(f"{side}.ids", packed.ids.astype("<i4"))
@@ -138,7 +145,7 @@ class PairsWriter:
 
 
 def map_pairs(directory: Path, name: str, max_length: int) -> TokenPairs:
-    """The split that a PairsWriter wrote, mapped read-only."""
+    """Memory-maps the split that a PairsWriter wrote, read-only."""
 
     def mapped(suffix: str, dtype: str) -> Any:
         path = directory / f"{name}.{suffix}"

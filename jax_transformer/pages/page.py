@@ -11,11 +11,12 @@ import hashlib
 import html
 import json
 import math
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from jax_transformer.runtime.files import atomic_write
 
 HERE = Path(__file__).parent
 SHARED = ("elements.js", "theme.js")
@@ -47,15 +48,9 @@ def assemble(title: str, data: Any, *, style: Path, scripts: Sequence[Path]) -> 
 
 
 def write_page(path: Path, page: str) -> None:
-    """Writes the page under a temporary name first, so that readers see either the old file or the whole new one."""
-    temporary = path.with_name(
-        f".{path.name}.{os.getpid()}.tmp"
-    )  # named for this process: a run and a command may write at once
-    try:
+    """Writes the page atomically: a reader sees the old file or the new one, whole."""
+    with atomic_write(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def embedded_json(value: Any) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,8 @@ import matplotlib
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.rcsetup import cycler
+
+from jax_transformer.runtime.files import atomic_write
 
 FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito 2008; the lighter colours come first on a dark background
@@ -88,12 +89,8 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 100) -> Non
     check_path(path)
     kind = path.suffix.lower().removeprefix(".")
     metadata = {"png": None, "svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
+    with atomic_write(path) as temporary:
         figure.savefig(temporary, format=kind, metadata=metadata, dpi=dpi)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def check_path(path: Path, formats: tuple[str, ...] = FORMATS) -> None:

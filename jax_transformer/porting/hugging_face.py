@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import uuid
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
 from jax_transformer.porting.generation_config import decoding_fields, in_effect, parsed, text_of
+from jax_transformer.runtime.files import temporary_directory_beside
 from jax_transformer.storage.tensor_files import INDEX, SUFFIXES, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 
@@ -142,9 +141,7 @@ def write_directory(
     text = text_of(generation, original, text)
     if text and ids:
         text = _json_text(parsed(text) | ids)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    temporary.mkdir()
-    try:
+    with temporary_directory_beside(path) as temporary:
         _write_json(temporary / CONFIG, content | ids)
         if text:  # where there was none, transformers makes it of config.json
             (temporary / GENERATION).write_bytes(text.encode())
@@ -154,8 +151,6 @@ def write_directory(
         if path.exists():
             path.rmdir()
         temporary.rename(path)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _of_first_format(config: Json, kept: Json, generation: GenerationConfig) -> tuple[str, GenerationConfig]:

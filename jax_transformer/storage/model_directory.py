@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
+from jax_transformer.runtime.files import temporary_directory_beside
 from jax_transformer.runtime.trees import flatten, nearest, unflatten
 from jax_transformer.storage.tensor_files import map_tensors, read_tensors, write_tensors
 from jax_transformer.storage.tensors import DTYPES, PortingError
@@ -88,13 +89,9 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
     problems = _param_problems(model.config, flatten(model.params)) + _id_problems(model.config, model.generation)
     if problems:
         raise ModelError("this model can't be saved", problems)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp")
-    temporary.mkdir()
-    try:
+    with temporary_directory_beside(target) as temporary:
         _write_files(model, temporary)
         _put_in_place(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:

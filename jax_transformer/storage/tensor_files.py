@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.runtime.files import atomic_write
 from jax_transformer.storage.deferred import Deferred
 from jax_transformer.storage.safetensors_writer import SAFETENSORS_DTYPES, save_safetensors
 from jax_transformer.storage.tensors import DTYPES, PortingError, Tensors
@@ -128,18 +129,12 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray
     _check_suffix(path)
     if not path.parent.is_dir():
         raise PortingError(f"{path}: there is no directory {path.parent}")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
+    with atomic_write(path, durable=True) as temporary:
         if path.suffix == ".safetensors":
-            digest = save_safetensors(tensors, temporary)
-        else:
-            _save_torch(tensors, temporary)
-            with temporary.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-        os.replace(temporary, path)
-        return digest
-    finally:
-        temporary.unlink(missing_ok=True)
+            return save_safetensors(tensors, temporary)
+        _save_torch(tensors, temporary)
+        with temporary.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read_shards(index: Path) -> Tensors:

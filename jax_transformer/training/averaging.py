@@ -1,4 +1,4 @@
-"""The mean of a run's checkpoints, which is often better than each of them (Vaswani et al. 2017, §6.1)."""
+"""Averages a run's checkpoints, which is often better than each of them (Vaswani et al. 2017, §6.1)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,24 @@ import numpy as np
 
 from jax_transformer.model.functional import Params
 from jax_transformer.training.checkpoints import Checkpoints
-from jax_transformer.training.step import TrainState, kept_params
+from jax_transformer.training.step import TrainState, evaluation_params
 
 
 def mean_params(parameters: Iterable[Params]) -> Params:
-    """The mean of each parameter, in its own dtype, summed in float64 and one after another; constants are the last
-    ones', as they are.
+    """Returns the mean of each parameter, summed in float64 one after another and cast to the parameter's dtype.
+    Constants are those of the last item.
+
+    Args:
+      parameters: parameters of the same structure and shapes.
 
     Raises:
-      ValueError: no parameters at all.
+      ValueError: no parameters.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.training import mean_params
+      >>> mean_params([{"kernel": np.float32([1, 2])}, {"kernel": np.float32([3, 6])}])["kernel"].tolist()
+      [2.0, 4.0]
     """
     count, sums, last = 0, None, None
     for last in parameters:
@@ -32,8 +41,8 @@ def mean_params(parameters: Iterable[Params]) -> Params:
 
 
 def average(checkpoints: Checkpoints, steps: Iterable[int], like: TrainState) -> Params:
-    """The mean of what would be kept of the states saved at `steps`; `like` gives structure, shapes and dtypes."""
-    return mean_params(kept_params(checkpoints.restore(step, like)) for step in steps)
+    """Returns the mean of the evaluation parameters saved at `steps`; `like` gives structure, shapes and dtypes."""
+    return mean_params(evaluation_params(checkpoints.restore(step, like)) for step in steps)
 
 
 def _without_constants(params: Params) -> dict[str, Any]:

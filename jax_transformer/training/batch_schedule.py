@@ -1,4 +1,4 @@
-"""Which batch each training step gets."""
+"""Assigns the batches of a prepared corpus to training steps."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jax_transformer.data.batching import Batch, Planned, choose_shapes, padding
 from jax_transformer.data.preparation import PreparedCorpus, TokenPairs
 from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.training.evaluation import batches
-from jax_transformer.training.scheduled import Position, Scheduled
+from jax_transformer.training.scheduled_batch import Position, ScheduledBatch
 
 
 class BatchSchedule:
-    """Which batch each step gets: a function of the seed and the step alone."""
+    """Assigns a batch to each step, as a function of the seed and the step alone."""
 
     def __init__(self, config: RunConfig, corpus: PreparedCorpus) -> None:
         self.corpus, self.seed = corpus, config.train.seed
@@ -45,7 +45,7 @@ class BatchSchedule:
         self.epochs = self.last_step / self.batches_per_epoch
 
     def batches_from(self, step: int) -> Iterator[Batch]:
-        """The batches after `step` steps, up to the last step."""
+        """Yields the batches after `step` steps, up to the last step."""
         while step < self.last_step:
             epoch, start = divmod(step, self.batches_per_epoch)
             plan = self._plan(epoch)[start : start + self.last_step - step]
@@ -57,13 +57,15 @@ class BatchSchedule:
                     yield from self._assembled(drawn, [(shape, np.arange(len(indices)))])
             step += len(plan)
 
-    def scheduled_from(self, step: int, position: Position) -> Iterator[Scheduled]:
-        """`batches_from` for the loop; see `Schedule`. The position isn't needed, and empty."""
+    def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
+        """Yields the batches for the loop; see `Schedule`. The position is empty, since the step suffices."""
         for number, batch in enumerate(self.batches_from(step), start=step + 1):
-            yield Scheduled(batch, {}, {"epoch": round(number / self.batches_per_epoch, 4)}, number == self.last_step)
+            yield ScheduledBatch(
+                batch, {}, {"epoch": round(number / self.batches_per_epoch, 4)}, number == self.last_step
+            )
 
     def closing_lines(self, position: Position) -> list[str]:
-        """None: what was dropped is told before the run."""
+        """Returns no lines: the counts were printed before the run."""
         return []
 
     def _plan(self, epoch: int) -> list[Planned]:

@@ -1,5 +1,4 @@
-"""Checkpoints of the training state, written by Orbax in the background: the latest few, and those that a model may be
-made of."""
+"""Saves checkpoints of the training state with Orbax in the background, and keeps the latest and the best ones."""
 
 from __future__ import annotations
 
@@ -14,26 +13,26 @@ from absl import logging as absl_logging
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.training.scheduled import Position
+from jax_transformer.training.scheduled_batch import Position
 from jax_transformer.training.step import TrainState
 
 UNEVALUATED: dict[str, Any] = {"score": -math.inf, "evaluated_step": -1}
-"""The metrics of a checkpoint that was saved because the run was stopped there."""
+"""Metrics of a checkpoint saved without an evaluation, because the run stopped there."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is missing or can't be read."""
+    """Raised when a checkpoint is missing or can't be read."""
 
 
 class Checkpoints:
-    """The checkpoints of one run; the state's step names each. A checkpoint is complete or isn't there.
+    """Saves and restores the checkpoints of one run, named by step. A checkpoint is either complete or absent.
 
-    Besides the latest `keep_checkpoints`, those are kept of which the model may be made: the best, or the
-    `average_checkpoints` best or last that were evaluated.
+    Keeps the latest `keep_checkpoints` and the candidates for the final model: the best one, or the
+    `average_checkpoints` best or last ones that were evaluated.
     """
 
     def __init__(self, directory: Path, config: TrainConfig, *, read_only: bool = False) -> None:
-        """Opens the run's checkpoints; `read_only` while another process may be writing them."""
+        """Opens the checkpoints; pass `read_only` if another process may be writing them."""
         absl_logging.set_verbosity(absl_logging.ERROR)  # Orbax reports every stage of every save
         averaged = {config.average_which: config.average_checkpoints}
         self._manager = ocp.CheckpointManager(
@@ -55,7 +54,7 @@ class Checkpoints:
         )
 
     def save(self, state: TrainState, score: float | None, position: Position) -> None:
-        """Starts writing; `score`, the higher the better, picks the best checkpoint, None when it wasn't evaluated."""
+        """Starts to save the state. The best checkpoint is the one with the highest `score`; None: not evaluated."""
         step = int(state.step)
         metrics = UNEVALUATED if score is None else {"score": score, "evaluated_step": step}
         self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), metrics=metrics | {"position": position})
@@ -64,8 +63,9 @@ class Checkpoints:
         return self._manager.latest_step()
 
     def steps_to_keep(self, which: str, count: int) -> list[int]:
-        """The `count` "last" or "best" of the evaluated checkpoints (fewer if there are fewer), in order of their
-        steps. Of equals the later is better. Where none was evaluated: the latest.
+        """Returns the steps of the `count` "last" or "best" evaluated checkpoints (all if fewer), sorted.
+
+        The later of two equal scores is better. If no checkpoint was evaluated, returns the latest.
         """
         self._manager.wait_until_finished()
         metrics: dict[int, Mapping[str, Any]] = {
@@ -78,10 +78,10 @@ class Checkpoints:
         return sorted(ordered[-count:])
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """The state saved at `step`; `like` gives structure, shapes and dtypes.
+        """Restores the state saved at `step`; `like` gives structure, shapes and dtypes.
 
         Raises:
-          CheckpointError: it can't be read, or holds another model's state.
+          CheckpointError: the checkpoint can't be read, or holds another model's state.
         """
         abstract = jax.eval_shape(lambda: like._asdict())
         try:
@@ -93,11 +93,11 @@ class Checkpoints:
         return TrainState(**restored)
 
     def position(self, step: int) -> Position:
-        """Where the data stood at the checkpoint of `step`."""
+        """Returns the position in the data at the checkpoint of `step`."""
         return (self._manager.metrics(step) or {}).get("position", {})
 
     def wait(self) -> None:
-        """Returns when everything saved is on disk."""
+        """Waits until everything is on disk."""
         self._manager.wait_until_finished()
 
     def close(self) -> None:

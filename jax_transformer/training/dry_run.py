@@ -1,4 +1,4 @@
-"""What a run would be, told before it is one: its config, parameters, batches, and memory."""
+"""Describes a run before it starts: its config, parameters, batches, and memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.data.batching import Batch, Shape
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.runtime.trees import flatten
-from jax_transformer.training.scheduled import known
+from jax_transformer.training.scheduled_batch import known
 from jax_transformer.training.step import TrainState, init_state, make_train_step
-from jax_transformer.training.stream_schedule import make_schedule
+from jax_transformer.training.stream_schedule import make_batch_schedule
 
 
 def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus) -> Iterator[str]:
-    """The description, line by line. The memory is what XLA says of the largest training step, which is compiled for
-    it, not run."""
-    schedule = make_schedule(config, corpus)
+    """Yields the description line by line. To report the memory, it compiles the largest training step without running
+    it."""
+    schedule = make_batch_schedule(config, corpus)
     state = jax.eval_shape(lambda: init_state(model, config.train))
     yield dump_config(dataclasses.replace(config, model=model))
     yield from parameter_table(state)
@@ -41,7 +41,7 @@ def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus
 
 
 def parameter_table(state: TrainState) -> Iterator[str]:
-    """A line for each parameter, with its shape and size, and the total; frozen ones and constants are marked."""
+    """Yields a line per parameter with its shape and size, and the total; marks frozen parameters and constants."""
     rows = [
         (path, leaf.shape, note)
         for tree, note in ((state.params, ""), (state.frozen, "frozen"), ({"constants": state.constants}, "constant"))
@@ -66,7 +66,7 @@ def _memory(config: RunConfig, model: TransformerConfig, state: TrainState, shap
     usage = compiled.memory_analysis()
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     if usage is None:
-        yield f"memory: {_mebibytes(kept)} of state; this device doesn't tell what a step needs"
+        yield f"memory: {_mebibytes(kept)} of state; this device doesn't report what a step needs"
         return
     yield (
         f"memory: {_mebibytes(kept)} of state and {_mebibytes(usage.temp_size_in_bytes)} for the largest step, "

@@ -1,4 +1,4 @@
-"""How good a model is on a split: its loss, and its translations against the references."""
+"""Evaluates a model on a split: its loss, and its translations against the references."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EvaluationStep = Callable[[Params, Batch], tuple[jax.Array, jax.Array]]
 
 @dataclass(frozen=True)
 class Split:
-    """A split laid out for evaluation: batches of one fixed shape, so that one program serves."""
+    """Holds a split and its evaluation batches, all of one shape so that they share one program."""
 
     pairs: TokenPairs
     plan: Sequence[tuple[Shape, np.ndarray]]
@@ -43,7 +43,7 @@ class Split:
 def batches(
     pairs: TokenPairs, plan: Sequence[tuple[Shape, np.ndarray]], source: Tokenizer, target: Tokenizer
 ) -> Iterator[Batch]:
-    """The plan's batches as arrays."""
+    """Yields the batches of a plan as arrays."""
     for shape, indices in plan:
         yield assemble(
             pairs,
@@ -57,8 +57,8 @@ def batches(
 
 
 def split_loss(split: Split, step: EvaluationStep, params: Params, source: Tokenizer, target: Tokenizer) -> float:
-    """Cross-entropy of the split in nats per target token, without dropout and label smoothing; NaN if no pair of it is
-    usable."""
+    """Returns the cross-entropy of the split in nats per target token, without dropout and label smoothing; NaN if it
+    has no usable pair."""
     sums = [step(params, batch) for batch in batches(split.pairs, split.plan, source, target)]
     total, tokens = (float(np.sum([np.asarray(pair[k], np.float64) for pair in sums])) for k in (0, 1))
     return total / tokens if tokens else math.nan
@@ -66,7 +66,7 @@ def split_loss(split: Split, step: EvaluationStep, params: Params, source: Token
 
 @dataclass(frozen=True)
 class Sample:
-    """One sentence translated."""
+    """Holds one translated sentence."""
 
     source: str
     reference: str
@@ -76,14 +76,16 @@ class Sample:
 def translate_split(
     model: Model, pairs: TokenPairs, most: int | None = None, *, tokenize: str = "13a", tags: Sequence[str] = ()
 ) -> tuple[TranslationScores, list[Sample]]:
-    """Greedy translations of `most` sentences spread over the split (None: all), and their scores; `tokenize` as in
-    `score_translations`.
+    """Translates sentences of a split greedily; returns their scores and the samples.
 
-    A sentence longer than the model's positions is scored with an empty translation, and counted.
+    Sentences longer than the model's positions are counted, and scored with an empty translation.
 
     Args:
-      tags: the source tag of each corpus, as TokenPairs.corpus numbers them; none where there is but one and it has
-        none.
+      model: the model with its tokenizers.
+      pairs: the split.
+      most: number of sentences, spread over the split. None: all.
+      tokenize: see `score_translations`.
+      tags: the source tag of each corpus, in the numbering of TokenPairs.corpus; empty for a single corpus without one.
     """
     count = len(pairs) if most is None else min(most, len(pairs))
     indices = np.linspace(0, len(pairs) - 1, count).astype(np.int64)

@@ -1,5 +1,4 @@
-"""The model that a run keeps: its parameters, those of one checkpoint or the mean of several, with all that translating
-needs."""
+"""Makes a run's model: the parameters of one checkpoint or the mean of several, with everything translation needs."""
 
 from __future__ import annotations
 
@@ -22,9 +21,9 @@ from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
 from jax_transformer.training.step import init_state, make_evaluation_step
 
 
-def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
-    """The config with the vocabulary sizes and pad ids of the corpus's tokenizers. A decoder that takes another id than
-    its own for padding takes the source's.
+def fit_config(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
+    """Returns the config with the vocabulary sizes and pad ids of the corpus's tokenizers. A decoder_padding_id, if
+    set, becomes the source's pad id.
     """
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
     return dataclasses.replace(
@@ -38,15 +37,15 @@ def fitted(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfi
 
 
 def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Model:
-    """The model of a run's parameters. Unless told otherwise, it decodes no more tokens than it was trained on in one
-    sentence.
+    """Returns a run's model with these parameters. By default it decodes at most as many tokens as a training sentence
+    has.
 
-    Its origin is that of the model that the run began with, as long as that is there, and so is how it is decoded, but
-    for what follows from the sentences it was trained on: their lengths, and the first token after another start.
+    A model that the run started from passes on its origin and its decoding settings, as long as it still exists; the
+    new training data determine the lengths and, for another start id, the first token.
     """
     target = corpus.target_tokenizer
     longest = config.train.max_decode_length or config.data.max_length
-    model = fitted(config.model, corpus)
+    model = fit_config(config.model, corpus)
     source_length = None if model.source_padding_is_invisible else _only_source_length(config, corpus)
     generation = GenerationConfig(
         decoder_start_id=target.bos_id,
@@ -60,7 +59,7 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
 
 
 def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
-    """Fields of GenerationConfig that stay as they were; none without an initial model."""
+    """Returns the fields of GenerationConfig that the initial model passes on; none without one."""
     own = generation_of(path) if path else None
     if own is None:
         return {}
@@ -69,7 +68,7 @@ def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
 
 
 def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None:
-    """The length that all sources are padded to in training; None if there are several, or if it isn't known
+    """Returns the length to which training pads all sources; None if there are several, or if it isn't known
     beforehand."""
     if config.data.num_shapes > 1 or config.data.streaming or config.data.subword_sampling:
         return None
@@ -77,20 +76,20 @@ def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None
     return int(pairs.source_lengths[pairs.usable_indices].max())
 
 
-def averaged_model(run: str | Path, which: str, count: int) -> Model:
-    """The mean of the `count` "last" or "best" of the run's evaluated checkpoints, which may be more than there are;
-    its validation loss is among what `Model.training` tells. The run may be under way.
+def load_averaged_model(run: str | Path, which: str, count: int) -> Model:
+    """Averages the `count` "last" or "best" evaluated checkpoints of a run, or all if there are fewer. The run may
+    still be training. `Model.training` includes the validation loss.
 
     Raises:
-      CheckpointError: no run there, or one without checkpoints.
-      ValueError: its corpus can't be read (see `prepare`).
+      CheckpointError: no run at this path, or one without checkpoints.
+      ValueError: the run's corpus can't be read (see `prepare`).
     """
     path = Path(run)
     if not (path / CONFIG).is_file() or not (path / CHECKPOINTS).is_dir():
         raise CheckpointError(f"{path}: expected a run directory with checkpoints; received none")
     config = load_config(path / CONFIG, RunConfig())
     corpus = prepare(config.data)
-    model = fitted(config.model, corpus)
+    model = fit_config(config.model, corpus)
     like = jax.eval_shape(lambda: init_state(model, config.train))
     checkpoints = Checkpoints(path / CHECKPOINTS, config.train, read_only=True)
     try:

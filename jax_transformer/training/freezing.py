@@ -1,4 +1,4 @@
-"""Which parameters are trained, and which are left as they are."""
+"""Splits parameters into trained and frozen ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from jax_transformer.runtime.trees import flatten, unflatten
 
 
 class FreezeError(ValueError):
-    """Patterns that can't be meant."""
+    """Raised when a pattern matches no parameter, or when the patterns match every one."""
 
 
 def split_frozen(params: Params, patterns: Sequence[str]) -> tuple[Params, Params]:
-    """The parameters that are trained, and those whose path, such as encoder/layers/self_attention/query/kernel, a
-    pattern matches.
+    """Returns the trained and the frozen parameters: those whose path, such as
+    encoder/layers/self_attention/query/kernel, matches a pattern.
 
-    A layer axis is inside the arrays: all layers of a stack are frozen, or none.
+    The layer axis is inside the arrays, so patterns freeze all layers of a stack or none.
 
     Raises:
       FreezeError: a pattern that matches no parameter; nothing left to train.
@@ -40,5 +40,5 @@ def split_frozen(params: Params, patterns: Sequence[str]) -> tuple[Params, Param
 
 
 def join_frozen(trained: Params, frozen: Params) -> Params:
-    """The whole that `split_frozen` took apart."""
+    """Merges what `split_frozen` returned."""
     return unflatten(flatten(trained) | flatten(frozen)) if frozen else trained

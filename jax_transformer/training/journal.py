@@ -1,5 +1,4 @@
-"""Everything that a run writes about itself: metrics, samples, data.json, parameters.json, report.html, TensorBoard's
-events."""
+"""The records of a run: metrics, samples, data.json, parameters.json, report.html, TensorBoard events."""
 
 from __future__ import annotations
 
@@ -10,18 +9,18 @@ from typing import Any
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.preparation import Report
 from jax_transformer.model.functional import Params
-from jax_transformer.training.environment import environment, parameter_table
+from jax_transformer.training.environment import parameter_table, training_environment
 from jax_transformer.training.evaluation import Sample
-from jax_transformer.training.events import EventLog
 from jax_transformer.training.report import write_report
 from jax_transformer.training.run_directory import DATA, PARAMETERS, SAMPLES, RunDirectory
+from jax_transformer.training.tensorboard import EventLog
 
 SAMPLES_KEPT = 8
-"""Sentences of an evaluation whose translations are kept: the same ones each time."""
+"""Number of translations saved per evaluation, always of the same sentences."""
 
 
 class Journal:
-    """What is known of one run, written into its directory as it comes."""
+    """Writes the records of one run to its directory as they arise."""
 
     def __init__(self, run: RunDirectory, config: TrainConfig) -> None:
         self._run, self._config = run, config
@@ -29,37 +28,37 @@ class Journal:
         self._evaluations = 0
 
     def begin(self, step: int, corpus: str, report: Report, params: Params) -> None:
-        """What is known before the first step, or before the first that a resumed run makes anew, after `step`.
+        """Writes the facts known before training continues after `step`: the corpus, the parameters, the environment.
 
         Args:
-          corpus: the name of the prepared corpus, a hash of all that it was made of.
+          corpus: name of the prepared corpus, a hash of its text and options.
         """
         self._run.write(DATA, {"corpus": corpus, **dataclasses.asdict(report)})
-        self._run.write(PARAMETERS, {"environment": environment(), "parameters": parameter_table(params)})
+        self._run.write(PARAMETERS, {"environment": training_environment(), "parameters": parameter_table(params)})
         if self._config.tensorboard:
             self._events = EventLog(self._run.path, step)
 
     def record(self, record: dict[str, Any]) -> None:
-        """Figures of a step: a line of metrics.jsonl."""
+        """Appends the metrics of a step to metrics.jsonl."""
         record = self._run.log(record)
         if self._events:
             self._events.record(record)
 
     def samples(self, step: int, samples: Sequence[Sample]) -> None:
-        """Some of the translations of an evaluation, spread over the sentences: a line of samples.jsonl."""
+        """Appends some translations of an evaluation, spread over the sentences, to samples.jsonl."""
         kept = samples[:: max(1, len(samples) // SAMPLES_KEPT)][:SAMPLES_KEPT]
         self._run.log({"step": step, "samples": [dataclasses.asdict(sample) for sample in kept]}, SAMPLES)
         if self._events:
             self._events.samples(step, kept)
 
     def evaluated(self) -> None:
-        """An evaluation is over: report.html, after every report_every of them."""
+        """Counts an evaluation, and updates report.html after every report_every of them."""
         self._evaluations += 1
         if self._config.report_every and self._evaluations % self._config.report_every == 0:
             write_report(self._run.path)
 
     def close(self) -> None:
-        """Ends TensorBoard's file, gives the run free, and writes its last report."""
+        """Closes TensorBoard's file, unlocks the run, and writes its final report."""
         try:
             if self._events:
                 self._events.close()

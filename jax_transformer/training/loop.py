@@ -1,4 +1,4 @@
-"""The training loop: from a RunConfig to a run directory with a model in it."""
+"""The training loop: trains a RunConfig and writes a run directory with a model in it."""
 
 from __future__ import annotations
 
@@ -22,27 +22,40 @@ from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.storage.model_directory import save_model
 from jax_transformer.training.averaging import average
-from jax_transformer.training.bookkeeping import CompiledByShape, Window
 from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.dry_run import describe
 from jax_transformer.training.early_stopping import evaluations_since_best
 from jax_transformer.training.evaluation import Sample, Split, split_loss, translate_split
-from jax_transformer.training.events import require_tensorboard
-from jax_transformer.training.export import fitted, make_model
+from jax_transformer.training.export import fit_config, make_model
 from jax_transformer.training.journal import Journal
 from jax_transformer.training.metrics import TranslationScores, check_tokenizer
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import RunDirectory, RunError, check_unused
-from jax_transformer.training.scheduled import Position, Scheduled, known
+from jax_transformer.training.scheduled_batch import Position, ScheduledBatch, known
 from jax_transformer.training.schedules import plateau_scale
-from jax_transformer.training.step import TrainState, init_state, kept_params, make_evaluation_step, make_train_step
-from jax_transformer.training.stream_schedule import make_schedule
-from jax_transformer.training.warm_start import first_params, with_tokenizers_of_initial_model
+from jax_transformer.training.step import (
+    TrainState,
+    evaluation_params,
+    init_state,
+    make_evaluation_step,
+    make_train_step,
+)
+from jax_transformer.training.stream_schedule import make_batch_schedule
+from jax_transformer.training.tensorboard import require_tensorboard
+from jax_transformer.training.throughput import CompiledByShape, Window
+from jax_transformer.training.warm_start import load_initial_params, use_initial_tokenizers
 
 
 class Interrupted(Exception):
-    """The run was stopped by Ctrl-C or SIGTERM, after its state was saved."""
+    """Raised when Ctrl-C or SIGTERM stops a run, after its state was saved.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from jax_transformer.training import Interrupted
+      >>> Interrupted(Path("runs/demo"), step=200).step
+      200
+    """
 
     def __init__(self, run: Path, step: int) -> None:
         super().__init__(f"stopped and saved at step {step}; {_how_to_go_on(run)}")
@@ -51,42 +64,68 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a finished run has to show."""
+    """Holds the results of a finished run; see `train`.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from jax_transformer.training import TrainingResult
+      >>> run = Path("runs/demo")
+      >>> result = TrainingResult(run=run, model=run / "model", report=run / "report.html", steps=[300, 600], scores={},
+      ...                         samples=[], seconds=60.0, compile_seconds=9.0, programs=2)
+      >>> result.step
+      600
+    """
 
     run: Path
     model: Path
     report: Path
     steps: list[int]
-    """The checkpoints that the model is the mean of; mostly one."""
+    """Steps of the checkpoints averaged into the model; usually one."""
 
     scores: dict[str, TranslationScores]
-    """By split: "test", and of the phrasebook "combinations"; "valid" where there is no test."""
+    """Scores by split: "test" and, for the phrasebook, "combinations"; "valid" if there is no test set."""
     samples: list[Sample]
     seconds: float
-    """From the start of this process's share of the run to the model directory, compilation included."""
+    """Seconds from the start of this process to the saved model, compilation included."""
     compile_seconds: float
     programs: int
-    """Training steps compiled: one per shape."""
+    """Number of compiled training steps: one per shape."""
 
     @property
     def step(self) -> int:
-        """The last of them."""
+        """The last of `steps`."""
         return self.steps[-1]
 
 
 def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile: bool = False) -> TrainingResult:
-    """Trains, evaluates, and writes the model directory.
+    """Trains and evaluates a model, and writes its run directory.
 
     Args:
-      name: the new run's directory is runs/NAME where the config names none.
-      resume: go on with the run at config.run_dir, exactly where its latest checkpoint stood; its own config.yaml is
-        used.
-      profile: write a trace of some steps into the run's profile/.
+      config: the run.
+      name: name of the new directory runs/NAME if the config names none.
+      resume: continue the run at config.run_dir from its latest checkpoint, with its own config.yaml.
+      profile: write a trace of some steps to the run's profile/.
+
+    Returns:
+      The paths, scores and timings of the run.
 
     Raises:
-      ValueError: a corpus, run directory or checkpoint that can't be used. A streamed corpus that can't be read on
-        leaves a run that can be resumed.
-      Interrupted: after Ctrl-C; the run can be resumed.
+      ValueError: a corpus, run directory or checkpoint that can't be used. If a stream can't be read any further, the
+        run is saved and can be resumed.
+      Interrupted: Ctrl-C or SIGTERM stopped the run, which can be resumed.
+
+    Example:
+      >>> import contextlib, io, tempfile
+      >>> from jax_transformer import DataConfig, RunConfig, TrainConfig, TransformerConfig, train
+      >>> with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+      ...     result = train(RunConfig(
+      ...         model=TransformerConfig(d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1,
+      ...                                 max_length=40),
+      ...         data=DataConfig(phrasebook_pairs=40, valid_pairs=4, test_pairs=4, max_length=32, batch_tokens=640,
+      ...                         num_shapes=1, cache_dir=folder),
+      ...         train=TrainConfig(max_steps=1, evaluate_sentences=0), run_dir=f"{folder}/run"))
+      >>> result.step, sorted(result.scores)
+      (1, ['combinations', 'test'])
     """
     started = time.perf_counter()
     if resume:
@@ -100,7 +139,7 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile
     else:
         if config.run_dir:
             check_unused(config.run_dir)
-        config = with_tokenizers_of_initial_model(config)
+        config = use_initial_tokenizers(config)
         corpus = _prepare(config)  # before there is a run directory, so that a mistake leaves none behind
         _check_start(config, corpus)
         run = (
@@ -118,18 +157,18 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile
 
 
 def describe_run(config: RunConfig) -> Iterator[str]:
-    """What `train(config)` would do, line by line, without a run directory: the resolved config, the parameters,
-    batches and memory.
+    """Yields a description of `train(config)` line by line: the resolved config, the parameters, batches and memory.
+    Creates no run directory.
 
     Raises:
-      ValueError: as `train`.
+      ValueError: see `train`.
     """
     if config.run_dir:
         check_unused(config.run_dir)
-    config = with_tokenizers_of_initial_model(config)
+    config = use_initial_tokenizers(config)
     corpus = _prepare(config)
     _check_start(config, corpus)
-    yield from describe(config, fitted(config.model, corpus), corpus)
+    yield from describe(config, fit_config(config.model, corpus), corpus)
 
 
 def _prepare(config: RunConfig) -> PreparedCorpus:
@@ -143,15 +182,15 @@ def _prepare(config: RunConfig) -> PreparedCorpus:
 
 
 def _check_start(config: RunConfig, corpus: PreparedCorpus) -> None:
-    """Raises ValueError for first parameters and patterns of frozen ones that don't suit the model."""
-    model = fitted(config.model, corpus)
+    """Raises ValueError unless the initial parameters and the freeze patterns fit the model."""
+    model = fit_config(config.model, corpus)
     jax.eval_shape(lambda: init_state(model, config.train))
     if config.init_from:
-        first_params(config.init_from, model, corpus)
+        load_initial_params(config.init_from, model, corpus)
 
 
 class _Training:
-    """One process's share of a run."""
+    """Trains a run from its latest checkpoint to its end, in one process."""
 
     def __init__(
         self,
@@ -171,8 +210,8 @@ class _Training:
             profile,
         )
         print(f"run directory: {run.path}", flush=True)
-        self.model_config = fitted(config.model, corpus)
-        self.schedule = make_schedule(config, corpus)
+        self.model_config = fit_config(config.model, corpus)
+        self.schedule = make_batch_schedule(config, corpus)
         self.position: Position = {}
         self.train_step = CompiledByShape(make_train_step(self.model_config, config.train))
         self.evaluation_step = make_evaluation_step(self.model_config)
@@ -183,7 +222,9 @@ class _Training:
         checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train)
         try:
             state = self._first_state(checkpoints)
-            self.journal.begin(int(state.step), self.corpus.directory.name, self.corpus.report, kept_params(state))
+            self.journal.begin(
+                int(state.step), self.corpus.directory.name, self.corpus.report, evaluation_params(state)
+            )
             print(self._description(state), flush=True)
             with (
                 stop_requests() as stop_requested,
@@ -201,7 +242,7 @@ class _Training:
     def _first_state(self, checkpoints: Checkpoints) -> TrainState:
         latest = checkpoints.latest_step()
         initial = (
-            first_params(self.config.init_from, self.model_config, self.corpus)
+            load_initial_params(self.config.init_from, self.model_config, self.corpus)
             if self.config.init_from and latest is None
             else None
         )
@@ -267,7 +308,7 @@ class _Training:
         return state
 
     def _at_rate_of_plateau(self, state: TrainState) -> TrainState:
-        """The state with the rate that follows from all evaluations so far."""
+        """Returns the state with the learning rate that follows from all evaluations so far."""
         if not self.config.train.plateau_patience:
             return state
         losses = [record["valid_loss"] for record in self.run_dir.records() if "valid_loss" in record]
@@ -280,7 +321,7 @@ class _Training:
             and evaluations_since_best(self.run_dir.records(), config.best_metric) >= config.patience
         )
 
-    def _log_window(self, step: int, of_data: dict[str, Any], progress: TrainingProgress) -> None:
+    def _log_window(self, step: int, data_figures: dict[str, Any], progress: TrainingProgress) -> None:
         if not self.window.steps:
             return
         figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
@@ -289,7 +330,7 @@ class _Training:
                 f"step {step}: expected a finite loss; received {figures['loss']}; lower train.learning_rate or set "
                 "train.clip_norm"
             )
-        self.journal.record({"step": step, **of_data, **figures, "programs": len(self.train_step.programs)})
+        self.journal.record({"step": step, **data_figures, **figures, "programs": len(self.train_step.programs)})
         progress.update(
             step,
             f"loss {figures['loss']:.3f}  rate {figures['learning_rate']:.2e}  {figures['tokens_per_second']:,.0f} "
@@ -298,8 +339,8 @@ class _Training:
         self.window.restart()
 
     def _evaluate(self, step: int, state: TrainState, progress: TrainingProgress) -> float:
-        """Logs the validation figures; returns the one that picks the best checkpoint, as a score."""
-        loss = self._valid_loss(kept_params(state))
+        """Logs the validation metrics. Returns the score that selects the best checkpoint; higher is better."""
+        loss = self._valid_loss(evaluation_params(state))
         if not math.isfinite(loss):
             raise RunError(
                 f"step {step}: expected a finite validation loss; received {loss}; lower train.learning_rate or set "
@@ -309,7 +350,7 @@ class _Training:
         record: dict[str, Any] = {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
         text = f"step {step}  valid loss {loss:.4f}  perplexity {record['valid_perplexity']:.2f}"
         if self.config.train.evaluate_sentences:
-            scores, samples = self._translate("valid", kept_params(state), self.config.train.evaluate_sentences)
+            scores, samples = self._translate("valid", evaluation_params(state), self.config.train.evaluate_sentences)
             record |= {f"valid_{key}": value for key, value in dataclasses.asdict(scores).items()}
             text += f"  {scores.summary()}"
             self.journal.samples(step, samples)
@@ -318,7 +359,7 @@ class _Training:
         return -loss if self.config.train.best_metric == "loss" else record["valid_bleu"]
 
     def _finish(self, state: TrainState, checkpoints: Checkpoints) -> TrainingResult:
-        """Makes the model of the checkpoints that the config names, evaluates it and writes it."""
+        """Averages the checkpoints that the config names, evaluates the model, and writes it."""
         config = self.config.train
         which, count = (config.average_which, config.average_checkpoints) if config.average_checkpoints else ("best", 1)
         steps = checkpoints.steps_to_keep(which, count)
@@ -372,7 +413,7 @@ class _Training:
         )
 
 
-def _to_device(scheduled: Scheduled) -> Scheduled:
+def _to_device(scheduled: ScheduledBatch) -> ScheduledBatch:
     return scheduled._replace(batch=jax.device_put(scheduled.batch))
 
 
@@ -381,7 +422,7 @@ def _how_to_go_on(run: Path) -> str:
 
 
 class stop_requests:
-    """While open, Ctrl-C and SIGTERM only ask to stop, at the end of a step; a second Ctrl-C stops at once."""
+    """Turns Ctrl-C and SIGTERM into a request to stop after the current step; a second Ctrl-C stops at once."""
 
     def __enter__(self) -> Callable[[], bool]:
         self._requested = False

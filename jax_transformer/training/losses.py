@@ -1,4 +1,4 @@
-"""Losses over logits, summed over tokens, with the number of tokens beside them."""
+"""Losses over logits, summed over tokens and returned with the number of tokens."""
 
 from __future__ import annotations
 
@@ -13,31 +13,48 @@ Smoothing = Literal["all", "others", "others_but_pad"]
 
 
 class Criterion(NamedTuple):
-    """The distribution that each token's is compared with, and which tokens count."""
+    """Configures the cross-entropy: the target distribution and the tokens that count.
+
+    Example:
+      >>> from jax_transformer.training import Criterion
+      >>> Criterion(pad_id=0, label_smoothing=0.1).smoothing
+      'all'
+    """
 
     pad_id: int
     label_smoothing: float = 0.0
-    """ε: 1 - ε is on the label."""
+    """ε; the label keeps the probability 1 - ε."""
     smoothing: Smoothing = "all"
-    """Where ε is: see SMOOTHINGS."""
+    """How ε is distributed: see SMOOTHINGS."""
     counts_pads: bool = False
-    """Whether tokens whose label is a pad count as others do."""
+    """Whether padding counts like other tokens."""
 
 
 SMOOTHINGS = {
     "all": "ε / V on every entry, the label's included: Szegedy et al. 2016 (§7), torch's cross_entropy",
     "others": "ε / (V - 1) on every other entry: fairseq",
-    "others_but_pad": "ε / (V - 2) on every entry but the label's and the pad's, and the loss is the divergence from "
-    "that: the Annotated "
-    "Transformer",
+    "others_but_pad": "ε / (V - 2) on every entry but the label's and the pad's, with the KL divergence as loss: "
+    "the Annotated Transformer",
 }
 
 
 def cross_entropy(logits: jax.Array, labels: jax.Array, criterion: Criterion) -> tuple[jax.Array, jax.Array]:
-    """Cross-entropy of labels [B, T] under logits [B, T, V], in at least float32.
+    """Returns the cross-entropy of labels under logits, computed in at least float32.
+
+    Args:
+      logits: [B, T, V].
+      labels: [B, T], integers.
+      criterion: label smoothing, and which labels count.
 
     Returns:
-      The sum over the tokens that count, in nats, and how many these are (int32).
+      The sum over the tokens that count, in nats, and their number (int32).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from jax_transformer.training import Criterion, cross_entropy
+      >>> total, tokens = cross_entropy(jnp.zeros((1, 3, 4)), jnp.array([[2, 1, 0]]), Criterion(pad_id=0))
+      >>> round(float(total / tokens), 4), int(tokens)  # log 4; the pad doesn't count
+      (1.3863, 2)
     """
     counted = counted_tokens(labels, criterion)
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
@@ -54,20 +71,20 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, criterion: Criterion) ->
 
 
 def counted_tokens(labels: jax.Array, criterion: Criterion) -> jax.Array:
-    """Which of the labels [B, T] count, a boolean array; one below 0 never does."""
+    """Returns which labels [B, T] count, as booleans; negative labels never do."""
     return labels >= 0 if criterion.counts_pads else labels != criterion.pad_id
 
 
 def without_filling(labels: jax.Array, criterion: Criterion) -> jax.Array:
-    """The labels [B, T]; where pads count, rows of nothing but pads, which only fill up a batch, are -1 throughout, and
-    don't."""
+    """Returns the labels [B, T]. If pads count, rows of padding alone become -1: they only fill up a batch, and don't
+    count."""
     if not criterion.counts_pads:
         return labels
     return jnp.where(jnp.any(labels != criterion.pad_id, axis=1, keepdims=True), labels, -1)
 
 
 def _mean_of_smoothed(logits: jax.Array, label_logit: jax.Array, criterion: Criterion) -> jax.Array:
-    """The mean of those logits [B, T, V] that share ε."""
+    """Returns the mean of the logits [B, T, V] over the entries that share ε."""
     if criterion.smoothing == "all":
         return logits.mean(axis=-1)
     rest, count = logits.sum(axis=-1) - label_logit, logits.shape[-1] - 1
@@ -77,12 +94,12 @@ def _mean_of_smoothed(logits: jax.Array, label_logit: jax.Array, criterion: Crit
 
 
 def _entropy(epsilon: float, others: int) -> float:
-    """That of the smoothed targets, in nats."""
+    """Returns the entropy of the smoothed target distribution, in nats."""
     return -((1.0 - epsilon) * math.log(1.0 - epsilon) + epsilon * math.log(epsilon / others))
 
 
 CHUNK_BYTES = 16 * 2**20
-"""Logits held at once while training, about: large enough for full speed, small enough to stay in a cache."""
+"""Approximate size of the logits held at once: large enough for full speed, small enough for a cache."""
 
 
 def chunked_cross_entropy(
@@ -92,17 +109,29 @@ def chunked_cross_entropy(
     labels: jax.Array,
     criterion: Criterion,
 ) -> tuple[jax.Array, jax.Array]:
-    """`cross_entropy(hidden @ kernel + bias, labels, criterion)` without ever holding all the logits, which are the
-    largest array by far.
+    """Returns `cross_entropy(hidden @ kernel + bias, labels, criterion)` without holding all logits, by far the largest
+    array.
 
-    They are made for some tokens at a time, and their gradient is taken to hidden, kernel and bias before the next ones
-    are made, so that nothing is computed again in the backward pass.
+    It computes the logits of some tokens at a time, and their gradients to hidden, kernel and bias before the next
+    ones, so that the backward pass recomputes nothing.
 
     Args:
       hidden: [B, T, D], in the compute dtype.
       kernel: [D, V].
       bias: [V], or None.
-      labels: [B, T].
+      labels: [B, T], integers.
+      criterion: label smoothing, and which labels count.
+
+    Returns:
+      The sum over the tokens that count, in nats, and their number (int32).
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from jax_transformer.training import Criterion, chunked_cross_entropy
+      >>> hidden, kernel = jnp.ones((1, 2, 3)), jnp.zeros((3, 4))
+      >>> total, tokens = chunked_cross_entropy(hidden, kernel, None, jnp.array([[2, 0]]), Criterion(pad_id=0))
+      >>> round(float(total), 4), int(tokens)
+      (1.3863, 1)
     """
     tokens = labels.size
     most = max(CHUNK_BYTES // (4 * kernel.shape[1]), 1)
@@ -116,14 +145,14 @@ def chunked_cross_entropy(
 
 
 Gradients = tuple[jax.Array, jax.Array, jax.Array | None]
-"""To hidden, kernel and bias."""
+"""Gradients to hidden, kernel and bias."""
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _loss_of_chunks(
     criterion: Criterion, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
 ) -> jax.Array:
-    """The summed loss of hidden [C, L, D] and labels [C, L]."""
+    """Returns the summed loss of hidden [C, L, D] and labels [C, L]: C chunks of L tokens."""
 
     def chunk_loss(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
         logits = _logits(chunk[0], kernel, bias)
@@ -135,7 +164,7 @@ def _loss_of_chunks(
 def _loss_and_gradients(
     criterion: Criterion, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
 ) -> tuple[jax.Array, Gradients]:
-    """The same, and its gradients."""
+    """Returns the summed loss and its gradients."""
 
     def loss_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
         return cross_entropy(logits, labels, criterion)[0]
@@ -166,6 +195,6 @@ _loss_of_chunks.defvjp(_loss_and_gradients, _scale_gradients)
 
 
 def _logits(hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """hidden [L, D] → [L, V], in its dtype."""
+    """Returns the logits [L, V] of hidden [L, D], in its dtype."""
     logits = hidden @ kernel.astype(hidden.dtype)
     return logits if bias is None else logits + bias.astype(hidden.dtype)

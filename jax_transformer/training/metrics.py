@@ -1,4 +1,4 @@
-"""Scores of translations, and running means of a training window."""
+"""Scores of translations: BLEU, chrF, TER and exact match."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TranslationScores:
-    """Corpus scores in percent, with sacreBLEU's signatures (Post 2018)."""
+    """Holds corpus scores in percent, with sacreBLEU's signatures (Post 2018); see `score_translations`.
+
+    Example:
+      >>> from jax_transformer.training import score_translations
+      >>> score_translations(["A dog sleeps ."], ["A dog sleeps ."]).summary()
+      'BLEU 100.00  chrF 100.00  exact match 100.0 %  (1 sentences)'
+    """
 
     bleu: float
     chrf: float
     exact_match: float
-    """Share of sentences equal to their reference to the letter, surrounding space aside."""
+    """Percentage of translations equal to their reference, ignoring surrounding spaces."""
     bleu_signature: str
     chrf_signature: str
     sentences: int
     too_long: int = 0
-    """Sentences that the model couldn't take, scored with an empty translation."""
+    """Number of sentences too long for the model, scored with an empty translation."""
 
     def summary(self) -> str:
         left_out = f", {self.too_long} too long to translate" if self.too_long else ""
@@ -31,29 +37,29 @@ class TranslationScores:
 
 @dataclass(frozen=True)
 class SystemScore:
-    """One system by one metric."""
+    """Holds the score of one system by one metric."""
 
     score: float
     interval: float | None = None
     """Half the width of the 95 % confidence interval."""
     p_value: float | None = None
-    """How probable so large a difference from the first system would be, were the two equally good. None: of the first
-    system itself, and of one with the same translations."""
+    """Probability of a difference from the first system at least this large if the two were equally good. None for the
+    first system, and for one with the same translations."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Systems by one metric."""
+    """Holds the scores of several systems by one metric."""
 
     metric: str
-    """BLEU, chrF2 or TER, as sacreBLEU calls them, or "exact match"."""
+    """BLEU, chrF2 or TER (sacreBLEU's names), or "exact match"."""
     signature: str
-    """sacreBLEU's; "" of exact match."""
+    """sacreBLEU's signature; empty for exact match."""
     systems: list[SystemScore]
 
 
 def check_tokenizer(tokenize: str, option: str = "train.score_tokenizer") -> None:
-    """Raises ValueError, which names the option, unless sacreBLEU has a tokenizer of this name, and can use it here."""
+    """Raises ValueError, which names the option, unless sacreBLEU has this tokenizer and can use it."""
     from sacrebleu.metrics import BLEU
 
     if tokenize not in BLEU.TOKENIZERS:
@@ -67,13 +73,20 @@ def check_tokenizer(tokenize: str, option: str = "train.score_tokenizer") -> Non
 def score_translations(
     hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a"
 ) -> TranslationScores:
-    """BLEU (Papineni et al. 2002), chrF (Popović 2015) and exact match of hypotheses against one reference each.
+    """Returns BLEU (Papineni et al. 2002), chrF (Popović 2015) and exact match, with one reference per hypothesis.
 
     Args:
-      tokenize: sacreBLEU's tokenizer; "none" for text that is tokenized already.
+      hypotheses: the translations.
+      references: one reference per translation.
+      tokenize: sacreBLEU's tokenizer; "none" for tokenized text.
 
     Raises:
-      ValueError: no sentences, or not as many of one as of the other.
+      ValueError: no sentences, or different numbers of hypotheses and references.
+
+    Example:
+      >>> from jax_transformer.training import score_translations
+      >>> score_translations(["A dog sleeps .", "No ."], ["A dog sleeps .", "Yes ."]).exact_match
+      50.0
     """
     _check_counts(hypotheses, references)
     from sacrebleu.metrics import BLEU, CHRF
@@ -90,7 +103,7 @@ def score_translations(
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Share of hypotheses, in percent, that equal one of their references to the letter, surrounding space aside."""
+    """Returns the percentage of hypotheses equal to one of their references, ignoring surrounding spaces."""
     equal = [
         hypothesis.strip() in map(str.strip, each) for hypothesis, *each in zip(hypotheses, *references, strict=True)
     ]
@@ -100,19 +113,20 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
 def compare_systems(
     systems: Sequence[Sequence[str]], references: Sequence[Sequence[str]], *, tokenize: str = "13a", samples: int = 1000
 ) -> list[Comparison]:
-    """BLEU, chrF, TER (Snover et al. 2006) and exact match of the translations of systems.
+    """Returns BLEU, chrF, TER (Snover et al. 2006) and exact match of several systems.
 
-    But for exact match, sacreBLEU also gives confidence intervals by bootstrap resampling, and compares each other
-    system with the first by paired bootstrap resampling (Koehn 2004). Its environment variable SACREBLEU_SEED is what
-    samples are drawn by.
+    Except for exact match, sacreBLEU adds confidence intervals by bootstrap resampling, and p-values of each system
+    against the first by paired bootstrap resampling (Koehn 2004). Its environment variable SACREBLEU_SEED seeds the
+    samples.
 
     Args:
-      systems: the hypotheses of each.
+      systems: the hypotheses of each system.
       references: one or more sequences of references.
-      samples: how many are drawn; with 0, there are neither intervals nor p-values.
+      tokenize: sacreBLEU's tokenizer.
+      samples: number of bootstrap samples; 0: neither intervals nor p-values.
 
     Raises:
-      ValueError: no sentences, or not as many somewhere.
+      ValueError: no sentences, or different numbers of sentences.
     """
     for lines in (*systems, *references):
         _check_counts(lines, references[0])

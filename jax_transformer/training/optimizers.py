@@ -1,4 +1,4 @@
-"""The optimizer as one optax transformation."""
+"""The configured optimizer as one Optax transformation."""
 
 from __future__ import annotations
 
@@ -14,18 +14,29 @@ from jax_transformer.model.functional import Params
 from jax_transformer.runtime.trees import flatten, unflatten
 
 ADAM_SIZE = 0.2
-"""About the root mean square of what Adam makes of a gradient; Muon's steps are scaled to it (Liu et al. 2025,
-§2.2)."""
+"""Typical root mean square of Adam's updates, to which Muon's are scaled (Liu et al. 2025, §2.2)."""
 
 
 def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.GradientTransformation:
-    """The configured one: gradients are clipped by their global norm, decayed, turned into a step, decayed again
-    (decoupled), and scaled.
+    """Returns the configured optimizer: clipping by the global norm, L2 decay, the update rule, decoupled decay, and
+    the learning rate, in this order.
 
-    Equal to torch's clip_grad_norm_, Adam, AdamW and SGD where it has these.
+    It equals torch's clip_grad_norm_, Adam, AdamW and SGD. adam: Kingma & Ba 2015. muon: Jordan et al. 2024
+    (https://kellerjordan.github.io/posts/muon), with momentum 0.95 and Nesterov's step for the matrices of the layers,
+    and Adam for everything else.
 
-    adam: Kingma & Ba 2015. muon: Jordan et al. 2024 (https://kellerjordan.github.io/posts/muon), with momentum 0.95 and
-    Nesterov's step, for the matrices of the layers; Adam for all else.
+    Args:
+      config: the optimizer's fields.
+      schedule: the learning rate by step, counted from 0.
+
+    Example:
+      >>> import optax
+      >>> from jax_transformer import TrainConfig
+      >>> from jax_transformer.training import make_optimizer
+      >>> optimizer = make_optimizer(TrainConfig(optimizer="sgd"), optax.constant_schedule(0.5))
+      >>> updates, _ = optimizer.update({"kernel": 2.0}, optimizer.init({"kernel": 1.0}))
+      >>> float(updates["kernel"])
+      -1.0
     """
     clip = [clip_by_norm(config.clip_norm)] if config.clip_norm else []
     decay = [optax.add_decayed_weights(config.weight_decay)] if config.weight_decay else []
@@ -34,7 +45,8 @@ def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.Gradi
 
 
 def clip_by_norm(most: float) -> optax.GradientTransformation:
-    """Scales all gradients by most / (their global norm + 1e-6), if that is below 1: torch's clip_grad_norm_."""
+    """Returns a transformation that scales gradients by most / (global norm + 1e-6) if that is below 1, as torch's
+    clip_grad_norm_ does."""
 
     def clip(gradients: Params, params: Params | None) -> Params:
         scale = jnp.minimum(most / (optax.tree.norm(gradients) + 1e-6), 1.0)
@@ -44,7 +56,7 @@ def clip_by_norm(most: float) -> optax.GradientTransformation:
 
 
 def _direction(config: TrainConfig) -> optax.GradientTransformation:
-    """From gradients to steps of a learning rate of -1."""
+    """Returns the update rule, before the learning rate and its sign."""
     if config.optimizer == "sgd":
         return optax.trace(config.momentum)
     adam = optax.scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_eps)
@@ -56,10 +68,10 @@ def _direction(config: TrainConfig) -> optax.GradientTransformation:
 
 
 def matrix_axes(path: str, leaf: jax.Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """The axes in and out of a parameter that is one matrix in every layer of a stack; None for any other.
+    """Returns the input and output axes of a parameter that is one matrix per layer; None for any other.
 
-    The first axis is the layers'. Kernels of query, key and value are [layers, in, heads, head_dim], those of the
-    attentions' outputs [layers, heads, head_dim, out]: each is one matrix over all heads.
+    The first axis is the layer. Kernels of query, key and value are [layers, in, heads, head_dim], those of the
+    attentions' outputs [layers, heads, head_dim, out]; each is one matrix over all heads.
     """
     if "/layers/" not in path or not path.endswith("/kernel"):
         return None
@@ -73,7 +85,7 @@ def _labels(params: Params) -> Params:
 
 
 def _dimension_numbers(updates: Params) -> Params:
-    """The axes as optax takes them; what isn't a matrix is masked."""
+    """Returns the axes in Optax's form; parameters that aren't matrices are masked."""
     axes = {path: matrix_axes(path, leaf) for path, leaf in flatten(updates).items()}
     return unflatten(
         {path: MuonDimensionNumbers(*sides) if sides else optax.MaskedNode() for path, sides in axes.items()}
@@ -81,7 +93,8 @@ def _dimension_numbers(updates: Params) -> Params:
 
 
 def _sized_as_adams(updates: Params) -> Params:
-    """An orthogonal matrix of m rows and n columns has entries of root mean square 1 / sqrt(max(m, n))."""
+    """Scales orthogonal updates to Adam's size: the entries of an orthogonal m × n matrix have a root mean square of
+    1 / sqrt(max(m, n))."""
 
     def sized(path: str, leaf: jax.Array) -> jax.Array:
         sides = matrix_axes(path, leaf)

@@ -11,8 +11,8 @@ TRACED_STEPS = 10
 
 
 class Profile:
-    """Traces TRACED_STEPS steps after SKIPPED_STEPS, by when the usual shapes are compiled; call `before_step` before
-    each."""
+    """Traces TRACED_STEPS steps after the first SKIPPED_STEPS, in which the usual shapes are compiled; call
+    `before_step` before each step."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -28,7 +28,7 @@ class Profile:
             self.close()
 
     def close(self) -> None:
-        """Ends the trace, if one is under way."""
+        """Ends the trace, if one has started."""
         if self._is_open:
             jax.profiler.stop_trace()
             self._is_open = False

@@ -1,4 +1,4 @@
-"""How training shows itself: a progress bar on a terminal, plain lines elsewhere."""
+"""Shows the progress of training: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from jax_transformer.training.scheduled import known
+from jax_transformer.training.scheduled_batch import known
 
 SECONDS_BETWEEN_LINES = 10.0
 
 
 class TrainingProgress:
-    """A bar with loss, learning rate, target tokens per second and the time left; call `update` as often as you
-    like."""
+    """Shows loss, learning rate, target tokens per second and the time left; call `update` as often as you like."""
 
     def __init__(self, steps: int | None, done: int) -> None:
-        """`steps`: how many there will be; None: unknown."""
+        """Starts at `done` of `steps` steps; None: unknown."""
         self.console = Console(file=sys.stdout, highlight=False, soft_wrap=True)
         self._steps = steps
         self._start = time.perf_counter()
@@ -48,7 +47,7 @@ class TrainingProgress:
             self._last_line = now
 
     def print(self, text: str) -> None:
-        """A line above the bar."""
+        """Prints a line above the bar."""
         self.console.print(text, markup=False)
 
     def __enter__(self) -> TrainingProgress:

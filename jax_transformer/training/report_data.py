@@ -1,5 +1,4 @@
-"""What the report shows, gathered from the files of a run directory as plain JSON values. Missing files leave their
-part empty."""
+"""Reads the data of the report from a run directory, as plain JSON values. Parts with missing files are empty."""
 
 from __future__ import annotations
 
@@ -31,20 +30,20 @@ CURVES = (
     "valid_chrf",
     "valid_exact_match",
 )
-"""Keys of metrics.jsonl that are drawn against steps."""
+"""Keys of metrics.jsonl that are plotted against steps."""
 MOST_POINTS = 1600
-"""Points of one curve, at most: about three for each pixel of its width."""
+"""Maximum number of points per curve: about three per pixel."""
 MEANS = 300
-"""Means of equal stretches that stand for a curve of more than twice as many points, over a pale line of the points."""
+"""Number of means of equal stretches, drawn over the pale points of a curve with more than twice as many points."""
 MOST_EVALUATIONS = 60
-"""Evaluations whose samples are shown, at most: the first, the last, and some between."""
+"""Maximum number of evaluations with samples: the first, the last, and some between."""
 
 
 def read_run(run: Path) -> dict[str, Any]:
-    """Everything in the report of `run`.
+    """Returns all data of the report of `run`.
 
     Raises:
-      RunError: it is no run directory.
+      RunError: `run` is no run directory.
     """
     if not (run / CONFIG).is_file():
         raise RunError(
@@ -81,26 +80,26 @@ def read_run(run: Path) -> dict[str, Any]:
 
 
 def best_evaluation(records: Sequence[Record], metric: str | None) -> Record | None:
-    """The validation record that the best checkpoint was saved with: the later of equals."""
+    """Returns the validation record of the best checkpoint, the later of equals."""
     key, sign = ("valid_bleu", 1.0) if metric == "bleu" else ("valid_loss", -1.0)
     scored = [record for record in records if _is_finite(record.get(key))]
     return {**max(reversed(scored), key=lambda record: sign * record[key]), "metric": key} if scored else None
 
 
 def model_made_of(final: Record | None) -> Record | None:
-    """The steps of the checkpoints that the finished model is the mean of, mostly one, and its validation loss."""
+    """Returns the steps of the checkpoints averaged into the model, usually one, and the model's validation loss."""
     if final is None:
         return None
     return {"steps": final.get("model_checkpoints", [final["model_step"]]), "valid_loss": final.get("model_valid_loss")}
 
 
 def final_scores(final: Record | None) -> dict[str, Record]:
-    """Split → scores of the finished model."""
+    """Returns the scores of the finished model by split."""
     return {name: scores for name, scores in (final or {}).items() if isinstance(scores, dict) and "bleu" in scores}
 
 
 def speed(records: Sequence[Record]) -> dict[str, Any]:
-    """Where the time went, in seconds, and target tokens per second of training."""
+    """Returns the seconds spent on each activity, and target tokens per second of training."""
     windows = [record for record in records if "target_tokens" in record and "seconds" in record]
     seconds, tokens = (sum(window[key] for window in windows) for key in ("seconds", "target_tokens"))
     evaluating = [
@@ -119,7 +118,7 @@ def speed(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def curve(records: Sequence[Record], key: str) -> dict[str, Any]:
-    """The finite values of `key` against steps, thinned out, how many there were, and means of many."""
+    """Returns the finite values of `key` by step, thinned, with their count and, for many, their means."""
     points = [(record["step"], record[key]) for record in records if _is_finite(record.get(key))]
     steps, values = np.array(points, np.float64).reshape(-1, 2).T
     kept = thinned(values, MOST_POINTS)
@@ -132,7 +131,7 @@ def curve(records: Sequence[Record], key: str) -> dict[str, Any]:
 
 
 def means(steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
-    """The mean of each of MEANS equal stretches of the values, at the last step of it."""
+    """Returns the mean of each of MEANS equal stretches of the values, at the last step of each."""
     return {
         "steps": [int(stretch[-1]) for stretch in np.array_split(steps, MEANS)],
         "values": [float(f"{stretch.mean():.6g}") for stretch in np.array_split(values, MEANS)],
@@ -140,8 +139,8 @@ def means(steps: np.ndarray, values: np.ndarray) -> dict[str, Any]:
 
 
 def thinned(values: np.ndarray, most: int) -> np.ndarray:
-    """Indices of at most `most` of the values, in order: the first, the last, and the extremes of each of equal
-    stretches between."""
+    """Returns the indices of at most `most` values, sorted: the first, the last, and the extremes of equal stretches
+    between them."""
     if len(values) <= most:
         return np.arange(len(values))
     kept = {0, len(values) - 1}
@@ -154,8 +153,8 @@ def thinned(values: np.ndarray, most: int) -> np.ndarray:
 
 
 def sample_history(lines: Sequence[Record]) -> dict[str, Any]:
-    """The sentences of the last evaluation, and of each evaluation that translated the same ones, step and
-    translations."""
+    """Returns the sentences of the last evaluation, and their translations in every evaluation of the same
+    sentences."""
     if not lines:
         return {"sentences": [], "evaluations": [], "count": 0}
     sentences = _sentences(lines[-1])
@@ -179,7 +178,7 @@ def _sentences(line: Record) -> list[tuple[str, str]]:
 
 
 def flat_config(config: Record) -> list[Record]:
-    """Each field by its path, its value as text, and whether it differs from the default."""
+    """Returns each field's path, its value as text, and whether it differs from the default."""
     defaults = dict(_leaves(json.loads(json.dumps(dataclasses.asdict(RunConfig())))))
     return [
         {"path": path, "value": _text(value), "changed": path not in defaults or defaults[path] != value}
@@ -209,8 +208,8 @@ def _value_at(config: Any, *keys: str) -> Any:
 
 
 def _read_lines(file: Path) -> tuple[list[Record], int]:
-    """The records of a JSON-lines file, and how many lines are none: one that is being written, or was cut off by a
-    crash."""
+    """Returns the records of a JSON-lines file, and the number of unreadable lines, such as one still being written or
+    truncated by a crash."""
     if not file.exists():
         return [], 0
     records, unread = [], 0

@@ -1,4 +1,4 @@
-"""The directory that one training run owns: config.yaml, metrics.jsonl, samples.jsonl, data.json, parameters.json,
+"""The directory of one training run: config.yaml, metrics.jsonl, samples.jsonl, data.json, parameters.json,
 checkpoints/, model/."""
 
 from __future__ import annotations
@@ -6,13 +6,13 @@ from __future__ import annotations
 import fcntl
 import json
 import math
-import os
 import time
 from pathlib import Path
 from typing import IO, Any
 
 from jax_transformer.config.files import dump_config, load_config
 from jax_transformer.config.run import RunConfig
+from jax_transformer.runtime.files import atomic_write
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -25,11 +25,11 @@ LOCK = ".lock"
 
 
 class RunError(ValueError):
-    """A run directory that can't be used."""
+    """Raised when a run directory can't be used."""
 
 
 class RunDirectory:
-    """A run directory, locked as long as this object is open, so that no two processes write the same run."""
+    """Reads and writes a run directory, locked while this object is open so that no two processes write one run."""
 
     def __init__(self, path: Path, lock: IO[str]) -> None:
         self.path = path
@@ -37,10 +37,10 @@ class RunDirectory:
 
     @classmethod
     def create(cls, path: str | Path, config: RunConfig) -> RunDirectory:
-        """A new run with `config.yaml` in it.
+        """Creates a run directory with `config.yaml` in it.
 
         Raises:
-          RunError: there is something at `path` already.
+          RunError: `path` is already in use.
         """
         path = Path(path)
         check_unused(path)
@@ -51,7 +51,7 @@ class RunDirectory:
 
     @classmethod
     def create_numbered(cls, name: str, config: RunConfig) -> RunDirectory:
-        """runs/NAME, or the first free of runs/NAME-2, runs/NAME-3, …"""
+        """Creates runs/NAME, or the first free one of runs/NAME-2, runs/NAME-3, …"""
         number = 1
         while (path := Path("runs") / (name if number == 1 else f"{name}-{number}")).exists():
             number += 1
@@ -59,7 +59,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> tuple[RunDirectory, RunConfig]:
-        """An existing run and its config.
+        """Opens an existing run; returns it with its config.
 
         Raises:
           RunError: no such run, or another process is training it.
@@ -85,20 +85,18 @@ class RunDirectory:
         return self.path / REPORT
 
     def log(self, record: dict[str, Any], name: str = METRICS) -> dict[str, Any]:
-        """Adds a line to metrics.jsonl or the file `name`: the record and the time (seconds since 1970), which it
-        returns."""
+        """Appends the record with the time (seconds since 1970) to metrics.jsonl or the file `name`, and returns it."""
         record = {**record, "time": round(time.time(), 2)}
         with open(self.path / name, "a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
         return record
 
     def write(self, name: str, value: Any) -> None:
-        """The file `name` anew: `value` as JSON."""
+        """Writes `value` as JSON to the file `name`, atomically."""
         _write(self.path / name, json.dumps(value, ensure_ascii=False) + "\n")
 
     def check_corpus(self, name: str) -> None:
-        """Raises RunError unless the prepared corpus of this name is the one that the run began with, as `data.json`
-        tells."""
+        """Raises RunError unless `name` is the prepared corpus in `data.json`, with which the run began."""
         file = self.path / DATA
         began_with = json.loads(file.read_text(encoding="utf-8")).get("corpus", name) if file.exists() else name
         if began_with != name:
@@ -109,13 +107,13 @@ class RunDirectory:
             )
 
     def records(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl; a last one that was cut off by a crash is left out."""
+        """Returns the records of metrics.jsonl, without a last line truncated by a crash."""
         file = self.path / METRICS
         lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
         return [json.loads(line) for line in lines if line and math.isfinite(_step_of(line))]
 
     def forget_after(self, step: int) -> None:
-        """Drops the metrics and samples of later steps, which a resumed run makes anew."""
+        """Drops the metrics and samples of later steps, which a resumed run repeats."""
         for file in (self.path / METRICS, self.path / SAMPLES):
             if file.exists():
                 lines = file.read_text(encoding="utf-8", errors="replace").split(
@@ -128,7 +126,7 @@ class RunDirectory:
 
 
 def check_unused(path: str | Path) -> None:
-    """Raises RunError if there is something at `path` already, an empty directory aside."""
+    """Raises RunError if `path` exists, unless it is an empty directory."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         advice = (
@@ -140,7 +138,7 @@ def check_unused(path: str | Path) -> None:
 
 
 def is_training(path: str | Path) -> bool:
-    """Whether a process, this one or another, holds the run."""
+    """Returns whether any process is training the run."""
     try:
         with open(Path(path) / LOCK, encoding="utf-8") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -164,14 +162,12 @@ def _lock(path: Path) -> IO[str]:
 
 
 def _write(path: Path, text: str) -> None:
-    """The whole file or none of it."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    with atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def _step_of(line: str) -> float:
-    """The step of a metrics line; of a line cut off by a crash, infinity."""
+    """Returns the step of a metrics line; infinity for a line truncated by a crash."""
     try:
         return json.loads(line)["step"]
     except (json.JSONDecodeError, KeyError):

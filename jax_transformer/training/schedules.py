@@ -1,4 +1,4 @@
-"""Learning rates by step, counted from 0 as optax does; the first step's rate is schedule(0)."""
+"""Learning rates by step, counted from 0 as in Optax: the rate of the first step is schedule(0)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,19 @@ Rates = Callable[[jax.Array], jax.Array]
 
 
 def make_schedule(config: TrainConfig, d_model: int) -> optax.Schedule:
-    """The schedule that the config names, warm-up included, in float64 where JAX has it enabled."""
+    """Returns the configured schedule, including warm-up, in float64 if JAX has it enabled.
+
+    Args:
+      config: the schedule's fields.
+      d_model: width of the model, on which schedule="paper" depends.
+
+    Example:
+      >>> from jax_transformer import TrainConfig
+      >>> from jax_transformer.training import make_schedule
+      >>> schedule = make_schedule(TrainConfig(schedule="constant", learning_rate=0.5, warmup_steps=2), d_model=8)
+      >>> [float(schedule(step)) for step in range(3)]
+      [0.25, 0.5, 0.5]
+    """
     peak, warmup = config.learning_rate, config.warmup_steps
     if config.schedule == "paper":
         rates = inverse_square_root(peak, d_model, warmup)
@@ -23,7 +35,7 @@ def make_schedule(config: TrainConfig, d_model: int) -> optax.Schedule:
         after = _after_warmup(config)
 
         def rates(t: jax.Array) -> jax.Array:
-            """Step number `warmup` (from 1) is the first at the peak."""
+            """Returns the rate of step t, counted from 1; step `warmup` is the first at the peak."""
             return jnp.where(t <= warmup, peak * t / max(warmup, 1), peak * after(t - 1.0 - warmup))
 
     def schedule(step: jax.Array) -> jax.Array:
@@ -34,12 +46,12 @@ def make_schedule(config: TrainConfig, d_model: int) -> optax.Schedule:
 
 
 def inverse_square_root(factor: float, d_model: int, warmup_steps: int) -> Rates:
-    """factor · d_model^-½ · min(t^-½, t · warmup^-1.5), steps t counted from 1 (Vaswani et al. 2017, §5.3)."""
+    """Returns factor · d_model^-½ · min(t^-½, t · warmup^-1.5) for steps t from 1 (Vaswani et al. 2017, §5.3)."""
     return lambda t: factor * d_model**-0.5 * jnp.minimum(t**-0.5, t * warmup_steps**-1.5)
 
 
 def _after_warmup(config: TrainConfig) -> Rates:
-    """The share of the peak by the steps done since the warm-up."""
+    """Returns the share of the peak rate as a function of the steps since the warm-up."""
     steps = max(config.max_steps - config.warmup_steps, 1)
     return {
         "constant": jnp.ones_like,
@@ -50,12 +62,12 @@ def _after_warmup(config: TrainConfig) -> Rates:
 
 
 def _half_cosine(share: jax.Array) -> jax.Array:
-    """1 at 0, 0 at 1."""
+    """Falls from 1 at 0 to 0 at 1."""
     return 0.5 * (1.0 + jnp.cos(jnp.pi * share))
 
 
 def _share_of_cycle(config: TrainConfig, done: jax.Array) -> jax.Array:
-    """How much of its cycle is over: cycles of T, fT, f²T, … steps (Loshchilov & Hutter 2017)."""
+    """Returns the completed share of the current cycle, of cycles of T, fT, f²T, … steps (Loshchilov & Hutter 2017)."""
     starts, length = [0], config.restart_steps
     while starts[-1] <= config.max_steps:
         starts.append(starts[-1] + length)
@@ -69,10 +81,9 @@ def _share_of_cycle(config: TrainConfig, done: jax.Array) -> jax.Array:
 def plateau_scale(
     config: TrainConfig, losses: Sequence[float], threshold: float = 1e-4, least_change: float = 1e-8
 ) -> float:
-    """What the rate is multiplied by after evaluations with these validation losses: torch's ReduceLROnPlateau, in the
-    mode "rel".
+    """Returns the factor of the learning rate after these validation losses: torch's ReduceLROnPlateau in "rel" mode.
 
-    A change of the rate by `least_change` or less isn't made, which ends the decay of small rates.
+    Changes of the rate by `least_change` or less are skipped, which ends the decay of small rates.
     """
     scale, best, bad = 1.0, float("inf"), 0
     if not config.plateau_patience:

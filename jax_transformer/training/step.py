@@ -21,114 +21,236 @@ from jax_transformer.training.schedules import make_schedule
 
 
 class TrainState(NamedTuple):
-    """Everything that changes while training, and what travels with it; a plain pytree."""
+    """Holds everything that a training step changes, and the parameters it leaves alone; a plain pytree.
+
+    Example:
+      >>> import jax, optax
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.training import init_state
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, max_length=8)
+      >>> state = init_state(config, optimizer=optax.sgd(0.1))
+      >>> int(state.step), sorted(state.params)
+      (0, ['decoder', 'encoder', 'head', 'source_embedding', 'target_embedding'])
+    """
 
     step: jax.Array  # [] int32: optimizer steps done
-    params: Params  # those that are trained
-    frozen: Params  # those that config.freeze names
+    params: Params  # the trained parameters
+    frozen: Params  # the parameters that config.freeze matches
     constants: Params
     optimizer: optax.OptState
-    average: Params  # moving average of params, with config.ema_decay; else empty
-    rate_scale: jax.Array  # []: the learning rate is multiplied by it (config.plateau_patience)
+    average: Params  # moving average of params with config.ema_decay; else empty
+    rate_scale: jax.Array  # []: every update is multiplied by it (config.plateau_patience)
 
 
 Metrics = dict[str, jax.Array]
 TrainStep = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
+TokenLoss = Callable[[jax.Array, jax.Array], jax.Array]
+"""(logits [B, T, V], labels [B, T]) → losses [B, T], such as `optax.softmax_cross_entropy_with_integer_labels`."""
+
+PLAIN = TrainConfig(label_smoothing=0.0)
+"""The settings where a caller passes an optimizer alone: cross-entropy, no accumulation, nothing frozen or averaged."""
 
 
 def all_params(state: TrainState) -> Params:
-    """The parameters that are being trained, as `functional` takes them, with what is frozen and the constants."""
+    """Returns the complete parameters as `apply` takes them: trained, frozen, and constants.
+
+    Example:
+      >>> import optax
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.training import all_params, init_state
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, max_length=8)
+      >>> "constants" in all_params(init_state(config, optimizer=optax.sgd(0.1)))
+      True
+    """
     return {**join_frozen(state.params, state.frozen), "constants": state.constants}
 
 
-def kept_params(state: TrainState) -> Params:
-    """The parameters that are evaluated and kept: the moving average where there is one."""
+def evaluation_params(state: TrainState) -> Params:
+    """Returns the complete parameters that are evaluated and saved: the moving average if there is one.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer import TrainConfig, TransformerConfig
+      >>> from jax_transformer.training import evaluation_params, init_state
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, max_length=8)
+      >>> state = init_state(config, TrainConfig(ema_decay=0.99))
+      >>> evaluation_params(state)["head"] is state.average["head"]
+      True
+    """
     return all_params(state._replace(params=state.average) if state.average else state)
 
 
-def init_state(model: TransformerConfig, config: TrainConfig, params: Params | None = None) -> TrainState:
-    """The state before the first step, of `params`, or of weights drawn by the config's seed.
+def init_state(
+    model: TransformerConfig,
+    config: TrainConfig | None = None,
+    params: Params | None = None,
+    *,
+    optimizer: optax.GradientTransformation | None = None,
+    seed: int | None = None,
+) -> TrainState:
+    """Returns the state before the first step.
+
+    Pass `optimizer`, `config`, or both; `make_train_step` takes the same ones.
+
+    Args:
+      model: the model's config, with its vocabulary sizes set.
+      config: how to train: optimizer, schedule, frozen parameters, moving average, seed.
+      params: the first parameters, copied, in their own dtype. None: float32 weights drawn by the seed.
+      optimizer: any Optax optimizer, in place of the config's optimizer and schedule.
+      seed: of the drawn weights. None: config.seed, or 0 without a config.
 
     Raises:
       FreezeError: config.freeze has a pattern that matches nothing, or leaves nothing to train.
+      ValueError: neither `config` nor `optimizer`; a vocabulary size of 0.
+
+    Example:
+      >>> import optax
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.training import init_state
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, max_length=8)
+      >>> int(init_state(config, optimizer=optax.adamw(1e-3), seed=1).step)
+      0
     """
-    params = (
-        functional.init_params(model, jax.random.key(config.seed))
-        if params is None
-        else jax.tree.map(jnp.asarray, params)
-    )
+    config, optimizer, _ = _settings("init_state", model, config, optimizer)
+    if params is None:
+        params = functional.init_params(model, jax.random.key(config.seed if seed is None else seed))
+    else:
+        params = jax.tree.map(jnp.array, params)  # copied: the first step overwrites the state's arrays
     constants = params.pop("constants", {})
     trained, frozen = split_frozen(params, config.freeze)
-    optimizer = make_optimizer(config, make_schedule(config, model.d_model))
     average = jax.tree.map(jnp.copy, trained) if config.ema_decay else {}
     return TrainState(
         jnp.zeros((), jnp.int32), trained, frozen, constants, optimizer.init(trained), average, jnp.ones(())
     )
 
 
-def make_train_step(model: TransformerConfig, config: TrainConfig) -> TrainStep:
-    """A jitted step that takes over (donates) the state given to it.
+def make_train_step(
+    model: TransformerConfig,
+    config: TrainConfig | None = None,
+    *,
+    optimizer: optax.GradientTransformation | None = None,
+    loss: TokenLoss | None = None,
+    seed: int | None = None,
+) -> TrainStep:
+    """Returns a jitted step (state, batch) → (state, metrics), which donates the state: don't use the old one again.
 
-    The batch's rows are taken in `config.accumulate` parts, one after another; each target token counts alike, so that
-    the parts make no difference but to memory. Dropout is a function of the seed, the step and the part.
+    Pass `optimizer`, `config`, or both, as to `init_state`. The step splits the batch's rows into `config.accumulate`
+    parts and adds their gradients; every target token counts alike, so the split changes nothing but the memory.
+    Dropout is a function of the seed, the step and the part.
 
-    Metrics, all scalars: loss (nats per target token), tokens (target tokens that count), gradient_norm (before
-    clipping), learning_rate.
+    Metrics, all scalars: `loss` (mean over the target tokens that count; nats with the built-in loss), `tokens` (how
+    many count), `gradient_norm` (before clipping), and with the config's own optimizer `learning_rate`.
+
+    Args:
+      model: the model's config.
+      config: how to train. None: cross-entropy without label smoothing, no accumulation, nothing frozen or averaged.
+      optimizer: any Optax optimizer, in place of the config's optimizer and schedule.
+      loss: maps logits [B, T, V] (float32 or wider) and labels [B, T] to losses [B, T], in place of the built-in
+        cross-entropy. The step takes their mean over the labels that aren't padding. The built-in loss never holds all
+        logits at once; with `loss` they are all in memory.
+      seed: of dropout. None: config.seed, or 0 without a config.
+
+    Raises:
+      ValueError: neither `config` nor `optimizer`. When the step is called: rows that config.accumulate doesn't
+        divide; losses of another shape than the labels.
+
+    Example:
+      >>> import optax
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.data import make_batch
+      >>> from jax_transformer.training import init_state, make_train_step
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, max_length=8)
+      >>> optimizer = optax.adamw(1e-2)
+      >>> state = init_state(config, optimizer=optimizer)
+      >>> step = make_train_step(config, optimizer=optimizer)
+      >>> batch = make_batch([[4, 5, 3], [6, 3]], [[5, 6], [4, 4, 5]])
+      >>> losses = []
+      >>> for _ in range(20):
+      ...     state, metrics = step(state, batch)
+      ...     losses.append(float(metrics["loss"]))
+      >>> losses[-1] < losses[0], int(metrics["tokens"])
+      (True, 7)
     """
-    schedule = make_schedule(config, model.d_model)
-    optimizer = make_optimizer(config, schedule)
+    config, optimizer, schedule = _settings("make_train_step", model, config, optimizer)
+    seed = config.seed if seed is None else seed
     criterion = Criterion(model.target_pad_id, config.label_smoothing, config.smoothing, config.loss_counts_pads)
 
     def mean_loss(
         trained: Params, state: TrainState, part: Batch, tokens: jax.Array, dropout_key: jax.Array
     ) -> jax.Array:
-        """The part's share of the loss per target token of the whole batch."""
-        total, _ = summed_loss(model, all_params(state._replace(params=trained)), part, criterion, dropout_key)
+        """Returns the part's share of the loss per target token of the whole batch."""
+        params = all_params(state._replace(params=trained))
+        total, _ = summed_loss(model, params, part, criterion, dropout_key, loss)
         return total / jnp.maximum(tokens, 1)
 
-    def loss_and_gradients(
-        state: TrainState, batch: Batch, tokens: jax.Array, dropout_key: jax.Array
-    ) -> tuple[jax.Array, Params]:
-        if config.accumulate == 1:
-            return jax.value_and_grad(mean_loss)(state.params, state, batch, tokens, dropout_key)
-
-        def of_part(number: jax.Array, part: Batch) -> tuple[jax.Array, Params]:
-            return jax.value_and_grad(mean_loss)(
-                state.params, state, part, tokens, jax.random.fold_in(dropout_key, number)
-            )
-
-        def add(
-            sums: tuple[jax.Array, Params], numbered: tuple[jax.Array, Batch]
-        ) -> tuple[tuple[jax.Array, Params], None]:
-            return jax.tree.map(jnp.add, sums, of_part(*numbered)), None
-
-        parts = jnp.arange(config.accumulate), _split_rows(batch, config.accumulate)
-        nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, *jax.tree.map(lambda array: array[0], parts)))
-        return jax.lax.scan(add, nothing, parts)[0]
-
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        dropout_key = jax.random.fold_in(jax.random.key(config.seed), state.step)
+        dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
         tokens = counted_tokens(without_filling(jnp.asarray(batch.labels), criterion), criterion).sum(dtype=jnp.int32)
-        loss, gradients = loss_and_gradients(state, batch, tokens, dropout_key)
+
+        def loss_and_gradients(part: Batch, dropout_key: jax.Array) -> tuple[jax.Array, Params]:
+            return jax.value_and_grad(mean_loss)(state.params, state, part, tokens, dropout_key)
+
+        mean, gradients = _accumulate(loss_and_gradients, batch, dropout_key, config.accumulate)
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         updates = jax.tree.map(lambda update: update * state.rate_scale.astype(update.dtype), updates)
         params = optax.apply_updates(state.params, updates)
         average = (
             _moved_average(state.average, params, state.step, config.ema_decay) if config.ema_decay else state.average
         )
-        metrics = {
-            "loss": loss,
-            "tokens": tokens,
-            "gradient_norm": optax.tree.norm(gradients),
-            "learning_rate": schedule(state.step) * state.rate_scale,
-        }
+        metrics = {"loss": mean, "tokens": tokens, "gradient_norm": optax.tree.norm(gradients)}
+        if schedule is not None:
+            metrics["learning_rate"] = schedule(state.step) * state.rate_scale
         return state._replace(step=state.step + 1, params=params, optimizer=optimizer_state, average=average), metrics
 
     return jax.jit(train_step, donate_argnums=0)
 
 
+def _settings(
+    function: str, model: TransformerConfig, config: TrainConfig | None, optimizer: optax.GradientTransformation | None
+) -> tuple[TrainConfig, optax.GradientTransformation, optax.Schedule | None]:
+    """Returns the config, the optimizer, and the learning rates if they are the config's own.
+
+    Raises:
+      ValueError: neither `config` nor `optimizer`.
+    """
+    if optimizer is not None:
+        return config or PLAIN, optimizer, None
+    if config is None:
+        raise ValueError(
+            f"{function}: expected optimizer=, such as optax.adamw(1e-3), or config=, a TrainConfig; received neither"
+        )
+    schedule = make_schedule(config, model.d_model)
+    return config, make_optimizer(config, schedule), schedule
+
+
+def _accumulate(
+    loss_and_gradients: Callable[[Batch, jax.Array], tuple[jax.Array, Params]],
+    batch: Batch,
+    dropout_key: jax.Array,
+    parts: int,
+) -> tuple[jax.Array, Params]:
+    """Returns the sums of the losses and of the gradients of a batch's parts, computed one after another."""
+    if parts == 1:
+        return loss_and_gradients(batch, dropout_key)
+
+    def of_part(number: jax.Array, part: Batch) -> tuple[jax.Array, Params]:
+        return loss_and_gradients(part, jax.random.fold_in(dropout_key, number))
+
+    def add(sums: tuple[jax.Array, Params], numbered: tuple[jax.Array, Batch]) -> tuple[tuple[jax.Array, Params], None]:
+        return jax.tree.map(jnp.add, sums, of_part(*numbered)), None
+
+    numbered = jnp.arange(parts), _split_rows(batch, parts)
+    zeros = jax.tree.map(jnp.zeros_like, jax.eval_shape(of_part, *jax.tree.map(lambda array: array[0], numbered)))
+    return jax.lax.scan(add, zeros, numbered)[0]
+
+
 def _split_rows(batch: Batch, parts: int) -> Batch:
-    """[B, …] → [parts, B / parts, …]. Every part gets its share of the rows that are all padding, if there are any."""
+    """Reshapes [B, …] to [parts, B / parts, …]. Row k goes to part k mod parts, which spreads padding rows evenly."""
     rows = len(batch.labels)
     if rows % parts:
         raise ValueError(f"accumulate: expected batches whose rows are a multiple of {parts}; received {rows}")
@@ -136,24 +258,60 @@ def _split_rows(batch: Batch, parts: int) -> Batch:
 
 
 def _moved_average(average: Params, params: Params, step: jax.Array, decay: float) -> Params:
-    """The average after a step. It keeps less of itself at first, (1 + t) / (10 + t), so that the initial weights are
-    soon forgotten."""
+    """Returns the average after a step. Its decay starts at (1 + t) / (10 + t), which soon forgets the initial
+    weights."""
     t = step.astype(jnp.float32)
-    kept = jnp.minimum(decay, (1.0 + t) / (10.0 + t))
-    return jax.tree.map(lambda mean, new: mean + ((1.0 - kept) * (new - mean)).astype(mean.dtype), average, params)
+    decay_now = jnp.minimum(decay, (1.0 + t) / (10.0 + t))
+    return jax.tree.map(lambda mean, new: mean + ((1.0 - decay_now) * (new - mean)).astype(mean.dtype), average, params)
 
 
 def make_evaluation_step(model: TransformerConfig) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
-    """A jitted function (params, batch) → (sum of cross-entropies without smoothing and dropout, number of target
-    tokens)."""
+    """Returns a jitted function (params, batch) → (cross-entropy summed in nats, number of target tokens), without
+    label smoothing and dropout.
 
+    Example:
+      >>> import math
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.data import make_batch
+      >>> from jax_transformer.model.functional import init_params
+      >>> from jax_transformer.training import make_evaluation_step
+      >>> import jax
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, max_length=8)
+      >>> evaluate = make_evaluation_step(config)
+      >>> total, tokens = evaluate(init_params(config, jax.random.key(0)), make_batch([[4, 3]], [[5, 6]]))
+      >>> int(tokens), bool(total / tokens > 0)
+      (3, True)
+    """
     return jax.jit(lambda params, batch: summed_loss(model, params, batch, Criterion(model.target_pad_id)))
 
 
 def summed_loss(
-    model: TransformerConfig, params: Params, batch: Batch, criterion: Criterion, dropout_key: jax.Array | None = None
+    model: TransformerConfig,
+    params: Params,
+    batch: Batch,
+    criterion: Criterion,
+    dropout_key: jax.Array | None = None,
+    loss: TokenLoss | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The batch's cross-entropy in nats, summed over the target tokens that count, and how many those are."""
-    hidden = functional.hidden_states(model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key)
-    kernel, bias = functional.head(model, params)
-    return chunked_cross_entropy(hidden, kernel, bias, without_filling(jnp.asarray(batch.labels), criterion), criterion)
+    """Returns the batch's loss, summed over the target tokens that count, and their number.
+
+    Args:
+      loss: as in `make_train_step`. None: cross-entropy in nats, as `criterion` describes it.
+    """
+    labels = without_filling(jnp.asarray(batch.labels), criterion)
+    if loss is None:
+        hidden = functional.hidden_states(
+            model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key
+        )
+        kernel, bias = functional.head(model, params)
+        return chunked_cross_entropy(hidden, kernel, bias, labels, criterion)
+    logits = functional.apply(model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key)
+    losses = loss(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), jnp.asarray(batch.labels))
+    if jnp.shape(losses) != labels.shape:
+        raise ValueError(
+            f"loss: expected one loss per label, an array of shape {labels.shape}; received shape {jnp.shape(losses)}; "
+            "return the losses without summing them"
+        )
+    counted = counted_tokens(labels, criterion)
+    return jnp.where(counted, losses, 0.0).sum(), counted.sum(dtype=jnp.int32)

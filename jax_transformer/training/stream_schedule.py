@@ -1,4 +1,4 @@
-"""Which batch each training step gets of a streamed corpus."""
+"""Assigns the batches of a streamed corpus to training steps."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from jax_transformer.data.streaming import Shard, TrainingStream
 from jax_transformer.data.text_files import CorpusError
 from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.evaluation import batches
-from jax_transformer.training.scheduled import Position, Schedule, Scheduled
+from jax_transformer.training.scheduled_batch import Position, Schedule, ScheduledBatch
 
 Counts = Counter[str]
-"""By the names of SplitReport's fields, of all that was read of the stream so far."""
+"""Counts of everything read from the stream so far, by the names of SplitReport's fields."""
 
 
-def make_schedule(config: RunConfig, corpus: PreparedCorpus) -> Schedule:
-    """The schedule of a run."""
+def make_batch_schedule(config: RunConfig, corpus: PreparedCorpus) -> Schedule:
+    """Returns the schedule of a run, for a streamed or a prepared corpus."""
     return StreamSchedule(config, corpus) if config.data.streaming else BatchSchedule(config, corpus)
 
 
 class StreamSchedule:
-    """Which batch each step gets: a function of the stream, the seed and the position. See `Schedule`.
+    """Assigns a batch to each step, as a function of the stream, the seed and the position. See `Schedule`.
 
-    A pass over the stream is an epoch. Each shard is shuffled and planned as an epoch is of a prepared corpus, by
-    (seed, epoch, shard). The shapes are chosen for the first shard, and one more is added where none of them holds a
-    pair of max_length on both sides: a later shard may have longer pairs than the first.
+    An epoch is one pass over the stream. Each shard is shuffled and batched like an epoch of a prepared corpus, seeded
+    by (seed, epoch, shard). The shapes fit the first shard; if none of them holds a pair of max_length on both sides,
+    one more shape does, since later shards may have longer pairs.
     """
 
     def __init__(self, config: RunConfig, corpus: PreparedCorpus) -> None:
@@ -58,12 +58,12 @@ class StreamSchedule:
             log=lambda line: print(line, flush=True),
         )
 
-    def scheduled_from(self, step: int, position: Position) -> Iterator[Scheduled]:
-        """See `Schedule`. One batch is made ahead of the one given out, to know which is the last.
+    def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
+        """Yields the batches, reading one ahead to recognize the last; see `Schedule`.
 
         Raises:
-          CorpusError: the stream can't be read at all from `position` on, or was another when that was saved; no pair
-            of it is usable.
+          CorpusError: the stream can't be read from `position` on, had another version when that was saved, or has no
+            usable pair.
         """
         with closing(self._scheduled(position)) as upcoming:
             current = next(upcoming, None) if step < self._config.train.max_steps else None
@@ -79,7 +79,7 @@ class StreamSchedule:
                 current = following
 
     def closing_lines(self, position: Position) -> list[str]:
-        """What was read of the stream, in all passes together, and what was dropped."""
+        """Returns lines on what was read and dropped in all passes over the stream."""
         counts = position.get("counts", {})
         nothing = {field.name: 0 for field in dataclasses.fields(SplitReport)} | {
             "source_length_counts": (),
@@ -87,8 +87,8 @@ class StreamSchedule:
         }
         return self._corpus.report.split_lines("train", SplitReport(**nothing | counts))
 
-    def _scheduled(self, position: Position) -> Generator[Scheduled, None, None]:
-        """The batches after `position`, as if none were the last."""
+    def _scheduled(self, position: Position) -> Generator[ScheduledBatch, None, None]:
+        """Yields the batches after `position`, none of them marked as the last."""
         self._check(position)
         start, done, seed = position.get("start", 0), position.get("batches", 0), self._config.train.seed
         before: Counts = Counter(position.get("counts_before"))
@@ -107,11 +107,13 @@ class StreamSchedule:
                         "counts": dict(counts),
                         "revision": self._revision,
                     }
-                    yield Scheduled(batch, reached, {"epoch": epoch, "stream": self._figures(counts)}, is_last=False)
+                    yield ScheduledBatch(
+                        batch, reached, {"epoch": epoch, "stream": self._figures(counts)}, is_last=False
+                    )
                 before, done = counts, 0
 
     def _shards(self, epoch: int, start: int) -> Iterator[tuple[int, Shard]]:
-        """The shards from one on, pass after pass, each with the number of its pass."""
+        """Yields the shards from pair `start` on, pass after pass, each with the number of its pass."""
         most = self._config.train.max_epochs
         while not most or epoch < most:
             kept = 0
@@ -134,7 +136,7 @@ class StreamSchedule:
         }
 
     def _check(self, position: Position) -> None:
-        """A dataset of the Hub that was prepared anew may have another version by now."""
+        """Raises CorpusError if the dataset was prepared again with another version than the run began with."""
         saved = position.get("revision", self._revision)
         if saved != self._revision:
             raise CorpusError(

@@ -1,4 +1,4 @@
-"""Starting from the parameters of a model that exists (fine-tuning), instead of drawn ones."""
+"""Fine-tuning: starts a run from the parameters and tokenizers of an existing model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.model.functional import Params
 from jax_transformer.storage.model_directory import TOKENIZERS, load_model
 
-FREE_FIELDS = {
+MAY_DIFFER = {
     "dropout_rate",
     "embedding_dropout_rate",
     "attention_dropout_rate",
@@ -27,11 +27,11 @@ FREE_FIELDS = {
     "remat",
     "trains_pad_embedding",
 }
-"""What may differ between the model and the run: none of it changes the function that is computed without dropout."""
+"""Fields that may differ between the model and the run: none changes the function computed without dropout."""
 
 
 PROBES = 100
-"""Validation sentences by which tokenizers are compared."""
+"""Number of validation sentences for comparing tokenizers."""
 DECIDING = {
     "source_tokenizer": "lowercase, normalization, tokenizer, source_bos and source_eos",
     "target_tokenizer": "lowercase, normalization and target_kind",
@@ -39,11 +39,11 @@ DECIDING = {
 
 
 class InitialModelError(ValueError):
-    """A model that the run can't start from."""
+    """Raised when a run can't start from a model."""
 
 
-def with_tokenizers_of_initial_model(config: RunConfig) -> RunConfig:
-    """The config, its tokenizers those of `init_from`, where that has some and `data` names none.
+def use_initial_tokenizers(config: RunConfig) -> RunConfig:
+    """Returns the config with the tokenizers of `init_from` if that model has them and `data` names none.
 
     Raises:
       ModelError: see `load_model`.
@@ -62,19 +62,19 @@ def with_tokenizers_of_initial_model(config: RunConfig) -> RunConfig:
     return dataclasses.replace(config, data=data)
 
 
-def first_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -> Params:
-    """The parameters of the model at `path`, in float32, for a run of `config` (vocabulary sizes filled in) on
+def load_initial_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -> Params:
+    """Loads the parameters of the model at `path`, in float32, for a run of `config` (with vocabulary sizes) on
     `corpus`.
 
     Raises:
-      InitialModelError: its config is another, or its tokenizers are; all differences are listed.
+      InitialModelError: the model's config or tokenizers differ from the run's; lists all differences.
       ModelError: see `load_model`.
     """
     model = load_model(path)
     problems = [
         f"model.{name}: the run has {getattr(config, name)!r}, {path} has {getattr(model.config, name)!r}"
         for name in (field.name for field in dataclasses.fields(config))
-        if name not in FREE_FIELDS and getattr(config, name) != getattr(model.config, name)
+        if name not in MAY_DIFFER and getattr(config, name) != getattr(model.config, name)
     ]
     for side in TOKENIZERS:
         theirs, ours = getattr(model, side), getattr(corpus, side)
@@ -92,11 +92,11 @@ def first_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -
     if problems:
         what = f"init_from: expected a model of the run's config and tokenizers; received {path}:"
         raise InitialModelError("\n  - ".join([what, *problems]))
-    return {name: _wide(subtree) for name, subtree in model.params.items()}
+    return {name: _in_float32(subtree) for name, subtree in model.params.items()}
 
 
 def _probes(corpus: PreparedCorpus, side: str) -> list[str]:
-    """Sentences that tell how text is split: the first for validation, as they are and in capitals."""
+    """Returns sentences for comparing tokenizers: the first validation sentences, as they are and in capitals."""
     valid = corpus.splits["valid"]
     sentences = valid.source_sentences if side == "source_tokenizer" else valid.target_sentences
     texts = sentences.texts(np.arange(min(len(valid), PROBES)))
@@ -104,20 +104,22 @@ def _probes(corpus: PreparedCorpus, side: str) -> list[str]:
 
 
 def _difference(ours: Tokenizer, theirs: Tokenizer, sentences: list[str]) -> str:
-    """The first sentence of which the ids differ, in words; empty if there is none."""
+    """Describes the first sentence whose ids differ; empty if there is none."""
     for sentence, here, there in zip(sentences, ours.encode(sentences), theirs.encode(sentences), strict=True):
         if here != there:
             return f"{sentence!r} is {' '.join(ours.tokens(here))} in the run, and {' '.join(theirs.tokens(there))}"
     return ""
 
 
-def _wide(tree: Params | np.ndarray) -> Params | np.ndarray:
+def _in_float32(tree: Params | np.ndarray) -> Params | np.ndarray:
     return (
-        {name: _wide(subtree) for name, subtree in tree.items()} if isinstance(tree, dict) else tree.astype(np.float32)
+        {name: _in_float32(subtree) for name, subtree in tree.items()}
+        if isinstance(tree, dict)
+        else tree.astype(np.float32)
     )
 
 
 def _directory(path: str) -> Path:
-    """The model directory itself, which may be that of a run."""
+    """Returns the model directory at `path`, or inside the run directory at `path`."""
     found = Path(path).expanduser().resolve()
     return found / "model" if (found / "model").is_dir() else found

@@ -19,6 +19,7 @@ from jax_transformer.data.batching import (
     assemble,
     choose_shapes,
     cover_shapes,
+    make_batch,
     padding_share,
     plan_epoch,
     plan_in_order,
@@ -335,3 +336,26 @@ def test_the_few_pairs_of_a_shape_come_at_any_weight() -> None:
         for k in indices
     }
     assert seen == set(range(31))
+
+
+# --- batches made by hand
+
+
+def test_make_batch_lays_out_lists_as_assemble_does() -> None:
+    source, target = [[4, 5, 3], [6, 3]], [[7, 8], [9]]
+    pairs = TokenPairs(Sentences.pack(source), Sentences.pack(target), max_length=8)
+    shape = Shape(4, 5, 6)
+    expected = assemble(pairs, shape, np.arange(2), source_pad_id=1, target_pad_id=10, bos_id=11, eos_id=12)
+    received = make_batch(source, target, source_pad_id=1, target_pad_id=10, bos_id=11, eos_id=12, shape=shape)
+    for name, array in received._asdict().items():
+        np.testing.assert_array_equal(array, getattr(expected, name), err_msg=name)
+        assert array.dtype == np.int32
+
+
+def test_make_batch_refuses_what_doesnt_fit() -> None:
+    with pytest.raises(ValueError, match="received 1 sources and 2 targets"):
+        make_batch([[4]], [[5], [6]])
+    with pytest.raises(ValueError, match="received 0 sources"):
+        make_batch([], [])
+    with pytest.raises(ValueError, match=r"at least \(1, 2, 2\); received \(1, 2, 1\)"):
+        make_batch([[4, 3]], [[5]], shape=Shape(1, 2, 1))

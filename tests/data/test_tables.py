@@ -152,6 +152,25 @@ def test_a_large_table_is_never_in_memory(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "header", "expected", "advice"),
+    [
+        ("table.csv", "English;German", "a comma", "Is the separator ';'? Write the table with commas"),
+        ("table.csv", "English|German", "a comma", "Is the separator '|'? Write the table with commas"),
+        ("table.csv", "English\tGerman", "a comma", "Is the separator '\\t'? Name the file .tsv."),
+        ("table.tsv", "English,German", "a tab", "Is the separator ','? Name the file .csv."),
+    ],
+)
+def test_a_header_with_another_separator_is_told_apart_from_a_wrong_column(
+    tmp_path: Path, name: str, header: str, expected: str, advice: str
+) -> None:
+    path = write(tmp_path, name, f"{header}\na{header[7]}b\n".encode())
+    message = refusal(path, source_column="English", target_column="German")
+    assert f"{path}:1: expected a header of columns separated by {expected}; received one column" in message
+    assert advice in message
+    assert "Did you mean" not in message
+
+
+@pytest.mark.parametrize(
     ("name", "content"),
     [
         ("table.csv", b"english,german\na,b\n"),

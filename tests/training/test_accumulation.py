@@ -16,7 +16,14 @@ from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.batching import Batch
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.losses import Criterion
-from jax_transformer.training.step import TrainState, all_params, init_state, kept_params, make_train_step, summed_loss
+from jax_transformer.training.step import (
+    TrainState,
+    all_params,
+    evaluation_params,
+    init_state,
+    make_train_step,
+    summed_loss,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -124,7 +131,7 @@ def test_the_moving_average_follows_its_recurrence(config: TransformerConfig, ba
         )
     for received, value in zip(jax.tree.leaves(state.average), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(received, value, rtol=1e-5, atol=1e-7)
-    kept, trained = flatten(kept_params(state)), flatten(state.params)
+    kept, trained = flatten(evaluation_params(state)), flatten(state.params)
     assert all(np.array_equal(kept[path], leaf) for path, leaf in flatten(state.average).items())
     assert any(not np.array_equal(kept[path], leaf) for path, leaf in trained.items())
 
@@ -132,4 +139,7 @@ def test_the_moving_average_follows_its_recurrence(config: TransformerConfig, ba
 def test_without_a_decay_there_is_no_average(config: TransformerConfig) -> None:
     state = init_state(config, TRAIN)
     assert state.average == {}
-    assert flatten(kept_params(state)).keys() == {*flatten(state.params), *flatten({"constants": state.constants})}
+    assert flatten(evaluation_params(state)).keys() == {
+        *flatten(state.params),
+        *flatten({"constants": state.constants}),
+    }

@@ -10,11 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
+from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.losses import Criterion
 from jax_transformer.training.optimizers import make_optimizer
 from jax_transformer.training.step import (
@@ -209,3 +211,72 @@ def test_evaluation_neither_smooths_nor_drops(config: TransformerConfig, batch: 
     np.testing.assert_allclose(total, summed_loss(config, params, batch, Criterion(config.target_pad_id))[0], rtol=1e-6)
     assert int(tokens) == (batch.labels != config.target_pad_id).sum()
     assert abs(float(total) - float(summed_loss(config, params, batch, Criterion(config.target_pad_id, 0.1))[0])) > 1e-3
+
+
+# --- steps of a caller's own optimizer and loss
+
+
+def test_any_optax_optimizer_trains(model: TransformerConfig, batch: Batch) -> None:
+    optimizer = optax.adamw(1e-2)
+    state, train_step = init_state(model, optimizer=optimizer), make_train_step(model, optimizer=optimizer)
+    losses = []
+    for _ in range(10):
+        state, metrics = train_step(state, batch)
+        losses.append(float(metrics["loss"]))
+    assert losses[-1] < losses[0]
+    assert metrics.keys() == {"loss", "tokens", "gradient_norm"}, "the learning rate of an optimizer isn't known"
+
+
+def test_an_optimizer_of_ones_own_is_the_same_as_the_configs(model: TransformerConfig, batch: Batch) -> None:
+    config = dataclasses.replace(TRAIN, label_smoothing=0.0, seed=3)
+    optimizer = make_optimizer(config, optax.constant_schedule(config.learning_rate))
+    expected, _ = make_train_step(model, config)(init_state(model, config), batch)
+    state = init_state(model, optimizer=optimizer, seed=3)
+    received, _ = make_train_step(model, optimizer=optimizer, seed=3)(state, batch)
+    for path, leaf in flatten(expected.params).items():
+        np.testing.assert_array_equal(flatten(received.params)[path], leaf, err_msg=path)
+
+
+def test_an_optimizer_replaces_the_configs_and_nothing_else(model: TransformerConfig, batch: Batch) -> None:
+    config = dataclasses.replace(TRAIN, ema_decay=0.9, freeze=("encoder/*",))
+    state = init_state(model, config, optimizer=optax.sgd(0.0))
+    received, _ = make_train_step(model, config, optimizer=optax.sgd(0.0))(copy(state), batch)
+    assert received.average
+    assert received.frozen
+    for path, leaf in flatten(state.params).items():
+        np.testing.assert_array_equal(flatten(received.params)[path], leaf, err_msg=path)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_loss_of_ones_own_is_averaged_over_the_labels_that_count(
+    model: TransformerConfig, batch: Batch, accumulate: int
+) -> None:
+    config = dataclasses.replace(TRAIN, label_smoothing=0.0, accumulate=accumulate)
+    batch = jax.tree.map(lambda array: np.concatenate([array, array]), batch)
+    own = optax.softmax_cross_entropy_with_integer_labels
+    _, expected_metrics = make_train_step(model, config)(init_state(model, config), batch)
+    _, metrics = make_train_step(model, config, loss=own)(init_state(model, config), batch)
+    np.testing.assert_allclose(metrics["loss"], expected_metrics["loss"], rtol=1e-6)
+    assert metrics["tokens"] == expected_metrics["tokens"]
+    np.testing.assert_allclose(metrics["gradient_norm"], expected_metrics["gradient_norm"], rtol=1e-5)
+
+
+def test_a_summed_loss_is_refused(model: TransformerConfig, batch: Batch) -> None:
+    step = make_train_step(model, TRAIN, loss=lambda logits, labels: logits.sum())
+    with pytest.raises(ValueError, match="expected one loss per label"):
+        step(init_state(model, TRAIN), batch)
+
+
+def test_neither_config_nor_optimizer_is_refused(model: TransformerConfig) -> None:
+    for make in (init_state, make_train_step):
+        with pytest.raises(ValueError, match="expected optimizer="):
+            make(model)
+
+
+def test_the_first_parameters_outlive_the_steps(model: TransformerConfig, batch: Batch) -> None:
+    """The step donates the state, not the arrays that the caller still holds."""
+    params = all_params(init_state(model, TRAIN))
+    make_train_step(model, TRAIN)(init_state(model, TRAIN, params), batch)
+    for leaf in jax.tree.leaves(params):
+        assert not leaf.is_deleted()
+    assert "constants" in params

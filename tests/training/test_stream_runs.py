@@ -26,7 +26,7 @@ from jax_transformer.data.tables import Pair
 from jax_transformer.training import loop
 from jax_transformer.training.loop import Interrupted, TrainingResult, describe_run, train
 from jax_transformer.training.run_directory import RunError
-from jax_transformer.training.scheduled import Scheduled
+from jax_transformer.training.scheduled_batch import ScheduledBatch
 from jax_transformer.training.stream_schedule import StreamSchedule
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -132,7 +132,7 @@ def schedule_of(config: RunConfig) -> tuple[StreamSchedule, PreparedCorpus]:
     return StreamSchedule(config, corpus), corpus
 
 
-def sentences(items: list[Scheduled], pad_id: int) -> list[list[tuple[int, ...]]]:
+def sentences(items: list[ScheduledBatch], pad_id: int) -> list[list[tuple[int, ...]]]:
     """The sources of each batch, as ids."""
     rows = [[tuple(row[row != pad_id].tolist()) for row in item.batch.source_ids] for item in items]
     return [[row for row in batch if row] for batch in rows]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from jax_transformer.runtime.files import atomic_write
 
 Arrays = Mapping[str, np.ndarray]
 """Weights, inputs, activations or gradients by name; of a trace, in execution order."""
@@ -54,12 +55,8 @@ def save_arrays(path: str | os.PathLike[str], arrays: Arrays, notes: Mapping[str
     notes = notes or {}
     widened = {name: arrays[name].dtype.name for name, array in kept.items() if array.dtype != arrays[name].dtype}
     text = json.dumps({**notes, "widened": notes.get("widened", {}) | widened})
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.tmp.npz")
-    try:
-        np.savez(temporary, **{NOTES: np.array(text)}, **kept)  # type: ignore[arg-type]
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with atomic_write(target) as temporary, temporary.open("wb") as file:
+        np.savez(file, **{NOTES: np.array(text)}, **kept)  # type: ignore[arg-type]
 
 
 def read_arrays(path: str | os.PathLike[str]) -> Kept:

@@ -1,4 +1,4 @@
-"""What a run knows of its own speed: compiled programs, and the figures of the steps since the last line of metrics."""
+"""Compilation per batch shape, and the metrics of the steps since the last line of metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jax_transformer.training.step import TrainState, TrainStep
 
 
 class CompiledByShape:
-    """A jitted training step, compiled ahead for each batch shape it meets, with the time that took."""
+    """Compiles a jitted training step ahead of time for each batch shape, and measures the compilation time."""
 
     def __init__(self, step: TrainStep) -> None:
         self._step: Any = step
@@ -32,13 +32,13 @@ class CompiledByShape:
         return self.programs[shape](state, batch)
 
     def take_seconds(self) -> float:
-        """Seconds of compilation since the last call."""
+        """Returns the seconds of compilation since the last call."""
         since, self._taken = self.seconds - self._taken, self.seconds
         return since
 
 
 class Window:
-    """The steps since the last line of metrics; their figures stay on the device until they are asked for."""
+    """Collects the metrics of the steps since the last line; they stay on the device until `figures` reads them."""
 
     def __init__(self) -> None:
         self.restart()
@@ -55,8 +55,7 @@ class Window:
         self._metrics.append(metrics)
 
     def figures(self, compile_seconds: float) -> dict[str, float]:
-        """Means over the window, and target tokens (those that count in the loss) per second of it, compilation
-        apart."""
+        """Returns means over the window, and target tokens (those in the loss) per second, without compilation."""
         metrics = {name: np.array([step[name] for step in self._metrics], np.float64) for name in self._metrics[0]}
         seconds = max(time.perf_counter() - self._start - compile_seconds, 1e-9)
         tokens = metrics["tokens"].sum()

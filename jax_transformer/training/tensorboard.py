@@ -1,4 +1,4 @@
-"""Metrics and samples for TensorBoard, written by the package `tensorboard` alone."""
+"""Metrics and samples for TensorBoard, written with the package `tensorboard` alone."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ WALL_TIME = "time"
 
 
 class MissingTensorBoard(ValueError):
-    """train.tensorboard is asked for, and the package isn't there."""
+    """Raised when train.tensorboard is set and the package isn't installed."""
 
 
 def require_tensorboard() -> None:
-    """Raises MissingTensorBoard where the package can't be imported; cheap, so that it can be asked before anything
-    else."""
+    """Raises MissingTensorBoard if the package isn't installed; cheap, since it imports nothing."""
     if importlib.util.find_spec("tensorboard") is None:
         raise MissingTensorBoard(
             "train.tensorboard: expected the package tensorboard; received an environment without it; "
@@ -29,10 +28,8 @@ def require_tensorboard() -> None:
 
 
 class EventLog:
-    """The events of one run, in RUN/tensorboard. Opened anew by a resumed run, it hides the events of steps that are
-    made again.
-
-    `step` is the last that stands.
+    """Writes the events of one run to RUN/tensorboard. For a resumed run, it hides the events after `step`, which the
+    run repeats.
     """
 
     def __init__(self, run: Path, step: int) -> None:
@@ -46,8 +43,8 @@ class EventLog:
             self._writer.add_event(Event(wall_time=time.time(), step=step + 1, session_log=start))
 
     def record(self, record: dict[str, Any]) -> None:
-        """The numbers of a line of metrics.jsonl: valid_loss as valid/loss, loss as train/loss, {"test": {"bleu": …}}
-        as test/bleu."""
+        """Writes the numbers of a metrics line: valid_loss as valid/loss, loss as train/loss, {"test": {"bleu": …}} as
+        test/bleu."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
 
@@ -59,7 +56,7 @@ class EventLog:
             self._writer.flush()
 
     def samples(self, step: int, samples: Sequence[Sample]) -> None:
-        """Source, reference and translation of each sample as text."""
+        """Writes source, reference and translation of each sample as text."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto
@@ -84,7 +81,7 @@ class EventLog:
 
 
 def scalars(record: dict[str, Any]) -> dict[str, float]:
-    """The numbers of a record by the name that TensorBoard shows, grouped by split."""
+    """Returns the numbers of a record by TensorBoard tag, grouped by split."""
     found: dict[str, float] = {}
     for key, value in record.items():
         if isinstance(value, dict):

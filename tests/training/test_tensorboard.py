@@ -10,7 +10,7 @@ import pytest
 
 from jax_transformer.cli import main
 from jax_transformer.training.evaluation import Sample
-from jax_transformer.training.events import EventLog, MissingTensorBoard, require_tensorboard, scalars
+from jax_transformer.training.tensorboard import EventLog, MissingTensorBoard, require_tensorboard, scalars
 
 needs_tensorboard = pytest.mark.skipif(
     importlib.util.find_spec("tensorboard") is None, reason="the package tensorboard is not installed"
