@@ -45,6 +45,8 @@ def build(source: Path) -> None:
         NotebookClient(notebook, timeout=900, resources={"metadata": {"path": folder}}).execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)  # times of day
+        if "outputs" in cell:
+            cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]  # progress bars
     notebook.metadata.pop("language_info", None)
     nbformat.write(notebook, source.with_suffix(".ipynb"))
 

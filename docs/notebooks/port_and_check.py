@@ -29,7 +29,8 @@ marian.save_pretrained("opus")
 
 # %%
 opus = jt.import_checkpoint("opus")
-opus.config
+config = opus.config
+print(f"norms: {config.norm_placement}, positions: {config.position_kind}, tied head: {config.tie_head}, head bias: {config.head_bias}")
 
 # %%
 print(f"{sum(leaf.size for leaf in jax.tree.leaves(opus.params)):,} values in {len(jax.tree.leaves(opus.params))} arrays")
