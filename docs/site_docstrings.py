@@ -1,4 +1,4 @@
-"""Prepares docstrings for the site: griffe knows sections named "Examples:", and Markdown reads "[B, N] [Q]" as a link."""
+"""Prepares docstrings for the site: griffe knows "Examples:", and Markdown reads "[B, N] [Q]" as a link."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builds pages of the site from files outside docs/: README, CHANGELOG and CONTRIBUTING, and the API's list of names."""
+"""Builds pages of the site from files outside docs/: README, CHANGELOG, CONTRIBUTING, and the exported names."""
 
 from __future__ import annotations
 
@@ -64,7 +64,10 @@ def entries(package: str) -> str:
         if (ROOT / "docs" / page).exists():
             elsewhere |= {name: page for name, home in exports(f"{package}.{child.parent.name}")[1].items()}
     here = sorted(homes.keys() - elsewhere.keys(), key=str.lower)
-    linked = [f"- [`{name}`]({posixpath.basename(elsewhere[name])}#{homes[name]}.{name})" for name in sorted(homes.keys() & elsewhere)]
+    linked = [
+        f"- [`{name}`]({posixpath.basename(elsewhere[name])}#{homes[name]}.{name})"
+        for name in sorted(homes.keys() & elsewhere)
+    ]
     docstring = (ast.get_docstring(tree) or "").partition("\n\nExample:")[0]
     parts = [docstring, *(f"::: {homes[name]}.{name}" for name in here)]
     if linked:

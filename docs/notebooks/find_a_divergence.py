@@ -1,16 +1,15 @@
 # %% [markdown]
 # # Find a divergence
 #
-# Two models give slightly different logits. Is that rounding, or a mistake? This notebook puts a small mistake into a PyTorch model and lets
-# `compare` find it.
+# Two models give slightly different logits. Is that rounding, or a mistake? This notebook puts a small mistake into a
+# PyTorch model and lets `compare` find it.
 #
 # The model is The Annotated Transformer with an ε of 10⁻⁵ instead of 10⁻⁶ in one of its norms.
 
 # %%
+import jax_transformer as jt
 import torch
 from torch_reference.harvard import HarvardTransformer
-
-import jax_transformer as jt
 
 torch.manual_seed(0)
 sizes = {"d_model": 32, "num_heads": 4, "d_ff": 64, "num_encoder_layers": 2, "num_decoder_layers": 2, "max_length": 64}
@@ -27,14 +26,14 @@ wrong.decoder.layers[1].sublayer[1].norm.eps = 1e-5
 # %%
 source_ids, decoder_input_ids = torch.randint(3, 100, (4, 9)), torch.randint(3, 110, (4, 7))
 with torch.no_grad():
-    difference = (right(source_ids, decoder_input_ids) - wrong(source_ids, decoder_input_ids)).abs().max()
-    print(f"{difference:.1e}", torch.allclose(right(source_ids, decoder_input_ids), wrong(source_ids, decoder_input_ids), atol=1e-5))
+    first, second = right(source_ids, decoder_input_ids), wrong(source_ids, decoder_input_ids)
+print(f"{(first - second).abs().max():.1e}", torch.allclose(first, second, atol=1e-5))
 
 # %% [markdown]
 # ## Compare
 #
-# `import_checkpoint` takes the weights to JAX. The state_dict doesn't hold the number of heads or the ids, so they are given. `compare` then runs the
-# JAX model and the PyTorch module side by side.
+# `import_checkpoint` takes the weights to JAX. The state_dict doesn't hold the number of heads or the ids, so they are
+# given. `compare` then runs the JAX model and the PyTorch module side by side.
 
 # %%
 ids = {"source_pad_id": 2, "target_pad_id": 2, "decoder_start_id": 0, "eos_id": 1}
@@ -52,7 +51,8 @@ for fault in report.faults:
         print(f"  {match.variant}")
 
 # %% [markdown]
-# The report has the rest: where the sides first part, by how much, how well the cause explains it, and what it does to the logits.
+# The report has the rest: where the sides first part, by how much, how well the cause explains it, and what it does to
+# the logits.
 
 # %%
 print(report)
@@ -62,12 +62,13 @@ print(report)
 
 # %%
 report.to_html("report.html")
-len(report.to_json("report.json")) > 0
+print(f"{len(report.to_json('report.json')):,} characters of JSON")
 
 # %% [markdown]
 # ## A mistake the catalogue doesn't know
 #
-# This model scales one residual branch by 0.99. No entry of the catalogue does that. The fault is located, and gets no name.
+# This model scales one residual branch by 0.99. No entry of the catalogue does that. The fault is located, and gets no
+# name.
 
 # %%
 wrong.decoder.layers[1].sublayer[1].norm.eps = 1e-6

@@ -1,26 +1,26 @@
 # %% [markdown]
 # # Train and translate
 #
-# This notebook trains a small English→German Transformer on the embedded phrasebook, translates with it, and then writes the training loop by hand
-# with an Optax optimizer. It needs no download.
+# This notebook trains a small English→German Transformer on the embedded phrasebook, translates with it, and then
+# writes the training loop by hand with an Optax optimizer. It needs no download.
 
 # %%
+from dataclasses import replace
+
 import jax
+import jax_transformer as jt
 import numpy as np
 import optax
-
-import jax_transformer as jt
 from jax_transformer.config.presets import demo
 
 # %% [markdown]
 # ## A run
 #
-# A `RunConfig` holds everything that a run depends on: model, data and training. `demo` is a preset; change its fields with
-# `dataclasses.replace`. Here the data, the model and the number of steps are cut down, so that the notebook runs in about a minute.
+# A `RunConfig` holds everything that a run depends on: model, data and training. `demo` is a preset; change its fields
+# with `dataclasses.replace`. Here the data, the model and the number of steps are cut down, so that the notebook runs
+# in about a minute.
 
 # %%
-from dataclasses import replace
-
 config = demo()
 config = replace(
     config,
@@ -34,7 +34,8 @@ result = jt.train(config)
 # %% [markdown]
 # ## Translate
 #
-# A run directory holds its model. `translate` maps sentences to sentences; its options are the fields of `DecodingConfig`.
+# A run directory holds its model. `translate` maps sentences to sentences; its options are the fields of
+# `DecodingConfig`.
 
 # %%
 model = jt.load_model("run")
@@ -56,8 +57,8 @@ for i, sentence in enumerate(sentences):
 # %% [markdown]
 # ## Your own loop
 #
-# A training step is a pure function `(state, batch) → (state, metrics)`. Any Optax optimizer goes in. The example memorises 16 random
-# sequences.
+# A training step is a pure function `(state, batch) → (state, metrics)`. Any Optax optimizer goes in. The example
+# memorises 16 random sequences.
 
 # %%
 from jax_transformer.data import make_batch
