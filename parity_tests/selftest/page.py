@@ -53,13 +53,20 @@ def _introduction(result: Result) -> str:
     return f"""`python parity_tests/run_selftest.py --write docs/parity_selftest.md` wrote this page, in
 {result.seconds / 60:.1f} minutes on {os.cpu_count()} cores ({platform.machine()}).
 
-Every fault of the catalogue, and every one of an open world that the catalogue doesn't know, was put into the PyTorch
-program of every published system in turn, at up to {PLACES} of the activations where it makes sense, and the program
-was compared with the model here through the stages of `jax-transformer parity`: with four kinds of weights, on inputs
-with every kind of padding. **Found**: the comparison diverges. **Missed**: it doesn't, though the fault changes
-something. **Located**: that activation is blamed, and no other. **Named**: the fault is among the causes given.
-**Wrongly named**: a cause is given, and it isn't the fault. **Equivalent**: the value is the same, to the last bit, on
-all of these inputs and weights. **Doesn't apply**: the system has nothing that it could happen to.
+The self-test takes every fault of the catalogue, and every fault of an open world that the catalogue doesn't know. It
+tries each in every published system in turn, at up to {PLACES} of the activations where it makes sense, with four kinds
+of weights, on inputs with every kind of padding.
+
+Faults of activations are **put into a running program**: one activation of the PyTorch program gets the faulty value,
+the rest of the forward pass follows from it, and the model here is compared with the result. Faults of the kinds
+`loss`, `step` and `decode` are **computed**: they enter no running program. The self-test computes the result of a
+faulty side (losses from a right side's logits, steps from drawn gradients, tokens from the NumPy model) and asks the
+diagnosis for the cause. The totals below add up both.
+
+**Found**: the comparison diverges. **Missed**: it doesn't, though the fault changes something. **Located**: that
+activation is blamed, and no other. **Named**: the fault is among the causes given. **Wrongly named**: a cause is given,
+and it isn't the fault. **Equivalent**: the value is the same, to the last bit, on all of these inputs and weights.
+**Doesn't apply**: the system has nothing that it could happen to.
 
 A fault may have several causes that can't be told apart on these inputs; all are given."""
 
