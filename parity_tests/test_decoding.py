@@ -92,7 +92,8 @@ class Search:
 def make_search(family: str, folder: Path) -> Search:
     case = make_case(family, 0, folder)
     search = Search(case, case.model, ragged_sources(case.config)[::2], [])
-    free = dataclasses.replace(case.model.generation, eos_id=case.config.target_vocab_size - 1)
+    bare = case.model.generation.without_decoding()  # the reference gets no settings of its own, either
+    free = dataclasses.replace(bare, eos_id=case.config.target_vocab_size - 1)
     search = dataclasses.replace(search, model=dataclasses.replace(case.model, generation=free))
     tokens, counts = np.unique(search.ours(1, []).sequences, return_counts=True)
     never = {free.decoder_start_id, free.eos_id, case.config.target_pad_id}
