@@ -19,20 +19,19 @@ VERB = re.compile(r"[A-Z][a-z]+(?:s|es)\b|Raised\b|Called\b")
 NO_VERBS = {"This", "Its", "His", "Scores", "Masks", "Positions", "Names", "Arrays", "Rules"}
 
 
-def exports() -> Iterator[Any]:
+def every_export() -> Iterator[tuple[str, str]]:
     for package in PACKAGES:
         for name in importlib.import_module(package).__all__:
-            yield pytest.param(package, name, id=f"{package}.{name}")
+            yield package, name
 
 
 def documented() -> Iterator[Any]:
     """Every exported class and function, once."""
     seen: dict[str, Any] = {}
-    for package in PACKAGES:
-        for name in importlib.import_module(package).__all__:
-            value = getattr(importlib.import_module(package), name)
-            if inspect.isclass(value) or inspect.isfunction(value) or hasattr(value, "__wrapped__"):
-                seen.setdefault(f"{value.__module__}.{name}", pytest.param(value, id=f"{value.__module__}.{name}"))
+    for package, name in every_export():
+        value = getattr(importlib.import_module(package), name)
+        if inspect.isclass(value) or inspect.isfunction(value) or hasattr(value, "__wrapped__"):
+            seen.setdefault(f"{value.__module__}.{name}", pytest.param(value, id=f"{value.__module__}.{name}"))
     yield from seen.values()
 
 
@@ -43,7 +42,7 @@ def test_exports_are_sorted_and_listed(package: str) -> None:
     assert {*module.__all__} <= {*dir(module)}
 
 
-@pytest.mark.parametrize(("package", "name"), exports())
+@pytest.mark.parametrize(("package", "name"), [*every_export()])
 def test_an_export_resolves(package: str, name: str) -> None:
     module = importlib.import_module(package)
     first, second = getattr(module, name), getattr(module, name)
@@ -56,7 +55,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         jax_transformer.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("value", documented())
+@pytest.mark.parametrize("value", [*documented()])
 def test_a_docstring_opens_with_a_verb(value: Any) -> None:
     first = (inspect.getdoc(value) or "").split(maxsplit=1)[0]
     assert VERB.fullmatch(first), f"opens with {first!r}"
@@ -64,13 +63,14 @@ def test_a_docstring_opens_with_a_verb(value: Any) -> None:
 
 
 @pytest.mark.usefixtures("quick_compilation")
-@pytest.mark.parametrize("value", documented())
+@pytest.mark.parametrize("value", [*documented()])
 def test_a_docstring_has_an_example_that_runs(
     value: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    public = {name: getattr(importlib.import_module(package), name) for package, name in every_export()}
     finder = doctest.DocTestFinder(recurse=False)
-    (test,) = finder.find(inspect.unwrap(value), value.__name__, globs={}) or [None]
+    (test,) = finder.find(inspect.unwrap(value), value.__name__, globs=public) or [None]
     assert test is not None, "no docstring"
     assert test.examples, "no example"
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
