@@ -1,20 +1,24 @@
-"""Checkpoints between frameworks: `convert` is the door, `rules` the machine, `dialects` the tables, `checkpoint` what
-comes around a state_dict, and `files` what touches the disk.
+"""Checkpoints between frameworks: `convert` imports and exports, `rules` applies a table, and `dialects` holds the
+tables.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
+    from jax_transformer.porting.dialects import all_dialects
+    from jax_transformer.storage.tensors import PortingError
 
-__all__ = ["export_checkpoint", "import_checkpoint"]
+_HOMES = {
+    "jax_transformer.porting.convert": ("export_checkpoint", "import_checkpoint"),
+    "jax_transformer.porting.dialects": ("all_dialects",),
+    "jax_transformer.storage.tensors": ("PortingError",),
+}
 
+__all__ = ["PortingError", "all_dialects", "export_checkpoint", "import_checkpoint"]
 
-def __getattr__(name: str) -> Any:
-    """Loads `convert`, which needs JAX, when one of its functions is first used."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.convert"), name)
+__getattr__, __dir__ = lazy_exports(__name__, _HOMES)
