@@ -41,7 +41,7 @@ class Attention(NamedTuple):
 
 
 def attention(model: Model, source_ids: Sequence[int], target_ids: Sequence[int]) -> Attention:
-    """What every head attends to while the model decodes target_ids [T] from source_ids [S].
+    """Returns every head's attention weights while the model decodes target_ids [T] from source_ids [S].
 
     Raises:
       DecodingError, ValueError: as `align`; an empty source or target.
@@ -76,25 +76,34 @@ def attention(model: Model, source_ids: Sequence[int], target_ids: Sequence[int]
 def align(
     model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], *, layer: int | None = None
 ) -> list[np.ndarray]:
-    """How much each target token attends to each source token while the model decodes the target: the mean over a
-    layer's heads.
+    """Returns how much each target token attends to each source token: the mean over the heads of a decoder layer.
 
     The row of a token is the one that predicts it. The penultimate layer's mean aligns best (Garg et al. 2019, "Jointly
     Learning to Align and Translate with Transformer Models", §4.1). Neither the other sentences nor their order nor
     padding changes a result.
 
     Args:
-      source_ids: of each sentence, its S tokens as the source tokenizer encodes them.
-      target_ids: of each sentence, its T tokens without the start token, with the end token or without.
-      layer: of the decoder, from 0. None: the last but one, or the only one.
+      source_ids: each sentence's S tokens, as the source tokenizer encodes them.
+      target_ids: each sentence's T tokens, without the start token, with or without the end token.
+      layer: the decoder layer, from 0. None: the last but one, or the only one.
 
     Returns:
-      Of each sentence [T, S], float32 or wider. Rows sum to 1, unless the model attends to the padding that it was
-      trained with.
+      For each sentence an array [T, S], float32 or wider. Rows sum to 1, unless the model attends to the padding that
+      it was trained with.
 
     Raises:
       DecodingError: other numbers of sources and targets; ids outside of the vocabulary; a source or a target longer
         than the model allows; no such layer.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer import GenerationConfig, Model, TransformerConfig, init_params
+      >>> config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1)
+      >>> model = Model(config, init_params(config, jax.random.key(0)), None, None,
+      ...               GenerationConfig(decoder_start_id=1, eos_id=2))
+      >>> [weights.shape for weights in align(model, [[3, 4, 5], [6]], [[7, 2], [8, 8, 2]])]
+      [(2, 3), (3, 1)]
     """
     layers = model.config.num_decoder_layers
     layer = default_layer(model.config) if layer is None else layer
@@ -123,17 +132,27 @@ def default_layer(config: TransformerConfig) -> int:
 
 
 def word_pairs(weights: np.ndarray, source: Words, target: Words) -> list[Pair]:
-    """Each target word with the source word that it attends to most, in the order of the target.
+    """Pairs each target word with the source word that it attends to most, in the order of the target.
 
-    A word's weight is the sum over the source tokens that it is made of, and the mean over the target tokens. Words
-    without tokens are in no pair; of equal weights the first counts.
+    A pair's weight is the sum over the source word's tokens and the mean over the target word's. Words without tokens
+    are left out. The first of equal weights wins.
 
     Args:
-      weights: [T, S], as `align` gives them.
-      source, target: as `words_of_text` and `words_of_ids` give them, of S and of T tokens.
+      weights: [T, S], as `align` returns them.
+      source, target: the words of S source and T target tokens, as `words_of_text` and `words_of_ids` return them.
+
+    Returns:
+      Pairs (source word, target word) of numbers from 0.
 
     Raises:
-      ValueError: other numbers of tokens than weights.
+      ValueError: the weights' shape doesn't match the numbers of tokens.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.data.tokenizers import Words
+      >>> source, target = (Words(["Who", "sleeps"], np.array([0, 1])), Words(["Wer", "schläft"], np.array([0, 1, 1])))
+      >>> word_pairs(np.array([[0.9, 0.1], [0.3, 0.7], [0.6, 0.4]]), source, target)
+      [(0, 0), (1, 1)]
     """
     if weights.shape != (len(target.numbers), len(source.numbers)):
         received = (
@@ -154,7 +173,12 @@ def word_pairs(weights: np.ndarray, source: Words, target: Words) -> list[Pair]:
 
 
 def pharaoh(pairs: Sequence[Pair]) -> str:
-    """The pairs as word aligners write them, source-target: "0-0 2-1"."""
+    """Returns pairs of words in the Pharaoh format, source-target.
+
+    Example:
+      >>> pharaoh([(0, 0), (2, 1)])
+      '0-0 2-1'
+    """
     return " ".join(f"{source}-{target}" for source, target in pairs)
 
 

@@ -13,7 +13,12 @@ from jax_transformer.storage.model_directory import Model
 
 
 class DecodingError(ValueError):
-    """Raised when a model can't decode its input, or not with these options."""
+    """Raised when a model can't decode its input, or not with these options.
+
+    Example:
+      >>> issubclass(DecodingError, ValueError)
+      True
+    """
 
 
 def starts_and_ends(model: Model) -> tuple[int, int]:

@@ -22,7 +22,12 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class PreparedModel(Model):
-    """Holds a model whose parameters are on the device, ready for decoding. It can stand wherever a Model can."""
+    """Holds a model whose parameters are on the device, ready for decoding. It can stand wherever a Model can.
+
+    Example:
+      >>> issubclass(PreparedModel, Model)
+      True
+    """
 
     @cached_property
     def weights(self) -> Weights:

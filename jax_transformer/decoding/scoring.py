@@ -74,11 +74,12 @@ def score(
         position table.
 
     Example:
-      >>> from jax_transformer.config.model import GenerationConfig
+      >>> import jax
+      >>> from jax_transformer import GenerationConfig, Model, TransformerConfig, init_params
       >>> config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
       ...                            num_encoder_layers=1, num_decoder_layers=1)
       >>> generation = GenerationConfig(decoder_start_id=1, eos_id=2)
-      >>> model = Model(config, functional.init_params(config, jax.random.key(0)), None, None, generation)
+      >>> model = Model(config, init_params(config, jax.random.key(0)), None, None, generation)
       >>> scores = score(model, [[3, 4, 5], [6]], [[7, 2], [8, 8, 2]])
       >>> scores.lengths.tolist(), bool((scores.log_probs < 0).all())
       ([2, 3], True)

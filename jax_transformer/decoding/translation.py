@@ -23,7 +23,12 @@ _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[
 
 
 class TranslationError(DecodingError):
-    """Raised when a model can't translate a sentence."""
+    """Raised when a model can't translate a sentence.
+
+    Example:
+      >>> issubclass(TranslationError, ValueError)
+      True
+    """
 
 
 class Hypothesis(NamedTuple):
@@ -48,7 +53,12 @@ class Part(NamedTuple):
 
 
 class Translation(NamedTuple):
-    """Holds the result for one sentence."""
+    """Holds the result for one sentence.
+
+    Example:
+      >>> Translation([], problem="expected at most 30 tokens, the model's longest; received 41").text()
+      ''
+    """
 
     parts: list[Part]
     """In order; empty for a blank sentence, or with a problem."""
@@ -128,6 +138,7 @@ def translate_each(
     split_long: bool = False,
     first_number: int = 0,
     on_batch: Callable[[int], None] | None = None,
+    **options: Any,
 ) -> list[Translation]:
     """Translates each sentence, or says why it can't. Sentences of similar lengths share a batch, which changes none.
 
@@ -140,13 +151,27 @@ def translate_each(
       split_long: translate a line that is longer than the model takes sentence by sentence.
       first_number: number of the first sentence; random draws depend on a sentence's number.
       on_batch: called after each batch with its number of sentences or parts of sentences.
+      **options: fields of DecodingConfig, such as beam_size=4.
 
     Raises:
       TranslationError: the model has no tokenizers; the vocabulary doesn't have the prefix.
       DecodingError: see `generate`.
       ValueError: the model doesn't have the source_tag.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer import GenerationConfig, Model, TransformerConfig, init_params
+      >>> from jax_transformer.data import SpecialIds, train_tokenizer
+      >>> words = train_tokenizer(["Who sleeps ?", "Wer schläft ?"], kind="whitespace", specials=SpecialIds(0, 1, 2, 3))
+      >>> config = TransformerConfig(source_vocab_size=words.vocab_size, target_vocab_size=words.vocab_size, d_model=8,
+      ...                            num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1)
+      >>> model = Model(config, init_params(config, jax.random.key(0)), words, words,
+      ...               GenerationConfig(decoder_start_id=2, eos_id=3))
+      >>> [len(each.parts) for each in translate_each(model, ["Who sleeps ?", ""], beam_size=2, max_new_tokens=3)]
+      [1, 0]
     """
     model = prepare(model)
+    decoding = (decoding or DecodingConfig()).updated(**options)
     parts, problems = _parts(model, sentences, source_tag, split_long)
     _fill(
         model,

@@ -34,13 +34,12 @@ from jax_transformer.storage.tensors import DTYPES, PortingError, Tensors
 def import_checkpoint(
     source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None = None, **hints: Any
 ) -> Model:
-    """A model from a PyTorch checkpoint.
+    """Imports a model from a PyTorch checkpoint.
 
     Args:
-      source: a file (.safetensors, .pt, .pth, .bin), or a state_dict of torch tensors, NumPy or JAX arrays; or a
-        directory that Hugging Face's transformers wrote, or its name on the Hub, whose config.json then tells what the
-        tensors don't.
-      dialect: whose names these are; may be left out where the names, or config.json, leave one possibility.
+      source: a file (.safetensors, .pt, .pth, .bin); a state_dict of torch tensors, NumPy or JAX arrays; a directory
+        that Hugging Face's transformers wrote, or its name on the Hub, whose config.json says what the tensors don't.
+      dialect: the dialect of the tensors' names. None: detected, if the names or config.json leave one possibility.
       **hints: what a state_dict doesn't tell: fields of TransformerConfig and GenerationConfig, and `position_table`,
         an array [rows, D] or a file with one, in place of the table that is computed where a dialect's checkpoints hold
         none. Which are needed depends on the dialect; a message asks for those that are missing. Others (dropout_rate,
@@ -54,7 +53,16 @@ def import_checkpoint(
 
     Raises:
       PortingError: the file can't be read; the dialect is unknown, or one of several; hints are missing, unknown or
-        contradict the checkpoint; tensors do not fit. All problems of one of these kinds are reported together.
+        contradict the checkpoint; tensors do not fit. Reports all problems of one kind together.
+
+    Example:
+      >>> import torch
+      >>> from torch_reference.harvard import HarvardTransformer
+      >>> module = HarvardTransformer(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
+      ...                             num_encoder_layers=1, num_decoder_layers=1, max_length=16)
+      >>> model = import_checkpoint(module.state_dict(), "harvard", num_heads=2, source_pad_id=0, target_pad_id=0)
+      >>> model.config.norm_eps_outside, model.params["head"]["kernel"].shape
+      (True, (8, 9))
     """
     model = read_checkpoint(source, dialect, hints)
     return dataclasses.replace(model, params=map_leaves(np.asarray, model.params))
@@ -160,22 +168,31 @@ UNTOLD = ("norm_eps", "position_index", "relative_max_distance")
 def export_checkpoint(
     model: Model, path: str | os.PathLike[str], dialect: str | None = None, *, consume: bool = False
 ) -> None:
-    """Writes the model's parameters as one file of PyTorch tensors, in the order and under the names they were imported
-    with.
+    """Exports a model's parameters as PyTorch tensors, in the order and under the names they were imported with.
 
-    A position table that the dialect's programs compute for themselves isn't in the file; nor is one that the model was
-    given instead.
+    A position table that the dialect's programs compute for themselves is left out; so is one that the model was given
+    instead.
 
     Args:
-      path: ends in .safetensors (which orders its tensors itself), .pt, .pth or .bin; any other is that of a directory,
-        which transformers reads, of dialects that have them.
-      dialect: whose names to use; by default those of the checkpoint that the model was imported from.
-      consume: take the model's parameters apart on the way, so that little more memory is needed than they have: it has
-        none afterwards.
+      model: the model.
+      path: a file ending in .safetensors (which orders its tensors itself), .pt, .pth or .bin; any other path is a
+        directory, which transformers reads, for dialects that have one.
+      dialect: the dialect of the names. None: that of the checkpoint that the model was imported from.
+      consume: free the model's parameters on the way, so that little more memory is needed than they take. The model
+        has none afterwards.
 
     Raises:
       PortingError: no dialect is given and the model wasn't imported; the config or the parameters have no place in the
         dialect; the path can't be written.
+
+    Example:
+      >>> import torch
+      >>> from torch_reference.harvard import HarvardTransformer
+      >>> module = HarvardTransformer(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
+      ...                             num_encoder_layers=1, num_decoder_layers=1, max_length=16)
+      >>> model = import_checkpoint(module.state_dict(), "harvard", num_heads=2, source_pad_id=0, target_pad_id=0)
+      >>> export_checkpoint(model, "back.pt")
+      >>> _ = module.load_state_dict(torch.load("back.pt", weights_only=True))
     """
     origin = model.origin or {}
     name = dialect or origin.get("dialect")

@@ -46,8 +46,7 @@ REQUIRED = (CONFIG, PARAMS, GENERATION)
 
 
 class ModelError(ValueError):
-    """A model directory that can't be read or written; one line for each problem, and `problems` has them one by
-    one."""
+    """Raised when a model directory can't be read or written. `problems` lists one message for each problem."""
 
     def __init__(self, what: str, problems: list[str] | None = None) -> None:
         self.problems = problems or []
@@ -56,33 +55,58 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True)
 class Model:
-    """A trained or ported model with all that translating with it needs."""
+    """Holds a trained or ported model: config, parameters, tokenizers and generation settings.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer import GenerationConfig, TransformerConfig, init_params
+      >>> config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8)
+      >>> generation = GenerationConfig(decoder_start_id=1, eos_id=2)
+      >>> model = Model(config, init_params(config, jax.random.key(0)), None, None, generation)
+      >>> sorted(model.params)
+      ['constants', 'decoder', 'encoder', 'head', 'source_embedding', 'target_embedding']
+    """
 
     config: TransformerConfig
     params: dict[str, Any]
-    """A nested dict of NumPy or JAX arrays, which aren't changed: another model is made by `dataclasses.replace`."""
+    """A nested dict of NumPy or JAX arrays. Don't change them in place: make a new model with `dataclasses.replace`."""
     source_tokenizer: Tokenizer | None
     target_tokenizer: Tokenizer | None
     generation: GenerationConfig
     origin: dict[str, Any] | None = None
-    """Of an imported model: the dialect, and the names of its tensors, in order, with their dtypes."""
+    """For an imported model: the dialect, and the names of its tensors, in order, with their dtypes."""
     training: dict[str, Any] | None = None
-    """Of a trained model: the step, and its metrics."""
+    """For a trained model: the step and its metrics."""
     tokenizer_files: dict[str, bytes] | None = None
-    """Of a model of Hugging Face's, the files of its tokenizer by name, to be written as they were."""
+    """For a model of Hugging Face's: its tokenizer files by name, which export writes unchanged."""
     _prepared: Any = field(default=None, init=False, repr=False, compare=False)
     """Kept by `decoding.prepare`; `dataclasses.replace` doesn't copy it."""
 
 
 def save_model(model: Model, path: str | os.PathLike[str]) -> None:
-    """Writes a model directory, beside `path` first, and then under that name.
+    """Writes a model directory: under a temporary name beside `path` first, then in its place.
 
-    A model directory that is there is replaced, in one step where the operating system can exchange two directories.
-    Leaves keep their dtypes.
+    Replaces a model directory that exists, in one step where the operating system can exchange two directories.
+    Parameters keep their dtypes.
+
+    Args:
+      model: the model.
+      path: the directory to write.
 
     Raises:
-      ModelError: at `path` is something else than a model directory or an empty one, or a model directory into which
-        other files were put; its parent doesn't exist; the model's parameters are not those of its config.
+      ModelError: `path` is neither a model directory nor an empty one, or other files were put into it; its parent
+        doesn't exist; the model's parameters are not those of its config.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer import GenerationConfig, Model, TransformerConfig, init_params
+      >>> config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1)
+      >>> model = Model(config, init_params(config, jax.random.key(0)), None, None,
+      ...               GenerationConfig(decoder_start_id=1, eos_id=2))
+      >>> save_model(model, "saved")
+      >>> load_model("saved").config == config
+      True
     """
     target = Path(os.path.realpath(path))
     check_replaceable(target)
@@ -98,16 +122,27 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
     """Reads a model directory, or the one named `model` in a run directory.
 
     Args:
-      mapped: leave the parameters in their file, mapped into memory and not to be written to, and read what is used of
-        them.
+      path: a model directory or a run directory.
+      mapped: leave the parameters in their file, mapped into memory read-only; only what is used is read.
 
     Returns:
       The Model; its parameters are NumPy arrays in main memory, in the dtypes in which they were saved.
 
     Raises:
-      ModelError: no such directory, or no model in it; it was written by a newer version; a file is missing or altered
-        since; a config has unknown or invalid fields; parameters are not those of the config. All problems are reported
+      ModelError: no such directory, or no model in it; a newer version wrote it; a file is missing or was altered
+        since; a config has unknown or invalid fields; parameters are not those of the config. Reports all problems
         together.
+
+    Example:
+      >>> import jax
+      >>> from jax_transformer import GenerationConfig, Model, TransformerConfig, init_params
+      >>> config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1)
+      >>> model = Model(config, init_params(config, jax.random.key(0)), None, None,
+      ...               GenerationConfig(decoder_start_id=1, eos_id=2))
+      >>> save_model(model, "saved")
+      >>> load_model("saved").params["head"]["kernel"].shape
+      (8, 9)
     """
     directory = _find(Path(path))
     manifest = _read_manifest(directory)

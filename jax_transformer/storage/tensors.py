@@ -13,7 +13,12 @@ DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
 class PortingError(ValueError):
-    """A checkpoint that can't be carried over; the message lists every problem, and `problems` has them one by one."""
+    """Raised when a checkpoint can't be ported. `problems` lists one message for each problem.
+
+    Example:
+      >>> PortingError("model.pt does not fit", ["missing tensor head.weight"]).problems
+      ['missing tensor head.weight']
+    """
 
     def __init__(self, what: str, problems: Iterable[str] = ()) -> None:
         self.problems = list(problems)

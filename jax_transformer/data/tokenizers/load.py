@@ -50,7 +50,7 @@ def load_tokenizer(
     add_bos: bool = False,
     add_eos: bool = False,
 ) -> Tokenizer:
-    """The tokenizer in a file: every token has the id that the file gives it.
+    """Reads a tokenizer from a file. Every token keeps the id that the file gives it.
 
     - tokenizer.json: any pipeline of the library `tokenizers`, but for what it adds around a sentence; or a file of
       `Tokenizer.to_json`.
@@ -63,18 +63,24 @@ def load_tokenizer(
     to make room.
 
     Args:
-      kind: how a .txt is split (words, whitespace, characters or spacy); the other files say it themselves.
-      specials: the ids that the file is expected to have; where it has others, those are used, with a warning. None:
-        whatever it has.
-      lowercase, normalization: done to the text before what the file itself does.
+      kind: how to split text for a .txt (words, whitespace, characters or spacy). The other files say it themselves.
+      specials: the ids that the file should have. If it has others, those are used, with a warning. None: any.
+      lowercase, normalization: applied to the text before the file's own steps.
       language: for the kind spacy.
-      tags: special tokens of the file that are used as tags. (It may have more.)
+      tags: special tokens of the file to use as tags. (It may have more.)
       add_bos, add_eos: whether `encode` puts <bos> before and <eos> after each sentence.
 
     Raises:
       ValueError: a file that can't be read, is none of the three, or is empty; a line of a .txt that is empty, repeated
         or isn't one token (told with its number); a tag that is missing, or a special token that is expected or to be
-        added; a kind that a list of tokens says too little for.
+        added; a kind that needs more than a list of tokens.
+
+    Example:
+      >>> from pathlib import Path
+      >>> _ = Path("words.txt").write_text("<pad>\\n<unk>\\n<bos>\\n<eos>\\nwho\\nsleeps\\n")
+      >>> tokenizer = load_tokenizer("words.txt", kind="whitespace", specials=None)
+      >>> tokenizer.encode(["who sleeps", "who knows"])
+      [[4, 5], [4, 1]]
     """
     path = Path(path).expanduser()
     tags = check_tags(tags)

@@ -31,7 +31,15 @@ UNUSED = re.compile(r"<unused_\d+>")
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids of the special tokens. `pad` may equal `unk`; then there is no <pad>."""
+    """Holds the ids of the special tokens. `pad` may equal `unk`; then there is no <pad>.
+
+    Raises:
+      ValueError: an id below 0, or two equal ids other than pad and unk.
+
+    Example:
+      >>> SpecialIds(pad=0, unk=1, bos=2, eos=3).names()
+      {'<pad>': 0, '<unk>': 1, '<bos>': 2, '<eos>': 3}
+    """
 
     pad: int
     unk: int
@@ -46,7 +54,7 @@ class SpecialIds:
             )
 
     def names(self) -> dict[str, int]:
-        """Each special token's text with its id, by id."""
+        """Returns each special token's text with its id, in the order of the ids."""
         ids = {UNK: self.unk, BOS: self.bos, EOS: self.eos}
         if self.pad != self.unk:
             ids[PAD] = self.pad

@@ -60,10 +60,19 @@ class Backend(Protocol):
 
 
 class Tokenizer:
-    """Text to ids and back; made by `train_tokenizer`, `load_tokenizer` or `from_json`, never changed afterwards.
+    """Converts text to ids and back.
 
-    Of a special token that a given vocabulary lacks, the id is -1; without <pad>, pad_id is unk_id. A vocabulary
-    without <unk> encodes known tokens only.
+    `train_tokenizer`, `load_tokenizer` and `from_json` make one. It never changes.
+
+    The id of a special token that the vocabulary lacks is -1; without <pad>, pad_id is unk_id. A vocabulary without
+    <unk> encodes known tokens only.
+
+    Example:
+      >>> from jax_transformer.data import SpecialIds, train_tokenizer
+      >>> words = train_tokenizer(["who sleeps"], kind="whitespace", specials=SpecialIds(0, 1, 2, 3), add_eos=True)
+      >>> (ids,) = words.encode(["who sleeps"])
+      >>> ids[-1] == words.eos_id, words.decode([ids])
+      (True, ['who sleeps'])
     """
 
     def __init__(self, backend: Backend, *, add_bos: bool, add_eos: bool) -> None:

@@ -46,16 +46,19 @@ def train_tokenizer(
 ) -> Tokenizer:
     """Learns a vocabulary from `sentences`; the same sentences give the same tokenizer, byte for byte.
 
-    The specials have their ids; the tags and then the other tokens, by frequency in `sentences`, then by code point,
-    fill the ids that are left. `sentences` is gone through once, and none of it is kept but counts of words.
+    The specials keep their ids. The tags, and then the other tokens by frequency in `sentences` and code point, fill
+    the remaining ids. Reads `sentences` once, and keeps only counts of words.
 
     Args:
-      vocab_size: most entries, specials and tags included; 0 means no limit, which bpe and unigram can't do without.
-        The rarest tokens give way.
-      min_frequency: tokens seen less often are left out; for bpe, pairs of pieces seen less often aren't merged, and
-        for unigram, pieces used less often in `sentences` are left out, while every character of `sentences` is kept.
-      lowercase, normalization: done to all text first, normalization before lowercasing.
-      language: its code, such as en; what spacy has its rules by, without use for the others.
+      sentences: the text, one sentence each.
+      kind: words, whitespace, characters, spacy, bpe or unigram.
+      specials: the ids of the special tokens.
+      vocab_size: most entries, specials and tags included; the rarest tokens are left out. 0: no limit, which bpe and
+        unigram don't allow.
+      min_frequency: tokens seen less often are left out. bpe: pairs of pieces seen less often aren't merged; unigram:
+        pieces used less often are left out, while every character of `sentences` is kept.
+      lowercase, normalization: applied to all text first, normalization before lowercasing.
+      language: the code of the language, such as en, for the kind spacy.
       tags: tokens that `encode` can put before a sentence.
       add_bos, add_eos: whether `encode` puts <bos> before and <eos> after each sentence.
 
@@ -63,6 +66,11 @@ def train_tokenizer(
       ValueError: an unknown kind or language; tags with spaces; sentences without a token; a vocabulary too small for
         the specials (and the characters of bpe and unigram), or so small that a special's id lies beyond its end.
       ImportError: kind spacy, and spaCy isn't installed.
+
+    Example:
+      >>> words = train_tokenizer(["who sleeps", "who reads"], kind="whitespace", specials=SpecialIds(0, 1, 2, 3))
+      >>> words.encode(["who knows"])
+      [[4, 1]]
     """
     if kind not in get_args(Kind):
         raise ValueError(f"tokenizer kind: expected one of {', '.join(get_args(Kind))}; received {kind!r}")

@@ -192,7 +192,12 @@ class Dialect:
 
 @cache
 def all_dialects() -> Mapping[str, Dialect]:
-    """Every dialect by name."""
+    """Returns every dialect by name.
+
+    Example:
+      >>> "marian" in all_dialects()
+      True
+    """
     modules = (importlib.import_module(f"{__name__}.{name}") for name in MODULES)
     return MappingProxyType({dialect.name: dialect for module in modules for dialect in module.DIALECTS})
 
