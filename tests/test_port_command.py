@@ -56,6 +56,13 @@ def test_there_and_back(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     back = torch.load(tmp_path / "back.pt", weights_only=True)
     assert list(back) == list(expected)
     assert all(torch.equal(back[name], tensor) for name, tensor in expected.items())
+    assert run(tmp_path / "back.pt", "--inspect") == 0
+    assert "exported by jax-transformer with its settings, as dialect annotated_zh" in capsys.readouterr().out
+    for name in ("back.pt", "back.safetensors"):
+        again = tmp_path / f"from {Path(name).suffix[1:]}"
+        assert run(tmp_path / name, again) == 0
+        assert "assumed" not in capsys.readouterr().out
+        assert load_model(again).config == load_model(tmp_path / "model").config
     arrays = safetensors.numpy.load_file(tmp_path / "back.safetensors")
     assert arrays.keys() == expected.keys()
     assert all(np.array_equal(arrays[name], tensor.numpy()) for name, tensor in expected.items())

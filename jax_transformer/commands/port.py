@@ -167,8 +167,8 @@ def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
     from jax_transformer.porting.dialects import get_dialect
 
     origin = model.origin or {}
-    if "hugging_face" in origin:
-        return {}  # config.json says it
+    if "hugging_face" in origin or origin.get("has_settings"):
+        return {}  # config.json, or the file's own metadata, says it
     told = dict(origin["config"])
     if get_dialect(origin["dialect"]).computes_positions and "position_table" not in hints:
         told["max_length"] = model.config.max_length
@@ -362,7 +362,8 @@ def _export(options: PortOptions) -> int:
 
 def _inspect(options: PortOptions) -> int:
     from jax_transformer.porting.checkpoint import open_checkpoint
-    from jax_transformer.porting.dialects import all_dialects, candidates
+    from jax_transformer.porting.dialects import all_dialects, candidates, get_dialect
+    from jax_transformer.porting.exported_settings import parse_settings
     from jax_transformer.porting.hugging_face import of_family, open_directory
 
     directory = open_directory(options.source)
@@ -378,6 +379,10 @@ def _inspect(options: PortOptions) -> int:
     if checkpoint.described():
         print(checkpoint.described())
     possible = candidates(checkpoint.tensors.keys())
+    if checkpoint.settings is not None:
+        settings = parse_settings(checkpoint.settings, options.source)
+        print(f"exported by jax-transformer with its settings, as dialect {settings.dialect}")
+        possible = [get_dialect(settings.dialect)]
     if directory is not None:
         print(f"config.json says {of_family(directory.table).model_type}")
         possible = [directory.table]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.storage.tensor_files import as_arrays, is_state_dict, read_tensors
+from jax_transformer.storage.tensor_files import as_arrays, is_state_dict, read_tensors, settings_of
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 
@@ -25,6 +25,8 @@ class Checkpoint:
     Dialect.base_prefix)."""
     inside: str = ""
     """The key under which the state_dict lay in the file's dict; "" where the file is one."""
+    settings: str | None = None
+    """The text that `export_checkpoint` wrote beside the tensors."""
 
     def described(self) -> str:
         """What was unwrapped, in words; empty if nothing was."""
@@ -62,13 +64,12 @@ def open_checkpoint(
             content, "state_dict" if isinstance(source, Mapping) else str(source), prefix_of
         )
     tensors = as_arrays(content)
-    prefix = prefix_of(tensors)
+    prefix, settings = prefix_of(tensors), settings_of(tensors)
     if prefix is None:
         added = next((base for base in base_prefixes if base and recognised([base + name for name in tensors])), "")
-        return Checkpoint(
-            _Renamed(tensors, {added + name: name for name in tensors}) if added else tensors, "", added, inside
-        )
-    return Checkpoint(_without_prefix(tensors, prefix) if prefix else tensors, prefix, "", inside)
+        renamed = _Renamed(tensors, {added + name: name for name in tensors}) if added else tensors
+        return Checkpoint(renamed, "", added, inside, settings)
+    return Checkpoint(_without_prefix(tensors, prefix) if prefix else tensors, prefix, "", inside, settings)
 
 
 def _only_state_dict(

@@ -19,9 +19,10 @@ import numpy as np
 from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.porting import hugging_face
-from jax_transformer.porting.checkpoint import leaving_out, open_checkpoint
+from jax_transformer.porting.checkpoint import Checkpoint, leaving_out, open_checkpoint
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
 from jax_transformer.porting.dialects.tables import ASKS
+from jax_transformer.porting.exported_settings import ExportedSettings, parse_settings, settings_text
 from jax_transformer.porting.hugging_face import HuggingFaceModel
 from jax_transformer.porting.rules import Rule, Shapes, leaves_from_tensors, not_finite, tensors_from_leaves
 from jax_transformer.runtime.trees import flatten, map_leaves, nearest, unflatten
@@ -82,6 +83,8 @@ def read_checkpoint(
     tables = all_dialects().values() if dialect is None else (get_dialect(dialect),)
     of_dialect = get_dialect(dialect).recognises if dialect is not None else lambda names: bool(candidates(names))
     checkpoint = open_checkpoint(source, of_dialect, {table.base_prefix for table in tables})
+    settings = _settings(checkpoint, dialect, source)
+    dialect = settings.dialect if settings is not None else dialect
     table = get_dialect(dialect) if dialect is not None else detect(checkpoint.tensors.keys())
     ignored = table.ignores(checkpoint.tensors)
     tensors = leaving_out(checkpoint.tensors, ignored) if ignored else checkpoint.tensors
@@ -90,6 +93,7 @@ def read_checkpoint(
     if directory is not None:
         hints = _with_fields(directory, hints)
     generation_hints = {name: hints.pop(name) for name in _field_names(GenerationConfig) & hints.keys()}
+    generation_hints = ({} if settings is None else settings.generation) | generation_hints
     try:
         told = table.read(tensors)
     except PortingError as error:
@@ -98,6 +102,10 @@ def read_checkpoint(
             f"this is no checkpoint of dialect {table.name}", error.problems + not_finite(tensors) + asked
         ) from None
     told |= {} if positions is None else {"max_length": len(positions)}
+    if settings is not None:  # the tensors prevail over it
+        hints = {
+            name: value for name, value in settings.config.items() if name not in told or name in table.asks
+        } | hints
     if directory is not None:
         _check_sizes(directory, told)
         hints |= {name: False for name in TIES if told.get(name) is False}  # what differs in the file isn't one
@@ -122,6 +130,8 @@ def read_checkpoint(
         "tensors": {name: str(tensors[name].dtype) for name in tensors},
         "config": {name: getattr(config, name) for name in UNTOLD if name in table.defaults},
     }
+    if settings is not None:
+        origin["has_settings"] = True
     if checkpoint.added:
         origin["added"] = checkpoint.added
     if ignored:
@@ -130,6 +140,20 @@ def read_checkpoint(
         origin["hugging_face"] = {"config": dict(directory.config), "generation_config": directory.generation}
     files = None if directory is None else dict(directory.tokenizer) or None
     return Model(config, params, None, None, generation, origin, tokenizer_files=files)
+
+
+def _settings(checkpoint: Checkpoint, dialect: str | None, source: Any) -> ExportedSettings | None:
+    """Returns what a file that was exported here says of its model, unless another dialect is asked for."""
+    if checkpoint.settings is None:
+        return None
+    what = "state_dict" if isinstance(source, Mapping) else str(source)
+    try:
+        settings = parse_settings(checkpoint.settings, what)
+    except PortingError:
+        if dialect is None:
+            raise
+        return None
+    return settings if dialect in (None, settings.dialect) else None
 
 
 def _with_fields(directory: HuggingFaceModel, hints: dict[str, Any]) -> dict[str, Any]:
@@ -225,7 +249,7 @@ def export_checkpoint(
     tensors: Mapping[str, Any] = _made(deferred) if os.fspath(path).endswith(TORCH_SUFFIXES) else deferred
     tensors = {prefix + name.removeprefix(added): tensors[name] for name in order}
     if to_file:
-        write_tensors(path, tensors)
+        write_tensors(path, tensors, settings_text(model, table))
     else:
         known, tokenizer = (origin.get("hugging_face", {}), model.tokenizer_files or {}) if is_return else ({}, {})
         hugging_face.write_directory(path, table, model.config, model.generation, tensors, known, tokenizer)

@@ -36,18 +36,22 @@ WRITTEN_BYTES = 64 * 2**20
 """How much is written before it is forced to the disk, about."""
 
 
-def save_safetensors(arrays: Mapping[str, np.ndarray | Deferred], path: Path) -> str:
+def save_safetensors(
+    arrays: Mapping[str, np.ndarray | Deferred], path: Path, metadata: Mapping[str, str] | None = None
+) -> str:
     """Writes what safetensors' own function writes, bit for bit, without having all of it in memory; returns the
     sha256.
+
+    Args:
+      metadata: texts to keep in the file's header.
 
     While an array is made, the one before it is written and hashed. What was written is forced to the disk now and
     then, and not kept in memory as if it were soon to be read.
     """
     ranks = {dtype: -rank for rank, dtype in enumerate(SAFETENSORS_DTYPES)}
     order = sorted(arrays, key=lambda name: (ranks[arrays[name].dtype.name], name.encode()))
-    header: dict[str, Any] = {
-        "__metadata__": {"format": "pt"}
-    }  # transformers refuses files that don't say which framework's they are
+    # transformers refuses files that don't say which framework's they are
+    header: dict[str, Any] = {"__metadata__": {"format": "pt", **(metadata or {})}}
     end = 0
     for name in order:
         start, end = end, end + arrays[name].nbytes

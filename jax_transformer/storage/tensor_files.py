@@ -10,6 +10,7 @@ import json
 import os
 import re
 import zipfile
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ from jax_transformer.storage.tensors import DTYPES, PortingError, Tensors
 
 TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
+SETTINGS = "jax_transformer"
+"""Name of this project's entry in a file's metadata."""
 INDEX = ".index.json"
 """End of the name of a file that says which tensor is in which of several."""
 MAPPED_BYTES = {"safetensors": 8 * 2**20, "torch": 32 * 2**20}
@@ -115,9 +118,15 @@ def read_array(path: str | os.PathLike[str]) -> np.ndarray:
     return next(iter(as_arrays(named, str(path)).values()))
 
 
-def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray | Deferred]) -> str:
+def write_tensors(
+    path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray | Deferred], settings: str | None = None
+) -> str:
     """Writes named arrays: under another name first, which then replaces `path`, so that no half-written file ever has
     that name.
+
+    Args:
+      settings: a text to keep beside the tensors, which `settings_of` reads: in the header's metadata (.safetensors),
+        or in the attribute `_metadata` that PyTorch keeps on state_dicts.
 
     Returns:
       The file's sha256.
@@ -131,8 +140,8 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, np.ndarray
         raise PortingError(f"{path}: there is no directory {path.parent}")
     with atomic_write(path, durable=True) as temporary:
         if path.suffix == ".safetensors":
-            return save_safetensors(tensors, temporary)
-        _save_torch(tensors, temporary)
+            return save_safetensors(tensors, temporary, None if settings is None else {SETTINGS: settings})
+        _save_torch(tensors, temporary, settings)
         with temporary.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -217,6 +226,12 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
             self._file, self._bytes_read = self._open(), 0
         return array
 
+    @property
+    def settings(self) -> str | None:
+        """The text that `write_tensors` kept in the header."""
+        text: str | None = (self._file.metadata() or {}).get(SETTINGS)
+        return text
+
     def __contains__(self, name: object) -> bool:  # without reading it
         return name in self._names
 
@@ -240,6 +255,13 @@ class StateDict(Mapping[str, np.ndarray]):
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self._tensors = tensors
+
+    @property
+    def settings(self) -> str | None:
+        """The text that `write_tensors` kept on the state_dict."""
+        metadata = getattr(self._tensors, "_metadata", None)
+        entry = metadata.get(SETTINGS) if isinstance(metadata, Mapping) else None
+        return entry.get("text") if isinstance(entry, Mapping) else None
 
     def __getitem__(self, name: str) -> np.ndarray:
         try:
@@ -296,6 +318,11 @@ def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensor
             f"{what}: expected a state_dict, names with tensors (save model.state_dict() alone); received also {kinds}"
         )
     return StateDict(state_dict)
+
+
+def settings_of(tensors: Tensors) -> str | None:
+    """Returns the text that `write_tensors` kept beside these tensors, or None."""
+    return tensors.settings if isinstance(tensors, SafetensorsFile | StateDict) else None
 
 
 def is_state_dict(content: Mapping[str, Any]) -> bool:
@@ -362,7 +389,7 @@ def _wanted_code(path: Path, error: Exception) -> list[str]:
         return re.findall(r"(?i)unsupported (?:global|class):?\s+(?:GLOBAL )?([A-Za-z_][\w.]*)", str(error))
 
 
-def _save_torch(arrays: Mapping[str, Any], path: Path) -> None:
+def _save_torch(arrays: Mapping[str, Any], path: Path, settings: str | None) -> None:
     import torch
 
     converted: dict[int, torch.Tensor] = {}  # the same array under two names becomes one tensor: tied in the file too
@@ -375,7 +402,10 @@ def _save_torch(arrays: Mapping[str, Any], path: Path) -> None:
         converted[id(array)] = (
             torch.from_numpy(own.view(np.uint16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(own)
         )
-    torch.save({name: converted[id(array)] for name, array in arrays.items()}, path)
+    state_dict = OrderedDict((name, converted[id(array)]) for name, array in arrays.items())
+    if settings is not None:  # under a name that no module has: load_state_dict passes it by
+        state_dict._metadata = {SETTINGS: {"text": settings}}  # type: ignore[attr-defined]
+    torch.save(state_dict, path)
 
 
 def _first_line(error: BaseException) -> str:

@@ -227,12 +227,12 @@ def test_translations_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatc
     target = tmp_path / "translations"
     target.write_text("old\n")
 
-    def refuse(path: Path, target: Path) -> Path:
+    def refuse(path: Path, target: Path) -> None:
         assert path.parent == target.parent
         assert path.read_text() == "new\nlines\n"
         raise OSError("no space")
 
-    monkeypatch.setattr(Path, "replace", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(OSError, match="no space"):
         write_lines(str(target), ["new", "lines"])
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"translations": "old\n"}

@@ -170,7 +170,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "a.safetensors"
     write_tensors(path, {"a": np.ones(3)})
 
-    def fail(arrays, temporary):
+    def fail(arrays, temporary, metadata):
         temporary.write_bytes(b"half")
         raise OSError("disk full")
 

@@ -1,0 +1,67 @@
+"""Settings that tensors don't tell, such as the number of heads, as exported files carry them.
+
+`export_checkpoint` writes them into a file's metadata, and `import_checkpoint` takes them as hints, so that a file that
+was exported here comes back without a question. Other programs ignore them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any, NamedTuple
+
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.porting.dialects import Dialect
+from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.tensors import PortingError
+
+VERSION = 1
+
+
+class ExportedSettings(NamedTuple):
+    """Holds what a file says of the model that it was exported from."""
+
+    dialect: str
+    config: dict[str, Any]
+    """Fields of TransformerConfig, but those that the dialect fixes."""
+    generation: dict[str, Any]
+    """Fields of GenerationConfig."""
+
+
+def settings_text(model: Model, table: Dialect) -> str:
+    """Returns a model's dialect, config and generation settings as JSON."""
+    config = {name: value for name, value in dataclasses.asdict(model.config).items() if name not in table.fixed}
+    generation = {name: value for name, value in dataclasses.asdict(model.generation).items() if value is not None}
+    return json.dumps({"version": VERSION, "dialect": table.name, "config": config, "generation": generation})
+
+
+def parse_settings(text: str, what: str) -> ExportedSettings:
+    """Reads `settings_text`.
+
+    Args:
+      text: the JSON.
+      what: the name of the file, for messages.
+
+    Raises:
+      PortingError: the text isn't what this or an older version writes.
+    """
+    try:
+        content = json.loads(text)
+        if content["version"] > VERSION:
+            raise PortingError(
+                f"{what}: a newer version exported this file (settings version {content['version']}; this one reads up "
+                f"to {VERSION}). Upgrade, or give the dialect and its settings by name"
+            )
+        settings = ExportedSettings(content["dialect"], content["config"], content["generation"])
+        kinds = ((TransformerConfig, settings.config), (GenerationConfig, settings.generation))
+        known = all(given.keys() <= {field.name for field in dataclasses.fields(kind)} for kind, given in kinds)
+        if not isinstance(settings.dialect, str) or not known:
+            raise ValueError("unknown settings")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, PortingError):
+            raise
+        raise PortingError(
+            f"{what}: expected in its metadata the settings that export_checkpoint writes; received {text[:60]!r}. "
+            "Give the dialect by name to leave them unread"
+        ) from None
+    return settings
