@@ -210,7 +210,10 @@ class Report:
         from jax_transformer.parity.report.console import show
 
         text = io.StringIO()
-        show(self, Console(file=text, width=TEXT_WIDTH, soft_wrap=True, highlight=False))
+        plain = Console(
+            file=text, width=TEXT_WIDTH, soft_wrap=True, highlight=False, color_system=None, force_jupyter=False
+        )
+        show(self, plain)
         return text.getvalue().rstrip()
 
     def _repr_html_(self) -> str:
