@@ -39,7 +39,7 @@ QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": F
 
 
 class JaxSide:
-    """A config with parameters, computed by `model.functional`, `training.step` and `decoding.generate`, without
+    """A config with parameters, computed by `model.functional`, `training.step` and `decoding.generation`, without
     dropout."""
 
     def __init__(self, name: str, model: Model) -> None:
