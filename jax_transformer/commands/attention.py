@@ -132,7 +132,7 @@ def _source_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions) -
 
 
 def _target_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions, source_ids: list[int]) -> list[int]:
-    """Of the given target, with its end token, or of the greedy translation, which may have none."""
+    """Returns the ids of the target with its end token, or of the greedy translation, which may have none."""
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.batches import generate_each
     from jax_transformer.decoding.checks import starts_and_ends

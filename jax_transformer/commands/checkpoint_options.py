@@ -12,7 +12,7 @@ import tyro
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """What a checkpoint may not tell of itself; what is missing is asked for by name."""
+    """Holds settings that a checkpoint may not contain. An error message asks for missing ones by name."""
 
     num_heads: int | None = None
     """Heads of its attentions."""
@@ -32,7 +32,7 @@ class CheckpointOptions:
     """Any other field of the config, such as norm_placement=pre or dropout_rate=0.3."""
 
     def hints(self) -> dict[str, Any]:
-        """What was said, by field of the config. Raises ValueError for contradictions."""
+        """Returns the options that were set, by field of the config. Raises ValueError for contradictions."""
         named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.name != "set"}
         hints = {name: value for name, value in named.items() if value is not None}
         for assignment in self.set:

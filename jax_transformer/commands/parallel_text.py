@@ -38,7 +38,7 @@ def read_columns(paths: Sequence[str]) -> list[list[str]]:
 
 
 def shown(path: str) -> str:
-    """What messages call the file."""
+    """Returns the file's name for messages."""
     return "standard input" if path == STANDARD_INPUT else path
 
 

@@ -75,8 +75,8 @@ def port(arguments: Sequence[str]) -> int:
 
 
 def _is_ours(source: str) -> bool:
-    """Whether it is a model directory or a run directory, and not one of transformers, whose only sign may be its
-    config.json."""
+    """Returns whether it is a model directory or a run directory, and not one of transformers, whose only sign may
+    be its config.json."""
     return Path(source).is_dir() and (is_model_directory(source) or not (Path(source) / "config.json").is_file())
 
 
@@ -155,7 +155,7 @@ def _listed(values: Mapping[str, Any]) -> str:
 
 
 def _not_decoded(origin: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model of Hugging Face's says of its decoding that isn't built here."""
+    """Returns the decoding settings of a Hugging Face model that aren't built here."""
     from jax_transformer.porting.generation_config import in_effect, not_decoded
 
     files = origin.get("hugging_face", {"config": {}, "generation_config": ""})
@@ -163,7 +163,7 @@ def _not_decoded(origin: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
-    """What neither the checkpoint nor the user said of what the model computes."""
+    """Returns the settings that neither the checkpoint nor the user gave."""
     from jax_transformer.porting.dialects import get_dialect
 
     origin = model.origin or {}
@@ -176,7 +176,7 @@ def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _use(model: Model) -> str:
-    """What can be done with a model, in words."""
+    """Describes what a model can be used for."""
     if model.source_tokenizer is None:
         return "without vocabularies"
     if model.generation.decoder_start_id is None or model.generation.eos_id is None:
@@ -248,7 +248,7 @@ def _with_own_vocabularies(model: Model) -> tuple[Model, str]:
 
 
 def _tags(source: Tokenizer) -> str:
-    """What can be given as --source-tag, and as --target-tag, in words; "" if there is nothing."""
+    """Describes the values of --source-tag and --target-tag; "" if there are none."""
     tags = source.tags
     return f"tags {', '.join(tags[:10])}{f', … ({len(tags)})' if len(tags) > 10 else ''}" if tags else ""
 

@@ -113,7 +113,7 @@ def _json(found: PairScore) -> str:
 
 
 def _number(value: float) -> float | None:
-    """What JSON can say of it: null unless it is finite."""
+    """Returns the number for JSON: null unless it is finite."""
     return round(value, 6) if math.isfinite(value) else None
 
 

@@ -60,7 +60,7 @@ class TranslateOptions(DecodeOptions):
 
 @dataclass
 class Counts:
-    """What was done so far."""
+    """Counts the work done so far."""
 
     start: float = field(default_factory=time.perf_counter)
     lines: int = 0
@@ -98,7 +98,7 @@ class Translator:
         self.counts = Counts()
 
     def __call__(self, lines: Sequence[bytes], on_batch: Callable[[int], None] | None = None) -> Iterator[str]:
-        """What is printed for the lines, which are the next ones; problems go to standard error."""
+        """Returns the output for the next lines, and prints problems to standard error."""
         from jax_transformer.data.text_files import decode_line
         from jax_transformer.decoding.translation import translate_each
 

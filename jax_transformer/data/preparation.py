@@ -232,7 +232,7 @@ def _names(config: DataConfig) -> Iterator[str]:
 
 
 def _find_copies(corpora: SplitCorpora, config: DataConfig) -> tuple[Flags, Flags]:
-    """Which pairs of train another split has too, and which occurred in train before."""
+    """Finds the training pairs that another split has too, and those that occurred in train before."""
     train = corpora.splits["train"]
     others = np.concatenate([split.keys for name, split in corpora.splits.items() if name != "train"])
     overlapping = found_in(train.keys, others)

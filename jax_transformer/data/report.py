@@ -69,7 +69,7 @@ class Report:
         return cls(**{key: _frozen(value) for key, value in record.items()} | {"splits": splits})
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it in plain values."""
+        """Returns the report as plain values."""
         return asdict(self)
 
     def lines(self) -> list[str]:
@@ -86,7 +86,7 @@ class Report:
         return lines
 
     def split_lines(self, name: str, split: SplitReport) -> list[str]:
-        """What became of the pairs of one split, a line per fact."""
+        """Describes the pairs of one split, one line per fact."""
         sides = (
             ("source", split.source_tokens, split.source_unknown),
             ("target", split.target_tokens, split.target_unknown),

@@ -199,7 +199,7 @@ def _describe_unreadable(path: str, error: OSError) -> str:
 
 
 def _describe_invalid_byte(name: str, data: bytes, first_line: int, error: UnicodeDecodeError) -> str:
-    """Of data that begin with line `first_line`."""
+    """Describes the first invalid byte of data that begin with line `first_line`."""
     line = first_line + data.count(b"\n", 0, error.start)
     column = error.start - (data.rfind(b"\n", 0, error.start) + 1) + 1
     advice = "Convert the file, e.g. with `iconv -f LATIN1 -t UTF-8`."

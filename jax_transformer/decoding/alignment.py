@@ -29,7 +29,7 @@ Pair = tuple[int, int]
 
 
 class Attention(NamedTuple):
-    """All attention weights of one sentence pair, float32 or wider, as in the trace of `functional.apply`.
+    """Holds all attention weights of one sentence pair, float32 or wider, as in the trace of `functional.apply`.
 
     Row t of decoder and cross is the one that predicts target token t: in the decoder it stands at the token before,
     the first one at the start token, and column t of `decoder` is that input.

@@ -28,7 +28,7 @@ class Weights(NamedTuple):
 
 
 class Prefixes(NamedTuple):
-    """What decoding without a cache keeps."""
+    """Holds the state of decoding without a cache."""
 
     encoder_output: jax.Array  # [B, S, D]
     source_ids: jax.Array  # [B, S]

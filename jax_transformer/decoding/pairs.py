@@ -36,7 +36,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PairScore:
-    """How probable a target is as the translation of its source."""
+    """Holds the log-probability of a target given its source."""
 
     token_log_probs: np.ndarray
     """[T]: the log-probability of each token after those before it, the end token last; with a problem T is 0."""
@@ -46,12 +46,12 @@ class PairScore:
 
     @property
     def log_prob(self) -> float:
-        """Of the whole target; NaN with a problem."""
+        """Log-probability of the whole target; NaN with a problem."""
         return float(self.token_log_probs.sum(dtype=np.float64)) if self.problem is None else math.nan
 
     @property
     def perplexity(self) -> float:
-        """Of a token: see `scoring.perplexity`."""
+        """Perplexity per token; see `scoring.perplexity`."""
         return perplexity(self.log_prob, len(self.token_log_probs))
 
 

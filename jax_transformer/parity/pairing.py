@@ -54,7 +54,7 @@ class Sides:
 
     @property
     def source(self) -> Any:
-        """What the JAX model is read from."""
+        """The source of the JAX model."""
         if self.kinds[0] != "function":
             return self.candidate
         return self.reference if self.model is None else self.model

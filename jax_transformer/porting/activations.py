@@ -49,7 +49,7 @@ class _Naming:
         }
 
     def add(self, captured: str | None, *names: str) -> None:
-        """What is captured under one name (None: nothing) is what we call these, unless something else already is."""
+        """Maps a captured name (None: nothing) to our names, unless they are taken."""
         new = [name for name in names if name not in self._named]
         if captured and new:
             self.found.setdefault(captured, []).extend(new)
@@ -101,7 +101,7 @@ class _Naming:
         self.add(head if is_whole else f"{OWN}.logits", "logits")
 
     def _token_embedding(self, stack: str) -> None:
-        """What a table's module returns, where nothing is done to it first and no other side reads the table."""
+        """Returns the module of a table, if its output is used unchanged and by one side only."""
         config = self.config
         if not (config.scale_embedding or config.share_embeddings):
             table = {"encoder": "source_embedding", "decoder": "target_embedding"}[stack]
@@ -143,7 +143,7 @@ class _Naming:
         return None if rule is None or not rule.are_copies else self._owner(path, layer)
 
     def _head_module(self) -> str | None:
-        """Of tied tensors a table names the head's last."""
+        """Returns the head's module. A table names the head last of tied tensors."""
         if not self.config.tie_head:
             return self._module("head/kernel")
         rule = self._rules[
@@ -162,7 +162,7 @@ class _Naming:
         return None if self._is_fused_within(path, layer) else self._owner(f"{path}/key/kernel", layer)
 
     def _is_fused_within(self, path: str, layer: int) -> bool:
-        """Whether the attention's module holds query, key and value as one parameter of its own, as
+        """Returns whether the attention's module holds query, key and value as one parameter of its own, as
         nn.MultiheadAttention does, whose parts are no modules that are called, and which returns its output first."""
         is_fused = not self._rules[f"{path}/query/kernel"].are_copies
         return is_fused and self._owner(f"{path}/query/kernel", layer) == self._attention_module(path, layer)

@@ -29,7 +29,7 @@ class Checkpoint:
     """The text that `export_checkpoint` wrote beside the tensors."""
 
     def described(self) -> str:
-        """What was unwrapped, in words; empty if nothing was."""
+        """Describes what was unwrapped; empty if nothing was."""
         parts = [
             f"the state_dict lies under {self.inside!r}" if self.inside else "",
             f"the model's names begin with {self.prefix!r}" if self.prefix else "",
@@ -110,7 +110,7 @@ def _prefixes(names: Collection[str]) -> list[str]:
 
 
 def _without(prefix: str, names: Collection[str]) -> list[str]:
-    """Those that begin with the prefix, without it."""
+    """Returns the names that begin with the prefix, without it."""
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 

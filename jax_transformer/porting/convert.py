@@ -319,7 +319,7 @@ def _made(deferred: dict[str, Deferred]) -> dict[str, np.ndarray]:
 
 
 def computes_position_table(model: Model, dialect: str) -> bool:
-    """Whether the dialect's programs compute, and don't keep, the very position tables that the model has."""
+    """Returns whether the dialect's programs compute, and don't keep, the very position tables that the model has."""
     table, leaves = get_dialect(dialect), flatten(model.params)
     computed = {path: leaf for path, leaf in table.computed(model.config).items() if _is_position_table(path)}
     return bool(computed) and all(

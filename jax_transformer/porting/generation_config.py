@@ -113,7 +113,7 @@ def decoding_fields(content: Json) -> dict[str, Any]:
 
 
 def _lengths(content: Json) -> dict[str, int]:
-    """By the keys of LENGTHS: how many new tokens are the most and the least."""
+    """Returns the most and the fewest new tokens, by the keys of LENGTHS."""
     found = {}
     for new, whole in LENGTHS.items():
         if new in content:
@@ -124,7 +124,7 @@ def _lengths(content: Json) -> dict[str, int]:
 
 
 def not_decoded(content: Json) -> dict[str, Any]:
-    """What of it `generate` obeys, and no decoding here does."""
+    """Returns the settings that `generate` obeys and decoding here doesn't."""
     found = {key: content[key] for key, usual in UNBUILT.items() if content.get(key) and content[key] != usual}
     if content.get("do_sample") and content.get("num_beams", 1) > 1:
         found["do_sample"] = True  # of beams

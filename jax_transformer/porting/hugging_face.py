@@ -66,7 +66,7 @@ class HuggingFaceModel:
 
 
 def open_directory(path: str | os.PathLike[str]) -> HuggingFaceModel | None:
-    """What is read of a directory, or of a model on the Hub; None if the path is neither, but a file, say.
+    """Reads a directory, or a model on the Hub; None if the path is neither.
 
     Raises:
       PortingError: see `read_directory` and `download`.
@@ -78,8 +78,8 @@ def open_directory(path: str | os.PathLike[str]) -> HuggingFaceModel | None:
 
 
 def is_hub_name(name: str) -> bool:
-    """Whether it could be the name of a model on the Hub, such as Helsinki-NLP/opus-mt-en-de, and not that of a
-    file."""
+    """Returns whether it could be the name of a model on the Hub, such as Helsinki-NLP/opus-mt-en-de, and not that
+    of a file."""
     return bool(HUB_NAME.fullmatch(name)) and not name.endswith((*SUFFIXES, INDEX))
 
 
@@ -247,7 +247,7 @@ def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
 
 
 def _config_json(file: ConfigFile, config: TransformerConfig, original: Json) -> dict[str, Any]:
-    """What config.json says of a config: what `original` says, where that still holds."""
+    """Returns the config.json of a config, with the values of `original` where they still hold."""
     start = {"architectures": [file.architectures[0]], "model_type": file.model_type, "is_encoder_decoder": True}
     if original:
         said = file.fields(original)
@@ -277,7 +277,7 @@ def _table(path: Path, config: Json) -> Dialect:
 
 
 def _ids(path: Path, config: Json, generation: Json) -> dict[str, Any]:
-    """Where sentences start and end, as generation says, or the config."""
+    """Returns the start and end ids from generation_config.json, or else config.json."""
     ids = {}
     for key, name in IDS.items():
         value = generation.get(key, config.get(key))

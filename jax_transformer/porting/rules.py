@@ -26,7 +26,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Axes:
-    """How a tensor's axes become a leaf's, such as "(N H) D -> D N H".
+    """Maps a tensor's axes to a leaf's, such as "(N H) D -> D N H".
 
     Left of the arrow stand the tensor's axes, parentheses around those that are merged into one; right of it the
     leaf's. The number 1 is an axis of the tensor that the leaf doesn't have; a larger number is an axis along which
@@ -130,7 +130,7 @@ class Rule:
         return self.axes.torch_shape(leaf_shape) if self.axes else leaf_shape
 
     def places(self, shapes: Shapes) -> list[Place]:
-        """Where in the leaves each tensor (with its tied copies) belongs."""
+        """Returns the place of each tensor (with its tied copies) in the leaves."""
         if not self.stacked:
             return [Place(self.names, self.optional, ...)]
         layers = range(shapes[self.paths[0]][0])
@@ -182,7 +182,7 @@ def leaves_from_tensors(
 def _leaf_pieces(
     rule: Rule, part: int, names: list[str], tensors: Tensors, leaf_shape: tuple[int, ...]
 ) -> Iterator[np.ndarray]:
-    """Of the leaf that is the rule's part of this number, what each of these tensors holds."""
+    """Yields the pieces of one leaf of the rule, one from each tensor."""
     for name in names:
         tensor = np.asarray(tensors[name])
         yield contiguous((rule.axes.split(tensor, leaf_shape) if rule.axes else tensor[None])[part])
@@ -286,7 +286,7 @@ def _name_problems(rules: list[Rule], tensors: Tensors, shapes: Shapes) -> Itera
 
 
 def _tensor_problems(rule: Rule, tensors: Tensors, shapes: Shapes) -> Iterator[str]:
-    """What is wrong with the values of the tensors that are there."""
+    """Yields the problems of the tensors' values."""
     shape, first = rule.torch_shape(shapes), None
     for place in rule.places(shapes):
         copies = {name: np.asarray(tensors[name]) for name in place.names if name in tensors}
@@ -324,7 +324,7 @@ def _infinities(what: str, array: np.ndarray) -> str:
 
 
 def not_finite(tensors: Tensors) -> list[str]:
-    """Of each tensor of floating-point numbers, what is wrong with its values."""
+    """Returns one message for each tensor with non-finite values."""
     arrays = ((name, tensors[name]) for name in tensors)
     return [
         _infinities(f"tensor {name}", array)

@@ -186,7 +186,7 @@ def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 
 
 def generation_of(path: str | os.PathLike[str]) -> GenerationConfig | None:
-    """How the model in a directory, or in that of a run, is decoded; None if it isn't there."""
+    """Reads the generation settings of a model or run directory; None if there is no model."""
     try:
         generation: GenerationConfig | None = _read_config(_find(Path(path)), GENERATION, GenerationConfig, [])
     except (ModelError, OSError):
@@ -195,7 +195,7 @@ def generation_of(path: str | os.PathLike[str]) -> GenerationConfig | None:
 
 
 def is_model_directory(path: str | os.PathLike[str]) -> bool:
-    """Whether there is a directory with a model's manifest."""
+    """Returns whether there is a directory with a model's manifest."""
     return (Path(path) / MANIFEST).is_file() and (Path(path) / CONFIG).is_file()
 
 
@@ -388,7 +388,7 @@ def _tokenizer_files(directory: Path) -> list[str]:
 
 
 def _param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> list[str]:
-    """How parameters by path differ from what the config says, in name, shape or kind of dtype."""
+    """Returns the differences between parameters and config in name, shape and kind of dtype."""
     from jax_transformer.model.functional import abstract_params  # Flax is only needed from here on
 
     try:

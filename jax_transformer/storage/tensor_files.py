@@ -326,7 +326,7 @@ def settings_of(tensors: Tensors) -> str | None:
 
 
 def is_state_dict(content: Mapping[str, Any]) -> bool:
-    """Whether it is a flat mapping from names to tensors or arrays."""
+    """Returns whether it is a flat mapping from names to tensors or arrays."""
     if isinstance(content, SafetensorsFile | ShardedFiles | StateDict):
         return True
     return all(_is_named_tensor(name, value) for name, value in content.items())
@@ -380,7 +380,7 @@ def _load_torch(path: Path) -> Any:
 
 
 def _wanted_code(path: Path, error: Exception) -> list[str]:
-    """What a torch file wants to be imported and called, as far as it can be told without doing so."""
+    """Returns the names that a torch file would import and call, as far as they show without doing so."""
     import torch
 
     try:

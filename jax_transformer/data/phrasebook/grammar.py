@@ -217,7 +217,7 @@ class Clause(NamedTuple):
         return (*self.predicate.uses, (verb, kind), (verb, f"{self.tense.name} clause"), *negation)
 
     def english_rest(self) -> str:
-        """All but the subject: "does not see the dog"."""
+        """Returns everything but the subject: "does not see the dog"."""
         verb, tense, agreement = self.predicate.verb, self.tense, self.subject.agreement
         if self.negated:
             auxiliary = tense.auxiliary[agreement]
@@ -254,7 +254,7 @@ class Clause(NamedTuple):
         return verb.german[agreement], verb.prefix
 
     def german_middle(self, with_subject: bool) -> str:
-        """All but the verbs; a pronoun goes before a subject that is a noun: "(Heute hilft) mir der Mann"."""
+        """Returns everything but the verbs. A pronoun precedes a noun subject: "(Heute hilft) mir der Mann"."""
         subject, predicate, nicht = "", self.predicate, ""
         objects = predicate.objects
         if with_subject:

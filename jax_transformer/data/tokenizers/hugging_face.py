@@ -101,12 +101,12 @@ def read_tokenizers(files: Files, config: Json) -> Pair:
 
 
 def cleans_up(files: Files) -> bool:
-    """Whether transformers takes spaces before punctuation out of what it decodes; here they stay."""
+    """Returns whether transformers takes spaces before punctuation out of what it decodes; here they stay."""
     return bool(_settings(files).get("clean_up_tokenization_spaces"))
 
 
 def _settings(files: Files) -> dict[str, Any]:
-    """What tokenizer_config.json says, and special_tokens_map.json where the former doesn't list what was added."""
+    """Reads tokenizer_config.json, and special_tokens_map.json if the former lists no added tokens."""
     settings = _json(files, SETTINGS) if SETTINGS in files else {}
     is_older = "added_tokens_decoder" not in settings and "special_tokens_map.json" in files
     return settings | _json(files, "special_tokens_map.json") if is_older else settings
@@ -337,7 +337,7 @@ def _ending_in_eos(backend: Any) -> Tokenizer:
 
 
 def _both(source: Tokenizer) -> Pair:
-    """Of one vocabulary; what goes around a target is the batch's business."""
+    """Returns both tokenizers of one vocabulary; the batch adds the tokens around a target."""
     return source, source.adding(bos=False, eos=False)
 
 

@@ -49,7 +49,7 @@ class PipelineBackend:
 
     @property
     def pipeline(self) -> tokenizers.Tokenizer:
-        """What it wraps."""
+        """The wrapped pipeline."""
         return self._pipeline
 
     @property
@@ -163,7 +163,7 @@ def make_pipeline(kind: str, normalization: Normalization, lowercase: bool) -> t
 
 
 def normalizer_steps(normalization: Normalization, lowercase: bool) -> list[Any]:
-    """What is done to any text first."""
+    """Returns the normalization steps that come first."""
     from tokenizers import normalizers
 
     forms: dict[str, list[Any]] = {"none": [], "nfc": [normalizers.NFC()], "nfkc": [normalizers.NFKC()]}

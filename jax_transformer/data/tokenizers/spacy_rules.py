@@ -23,7 +23,7 @@ NO_SPACE = re.compile(r" (?=[.,!?;:)])|(?<=\() | (?=(?:n['’]t|['’](?:s|m|d|r
 
 
 class SpacyRules:
-    """How `spacy.blank(language)` splits text, after normalization."""
+    """Splits text as `spacy.blank(language)` does, after normalization."""
 
     def __init__(self, language: str, normalization: Normalization, lowercase: bool, trained_with: str = "") -> None:
         """Rules to be loaded later. `trained_with`: the version of spaCy that the vocabulary was made with; "" for this

@@ -61,7 +61,7 @@ class SpecialIds:
         return dict(sorted(ids.items(), key=lambda item: item[1]))
 
     def settings(self) -> str:
-        """As the fields of DataConfig: "pad_id=0, unk_id=1, …"."""
+        """Returns the ids as fields of DataConfig: "pad_id=0, unk_id=1, …"."""
         return ", ".join(f"{role}_id={index}" for role, index in asdict(self).items())
 
 
@@ -92,7 +92,7 @@ def find_specials(ids: Mapping[str, int]) -> dict[str, int]:
 
 
 def unknown_token(token: str) -> ValueError:
-    """What is raised for a token that is in no entry of a vocabulary without <unk>."""
+    """Returns the error for a token that a vocabulary without <unk> doesn't have."""
     return ValueError(f"text: expected tokens of the vocabulary only, for it has no {UNK}; received {token!r}")
 
 

@@ -55,7 +55,7 @@ class Segmenter(Protocol):
     """Splits sentences into words, and draws segmentations of a word."""
 
     def words(self, sentence: str) -> list[str]:
-        """What is segmented on its own."""
+        """Returns the words, which are segmented one by one."""
 
     def check(self, strength: float) -> None:
         """Raises ValueError for a strength out of range."""
@@ -130,7 +130,7 @@ class BpeDropout:
 
 
 def _first_kept(candidates: int, times: int, draws: Draws, dropped: float) -> dict[int, int]:
-    """How often each of the candidates is the first that isn't dropped; `candidates` itself stands for all dropped."""
+    """Counts how often each candidate is the first that isn't dropped; `candidates` itself stands for all dropped."""
     if not candidates or not 0.0 < dropped < 1.0:
         return {candidates if not candidates or dropped else 0: times}
     thresholds = [1.0 - dropped**place for place in range(1, candidates + 1)]  # the first i are not all dropped

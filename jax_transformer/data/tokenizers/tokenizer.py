@@ -30,7 +30,7 @@ Ids = Sequence[int] | npt.NDArray[np.integer]
 
 
 class Backend(Protocol):
-    """What splits text and looks tokens up, knowing nothing of <bos>, <eos> and tags but their ids."""
+    """Splits text and looks up tokens. Knows only the ids of <bos>, <eos> and tags."""
 
     @property
     def size(self) -> int:
@@ -53,7 +53,7 @@ class Backend(Protocol):
         """The same with `unused_entries`, so that there are `size` ids, which are no fewer."""
 
     def segmenter(self) -> Segmenter:
-        """What draws random segmentations. Raises ValueError where there is only one way to segment."""
+        """Returns the sampler of segmentations. Raises ValueError if there is only one way to segment."""
 
     def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
         """The file's text, for a tokenizer that adds these tokens, given with their ids."""
@@ -176,7 +176,7 @@ class Tokenizer:
         return [special[index] if index in special else self._backend.token(index) for index in self._checked(ids)]
 
     def has_vocabulary_of(self, other: Tokenizer) -> bool:
-        """Whether each id means the same in both. (They may still split text in other ways.)"""
+        """Returns whether each id means the same in both. (They may still split text in other ways.)"""
 
         def entries(tokenizer: Tokenizer) -> tuple[list[str], list[int]]:
             specials = [tokenizer.pad_id, tokenizer.unk_id, tokenizer.bos_id, tokenizer.eos_id]

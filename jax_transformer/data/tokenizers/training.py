@@ -284,7 +284,7 @@ def _repeated(words: Counter[str]) -> Iterator[str]:
 
 
 def _count_pieces(learner: Any, words: Counter[str]) -> Counter[int]:
-    """How often each piece occurs in the encoded words."""
+    """Counts each piece in the encoded words."""
     counts: Counter[int] = Counter()
     listed = list(words)
     for start in range(0, len(listed), CHUNK):

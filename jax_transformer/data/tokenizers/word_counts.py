@@ -11,7 +11,7 @@ from jax_transformer.data.tokenizers.special_tokens import SPACE_MARK
 
 
 def count_words(sentences: Iterable[str], pipeline: Any, most_words: int) -> tuple[Counter[str], set[str]]:
-    """How often each word of the `pipeline` (of a subword kind) occurs, and the characters of words that were given up.
+    """Counts each word of a subword `pipeline`, and collects the characters of words that were given up.
 
     One pass; nothing of `sentences` is kept. Text with more than `most_words` different words between spaces is
     thinned: whenever there are more, the rarest are given up but for a share chosen by a hash of their letters, so that
@@ -34,7 +34,7 @@ def count_words(sentences: Iterable[str], pipeline: Any, most_words: int) -> tup
 
 
 def split_words(text: str, pipeline: Any) -> list[str]:
-    """What the pipeline looks for pieces in: no piece goes beyond one of these."""
+    """Splits text into words; no piece extends beyond one of them."""
     if pipeline.normalizer is not None:
         text = pipeline.normalizer.normalize_str(text)
     if pipeline.pre_tokenizer is None:

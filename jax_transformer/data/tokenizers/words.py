@@ -82,6 +82,6 @@ def _words(tokenizer: Tokenizer, text: str, ids: Sequence[int], ends: np.ndarray
 
 
 def _common(first: Sequence[object], second: Sequence[object]) -> int:
-    """How many items both begin with."""
+    """Returns the length of the common prefix."""
     differs = (i for i, (one, other) in enumerate(zip(first, second, strict=False)) if one != other)
     return next(differs, min(len(first), len(second)))

@@ -136,7 +136,7 @@ def without_dropout(config: TransformerConfig) -> TransformerConfig:
 
 
 def in_force(dtype: Dtype) -> dict[str, Any]:
-    """What JAX really computes in, when it is asked for this dtype."""
+    """Returns the precision in which JAX computes when asked for this dtype."""
     with in_precision(dtype):
         precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
         return {
@@ -210,7 +210,7 @@ def _compiled_step(config: TransformerConfig, problem: Problem) -> Any:
 
 
 def _in_float64(problem: Problem) -> Params:
-    """What its parameters are like in float64."""
+    """Returns the parameters in float64."""
     return map_leaves(lambda leaf: jax.ShapeDtypeStruct(np.shape(leaf), np.float64), problem.params)
 
 

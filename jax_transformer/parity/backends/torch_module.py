@@ -41,16 +41,16 @@ class Pass(NamedTuple):
 
 
 class Reference(Protocol):
-    """What a kind of PyTorch models needs to be run as a side."""
+    """Runs one kind of PyTorch model as a side."""
 
     def build(self, dtype: torch.dtype) -> nn.Module:
         """A module of this dtype, in evaluation mode; its weights don't matter."""
 
     def own(self) -> Mapping[str, np.ndarray] | None:
-        """What the user's module holds; None of a program that is given the candidate's weights."""
+        """Returns the weights of the user's module; None for a program that receives the candidate's."""
 
     def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
-        """What `build`'s module holds when it has these parameters."""
+        """Returns the state_dict of `build`'s module with these parameters."""
 
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
         """The reverse: stacked leaves by path; of gradients, too."""
@@ -112,7 +112,7 @@ class TorchSide:
         self._loaded.clear()
 
     def weights(self) -> Arrays:
-        """Those that it came with; of a program that comes with none, what it holds after it was given the model's."""
+        """Returns the module's own weights, or the model's as a program without weights holds them."""
         own = self.reference.own()
         if own is None:
             own = as_arrays(self._given(self.params, "float64").state_dict())
@@ -280,7 +280,7 @@ def _tensors(problem: Problem) -> Sequence[torch.Tensor]:
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray:
-    """Of its own dtype; of bfloat16, float32."""
+    """Returns a NumPy array of the tensor's dtype; float32 for bfloat16."""
     import torch
 
     tensor = tensor.detach()

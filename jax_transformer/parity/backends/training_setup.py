@@ -23,5 +23,5 @@ SETUP = TrainConfig(
 
 
 def learning_rate(config: TransformerConfig, step: int) -> float:
-    """That of a step, from 1 (Vaswani et al. 2017, §5.3)."""
+    """Returns the learning rate of a step, from 1 (Vaswani et al. 2017, §5.3)."""
     return float(SETUP.learning_rate * config.d_model**-0.5 * min(step**-0.5, step * SETUP.warmup_steps**-1.5))

@@ -28,7 +28,7 @@ class Forgiven(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What is to be said of a batch that was decoded."""
+    """Explains how a batch was decoded."""
 
     finding: Finding | None
     """None where every sentence is as it should be, or forgiven."""
@@ -42,7 +42,7 @@ class Explanation(NamedTuple):
 def explain_decoding(
     problem: DecodingProblem, received: np.ndarray, scores: np.ndarray | None = None, *, logit_floor: float
 ) -> Explanation:
-    """What the candidate does otherwise, if anything.
+    """Explains what the candidate decodes differently, if anything.
 
     Args:
       received: [B, T], the candidate's best hypotheses without the start token, with pads after their ends; any T.
@@ -81,7 +81,7 @@ MORE = (
 
 
 class _Judgement(NamedTuple):
-    """What was received, against what some program decodes."""
+    """Compares the received tokens with those of one program."""
 
     is_right: np.ndarray
     """[B]: the tokens are the same, and the score is within its gate."""
@@ -148,7 +148,7 @@ def _lengths(ids: np.ndarray, pad_id: int) -> np.ndarray:
 
 
 def _explains(judgement: _Judgement, truth: _Judgement) -> bool:
-    """Whether a variant gives exactly what the truth doesn't, and elsewhere differs at most as rounding may."""
+    """Returns whether a variant gives exactly what the truth doesn't, and elsewhere differs at most as rounding may."""
     is_forgiven = ~truth.is_right & ~truth.is_wrong
     return bool(judgement.is_right[truth.is_wrong].all() and not (judgement.is_wrong & ~is_forgiven).any())
 
@@ -162,7 +162,8 @@ def _forgiven_as(problem: DecodingProblem, received: np.ndarray) -> tuple[str, .
 
 
 def _runner_up(others: list[tuple[Outcome, _Judgement]], truth: _Judgement) -> Match | None:
-    """What agrees longest, if longer than the truth: a variant that has no effect agrees as long as that."""
+    """Returns the variant that agrees longest, if longer than the truth. A variant without effect agrees as long as
+    that."""
     nearest = min(others, key=lambda other: other[1].distance, default=None)
     if nearest is None or nearest[1].distance >= truth.distance:
         return None

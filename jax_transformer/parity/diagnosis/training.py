@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
 
 class Miss(NamedTuple):
-    """How far a parameter's updates are from the expected ones: the worst step."""
+    """Holds the distance of a parameter's updates from the expected ones, at the worst step."""
 
     residual: float
     """The relative RMS of the update."""
@@ -102,7 +102,7 @@ def explain_step(rule: UpdateRule, before: State, gradients: Arrays, after: Arra
 
 
 def explain_steps(rule: UpdateRule, before: State, steps: Sequence[Step]) -> list[Finding]:
-    """Which parameters of a side didn't move as the rule says, and what it did instead; from all steps together.
+    """Finds the parameters that didn't move as the rule says, and explains how they moved, from all steps together.
 
     Every step starts from the side's own parameters, and its moments follow from the side's own gradients. What is
     compared are the updates, each parameter minus itself before, which show what the parameters hide: a step changes
@@ -186,7 +186,7 @@ def _of_the_rule(replay: _Replay, rule: UpdateRule) -> list[dict[str, np.ndarray
 
 
 def _outcomes(replay: _Replay, rule: UpdateRule, variants: Iterable[TrainingVariant]) -> list[Outcome]:
-    """Of each variant what it leaves unexplained."""
+    """Returns what each variant leaves unexplained."""
     tried = _tried(replay, rule, variants)
     return [
         Outcome(variant, max(miss.residual for miss in misses.values()), _outside(misses)) for variant, misses in tried
@@ -223,7 +223,7 @@ class _Replay:
     """The parameters that are compared."""
 
     def part(self, path: str) -> _Replay:
-        """Of one parameter only."""
+        """Returns the part for one parameter."""
         return replace(self, paths=(path,))
 
     @cached_property
@@ -251,7 +251,7 @@ class _Replay:
         return updates
 
     def misses(self, expected: Sequence[Arrays], received: Sequence[Arrays] | None = None) -> dict[str, Miss]:
-        """How far these updates are from the side's, or from those given in their place."""
+        """Returns how far these updates are from the side's, or from those given in their place."""
         every = list(zip(self.starts, received or self.received, expected, strict=True))
         return {
             path: _worst(_miss(start[path], own[path], update[path]) for start, own, update in every)
@@ -285,7 +285,7 @@ def _replay(before: State, steps: Sequence[Step]) -> _Replay:
 
 
 def _miss(start: np.ndarray, received: np.ndarray, expected: np.ndarray) -> Miss:
-    """Of one parameter in one step: gated are both the update and the parameter after it."""
+    """Returns the miss of one parameter in one step. Both the update and the parameter after it are gated."""
     finite = np.isfinite(received) & np.isfinite(expected)
     if (np.isfinite(received) != np.isfinite(expected)).any():
         return Miss(np.inf, False)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DecodedModel(NamedTuple):
-    """What is decoded, as of `logits_of_model`."""
+    """Holds a model to decode, as for `logits_of_model`."""
 
     config: TransformerConfig
     params: Mapping[str, Any]
@@ -53,7 +53,7 @@ class DecodingProblem:
 
     @cached_property
     def outcomes(self) -> tuple[Outcome, ...]:
-        """Of each fault that this problem can have."""
+        """Returns the outcome of each fault that this problem can have."""
         return tuple(_outcomes(self))
 
     def ruled(self, **changes: Any) -> Decoded:
@@ -61,18 +61,18 @@ class DecodingProblem:
         return decode(dataclasses.replace(self.rule, **changes), self.logits_of, self.count)
 
     def fed(self, change: Callable[[np.ndarray], np.ndarray]) -> Decoded:
-        """With other prefixes [N, T] for the model to read than were decoded."""
+        """Returns the problem with other prefixes [N, T] for the model to read than were decoded."""
         return decode(self.rule, lambda prefixes, rows: self.logits_of(change(prefixes), rows), self.count)
 
     def under(self, **changes: Any) -> Decoded:
-        """With a model of which some fields of the config read otherwise."""
+        """Returns the problem with some fields of the model's config changed."""
         config, params, source_ids = self.known_model
         return decode(
             self.rule, logits_of_model(dataclasses.replace(config, **changes), params, source_ids), self.count
         )
 
     def replacing(self, replace: Mapping[str, Callable[[Captured], np.ndarray]]) -> Decoded:
-        """With other activations or masks. Raises ValueError where the model doesn't have them."""
+        """Returns the problem with other activations or masks. Raises ValueError if the model doesn't have them."""
         return decode(self.rule, logits_of_model(*self.known_model, replace=replace), self.count)
 
     @property
@@ -95,7 +95,7 @@ class Variant(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a fault makes of a problem."""
+    """Holds the tokens that a fault makes of a problem."""
 
     variant: Variant
     decoded: Decoded
@@ -308,7 +308,7 @@ def _shifted_positions(
 def _shifted_bias(
     captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int
 ) -> np.ndarray:
-    """Of queries that are one off, and keys that aren't."""
+    """Returns the bias for queries that are one off and keys that aren't."""
     length = captured["decoder_input_ids"].shape[1]
     bias = node.compute(
         config, {"ids": np.zeros((1, length + 1), int)}, {"embedding": parameter(params, node.parameters["embedding"])}

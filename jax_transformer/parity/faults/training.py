@@ -42,7 +42,7 @@ def pairs(variants: Iterable[TrainingVariant]) -> Iterator[TrainingVariant]:
 
 
 def _differing(rule: LossRule | UpdateRule, variants: Iterable[TrainingVariant]) -> list[TrainingVariant]:
-    """Those that don't say what the rule says."""
+    """Returns the rules that differ from the rule."""
     return [
         variant
         for variant in variants
@@ -109,7 +109,7 @@ def _loss_variants(rule: LossRule) -> Iterator[TrainingVariant]:
 
 
 def _smoothings(rule: LossRule) -> Iterator[TrainingVariant]:
-    """Where there is no smoothing, the usual amount of it; where there is, none, or another one."""
+    """Returns other amounts of smoothing: the usual one if there is none, else none or another."""
     if not rule.label_smoothing:
         for smoothing, name in SMOOTHED.items():
             changes = {"label_smoothing": USUAL_SMOOTHING, "smoothing": smoothing}

@@ -70,12 +70,12 @@ class DecodeRule:
                 raise ValueError(f"{name} must be at least 1; received {getattr(self, name)}")
 
     def length(self, tokens: Sequence[int]) -> int:
-        """What counts as the length of a hypothesis."""
+        """Returns the length of a hypothesis."""
         has_end = tokens[-1] == self.eos_id
         return len(tokens) - (has_end and not self.counts_end) + self.counts_start
 
     def penalty(self, length: int) -> float:
-        """What the score of a hypothesis of this length is divided by."""
+        """Returns the divisor of a score for this length."""
         base = (5 + length) / 6 if self.semantics == "gnmt" else max(length, 1)
         return base**self.length_penalty
 
@@ -116,7 +116,7 @@ class _Way(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """Of one sentence."""
+    """Searches one sentence."""
 
     running: tuple[_Beam, ...]
     """The best first."""
@@ -213,7 +213,7 @@ def _best_ended(rule: DecodeRule, before: Sequence[_Ended], now: Sequence[_Ended
 def _could_improve(
     rule: DecodeRule, going_on: Sequence[_Way], ended: Sequence[_Ended], length: int
 ) -> tuple[bool, float]:
-    """Whether a hypothesis under way could still be among the best, and how near that decision was."""
+    """Returns whether a hypothesis under way could still be among the best, and how near that decision was."""
     if not going_on or len(ended) < rule.beam_size:
         return bool(going_on), np.inf
     penalty = rule.penalty(length + rule.counts_start)
@@ -231,7 +231,7 @@ def _margin(
     is_done: bool,
     distance_of_stopping: float,
 ) -> float:
-    """By how much the nearest of this step's decisions was taken."""
+    """Returns the margin of this step's closest decision."""
     size, totals = rule.beam_size, [way.total for way in ways] + 2 * [-np.inf]
     if size == 1:
         return totals[0] - totals[1]

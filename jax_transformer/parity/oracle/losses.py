@@ -20,7 +20,7 @@ Normalizer = Literal["log_softmax", "log_softmax_of_softmax", "none"]
 
 
 class Share(NamedTuple):
-    """Which entries of a token's distribution hold a share of ε, and how large it is."""
+    """Holds the entries of a token's distribution that receive a share of ε, and the share."""
 
     on_label: bool
     on_pad: bool
@@ -40,7 +40,7 @@ SHARES: dict[Smoothing, Share] = {
 
 @dataclass(frozen=True)
 class LossRule:
-    """What the loss of a batch is. `loss` and `logits_gradient` follow it to the letter."""
+    """Defines the loss of a batch. `loss` and `logits_gradient` follow it to the letter."""
 
     pad_id: int
     label_smoothing: float = 0.0
@@ -106,7 +106,7 @@ def _compared(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> tuple[n
 
 
 def _shares_of_tokens(rule: LossRule, counts: np.ndarray, vocabulary: int) -> np.ndarray | float:
-    """What the loss of a token that counts is multiplied by: [B, 1], or one number for all."""
+    """Returns the weight of each counted token's loss: [B, 1], or one number for all."""
     if rule.mean_over == "sentences":
         lengths = counts.sum(axis=1, keepdims=True)
         return 1.0 / (np.maximum(lengths, 1) * max((lengths > 0).sum(), 1))
@@ -140,7 +140,7 @@ def _log_probabilities(rule: LossRule, logits: np.ndarray) -> np.ndarray:
 
 
 def _gradient_of_tokens(rule: LossRule, logits: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """That of each token's loss to its logits, [B, T, V]; the entropy has none."""
+    """Returns the gradient of each token's loss to its logits, [B, T, V]; the entropy has none."""
     if rule.normalizer == "none":
         return -targets
     mass = targets.sum(axis=-1, keepdims=True)

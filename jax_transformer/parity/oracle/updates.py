@@ -23,7 +23,7 @@ VECTORS = ("bias", "scale")
 
 @dataclass(frozen=True)
 class UpdateRule:
-    """What a step is. The defaults of the second half are torch's choices: clip_grad_norm_, Adam and AdamW, SGD."""
+    """Defines a step. The defaults of the second half are torch's choices: clip_grad_norm_, Adam and AdamW, SGD."""
 
     optimizer: Literal["adam", "sgd"]
     rates: tuple[float, ...] | Callable[[int], float]
@@ -71,7 +71,7 @@ class UpdateRule:
 
 @dataclass(frozen=True)
 class State:
-    """What a step begins with, and ends with."""
+    """Holds the state before and after a step."""
 
     count: int
     """Steps done."""
@@ -134,7 +134,7 @@ def _rate(rule: UpdateRule, count: int) -> float:
 
 
 def _global_scale(rule: UpdateRule, parameters: Arrays, gradients: Arrays) -> float:
-    """What clipping multiplies all gradients by."""
+    """Returns the factor by which clipping multiplies all gradients."""
     if not rule.clip_norm or rule.clip_kind != "global":
         return 1.0
     arrays = (_unclipped(rule, path, parameters[path], gradient) for path, gradient in gradients.items())
@@ -147,7 +147,7 @@ def _scale(rule: UpdateRule, sum_of_squares: float) -> float:
 
 
 def _unclipped(rule: UpdateRule, path: str, parameter: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """What is clipped."""
+    """Returns the gradients to clip."""
     gradient = _without_pads(rule, path, gradient)
     is_decayed = rule.weight_decay_kind == "l2" and rule.decay_is_clipped
     return gradient + _decay(rule, path) * parameter if is_decayed else gradient
@@ -156,7 +156,7 @@ def _unclipped(rule: UpdateRule, path: str, parameter: np.ndarray, gradient: np.
 def _clipped_and_decayed(
     rule: UpdateRule, path: str, parameter: np.ndarray, gradient: np.ndarray, scale: float
 ) -> np.ndarray:
-    """What the moments are made of."""
+    """Returns the gradients that enter the moments."""
     gradient = _unclipped(rule, path, parameter, gradient)
     if rule.clip_norm and rule.clip_kind == "values":
         gradient = np.clip(gradient, -rule.clip_norm, rule.clip_norm)

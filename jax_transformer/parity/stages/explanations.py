@@ -31,7 +31,7 @@ Sides = Mapping[SideName, Side]
 def weight_faults(
     stage: Stage, candidate: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]
 ) -> list[Fault]:
-    """What became of each parameter that isn't the reference's."""
+    """Explains each parameter that differs from the reference's."""
     faults = []
     for row in stage.rows:
         if row.verdict == "diverged":
@@ -46,7 +46,7 @@ def weight_faults(
 
 
 def _known_weights(path: str, reference: Mapping[str, np.ndarray]) -> Iterable[tuple[str, np.ndarray]]:
-    """What programs are known to make of a parameter, by carrying it over."""
+    """Yields known mistakes in porting a parameter, by name."""
     own = reference[path]
     yield "rounded to float16", own.astype(np.float16).astype(np.float64)
     yield "rounded to bfloat16", own.astype(ml_dtypes.bfloat16).astype(np.float64)
@@ -62,7 +62,7 @@ def _known_weights(path: str, reference: Mapping[str, np.ndarray]) -> Iterable[t
 def loss_faults(
     config: TransformerConfig, problem: Problem, sides: Sides, found: Mapping[SideName, Gradients]
 ) -> list[Fault]:
-    """Which side's loss isn't the one of its logits."""
+    """Finds the side whose loss isn't the loss of its logits."""
     rule = LossRule(config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
     faults = []
     for name, side in sides.items():
@@ -72,7 +72,7 @@ def loss_faults(
 
 
 def gradient_faults(stage: Stage, problem: Problem, found: Mapping[SideName, Gradients]) -> list[Fault]:
-    """Where, from the logits on backwards, the first gradient differs, and how all of them do."""
+    """Finds the first gradient that differs, from the logits backwards, and how all gradients differ."""
     row = stage.first_divergence
     if row is None:
         return []
@@ -85,7 +85,7 @@ def gradient_faults(stage: Stage, problem: Problem, found: Mapping[SideName, Gra
 
 
 def _known_gradients(candidate: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Iterable[Match]:
-    """What programs are known to do to gradients."""
+    """Yields known mistakes in gradients."""
     shared = [path for path in reference if path in candidate and not tolerances.has_zero_gradient(path.split("[")[0])]
     flat = [np.concatenate([np.ravel(side[path]) for path in shared]) for side in (candidate, reference)]
     size = float(flat[1] @ flat[1])
@@ -110,7 +110,7 @@ def _known_gradients(candidate: Mapping[str, np.ndarray], reference: Mapping[str
 
 
 def update_rule(config: TransformerConfig) -> UpdateRule:
-    """What both sides were asked to do."""
+    """Returns the update that both sides should apply."""
     rates = tuple(learning_rate(config, number) for number in range(1, STEPS + 2))
     return UpdateRule(
         "adam",
@@ -127,7 +127,7 @@ def update_rule(config: TransformerConfig) -> UpdateRule:
 
 
 def step_faults(config: TransformerConfig, problem: Problem, sides: Sides) -> list[Fault]:
-    """Which side's optimizer doesn't do what was asked, by three steps from its own gradients."""
+    """Finds the side whose optimizer breaks the rule, from three steps on its own gradients."""
     rule = update_rule(config)
     faults = []
     for name, side in sides.items():
@@ -152,7 +152,7 @@ def decoded_by(
     received: np.ndarray,
     floor: float,
 ) -> Explanation:
-    """What a side decodes otherwise than it should.
+    """Explains what a side decodes differently from its own model.
 
     Args:
       floor: how far apart the two sides' logits are.

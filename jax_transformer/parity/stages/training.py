@@ -21,7 +21,7 @@ def compare_losses(candidate: Gradients, reference: Gradients) -> Stage:
 
 
 def compare_gradients(candidate: Gradients, reference: Gradients) -> Stage:
-    """Those of parameters, and then, from the logits on backwards, those of activations."""
+    """Compares the gradients of parameters, then those of activations from the logits backwards."""
     if not (candidate.activations and reference.activations):  # a side that can't reach them
         candidate, reference = (side._replace(activations={}) for side in (candidate, reference))
     first = compare_stage("gradients", *(_compared(side.parameters) for side in (candidate, reference)))
@@ -39,7 +39,7 @@ def compare_gradients(candidate: Gradients, reference: Gradients) -> Stage:
 
 
 def compare_steps(candidate: Training, reference: Training) -> Stage:
-    """Some steps: the losses before each, and the parameters at the end."""
+    """Compares some steps: the losses before each, and the parameters at the end."""
     stage = compare_stage("step", *(_compared(_end(side)) for side in (candidate, reference)))
     return replace(stage, rows=stage.rows + _exempt(_end(reference)))
 
@@ -62,10 +62,10 @@ def _compared(parameters: Arrays) -> dict[str, np.ndarray]:
 
 
 def is_exempt(path: str) -> bool:
-    """Whether its gradient is analytically zero; of one layer, too: `…/key/bias[0]`."""
+    """Returns whether its gradient is analytically zero; of one layer, too: `…/key/bias[0]`."""
     return tolerances.has_zero_gradient(path.split("[")[0])
 
 
 def _exempt(parameters: Mapping[str, np.ndarray]) -> tuple[Row, ...]:
-    """Those that aren't compared, by name."""
+    """Returns the names of gradients that aren't compared."""
     return tuple(Row(path, "passed", ZERO, reason=ZERO) for path in parameters if is_exempt(path))

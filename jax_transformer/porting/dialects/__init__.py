@@ -77,7 +77,7 @@ def _usual_refusals(config: TransformerConfig) -> list[str]:
 
 @dataclass(frozen=True)
 class Text:
-    """How a program turns the sentences of one side into tokens."""
+    """Describes how a program turns the sentences of one side into tokens."""
 
     kind: Literal["words", "whitespace", "characters", "spacy"] = "whitespace"
     lowercase: bool = False
@@ -92,7 +92,7 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigFile:
-    """How a family of Hugging Face's transformers says in config.json what its tensors don't tell."""
+    """Describes how a family of transformers stores in config.json what its tensors don't tell."""
 
     model_type: str
     architectures: tuple[str, ...]
@@ -174,7 +174,8 @@ class Dialect:
         return self.computed is not _nothing_computed and self.fixed.get("position_kind") == "sinusoidal"
 
     def leaves_out_positions(self, config: TransformerConfig) -> bool:
-        """Whether its checkpoints of models of this config have no place for position tables that are computed."""
+        """Returns whether its checkpoints of models of this config have no place for position tables that are
+        computed."""
         paths = [path for rule in self.rules(config) for path in rule.paths]
         return self.computes_positions and "constants/encoder_positions" not in paths
 
@@ -261,13 +262,13 @@ class Reader:
         return max(count, 1)
 
     def equal(self, first: str, second: str) -> bool:
-        """Whether two tensors are there and hold the same values."""
+        """Returns whether two tensors are there and hold the same values."""
         if first not in self.tensors or second not in self.tensors:
             return False
         return np.array_equal(self.tensors[first], self.tensors[second])
 
     def differ(self, first: str, second: str) -> bool:
-        """Whether two tensors are there and hold other values: of tied ones a file has one, or equal ones."""
+        """Returns whether two tensors are there and hold other values: of tied ones a file has one, or equal ones."""
         return first in self.tensors and second in self.tensors and first != second and not self.equal(first, second)
 
     def finished(self, what: str, **fields: Any) -> dict[str, Any]:

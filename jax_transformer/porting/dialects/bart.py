@@ -30,7 +30,7 @@ def recognises(names: Collection[str]) -> bool:
 
 
 def read(tensors: Tensors) -> dict[str, Any]:
-    """What the tensors tell, with the length of the position tables."""
+    """Reads the sizes from the tensors, with the length of the position tables."""
     return fairseq.read(
         tensors, "bart", max_length=lambda reader: reader.size(fairseq.POSITIONS["encoder"], 0, 2) - OFFSET
     )

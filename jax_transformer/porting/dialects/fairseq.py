@@ -96,7 +96,7 @@ def rules(config: TransformerConfig) -> list[Rule]:
 
 
 def _embeddings(config: TransformerConfig) -> list[Rule]:
-    """Of tied tensors a file has any; the one that is named first is written."""
+    """Returns the rules of the embeddings. A file may hold any of the tied tensors; the first name is written."""
     source, target = EMBEDDINGS.values()
     head = (f"{HEAD}?",) if config.tie_head else ()
     if config.share_embeddings:
@@ -110,7 +110,7 @@ def _embeddings(config: TransformerConfig) -> list[Rule]:
 
 
 def recognises(names: Collection[str], *, embedding_norm: bool, final_norm: bool) -> bool:
-    """Whether they are of a model with these norms."""
+    """Returns whether they are of a model with these norms."""
     has_layers = all(f"model.{stack}.layers.0.self_attn.q_proj.weight" in names for stack in POSITIONS)
     norms = ("model.encoder.layernorm_embedding.weight" in names, "model.encoder.layer_norm.weight" in names)
     return has_layers and norms == (embedding_norm, final_norm)
@@ -255,7 +255,7 @@ def activation(json: Json, key: str, name: str | None = None) -> str:
 
 
 def allowed(fixed: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """What a config.json may say of choices that are none to a family, as old ones do."""
+    """Returns the values that an old config.json may have for choices that a family doesn't have."""
     return {
         "is_encoder_decoder": (True,),
         "is_decoder": (False,),

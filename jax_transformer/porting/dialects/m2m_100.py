@@ -31,7 +31,7 @@ def recognises(names: Collection[str]) -> bool:
 
 
 def read(tensors: Tensors) -> dict[str, Any]:
-    """What the tensors tell."""
+    """Reads the sizes from the tensors."""
     return fairseq.read(tensors, "m2m_100")
 
 

@@ -40,7 +40,7 @@ def recognises(names: Collection[str]) -> bool:
 
 
 def read(tensors: Tensors) -> dict[str, Any]:
-    """What the tensors tell, with the length of the position tables where they are there."""
+    """Reads the sizes from the tensors, with the length of the position tables if they are there."""
     name = fairseq.POSITIONS["encoder"]
     length = {"max_length": lambda reader: reader.size(name, 0, 2)} if name in tensors else {}
     return fairseq.read(tensors, "marian", **length)

@@ -105,7 +105,7 @@ def follows(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuses(config: TransformerConfig) -> list[str]:
-    """What else a config must be."""
+    """Returns further problems of a config."""
     problems = one_size_of_heads(config)
     own = config.target_pad_id if config.decoder_padding_id is None else config.decoder_padding_id
     if own != config.source_pad_id:

@@ -111,7 +111,7 @@ def _parts(config: TransformerConfig, sublayers: tuple[str, ...]) -> dict[str, t
 
 
 def recognises(names: Collection[str], *, per_layer: bool) -> bool:
-    """Whether the names are T5's, with biases by distance in the first layer or in all."""
+    """Returns whether the names are T5's, with biases by distance in the first layer or in all."""
     of_second = f"{_self_attention('encoder', '1')}.relative_attention_bias.weight" in names
     several = f"{_self_attention('encoder', '1')}.q.weight" in names
     has_stacks = all(f"{_self_attention(stack, '0')}.q.weight" in names for stack in ("encoder", "decoder"))
@@ -222,7 +222,7 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
 
 
 def read_t5_config(json: Json) -> dict[str, Any]:
-    """Of T5, whose tie_word_embeddings tells whether the decoder's output is scaled, and nothing else."""
+    """Reads T5's config, whose tie_word_embeddings only says whether the decoder's output is scaled."""
     usual = json["tie_word_embeddings"] is not False
     return read_config(json) | {"scale_head": bool(json.get("scale_decoder_outputs", usual))}
 
