@@ -156,13 +156,13 @@ def consumption(files: list[str], tokenizer: str, cache: str) -> dict[str, float
     from jax_transformer.data.preparation import prepare
     from jax_transformer.runtime.allocator import keep_freed_memory
     from jax_transformer.training.batch_schedule import BatchSchedule
-    from jax_transformer.training.export import fitted
+    from jax_transformer.training.export import fit_config
     from jax_transformer.training.step import init_state, make_train_step
 
     keep_freed_memory()
     run = run_config(files, tokenizer, cache)
     corpus = prepare(run.data)
-    model = fitted(run.model, corpus)
+    model = fit_config(run.model, corpus)
     schedule = BatchSchedule(run, corpus)
     batches = list(islice(schedule.batches_from(0), 200))
     usual = Counter(batch.labels.shape for batch in batches).most_common(1)[0][0]

@@ -4,7 +4,9 @@ their own."""
 from __future__ import annotations
 
 import ast
+import importlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -167,6 +169,30 @@ def test_heavy_libraries_are_imported_inside_functions_only() -> None:
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
             assert not {name.split(".")[0] for name in names} & LATE, file
+
+
+def test_every_name_that_is_imported_exists() -> None:
+    """Imports inside functions, of benchmarks, and of the examples in Markdown, too."""
+    sources = {file: file.read_text(encoding="utf-8") for file in tracked("*.py")}
+    for file in tracked("*.md"):
+        blocks = re.findall(r"```python\n(.*?)```", file.read_text(encoding="utf-8"), re.DOTALL)
+        sources |= {file.with_suffix(f".{number}"): block for number, block in enumerate(blocks)}
+    wrong = [
+        f"{file.relative_to(ROOT)} imports {node.module}.{alias.name}"
+        for file, source in sources.items()
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("jax_transformer")
+        for alias in node.names
+        if not is_module(f"{node.module}.{alias.name}")
+        and not hasattr(importlib.import_module(str(node.module)), alias.name)
+    ]
+    assert wrong == []
+
+
+def tracked(pattern: str) -> list[Path]:
+    """The project's files, without what an environment inside it holds."""
+    folders = ("benchmarks", "docs", "jax_transformer", "parity_tests", "tests", "torch_reference")
+    return [*ROOT.glob(pattern), *(file for folder in folders for file in sorted((ROOT / folder).rglob(pattern)))]
 
 
 # --- in a process
