@@ -377,8 +377,8 @@ BAD: dict[str, tuple[list[str], str]] = {
         "transformer.decoder.layers.0.dropout1 is in training mode",
     ),
     "a factory that raises": (module("raising"), "raising() raised RuntimeError: the weights are elsewhere"),
-    "no such factory": (module("nowhere"), "expected a function nowhere in user_models; there is no such name"),
-    "no factory": (module("SIZES"), "expected a function SIZES in user_models; there is a dict"),
+    "no such factory": (module("nowhere"), "expected nowhere in user_models; there is no such name"),
+    "no factory": (module("SIZES"), "expected a function SIZES; received a dict"),
     "no such Python module": (
         ["--reference", "nowhere.models:make"],
         "nowhere.models can't be imported: ModuleNotFoundError",

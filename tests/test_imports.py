@@ -36,7 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "parity.diagnosis": {"parity.faults", "parity.gates", "parity.oracle"},
     "parity.backends": {
         *("config", "data.batching", "decoding", "model", "porting", "runtime", "storage", "training"),
-        *("parity.gates", "parity.names", "parity.problems"),
+        *("parity.gates", "parity.names", "parity.problems", "parity.rules"),
     },
     "parity": {"config", "data", "decoding", "model", "pages", "porting", "runtime", "storage", "training"},
 }

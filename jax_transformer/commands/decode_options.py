@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _STOPPING: dict[str, bool | Literal["never"]] = {"false": False, "true": True, "never": "never"}
-_STOPPING_ARGUMENT = tyro.constructors.PrimitiveConstructorSpec[Any](
+STOPPING_ARGUMENT = tyro.constructors.PrimitiveConstructorSpec[Any](
     nargs=1,
     metavar="{false,true,never}",
     instance_from_str=lambda words: _STOPPING[words[0]],
@@ -36,7 +36,7 @@ class DecodeOptions(DecodingConfig):
     in another form, or leaves out.
     """
 
-    early_stopping: Annotated[bool | Literal["never"] | None, _STOPPING_ARGUMENT] = None
+    early_stopping: Annotated[bool | Literal["never"] | None, STOPPING_ARGUMENT] = None
     sampling: tyro.conf.FlagCreatePairsOff[bool] = False
     renormalize: tyro.conf.Suppress[bool | None] = None
     bad_words: tyro.conf.Suppress[tuple[tuple[int, ...], ...] | None] = None

@@ -3,23 +3,73 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from jax_transformer.commands.checkpoint_options import CheckpointOptions
+from jax_transformer.commands.decode_options import STOPPING_ARGUMENT
 from jax_transformer.commands.parallel_text import check_writable, write_lines
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.parity.rules import SEARCH_FIELDS
+from jax_transformer.runtime.trees import nearest
 
 if TYPE_CHECKING:
     from jax_transformer.parity.report.report import Report
 
 FILE = tyro.conf.arg(metavar="FILE")
 REPORTS = ("--json", "--html")
+NAME = tyro.conf.arg(metavar="MODULE:NAME")
+
+
+@dataclass(frozen=True)
+class ProgramOptions:
+    """Names programs of yours that run in place of the built-in ones in the stages loss, gradients, step, trajectory
+    and decode."""
+
+    train: Annotated[str | None, FILE] = None
+    """The rule that --loss and --optimizer should follow: a config.yaml, or the directory of a run. Default: that of
+    the run that MODEL is."""
+    loss: Annotated[str | None, NAME] = None
+    """A PyTorch loss of yours: (logits [B, T, V], labels [B, T]) → a scalar."""
+    optimizer: Annotated[str | None, NAME] = None
+    """A PyTorch optimizer of yours: a function module → an object with zero_grad() and step(). Its step does all that
+    follows loss.backward(): clipping, the optimizer's step, the scheduler's."""
+    decode: Annotated[str | None, NAME] = None
+    """A PyTorch decoder of yours: (module, source_ids, start_id=, eos_id=, max_new_tokens=) → ids [B, T] without the
+    start token, or (ids, scores [B])."""
+    jax_loss: Annotated[str | None, NAME] = None
+    """A JAX loss of yours on the model's side: (logits, labels) → losses [B, T]."""
+    jax_optimizer: Annotated[str | None, NAME] = None
+    """An optax.GradientTransformation of yours on the model's side, or a function without arguments that returns
+    one."""
+    beam_size: int | None = None
+    """With --decode: the number of beams that it searches with. (Default: 1)"""
+    max_new_tokens: int | None = None
+    """With --decode: the most tokens that it decodes. (Default: 12)"""
+    length_penalty: float | None = None
+    """With --decode: the exponent of its length penalty. (Default: 1)"""
+    semantics: Literal["huggingface", "gnmt"] | None = None
+    """With --decode: its length penalty, n^p or ((5 + n) / 6)^p. (Default: huggingface)"""
+    early_stopping: Annotated[bool | Literal["never"] | None, STOPPING_ARGUMENT] = None
+    """With --decode: when a sentence is done. (Default: false)"""
+
+    def options(self) -> dict[str, Any]:
+        """Returns the options as `compare` takes them. Raises ValueError for a name that can't be found."""
+        search = {name: getattr(self, name) for name in SEARCH_FIELDS if getattr(self, name) is not None}
+        programs = {
+            name: _named(getattr(self, name), f"--{name.replace('_', '-')}")
+            for name in ("loss", "optimizer", "decode", "jax_loss", "jax_optimizer")
+        }
+        if inspect.isfunction(programs["jax_optimizer"]):
+            programs["jax_optimizer"] = load_factory(str(self.jax_optimizer), "--jax-optimizer")
+        return {**programs, "train": self.train, "decoding": DecodingConfig(**search) if search else None}
 
 
 @dataclass(frozen=True)
@@ -74,6 +124,7 @@ class ParityOptions:
     tolerance: float | None = None
     """With --diff: the largest relative RMS of the difference that passes. Default: the dtype's gate, 1e-12 in
     float64."""
+    programs: tyro.conf.OmitArgPrefixes[ProgramOptions] = field(default_factory=ProgramOptions)
     checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
 
 
@@ -102,6 +153,8 @@ def _check(options: ParityOptions) -> None:
     """Raises ValueError for options that contradict one another, and for reports that couldn't be written."""
     if options.diff is not None and (options.model or options.reference or options.candidate):
         raise ValueError("--diff compares two files: expected no model, --reference or --candidate beside it")
+    if options.diff is not None and options.programs != ProgramOptions():
+        raise ValueError("--diff compares two files: expected no --loss, --optimizer or --decode beside it")
     if options.diff is not None and not all(path.endswith(".npz") for path in options.diff):
         raise ValueError(f"--diff: expected two .npz files of named arrays; received {' '.join(options.diff)}")
     if options.inputs is not None and (options.model or not (options.candidate and options.reference)):
@@ -128,13 +181,12 @@ def _compare(options: ParityOptions) -> Report:
             f"--candidate {options.candidate}: expected a function (params, inputs) → (logits, trace); received {kind}"
         )
     module = _module(options.reference) if options.reference else None
-    sides: tuple[Any, ...] = (options.model, module)
+    candidate, reference = (options.model, module) if options.model else (module, None)
     if function is not None:
-        sides = (function, module)
-    elif not options.model:
-        sides = (module,)
+        candidate, reference = function, module
     return compare(
-        *sides,
+        candidate,
+        reference,
         model=options.model or None if function is not None else None,
         inputs=options.inputs,
         names=options.map,
@@ -148,6 +200,7 @@ def _compare(options: ParityOptions) -> Report:
         candidate_name=options.candidate,
         reference_name=options.reference,
         progress=_print_progress,
+        **options.programs.options(),
         **options.checkpoint.hints(),
     )
 
@@ -203,9 +256,27 @@ def load_factory(name: str, option: str) -> Any:
     Raises:
       ValueError: there is no such module or function; it raises.
     """
+    factory = _attribute(name, option)
+    attribute = name.partition(":")[2]
+    if not callable(factory):
+        raise ValueError(f"{option} {name}: expected a function {attribute}; received a {type(factory).__name__}")
+    try:
+        return factory()
+    except Exception as error:
+        raise ValueError(f"{option} {name}: {attribute}() raised {type(error).__name__}: {error}") from error
+
+
+def _named(name: str | None, option: str) -> Any:
+    """Returns what a name of the user's is bound to; None for no name."""
+    return None if name is None else _attribute(name, option)
+
+
+def _attribute(name: str, option: str) -> Any:
+    """Returns an attribute of a module of the user's, named as package.module:name. Raises ValueError if there is
+    none."""
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
-        raise ValueError(f"{option}: expected package.module:factory; received {name!r}")
+        raise ValueError(f"{option}: expected package.module:name; received {name!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -214,11 +285,10 @@ def load_factory(name: str, option: str) -> Any:
         raise ValueError(
             f"{option} {name}: {module_name} can't be imported: {type(error).__name__}: {error}"
         ) from error
-    factory = getattr(module, attribute, None)
-    if not callable(factory):
-        there = "no such name" if factory is None else f"a {type(factory).__name__}"
-        raise ValueError(f"{option} {name}: expected a function {attribute} in {module_name}; there is {there}")
     try:
-        return factory()
-    except Exception as error:
-        raise ValueError(f"{option} {name}: {attribute}() raised {type(error).__name__}: {error}") from error
+        return getattr(module, attribute)
+    except AttributeError:
+        near = nearest(attribute, vars(module))
+        raise ValueError(
+            f"{option} {name}: expected {attribute} in {module_name}; there is no such name{near}"
+        ) from None

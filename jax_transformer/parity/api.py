@@ -16,6 +16,8 @@ from jax_transformer.parity.gates.stages import compare_stage
 from jax_transformer.parity.report.report import Report, depth_of
 
 if TYPE_CHECKING:
+    from jax_transformer.config.decoding import DecodingConfig
+    from jax_transformer.config.run import TrainConfig
     from jax_transformer.parity.names.maps import NameMap
 
 Path = str | os.PathLike[str]
@@ -24,7 +26,8 @@ Kind = Literal["arrays", "model", "module", "function"]
 OPTIONS: dict[str, frozenset[str]] = {
     "named arrays": frozenset({"truth", "tolerance"}),
     "a function and a module on inputs": frozenset({"inputs", "names", "stages", "dtypes"}),
-    "models": frozenset({"model", "names", "stages", "dtypes", "node", "seed", "dialect"}),
+    "models": frozenset({"model", "names", "stages", "dtypes", "node", "seed", "dialect"})
+    | {"train", "loss", "optimizer", "decode", "decoding", "jax_loss", "jax_optimizer"},
 }
 """The options of each sort of comparison; that of models also takes hints."""
 
@@ -43,6 +46,13 @@ def compare(
     truth: Mapping[str, Any] | Path | None = None,
     tolerance: float | None = None,
     dialect: str | None = None,
+    train: TrainConfig | Path | None = None,
+    loss: Callable[..., Any] | None = None,
+    optimizer: Callable[..., Any] | None = None,
+    decode: Callable[..., Any] | None = None,
+    decoding: DecodingConfig | None = None,
+    jax_loss: Callable[..., Any] | None = None,
+    jax_optimizer: Any = None,
     candidate_name: str | None = None,
     reference_name: str | None = None,
     progress: Callable[[str], None] = lambda what: None,
@@ -83,6 +93,19 @@ def compare(
       tolerance: with arrays, the largest relative RMS of the difference that passes. None: the gate of the dtype,
         1e-12 in float64.
       dialect: the dialect of the checkpoint's or module's names.
+      train: the rule that `loss` and `optimizer` should follow; a config.yaml or the directory of a run. None: the
+        config of the run that the candidate is.
+      loss: a PyTorch loss of yours, (logits [B, T, V], labels [B, T]) → a scalar, in place of the built-in one.
+      optimizer: a PyTorch optimizer of yours, a function module → an object with `zero_grad()` and `step()`. Its step
+        does everything that follows `loss.backward()`: clipping, the optimizer's step, the scheduler's.
+      decode: a PyTorch decoder of yours, (module, source_ids [B, S], start_id=, eos_id=, max_new_tokens=) → ids [B, T]
+        without the start token: up to the end token, then pads; or a list of each sentence's ids. It may return (ids,
+        scores), the scores [B] as `generate` has them.
+      decoding: the search that `decode` should make: beam_size, max_new_tokens, semantics, length_penalty and
+        early_stopping. None: greedy, 12 tokens.
+      jax_loss, jax_optimizer: programs of yours on the candidate's side, as `make_train_step` takes them: (logits,
+        labels) → losses [B, T], and an optax.GradientTransformation. With both sides yours, `train` may be left out;
+        differences are then found and not explained.
       candidate_name, reference_name: the names of the sides in the report.
       progress: called with the name of each piece of work before it begins.
       **hints: fields of the config that a checkpoint or module doesn't tell, as of `import_checkpoint`: `num_heads`,
@@ -123,6 +146,13 @@ def compare(
         "truth": truth,
         "tolerance": tolerance,
         "dialect": dialect,
+        "train": train,
+        "loss": loss,
+        "optimizer": optimizer,
+        "decode": decode,
+        "decoding": decoding,
+        "jax_loss": jax_loss,
+        "jax_optimizer": jax_optimizer,
         **hints,
     }
     given = [name for name, value in options.items() if value is not None]
@@ -139,10 +169,29 @@ def compare(
     if model is not None and kind_of(model) != "model":
         raise ParityError(f"model: expected a Model or its path; received {type(model).__name__}")
     from jax_transformer.parity.pairing import Sides, compare_models
+    from jax_transformer.parity.rules import Programs, make_rules
     from jax_transformer.parity.run_results import DTYPES, STAGES
 
+    ours, theirs = Programs(jax_loss, jax_optimizer), Programs(loss, optimizer, decode)
+    needs_rule = (loss and not jax_loss) or (optimizer and not jax_optimizer)
+    if train is None and isinstance(candidate, str | os.PathLike) and needs_rule:
+        train = _config_of_run(candidate)
+    rules = make_rules(_train_config(train), ours, theirs, decoding)
     return compare_models(
-        Sides(candidate, reference, kinds, model, names, dialect, hints, candidate_name, reference_name),
+        Sides(
+            candidate,
+            reference,
+            kinds,
+            model,
+            names,
+            dialect,
+            hints,
+            candidate_name,
+            reference_name,
+            rules,
+            candidate_programs=ours,
+            reference_programs=theirs,
+        ),
         stages=_selected(stages, STAGES, "stages"),
         dtypes=_selected(dtypes, DTYPES, "dtypes"),
         seed=seed,
@@ -250,6 +299,22 @@ def _selected(chosen: Sequence[str] | None, known: Sequence[str], option: str) -
     if not chosen or not {*chosen} <= {*known}:
         raise ParityError(f"{option}: expected some of {', '.join(known)}; received {', '.join(chosen) or 'none'}")
     return chosen
+
+
+def _config_of_run(directory: Path) -> str | None:
+    """Returns the path of a run's config; None if the directory is no run."""
+    path = os.path.join(directory, "config.yaml")
+    return path if os.path.isfile(path) else None
+
+
+def _train_config(train: TrainConfig | Path | None) -> TrainConfig | None:
+    """Returns the training part of a config, read from its file if need be. Raises ConfigError for a bad file."""
+    if not isinstance(train, str | os.PathLike):
+        return train
+    from jax_transformer.config.files import load_config
+    from jax_transformer.config.run import RunConfig
+
+    return load_config(_config_of_run(train) or os.fspath(train), RunConfig()).train
 
 
 # --- arrays, and a function with a module

@@ -16,6 +16,7 @@ from jax_transformer.parity.checksums import hash_arrays, hash_files
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.names.maps import NameMap
 from jax_transformer.parity.report.report import Report
+from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 
 if TYPE_CHECKING:
     from jax_transformer.parity.backends.modules import ModuleReference
@@ -45,6 +46,9 @@ class Sides:
     hints: Mapping[str, Any]
     candidate_name: str | None
     reference_name: str | None
+    rules: Rules = BUILT_IN
+    candidate_programs: Programs = NO_PROGRAMS
+    reference_programs: Programs = NO_PROGRAMS
 
     @property
     def module(self) -> Any:
@@ -121,18 +125,25 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         check_module(sides.module, _reference_name(sides))
     model = load(sides.source, sides.dialect, sides.hints)
     reference, visible = _reference(sides, model)
-    candidate: Any = JaxSide(_candidate_name(sides), model)
+    ours = sides.rules, sides.candidate_programs
+    candidate: Any = JaxSide(_candidate_name(sides), model, *ours)
     if sides.kinds[0] == "function":
         from jax_transformer.parity.backends.jax_function import FunctionSide
         from jax_transformer.parity.problems import own_problem
 
-        candidate = FunctionSide(_candidate_name(sides), sides.candidate, model)
+        candidate = FunctionSide(_candidate_name(sides), sides.candidate, model, *ours)
         shown = frozenset(candidate.forward(own_problem(model.config, model.params), "float32"))
         visible = shown if visible is None else shown & visible
     notes = {"dialect": str((model.origin or {}).get("dialect", "none"))}
     if visible is not None:
         notes["reference shows"] = f"{len(visible)} activations"
-    return Pair(model.config, model.params, candidate, reference, model.generation, visible), notes
+    notes |= {
+        f"{side}'s {name}": name_of(program)
+        for side, programs in (("candidate", sides.candidate_programs), ("reference", sides.reference_programs))
+        for name, program in vars(programs).items()
+        if program is not None
+    }
+    return Pair(model.config, model.params, candidate, reference, model.generation, visible, sides.rules), notes
 
 
 def _check_kinds(sides: Sides) -> None:
@@ -144,6 +155,10 @@ def _check_kinds(sides: Sides) -> None:
         raise ParityError(
             "candidate: a torch.nn.Module is compared with its own port, without a reference; to compare two modules, "
             "compare what capture() returns of each"
+        )
+    if sides.reference_programs != NO_PROGRAMS and reference in ("model", "function"):
+        raise ParityError(
+            "loss, optimizer, decode: expected a PyTorch reference, whose programs they are; received a model"
         )
     if sides.model is not None and candidate != "function":
         raise ParityError(f"model: only a function takes one beside it; the candidate is a {candidate}")
@@ -223,14 +238,14 @@ def _reference(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
     refusals = get_dialect(dialect).refusals(model.config)
     if refusals:
         raise ParityError("\n  - ".join([f"dialect {dialect}: its programs have no such model:", *refusals]))
-    name = sides.reference_name
+    name, theirs = sides.reference_name, (sides.rules, sides.reference_programs)
     if knows(dialect):
         program = SystemReference(dialect, model.config, _constants(model))
-        return TorchSide(name or f"torch_reference.{dialect}", model, program), None
+        return TorchSide(name or f"torch_reference.{dialect}", model, program, *theirs), None
     from jax_transformer.parity.backends.families import family_reference
 
     family = family_reference(model)
-    return TorchSide(name or f"transformers, {dialect}", model, family), _frozen(family.visible())
+    return TorchSide(name or f"transformers, {dialect}", model, family, *theirs), _frozen(family.visible())
 
 
 def _model_side(sides: Sides, model: Model) -> Any:
@@ -266,7 +281,8 @@ def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None
         names = names_of_map(names, model.config) if theirs and names else names_of(dialect, model.config)
     reference = ModuleReference(module, dialect, model.config, constants, names, theirs)
     _check_parameters(reference, sides)
-    return TorchSide(_reference_name(sides), model, reference), _frozen(reference.visible())
+    side = TorchSide(_reference_name(sides), model, reference, sides.rules, sides.reference_programs)
+    return side, _frozen(reference.visible())
 
 
 def _check_parameters(reference: ModuleReference, sides: Sides) -> None:

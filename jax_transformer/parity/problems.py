@@ -26,6 +26,8 @@ SOURCE_LENGTH, TARGET_LENGTH = 11, 9
 LONGEST = 523
 """The most tokens of a long sentence: more than the usual 512 rows of a table, and few enough for all attention weights
 to fit in memory."""
+LOWEST_IDS = 4
+"""How many of the lowest ids appear as labels: a program may take one of them for the pad."""
 MEAN = 250.0
 """The mean of a norm's inputs where it is large, hundreds of deviations: a variance taken as E[x²] − E[x]² is then
 off by 1e-11 or so in float64, and a right one by less than 1e-13."""
@@ -104,6 +106,33 @@ def other_weights(config: TransformerConfig, params: Mapping[str, Any], seed: in
         }  # so that no two of a large model's copies stay
         yield Problem(name, unflatten(rounded), *own.ids, own.labels)
         del rounded
+
+
+def swap_target_ids(config: TransformerConfig, problem: Problem, one: int, other: int) -> Problem:
+    """Returns the problem with two of the target's ids in each other's place, in the weights and in the batch.
+
+    The model computes the same with the ids' names exchanged. With it, a model that never ends a sentence does.
+    """
+    tables = {"target_embedding/embedding": 0, "shared_embedding/embedding": 0, "head/kernel": 1}
+    axes = tables | {"head/bias": 0, "head_bias": 0}
+
+    def swapped(path: str, leaf: Any) -> np.ndarray:
+        leaf = np.asarray(leaf)
+        order = np.arange(leaf.shape[axes[path]])
+        order[[one, other]] = other, one
+        return leaf.take(order, axis=axes[path])
+
+    leaves = {path: swapped(path, leaf) if path in axes else leaf for path, leaf in flatten(problem.params).items()}
+    new_ids = np.arange(max(config.source_vocab_size, config.target_vocab_size))
+    new_ids[[one, other]] = other, one
+    return replace(
+        problem,
+        name=f"{problem.name}, ids {one} and {other} swapped",
+        params=unflatten(leaves),
+        source_ids=new_ids[problem.source_ids] if config.share_embeddings else problem.source_ids,
+        decoder_input_ids=new_ids[problem.decoder_input_ids],
+        labels=new_ids[problem.labels],
+    )
 
 
 def randomised(params: Mapping[str, Any], rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -277,8 +306,13 @@ def _pad_targets(ids: np.ndarray, config: TransformerConfig) -> None:
 def _labels(
     rng: np.random.Generator, config: TransformerConfig, decoder_input_ids: np.ndarray, source_ids: np.ndarray
 ) -> np.ndarray:
-    """Draws labels: pads where the input is a pad, where there is nothing to read, and once in the first row."""
+    """Draws labels: pads where the input is a pad, where there is nothing to read, and once in the first row.
+
+    The last row has the lowest ids, which programs use for padding and for the ends of sentences.
+    """
     labels = _tokens(rng, decoder_input_ids.shape, config.target_vocab_size, config.target_pad_id)
+    lowest = min(LOWEST_IDS, config.target_vocab_size, labels.shape[1])
+    labels[-1, :lowest] = np.arange(lowest)
     labels[decoder_input_ids == config.target_pad_id] = config.target_pad_id
     nothing_to_read = (source_ids == config.source_pad_id).all(axis=1)
     labels[nothing_to_read] = config.target_pad_id

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.parity.backends.capture import OWN, observe
-from jax_transformer.parity.backends.jax_model import in_precision, wide
+from jax_transformer.parity.backends.precision import in_precision, wide
 from jax_transformer.parity.backends.side import Arrays, Dtype
 from jax_transformer.parity.backends.torch_module import deterministic, to_array
 from jax_transformer.parity.diagnosis.findings import Fault, Finding

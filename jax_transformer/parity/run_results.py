@@ -14,6 +14,7 @@ from jax_transformer.parity.backends.side import Arrays, Dtype, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
 from jax_transformer.parity.gates.stages import Stage, merge_stages
 from jax_transformer.parity.report.report import Depth, Effect, HeatMap, Report
+from jax_transformer.parity.rules import BUILT_IN, Rules
 from jax_transformer.parity.stages.forward import Forward
 from jax_transformer.runtime.trees import flatten
 
@@ -23,6 +24,8 @@ SUBSTAGES = {"forward": ("truth", "forward float32", "forward bfloat16")}
 """Stages that the report lists after the one they belong to."""
 EXPLAINED_TOGETHER = (("masks", "forward", "truth"), ("step", "trajectory"))
 """Stages whose faults explain one another's divergence."""
+FROM_OWN_RESULTS = ("loss", "step", "decode")
+"""Stages whose faults are found from a side's own logits and gradients: no earlier fault explains them."""
 OTHER_PROBLEMS = "other inputs and weights than these, on all of which they are the same; --seed draws others"
 LARGE = 20_000_000
 """The number of parameters above which a run saves memory at the cost of time."""
@@ -40,6 +43,7 @@ class Pair:
     generation: GenerationConfig
     visible: frozenset[str] | None = None
     """The activations that both sides can show; None: all."""
+    rules: Rules = BUILT_IN
 
     @property
     def is_large(self) -> bool:
@@ -133,7 +137,9 @@ def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault
     if diverged is None:
         return tuple(once.values())
     together = next((names for names in EXPLAINED_TOGETHER if diverged.name in names), (diverged.name,))
-    explained = tuple(_with_distinction(fault) for fault in once.values() if fault.stage in together)
+    explained = tuple(
+        _with_distinction(fault) for fault in once.values() if fault.stage in (*together, *FROM_OWN_RESULTS)
+    )
     if explained:
         return explained
     row = diverged.first_divergence

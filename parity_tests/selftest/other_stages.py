@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.parity.backends.side import layer_by_layer
-from jax_transformer.parity.backends.training_setup import SETUP
 from jax_transformer.parity.diagnosis.decoding import explain_decoding
 from jax_transformer.parity.diagnosis.findings import Finding
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
@@ -20,6 +19,7 @@ from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.oracle.decoding import DecodeRule
 from jax_transformer.parity.oracle.losses import LossRule, loss
 from jax_transformer.parity.oracle.updates import State, UpdateRule, initial_state, step
+from jax_transformer.parity.rules import SETUP
 from jax_transformer.parity.stages.explanations import update_rule
 from jax_transformer.parity.stages.training import STEPS
 from jax_transformer.runtime.trees import flatten

@@ -11,10 +11,19 @@ import ml_dtypes
 import numpy as np
 from selftest.subjects import constants
 
+from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Gradients, Plan, Training, layer_by_layer
-from jax_transformer.parity.backends.training_setup import SETUP
+from jax_transformer.parity.backends.side import (
+    Arrays,
+    CannotRun,
+    Dtype,
+    Gradients,
+    Hypotheses,
+    Plan,
+    Training,
+    layer_by_layer,
+)
 from jax_transformer.parity.diagnosis.findings import SideName
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.oracle.decoding import DecodeRule, decode, logits_of_model
@@ -24,6 +33,7 @@ from jax_transformer.parity.oracle.replay import parameter
 from jax_transformer.parity.oracle.updates import UpdateRule, initial_state, step
 from jax_transformer.parity.problems import Problem, randomised
 from jax_transformer.parity.report.report import Report
+from jax_transformer.parity.rules import SEARCH_FIELDS, SETUP
 from jax_transformer.parity.run import run
 from jax_transformer.parity.run_results import Pair
 from jax_transformer.parity.stages.explanations import update_rule
@@ -127,14 +137,12 @@ class FakeSide:
         losses = np.arange(steps, dtype=float)
         return Training(losses, tuple(kept), tuple(gradients)) if keep_all else Training(losses, (kept[-1],), ())
 
-    def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
-        self._asked("decode" if beam_size == 1 else "beams")
-        pad_id = self.config.target_pad_id
-        rule = DecodeRule(
-            beam_size=beam_size, max_new_tokens=max_new_tokens, decoder_start_id=0, eos_id=3, pad_id=pad_id
-        )
+    def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses:
+        self._asked("decode" if decoding.beam_size == 1 else "beams")
+        search = {name: getattr(decoding, name) for name in SEARCH_FIELDS}
+        rule = DecodeRule(**search, decoder_start_id=0, eos_id=3, pad_id=self.config.target_pad_id)
         logits_of = logits_of_model(self.config, problem.params, problem.source_ids)
-        return self.decoded(decode(rule, logits_of, len(problem.source_ids)).sequences)
+        return Hypotheses(self.decoded(decode(rule, logits_of, len(problem.source_ids)).sequences))
 
     def _asked(self, what: str) -> None:
         self.runs.append(what)

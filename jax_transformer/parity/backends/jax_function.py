@@ -9,14 +9,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.parity.backends.jax_model import cast, in_force, in_precision, wide
-from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Gradients, Plan, Training, layer_by_layer
-from jax_transformer.parity.backends.training_setup import SETUP
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.parity.backends.jax_model import mean_loss
+from jax_transformer.parity.backends.precision import cast, in_force, in_precision, wide
+from jax_transformer.parity.backends.side import (
+    Arrays,
+    CannotRun,
+    Dtype,
+    Gradients,
+    Hypotheses,
+    Plan,
+    Training,
+    layer_by_layer,
+)
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.problems import Problem
+from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.training.losses import Criterion, cross_entropy
 
 Function = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Any, Mapping[str, Any]]]
 """(params, {"source_ids", "decoder_input_ids"}) → (logits [B, T, V], activations by our names)."""
@@ -25,13 +35,21 @@ Function = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Any, Mapping[s
 class FunctionSide:
     """Runs a function on the model's parameters, a nested dict."""
 
-    def __init__(self, name: str, function: Any, model: Model) -> None:
+    def __init__(
+        self,
+        name: str,
+        function: Any,
+        model: Model,
+        rules: Rules = BUILT_IN,
+        programs: Programs = NO_PROGRAMS,
+    ) -> None:
         if not callable(function):
             raise ParityError(
                 f"candidate {name}: expected a function (params, inputs) → (logits, trace); received "
                 f"{type(function).__name__}"
             )
         self.name, self.function, self.params, self.config = name, function, model.params, model.config
+        self.mean_loss = mean_loss(model.config, rules.train, programs)
 
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         return in_force(dtype)
@@ -76,13 +94,9 @@ class FunctionSide:
 
     def gradients(self, problem: Problem) -> Gradients:
         """Returns the gradients of parameters alone; those of activations can't be reached inside a function."""
-        criterion = Criterion(self.config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
 
         def loss(params: Any) -> jax.Array:
-            total, tokens = cross_entropy(
-                self._call(params, problem, "float64")[0], jnp.asarray(problem.labels), criterion
-            )
-            return total / tokens
+            return self.mean_loss(self._call(params, problem, "float64")[0], jnp.asarray(problem.labels))
 
         with in_precision("float64"):
             value, gradients = jax.value_and_grad(loss)(map_leaves(jnp.asarray, cast(problem.params, "float64")))
@@ -94,5 +108,5 @@ class FunctionSide:
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
         raise CannotRun("the candidate is a function, without an optimizer: leave the stage out with --stages")
 
-    def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
+    def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses:
         raise CannotRun("the candidate is a function, which doesn't decode: leave the stage out with --stages")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, partial
 from typing import Any
@@ -13,25 +12,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
+from jax_transformer.parity.backends.precision import cast, in_force, in_precision, wide
 from jax_transformer.parity.backends.side import (
     Arrays,
     Dtype,
     Gradients,
+    Hypotheses,
     Plan,
     Training,
     layer_by_layer,
     starts_and_ends,
 )
-from jax_transformer.parity.backends.training_setup import SETUP
 from jax_transformer.parity.problems import Problem
-from jax_transformer.runtime.trees import flatten, map_leaves, unflatten
+from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
+from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.training.losses import Criterion, cross_entropy
+from jax_transformer.training.losses import Criterion, counted_tokens, cross_entropy
 from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
@@ -39,15 +42,21 @@ QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": F
 
 
 class JaxSide:
-    """A config with parameters, computed by `model.functional`, `training.step` and `decoding.generation`, without
-    dropout."""
+    """Computes a model by `model.functional`, `training.step` and `decoding.generation`, without dropout; a user's own
+    loss and optimizer run where there are any."""
 
-    def __init__(self, name: str, model: Model) -> None:
-        self.name = name
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        rules: Rules = BUILT_IN,
+        programs: Programs = NO_PROGRAMS,
+    ) -> None:
+        self.name, self.train_config, self.programs = name, rules.train, programs
         self.config = dataclasses.replace(without_dropout(model.config), attention_path="reference", compute_dtype=None)
         self.params, self.generation = model.params, model.generation
         self._programs: dict[Any, Future[Any]] = {}
-        self._decoded: dict[Any, Future[np.ndarray]] = {}
+        self._decoded: dict[Any, Future[Hypotheses]] = {}
 
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         return in_force(dtype)
@@ -85,13 +94,14 @@ class JaxSide:
         if {"step", "trajectory"} & {*plan.stages}:
             self._program(_compiled_step, plan.problem)
         if plan.decoded is not None:
-            work = (plan.decoded, 1, plan.max_new_tokens)
+            work = (plan.decoded, plan.decoding)
             self._decoded[work] = _WORKER.submit(self._decode, *work)
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
         compiled = self._program(_compiled_step, problem).result()
         with in_precision("float64"):
-            state = init_state(self.config, SETUP, cast(problem.params, "float64"))
+            params = cast(problem.params, "float64")
+            state = init_state(self.config, self.train_config, params, optimizer=self.programs.optimizer)
             losses, parameters, gradients = [], [_trained(state)] if keep_all else [], []
             for _ in range(steps):
                 if keep_all:
@@ -102,28 +112,28 @@ class JaxSide:
                     parameters.append(_trained(state))
             return Training(np.array(losses), tuple(parameters or [_trained(state)]), tuple(gradients))
 
-    def _program(self, compiled: Callable[[TransformerConfig, Problem], Any], problem: Problem) -> Future[Any]:
-        """Compiled once for each shape of batches."""
+    def _program(self, compiled: Callable[..., Any], problem: Problem) -> Future[Any]:
+        """Compiles a program, once for each shape of batches."""
         key = compiled, problem.source_ids.shape, problem.decoder_input_ids.shape
         if key not in self._programs:
-            self._programs[key] = _WORKER.submit(compiled, self.config, problem)
+            self._programs[key] = _WORKER.submit(compiled, self.config, self.train_config, self.programs, problem)
         return self._programs[key]
 
     def _parameter_gradients(self, problem: Problem, state: TrainState) -> Arrays:
         at = dataclasses.replace(problem, params=map_leaves(np.asarray, all_params(state)))
         return self.gradients(at).parameters
 
-    def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
-        under_way = self._decoded.pop((problem, beam_size, max_new_tokens), None)
-        return under_way.result() if under_way is not None else self._decode(problem, beam_size, max_new_tokens)
+    def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses:
+        under_way = self._decoded.pop((problem, decoding), None)
+        return under_way.result() if under_way is not None else self._decode(problem, decoding)
 
-    def _decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
+    def _decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses:
         starts_and_ends(self.generation)
         with in_precision("float64"):
             generation = self.generation.without_decoding()  # the torch side knows no forced ids, nor other rules
             model = Model(self.config, cast(problem.params, "float64"), None, None, generation)
-            generated = generate(model, problem.source_ids, beam_size=beam_size, max_new_tokens=max_new_tokens)
-            return generated.sequences[:, 0]
+            best = generate(model, problem.source_ids, decoding)
+            return Hypotheses(best.sequences[:, 0], best.scores[:, 0])
 
 
 def without_dropout(config: TransformerConfig) -> TransformerConfig:
@@ -133,24 +143,6 @@ def without_dropout(config: TransformerConfig) -> TransformerConfig:
         if name.endswith("dropout_rate")
     }
     return dataclasses.replace(config, **rates)  # type: ignore[arg-type]
-
-
-def in_force(dtype: Dtype) -> dict[str, Any]:
-    """Returns the precision in which JAX computes when asked for this dtype."""
-    with in_precision(dtype):
-        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
-        return {
-            "dtype": jnp.zeros(1, dtype).dtype.name,
-            "matmul precision": precision,
-            "device": jax.devices()[0].platform,
-        }
-
-
-@contextlib.contextmanager
-def in_precision(dtype: Dtype) -> Iterator[None]:
-    """Matrix products as exact as the dtype; float64 where it is asked for."""
-    with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
-        yield
 
 
 def understood(options: dict[str, Any]) -> dict[str, Any] | None:
@@ -179,16 +171,31 @@ def _forward() -> Any:
 _WORKER = ThreadPoolExecutor(1)
 
 
-def _compiled_gradients(config: TransformerConfig, problem: Problem) -> Any:
-    """(params, zeros to be added to activations, source_ids, decoder_input_ids, labels) → the loss and its gradients to
-    the first two."""
-    criterion = Criterion(config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
+def mean_loss(
+    config: TransformerConfig, train: TrainConfig, programs: Programs
+) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """Returns a function (logits [B, T, V], labels [B, T]) → the mean of the losses of the labels that count, by the
+    rule or by a user's program."""
+    criterion = Criterion(config.target_pad_id, train.label_smoothing, train.smoothing, train.loss_counts_pads)
+
+    def loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
+        if programs.loss is None:
+            total, tokens = cross_entropy(logits, labels, criterion)
+        else:
+            counted = counted_tokens(labels, criterion)
+            total, tokens = jnp.where(counted, programs.loss(logits, labels), 0.0).sum(), counted.sum()
+        return total / tokens
+
+    return loss
+
+
+def _compiled_gradients(config: TransformerConfig, train: TrainConfig, programs: Programs, problem: Problem) -> Any:
+    """Compiles (params, zeros to be added to activations, source_ids, decoder_input_ids, labels) → the loss and its
+    gradients to the first two."""
+    mean = mean_loss(config, train, programs)
 
     def loss(params: Params, add: dict[str, Any], source_ids: Any, decoder_input_ids: Any, labels: Any) -> jax.Array:
-        total, tokens = cross_entropy(
-            functional.apply(config, params, source_ids, decoder_input_ids, add=add), labels, criterion
-        )
-        return total / tokens
+        return mean(functional.apply(config, params, source_ids, decoder_input_ids, add=add), labels)
 
     with in_precision("float64"):
         program = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
@@ -202,10 +209,13 @@ def _activations(config: TransformerConfig, problem: Problem) -> dict[str, jax.S
     return {name: value for name, value in trace.items() if not name.startswith("mask.")}
 
 
-def _compiled_step(config: TransformerConfig, problem: Problem) -> Any:
+def _compiled_step(config: TransformerConfig, train: TrainConfig, programs: Programs, problem: Problem) -> Any:
+    optimizer = programs.optimizer
     with in_precision("float64"):
-        state = jax.eval_shape(lambda params: init_state(config, SETUP, params), _in_float64(problem))
-        step: Any = make_train_step(config, SETUP)
+        state = jax.eval_shape(
+            lambda params: init_state(config, train, params, optimizer=optimizer), _in_float64(problem)
+        )
+        step: Any = make_train_step(config, train, optimizer=optimizer, loss=programs.loss)
         return step.lower(state, _batch(problem)).compile(compiler_options=_options())
 
 
@@ -220,18 +230,3 @@ def _batch(problem: Problem) -> Batch:
 
 def _trained(state: TrainState) -> Arrays:
     return layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(state.params).items()})
-
-
-def cast(params: Mapping[str, Any], dtype: Dtype) -> Params:
-    """The parameters in that dtype, on the device; tables of positions in bfloat16 stay as they are, as a ported
-    model's do."""
-
-    def leaf_of(path: str, leaf: Any) -> jax.Array:
-        keeps = dtype == "bfloat16" and path.startswith("constants/")
-        return jnp.asarray(np.asarray(leaf, np.float32 if keeps else jnp.dtype(dtype)))
-
-    return unflatten({path: leaf_of(path, leaf) for path, leaf in flatten(params).items()})
-
-
-def wide(value: jax.Array) -> np.ndarray:
-    return np.asarray(value.astype(jnp.float32) if value.dtype == jnp.bfloat16 else value)

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import GenerationConfig
 from jax_transformer.parity.problems import Problem
 
@@ -39,6 +40,15 @@ class Training(NamedTuple):
     """The gradients of each step before clipping; or none."""
 
 
+class Hypotheses(NamedTuple):
+    """Holds the best hypothesis of each of B sentences."""
+
+    ids: np.ndarray
+    """[B, T], without the start token, up to and with the end token, then pads."""
+    scores: np.ndarray | None = None
+    """[B]: the sum of the tokens' log-probabilities divided by the length penalty; None: not known."""
+
+
 class Plan(NamedTuple):
     """Announces the work of a run in float64, so that a side can prepare it."""
 
@@ -46,8 +56,9 @@ class Plan(NamedTuple):
     problem: Problem
     """The problem to train on."""
     decoded: Problem | None
-    """The problem to decode greedily; None if there is none, or if memory matters more than time."""
-    max_new_tokens: int
+    """The problem to decode by the first search; None if there is none, or if memory matters more than time."""
+    decoding: DecodingConfig
+    """The first search."""
 
 
 class Side(Protocol):
@@ -75,8 +86,7 @@ class Side(Protocol):
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training: ...
 
-    def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
-        """Returns tokens [B, T] without the start token, up to and including the end token, then pads."""
+    def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses: ...
 
 
 def layer_by_layer(leaves: Arrays) -> dict[str, np.ndarray]:

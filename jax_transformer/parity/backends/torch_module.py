@@ -5,22 +5,28 @@ from __future__ import annotations
 import contextlib
 import importlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.run import TrainConfig
+from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.side import (
     Arrays,
     Dtype,
     Gradients,
+    Hypotheses,
     Plan,
     Training,
     layer_by_layer,
     starts_and_ends,
 )
-from jax_transformer.parity.backends.training_setup import SETUP, learning_rate
+from jax_transformer.parity.backends.torch_programs import call_decoder, call_loss, make_optimizer, take_step
 from jax_transformer.parity.problems import Problem
+from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_files import as_arrays
 
@@ -77,11 +83,20 @@ class Reference(Protocol):
 
 
 class TorchSide:
-    """A reference; its module in float64 is kept, and that of the dtype asked for last. They get each problem's
-    parameters."""
+    """Runs a reference, and a user's own loss, optimizer and decoder where there are any.
 
-    def __init__(self, name: str, model: Model, reference: Reference) -> None:
-        self.name, self.reference = name, reference
+    It keeps the module in float64, and in the dtype that ran last. They receive each problem's parameters.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        model: Model,
+        reference: Reference,
+        rules: Rules = BUILT_IN,
+        programs: Programs = NO_PROGRAMS,
+    ) -> None:
+        self.name, self.reference, self.rules, self.programs = name, reference, rules, programs
         self.config, self.generation, self.params = model.config, model.generation, model.params
         self._modules: dict[str, nn.Module] = {}
         self._loaded: dict[str, Any] = {}
@@ -139,16 +154,15 @@ class TorchSide:
         return Gradients(loss.item(), parameters, activations)
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
-        import torch
-
         module = self._with(problem, "float64")
         self._loaded.pop("float64")  # it changes
-        optimizer = torch.optim.AdamW(
-            module.parameters(), 1.0, (SETUP.adam_b1, SETUP.adam_b2), SETUP.adam_eps, SETUP.weight_decay
+        program = self.programs.optimizer or partial(
+            BuiltInOptimizer, train=self.rules.train, d_model=self.config.d_model, steps=steps
         )
+        optimizer = make_optimizer(program, module)
         losses, gradients = [], []
         parameters = [self._parameters(module)] if keep_all else []
-        for number in range(1, steps + 1):
+        for _ in range(steps):
             optimizer.zero_grad()
             with deterministic():
                 loss = self._loss(
@@ -157,28 +171,34 @@ class TorchSide:
                 loss.backward()
             if keep_all:
                 gradients.append(self._gradients(module))
-            torch.nn.utils.clip_grad_norm_(module.parameters(), SETUP.clip_norm)
-            for group in optimizer.param_groups:
-                group["lr"] = learning_rate(self.config, number)
-            optimizer.step()
+            take_step(program, optimizer)
             losses.append(loss.item())
             if keep_all:
                 parameters.append(self._parameters(module))
-        optimizer.state.clear()
+        del optimizer  # its moments are twice as large as the model
         module.zero_grad(set_to_none=True)
         return Training(np.array(losses), tuple(parameters or [self._parameters(module)]), tuple(gradients))
 
-    def decode(self, problem: Problem, beam_size: int, max_new_tokens: int) -> np.ndarray:
+    def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses:
         import torch
 
         start_id, eos_id = starts_and_ends(self.generation)
+        most, beam_size = decoding.max_new_tokens or self.config.decoder.max_length, decoding.beam_size or 1
         module, (source_ids, _) = self._with(problem, "float64"), _tensors(problem)
         with torch.no_grad(), deterministic():
+            if self.programs.decode is not None:
+                return call_decoder(
+                    self.programs.decode,
+                    module,
+                    source_ids,
+                    start_id=start_id,
+                    eos_id=eos_id,
+                    max_new_tokens=most,
+                    pad_id=self.config.target_pad_id,
+                )
             if beam_size == 1:
-                tokens = self.reference.greedy(module, source_ids, start_id, eos_id, max_new_tokens)
-            else:
-                tokens = self.reference.beams(module, source_ids, start_id, eos_id, max_new_tokens, beam_size)
-        return tokens.numpy()
+                return Hypotheses(self.reference.greedy(module, source_ids, start_id, eos_id, most).numpy())
+            return Hypotheses(self.reference.beams(module, source_ids, start_id, eos_id, most, beam_size).numpy())
 
     def _module(self, dtype: str) -> nn.Module:
         import torch
@@ -213,11 +233,13 @@ class TorchSide:
         import torch
 
         labels = torch.from_numpy(problem.labels.astype(np.int64))
+        if self.programs.loss is not None:
+            return call_loss(self.programs.loss, logits, labels)
         return torch.nn.functional.cross_entropy(
             logits.flatten(0, 1),
             labels.flatten(),
             ignore_index=self.config.target_pad_id,
-            label_smoothing=SETUP.label_smoothing,
+            label_smoothing=self.rules.train.label_smoothing,
         )
 
     def _gradients(self, module: nn.Module) -> Arrays:
@@ -242,6 +264,29 @@ class TorchSide:
             if any(np.may_share_memory(leaf, array) for array in state_dict.values()):
                 leaves[path] = leaf.copy()
         return layer_by_layer(leaves)
+
+
+class BuiltInOptimizer:
+    """Clips gradients by their norm and takes a step of AdamW, at the rate that the rule's schedule has for it."""
+
+    def __init__(self, module: nn.Module, train: TrainConfig, d_model: int, steps: int) -> None:
+        import torch
+
+        self.parameters, self.clip_norm = list(module.parameters()), train.clip_norm
+        self.rates = iter(learning_rates(train, d_model, steps))
+        betas = train.adam_b1, train.adam_b2
+        self.adam = torch.optim.AdamW(self.parameters, 1.0, betas, train.adam_eps, train.weight_decay)
+
+    def zero_grad(self) -> None:
+        self.adam.zero_grad()
+
+    def step(self) -> None:
+        import torch
+
+        torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        for group in self.adam.param_groups:
+            group["lr"] = next(self.rates)
+        self.adam.step()
 
 
 def traced(

@@ -61,6 +61,8 @@ def explain_decoding(
     fitting: list[tuple[Outcome, _Judgement]] = []
     others: list[tuple[Outcome, _Judgement]] = []
     for outcome in problem.outcomes:
+        if scores is None and outcome.variant.changes_scores_alone:
+            continue
         judgement = _judged(problem, outcome.decoded, received, scores, allowed)
         (fitting if is_enough and _explains(judgement, truth) else others).append((outcome, judgement))
     finding = Finding(

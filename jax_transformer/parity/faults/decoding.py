@@ -91,7 +91,9 @@ class Variant(NamedTuple):
     shows_on: str
     """Where it changes what is decoded."""
     decode: Callable[[DecodingProblem], Decoded]
-    """What is decoded with the fault. Raises LookupError, or ValueError, where it makes no sense."""
+    """Decodes with the fault. Raises LookupError or ValueError where it makes no sense."""
+    changes_scores_alone: bool = False
+    """Whether the variant before it decodes the same tokens."""
 
 
 class Outcome(NamedTuple):
@@ -215,6 +217,7 @@ def _ends(rule: DecodeRule) -> Iterator[Variant]:
             "sentences that have ended go on until all have, not in the scores",
             early,
             _until_all_have_ended_but_for_scores,
+            changes_scores_alone=True,
         )
     yield _ruled("one token more at most", "sentences that are cut off", max_new_tokens=rule.max_new_tokens + 1)
     yield _ruled("one token fewer at most", "sentences that are cut off", max_new_tokens=rule.max_new_tokens - 1)

@@ -93,7 +93,8 @@ def _headline(report: Report) -> str:
     sides = f"{report.candidate} against {report.reference}"
     if report.verdict == "passed":
         compared = sum(len(stage.rows) for stage in report.stages)
-        return f"parity: {sides}: {compared:,} arrays within their gates{_closest(report)}"
+        arrays = "1 array within its gate" if compared == 1 else f"{compared:,} arrays within their gates"
+        return f"parity: {sides}: {arrays}{_closest(report)}"
     first = _first_divergence(report)
     where = "" if first is None else f"\nfirst at {first[1].name} ({_place(*first)}): {describe(first[1])}"
     return f"{report.verdict}: {sides}{where}"

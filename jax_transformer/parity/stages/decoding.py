@@ -7,70 +7,138 @@ from dataclasses import replace
 
 import numpy as np
 
-from jax_transformer.parity.backends.side import CannotRun
+from jax_transformer.config.decoding import DEFAULTS, DecodingConfig
+from jax_transformer.parity.backends.side import CannotRun, Hypotheses, starts_and_ends
 from jax_transformer.parity.diagnosis.findings import Fault, SideName
 from jax_transformer.parity.gates import tolerances
+from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
-from jax_transformer.parity.problems import Problem
-from jax_transformer.parity.run_results import Pair, RunResults
+from jax_transformer.parity.problems import Problem, own_problem, swap_target_ids
+from jax_transformer.parity.run_results import FROM_OWN_RESULTS, Pair, RunResults
 from jax_transformer.parity.stages import explanations
 
 BEAMS = 4
 NEW_TOKENS = 12
+SIDES: tuple[SideName, ...] = ("candidate", "reference")
 
 
-def with_sources(pair: Pair, own: Problem) -> Problem:
-    """Returns the problem without sentences that are all padding, which programs decode differently."""
-    return replace(own, source_ids=own.source_ids[(own.source_ids != pair.config.source_pad_id).any(axis=1)])
+def with_sources(pair: Pair, own: Problem, seed: int) -> Problem:
+    """Returns the sentences to decode: without those that are all padding, which programs decode differently. A user's
+    decoder receives twice as many, to tell more faults apart."""
+    source_ids = own.source_ids
+    if pair.rules.decoding is not None:
+        source_ids = np.concatenate([source_ids, own_problem(pair.config, pair.params, seed + 1).source_ids])
+    return replace(own, source_ids=source_ids[(source_ids != pair.config.source_pad_id).any(axis=1)])
 
 
-def compare_decoding(pair: Pair, own: Problem, most: int, results: RunResults) -> Stage:
-    """Compares the tokens of a greedy and a beam search; rounding may choose where two tokens are equally likely.
+def searches(pair: Pair) -> tuple[DecodingConfig, ...]:
+    """Returns the searches to compare: the one that a user's decoder makes, or a greedy and a beam search."""
+    most = min(NEW_TOKENS, pair.config.decoder.max_length)
+    if pair.rules.decoding is None:
+        built_in = DecodingConfig(**{**DEFAULTS, "max_new_tokens": most})
+        return built_in, built_in.updated(beam_size=BEAMS)
+    return (pair.rules.decoding.updated(max_new_tokens=pair.rules.decoding.max_new_tokens or most),)
+
+
+def with_ends(pair: Pair, problem: Problem, results: RunResults) -> Problem:
+    """Returns a problem on which a decoder shows whether it ends sentences: some end early, others don't.
+
+    If all end, or none does, the end token and another that appears in some sentences take each other's place.
+    """
+    (decoding,) = searches(pair)
+    _, eos_id = starts_and_ends(pair.generation)
+    decoded = pair.candidate.decode(problem, decoding).ids
+    last = decoded.shape[1] - 1
+
+    def ends_early(index: int) -> np.ndarray:
+        """Returns the sentences [B] that have the id after their first token and before their last."""
+        return (decoded[:, 1:last] == index).any(axis=1)
+
+    used = {pair.generation.decoder_start_id, pair.config.source_pad_id, pair.config.target_pad_id}
+    others = sorted({int(index) for index in np.unique(decoded)} - used - {eos_id})
+    best = max([eos_id, *others], key=lambda index: min(ends_early(index).sum(), (~ends_early(index)).sum()))
+    if not (ends_early(best).any() and (~ends_early(best)).any()):
+        results.doubts["no choice of the end token lets some sentences end early and others not"] = None
+    return problem if best == eos_id else swap_target_ids(pair.config, problem, eos_id, best)
+
+
+def compare_decoding(pair: Pair, own: Problem, results: RunResults) -> Stage:
+    """Compares the tokens of each search; rounding may choose where two tokens are equally likely.
 
     Raises:
       CannotRun: a side can't decode greedily. A side without beam search is compared by its greedy tokens alone.
     """
     rows: list[Row] = []
-    for beam_size, title in ((1, "greedy"), (BEAMS, f"{BEAMS} beams")):
+    if pair.rules.decoding is not None:
+        own = with_ends(pair, own, results)
+    for decoding in searches(pair):
+        title = "greedy" if decoding.beam_size == 1 else f"{decoding.beam_size} beams"
         try:
-            tokens = {
-                name: _padded(side.decode(own, beam_size, most), most, pair)
-                for name, side in reversed(pair.sides.items())
-            }
+            found = {name: side.decode(own, decoding) for name, side in reversed(pair.sides.items())}
         except CannotRun:
-            if beam_size == 1:
+            if not rows:
                 raise
             continue  # a program without beam search
-        (row,) = compare_stage("decode", {title: tokens["candidate"]}, {title: tokens["reference"]}).rows
-        rows.append(
-            row if row.verdict == "passed" else _explained_tokens(pair, own, row, beam_size, most, tokens, results)
+        found = _aligned(found, pair)
+        _check_start(pair, found)
+        stage = compare_stage(
+            "decode",
+            *(_arrays(title, found[name]) for name in SIDES),
+            tolerance=tolerances.HYPOTHESIS_SCORE,
         )
+        rows += stage.rows if stage.verdict == "passed" else _explained(pair, own, stage, decoding, found, results)
     return Stage("decode", tuple(rows))
 
 
-def _explained_tokens(
+def _aligned(found: Mapping[SideName, Hypotheses], pair: Pair) -> dict[SideName, Hypotheses]:
+    """Returns both sides' hypotheses, equally long, with scores if both sides have them."""
+    width = max(one.ids.shape[1] for one in found.values())
+    has_scores = all(one.scores is not None for one in found.values())
+    pad_id = pair.config.target_pad_id
+    return {
+        name: Hypotheses(
+            np.pad(one.ids, ((0, 0), (0, width - one.ids.shape[1])), constant_values=pad_id).astype(np.int64),
+            np.asarray(one.scores, np.float64) if has_scores else None,
+        )
+        for name, one in found.items()
+    }
+
+
+def _arrays(title: str, found: Hypotheses) -> dict[str, np.ndarray]:
+    return {title: found.ids} if found.scores is None else {title: found.ids, f"{title}, scores": found.scores}
+
+
+def _explained(
     pair: Pair,
     own: Problem,
-    row: Row,
-    beam_size: int,
-    most: int,
-    tokens: Mapping[SideName, np.ndarray],
+    stage: Stage,
+    decoding: DecodingConfig,
+    found: Mapping[SideName, Hypotheses],
     results: RunResults,
-) -> Row:
-    """Returns the row, passed if only rounding explains it, and adds a fault for each other cause."""
+) -> list[Row]:
+    """Returns the rows, passed where only rounding explains them, and adds a fault for each other cause."""
     floor = tolerances.FLOAT64_RELATIVE_RMS * max(1.0, results.size_of_logits)
     explained = {
-        name: explanations.decoded_by(pair.config, pair.generation, own, beam_size, most, tokens[name], floor)
+        name: explanations.decoded_by(pair.config, pair.generation, own, decoding, found[name], floor)
         for name in pair.sides
     }
-    if not results.faults:
+    if all(fault.stage in FROM_OWN_RESULTS for fault in results.faults):
         results.faults += [
             Fault(name, "decode", one.finding, one.finding.local_error, own.name)
             for name, one in explained.items()
             if one.finding
         ]
-    return explanations.forgiven(row, explained.values()) or row
+    return [
+        row if row.verdict == "passed" else explanations.forgiven(row, explained.values()) or row for row in stage.rows
+    ]
 
 
-def _padded(ids: np.ndarray, length: int, pair: Pair) -> np.ndarray:
-    return np.pad(ids, ((0, 0), (0, length - ids.shape[1])), constant_values=pair.config.target_pad_id).astype(np.int64)
+def _check_start(pair: Pair, found: Mapping[SideName, Hypotheses]) -> None:
+    """Raises ParityError for a user's decoder that returns the start token, too."""
+    start = pair.generation.decoder_start_id
+    candidate, reference = (found[name].ids.size and (found[name].ids[:, 0] == start).all() for name in SIDES)
+    if pair.rules.decoding is not None and reference and not candidate:
+        raise ParityError(
+            f"decode: expected the ids after the start token; every row that the decoder returns begins with it, "
+            f"{start}: leave it out"
+        )

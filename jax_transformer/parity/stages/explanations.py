@@ -9,9 +9,11 @@ from collections.abc import Iterable, Mapping
 import ml_dtypes
 import numpy as np
 
+from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import GenerationConfig, TransformerConfig
-from jax_transformer.parity.backends.side import Gradients, Side, starts_and_ends
-from jax_transformer.parity.backends.training_setup import SETUP, learning_rate
+from jax_transformer.config.run import TrainConfig
+from jax_transformer.parity.backends.learning_rates import learning_rates
+from jax_transformer.parity.backends.side import Gradients, Hypotheses, Side, starts_and_ends
 from jax_transformer.parity.diagnosis.decoding import Explanation, explain_decoding
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, Match, SideName
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
@@ -23,6 +25,7 @@ from jax_transformer.parity.oracle.decoding import DecodeRule
 from jax_transformer.parity.oracle.losses import LossRule
 from jax_transformer.parity.oracle.updates import UpdateRule, initial_state
 from jax_transformer.parity.problems import Problem
+from jax_transformer.parity.rules import SEARCH_FIELDS, SETUP
 from jax_transformer.parity.stages.training import STEPS
 
 Sides = Mapping[SideName, Side]
@@ -60,10 +63,14 @@ def _known_weights(path: str, reference: Mapping[str, np.ndarray]) -> Iterable[t
 
 
 def loss_faults(
-    config: TransformerConfig, problem: Problem, sides: Sides, found: Mapping[SideName, Gradients]
+    config: TransformerConfig,
+    train: TrainConfig,
+    problem: Problem,
+    sides: Sides,
+    found: Mapping[SideName, Gradients],
 ) -> list[Fault]:
     """Finds the side whose loss isn't the loss of its logits."""
-    rule = LossRule(config.target_pad_id, SETUP.label_smoothing, SETUP.smoothing, SETUP.loss_counts_pads)
+    rule = LossRule(config.target_pad_id, train.label_smoothing, train.smoothing, train.loss_counts_pads)
     faults = []
     for name, side in sides.items():
         finding = explain_loss(rule, side.forward(problem, "float64")["logits"], problem.labels, found[name].loss)
@@ -109,26 +116,28 @@ def _known_gradients(candidate: Mapping[str, np.ndarray], reference: Mapping[str
                 )
 
 
-def update_rule(config: TransformerConfig) -> UpdateRule:
-    """Returns the update that both sides should apply."""
-    rates = tuple(learning_rate(config, number) for number in range(1, STEPS + 2))
+def update_rule(config: TransformerConfig, train: TrainConfig = SETUP) -> UpdateRule:
+    """Returns the update that both sides should apply, by Adam or SGD."""
     return UpdateRule(
-        "adam",
-        rates,
-        b1=SETUP.adam_b1,
-        b2=SETUP.adam_b2,
-        eps=SETUP.adam_eps,
-        weight_decay=SETUP.weight_decay,
-        weight_decay_kind=SETUP.weight_decay_kind,
-        clip_norm=SETUP.clip_norm,
+        "sgd" if train.optimizer == "sgd" else "adam",
+        learning_rates(train, config.d_model, STEPS + 1),
+        b1=train.adam_b1,
+        b2=train.adam_b2,
+        eps=train.adam_eps,
+        momentum=train.momentum,
+        weight_decay=train.weight_decay,
+        weight_decay_kind=train.weight_decay_kind,
+        clip_norm=train.clip_norm,
         pad_rows=_pad_rows(config),
         pad_rows_move="as_others" if config.trains_pad_embedding else "by_decay",
     )
 
 
-def step_faults(config: TransformerConfig, problem: Problem, sides: Sides) -> list[Fault]:
-    """Finds the side whose optimizer breaks the rule, from three steps on its own gradients."""
-    rule = update_rule(config)
+def step_faults(config: TransformerConfig, train: TrainConfig, problem: Problem, sides: Sides) -> list[Fault]:
+    """Finds the side whose optimizer breaks the rule, from three steps on its own gradients; none for Muon."""
+    if train.optimizer == "muon":
+        return []
+    rule = update_rule(config, train)
     faults = []
     for name, side in sides.items():
         done = side.train(problem, STEPS, keep_all=True)
@@ -147,9 +156,8 @@ def decoded_by(
     config: TransformerConfig,
     generation: GenerationConfig,
     problem: Problem,
-    beam_size: int,
-    most: int,
-    received: np.ndarray,
+    decoding: DecodingConfig,
+    received: Hypotheses,
     floor: float,
 ) -> Explanation:
     """Explains what a side decodes differently from its own model.
@@ -158,11 +166,13 @@ def decoded_by(
       floor: how far apart the two sides' logits are.
     """
     start_id, eos_id = starts_and_ends(generation)
-    rule = DecodeRule(
-        beam_size=beam_size, max_new_tokens=most, decoder_start_id=start_id, eos_id=eos_id, pad_id=config.target_pad_id
-    )
+    search = {name: getattr(decoding, name) for name in SEARCH_FIELDS}
+    rule = DecodeRule(**search, decoder_start_id=start_id, eos_id=eos_id, pad_id=config.target_pad_id)
     return explain_decoding(
-        DecodingProblem.of_model(rule, config, problem.params, problem.source_ids), received, logit_floor=floor
+        DecodingProblem.of_model(rule, config, problem.params, problem.source_ids),
+        received.ids,
+        received.scores,
+        logit_floor=floor,
     )
 
 

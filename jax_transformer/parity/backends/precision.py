@@ -1,0 +1,48 @@
+"""The precision in which JAX computes, and arrays in that precision."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.model.functional import Params
+from jax_transformer.parity.backends.side import Dtype
+from jax_transformer.runtime.trees import flatten, unflatten
+
+
+@contextlib.contextmanager
+def in_precision(dtype: Dtype) -> Iterator[None]:
+    """Matrix products as exact as the dtype; float64 where it is asked for."""
+    with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
+        yield
+
+
+def in_force(dtype: Dtype) -> dict[str, Any]:
+    """Returns the precision in which JAX computes when asked for this dtype."""
+    with in_precision(dtype):
+        precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]
+        return {
+            "dtype": jnp.zeros(1, dtype).dtype.name,
+            "matmul precision": precision,
+            "device": jax.devices()[0].platform,
+        }
+
+
+def cast(params: Mapping[str, Any], dtype: Dtype) -> Params:
+    """The parameters in that dtype, on the device; tables of positions in bfloat16 stay as they are, as a ported
+    model's do."""
+
+    def leaf_of(path: str, leaf: Any) -> jax.Array:
+        keeps = dtype == "bfloat16" and path.startswith("constants/")
+        return jnp.asarray(np.asarray(leaf, np.float32 if keeps else jnp.dtype(dtype)))
+
+    return unflatten({path: leaf_of(path, leaf) for path, leaf in flatten(params).items()})
+
+
+def wide(value: jax.Array) -> np.ndarray:
+    return np.asarray(value.astype(jnp.float32) if value.dtype == jnp.bfloat16 else value)
