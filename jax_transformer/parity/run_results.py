@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jax_transformer.config.model import GenerationConfig, TransformerConfig
-from jax_transformer.parity.backends.side import Arrays, Dtype, Side
+from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
 from jax_transformer.parity.gates.stages import Stage, merge_stages
 from jax_transformer.parity.report.report import Depth, Effect, HeatMap, Report
 from jax_transformer.parity.rules import BUILT_IN, Rules
-from jax_transformer.parity.stages.forward import Forward
 from jax_transformer.runtime.trees import flatten
+
+if TYPE_CHECKING:
+    from jax_transformer.parity.stages.forward import Forward
 
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
 DTYPES: tuple[Dtype, ...] = ("float64", "float32", "bfloat16")
@@ -86,6 +88,14 @@ class RunResults:
     def add(self, stage: Stage, problem: str) -> None:
         """Adds a stage's result on one problem."""
         self.stages.setdefault(stage.name, {})[problem] = stage
+
+    def attempt(self, name: str, problem: str, compare: Callable[[], Stage]) -> None:
+        """Adds a stage's result on one problem, or the reason why a side can't run it."""
+        try:
+            stage = compare()
+        except CannotRun as reason:
+            stage = Stage(name, not_run=str(reason))
+        self.add(stage, problem)
 
     def report(self, pair: Pair, requested: Sequence[str], node: str | None) -> Report:
         """Makes the report: each stage merged over its problems, and the faults that explain the first divergence.

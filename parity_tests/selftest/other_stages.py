@@ -20,8 +20,7 @@ from jax_transformer.parity.oracle.decoding import DecodeRule
 from jax_transformer.parity.oracle.losses import LossRule, loss
 from jax_transformer.parity.oracle.updates import State, UpdateRule, initial_state, step
 from jax_transformer.parity.rules import SETUP
-from jax_transformer.parity.stages.explanations import update_rule
-from jax_transformer.parity.stages.training import STEPS
+from jax_transformer.parity.stages.training import STEPS, update_rule
 from jax_transformer.runtime.trees import flatten
 from selftest.matrix import Kill, Prepared
 

@@ -36,7 +36,7 @@ from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.rules import SEARCH_FIELDS, SETUP
 from jax_transformer.parity.run import run
 from jax_transformer.parity.run_results import Pair
-from jax_transformer.parity.stages.explanations import update_rule
+from jax_transformer.parity.stages.training import update_rule
 from jax_transformer.runtime.trees import flatten, unflatten
 
 CONFIG = TransformerConfig(

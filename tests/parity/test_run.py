@@ -15,7 +15,7 @@ from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.oracle.losses import LossRule
 from jax_transformer.parity.run import run
 from jax_transformer.parity.run_results import STAGES, Pair
-from jax_transformer.parity.stages.explanations import update_rule
+from jax_transformer.parity.stages.training import update_rule
 from jax_transformer.runtime.trees import map_leaves
 
 LAYER = "encoder.layers.0."

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from jax_transformer.config.decoding import DEFAULTS, DecodingConfig
+from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.parity.backends.side import CannotRun, Hypotheses, starts_and_ends
+from jax_transformer.parity.diagnosis.decoding import Explanation, explain_decoding
 from jax_transformer.parity.diagnosis.findings import Fault, SideName
+from jax_transformer.parity.faults.decoding import DecodingProblem
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
+from jax_transformer.parity.oracle.decoding import DecodeRule
 from jax_transformer.parity.problems import Problem, own_problem, swap_target_ids
+from jax_transformer.parity.rules import SEARCH_FIELDS
 from jax_transformer.parity.run_results import FROM_OWN_RESULTS, Pair, RunResults
-from jax_transformer.parity.stages import explanations
 
 BEAMS = 4
 NEW_TOKENS = 12
@@ -119,8 +123,7 @@ def _explained(
     """Returns the rows, passed where only rounding explains them, and adds a fault for each other cause."""
     floor = tolerances.FLOAT64_RELATIVE_RMS * max(1.0, results.size_of_logits)
     explained = {
-        name: explanations.decoded_by(pair.config, pair.generation, own, decoding, found[name], floor)
-        for name in pair.sides
+        name: decoded_by(pair.config, pair.generation, own, decoding, found[name], floor) for name in pair.sides
     }
     if all(fault.stage in FROM_OWN_RESULTS for fault in results.faults):
         results.faults += [
@@ -128,9 +131,7 @@ def _explained(
             for name, one in explained.items()
             if one.finding
         ]
-    return [
-        row if row.verdict == "passed" else explanations.forgiven(row, explained.values()) or row for row in stage.rows
-    ]
+    return [row if row.verdict == "passed" else forgiven(row, explained.values()) or row for row in stage.rows]
 
 
 def _check_start(pair: Pair, found: Mapping[SideName, Hypotheses]) -> None:
@@ -142,3 +143,44 @@ def _check_start(pair: Pair, found: Mapping[SideName, Hypotheses]) -> None:
             f"decode: expected the ids after the start token; every row that the decoder returns begins with it, "
             f"{start}: leave it out"
         )
+
+
+def decoded_by(
+    config: TransformerConfig,
+    generation: GenerationConfig,
+    problem: Problem,
+    decoding: DecodingConfig,
+    received: Hypotheses,
+    floor: float,
+) -> Explanation:
+    """Explains what a side decodes differently from its own model.
+
+    Args:
+      floor: how far apart the two sides' logits are.
+    """
+    start_id, eos_id = starts_and_ends(generation)
+    search = {name: getattr(decoding, name) for name in SEARCH_FIELDS}
+    rule = DecodeRule(**search, decoder_start_id=start_id, eos_id=eos_id, pad_id=config.target_pad_id)
+    return explain_decoding(
+        DecodingProblem.of_model(rule, config, problem.params, problem.source_ids),
+        received.ids,
+        received.scores,
+        logit_floor=floor,
+    )
+
+
+def forgiven(row: Row, explanations: Iterable[Explanation]) -> Row | None:
+    """The row of tokens that differ where rounding chooses, as one that passes; None if anything else differs."""
+    found = list(explanations)
+    if any(explanation.finding is not None for explanation in found):
+        return None
+    told = [
+        f"sentence {choice.sentence}, token {choice.place}: margin {choice.margin:.1e}"
+        for one in found
+        for choice in one.forgiven
+    ]
+    return (
+        Row(row.name, "passed", row.gate, reason=f"differs where the two best tokens are as likely: {'; '.join(told)}")
+        if told
+        else None
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.backends.side import Arrays
+from jax_transformer.parity.backends.side import Arrays, CannotRun, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
 from jax_transformer.parity.diagnosis.nodes import explain, passes, walk, with_ids
 from jax_transformer.parity.gates import tolerances
@@ -18,6 +18,7 @@ from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.report.report import Effect, HeatMap
+from jax_transformer.parity.run_results import Pair, RunResults
 
 MASK = "mask."
 LARGEST_MAP = 120
@@ -231,3 +232,48 @@ def _pooled(cells: np.ndarray) -> np.ndarray:
     share = -(-cells.shape[1] // LARGEST_MAP)
     padded = np.pad(cells, ((0, 0), (0, -cells.shape[1] % share)), constant_values=-np.inf)
     return np.asarray(padded.reshape(len(cells), -1, share).max(axis=-1))
+
+
+# --- as a stage of a run
+
+
+def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bool) -> None:
+    """Runs both sides on a problem and adds what their traces show.
+
+    Args:
+      is_own: whether the problem has the model's own weights, on which doubts and the report's depth rest.
+    """
+    try:
+        traces = {name: side.forward(problem, "float64") for name, side in pair.sides.items()}
+    except CannotRun as reason:
+        results.add(Stage("forward", not_run=str(reason)), problem.name)
+        return
+    if is_own:
+        for name, side in pair.sides.items():
+            _repeats(name, side, problem, traces[name], results)
+        if not any("logits" in trace for trace in traces.values()):
+            results.doubts["neither side shows its logits"] = None
+    result = compare_forward(
+        pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible
+    )
+    for stage in (result.masks, result.forward, result.truth):
+        if stage.name != "masks" or stage.rows or stage.reasons[1:]:  # some models have no masks
+            results.add(stage, problem.name)
+    results.faults += result.faults
+    results.effects += [result.effect] if result.effect else []
+    results.heat_maps += [result.heat_map] if result.heat_map else []
+    if is_own:
+        results.own, results.truth = result, traces["reference"]
+        results.size_of_logits = (
+            float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
+        )
+
+
+def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, results: RunResults) -> None:
+    """Runs a side once more, and adds a doubt if it differs from itself."""
+    for key, array in side.forward(problem, "float64").items():
+        if key not in trace or not np.array_equal(array, trace[key], equal_nan=array.dtype != bool):
+            results.doubts[
+                f"the {name} differs from itself when it is run again, first at {key}: does it draw random numbers?"
+            ] = None
+            return

@@ -10,8 +10,10 @@ import ml_dtypes
 import numpy as np
 
 from jax_transformer.parity.backends.side import Arrays, Dtype
+from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.problems import Problem
+from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.parity.stages.forward import MASK, attended
 from jax_transformer.runtime.trees import flatten, map_leaves
 
@@ -52,3 +54,25 @@ def compare_precision(dtype: Dtype, candidate: Arrays, reference: Arrays, truth:
 
 def _comparable(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32)
+
+
+def run_precision(pair: Pair, own: Problem, dtype: Dtype, results: RunResults) -> Stage:
+    """Runs both sides in a dtype, and the reference in float64 as the truth."""
+    problem = rounded(own, dtype)
+    candidate, reference = (side.forward(problem, dtype) for side in pair.sides.values())
+    known = results.truth if problem is own else None
+    truth = pair.reference.forward(problem, "float64") if known is None else known
+    if dtype == "float32":
+        results.low = {
+            name: _errors(side, truth) for name, side in zip(pair.sides, (candidate, reference), strict=True)
+        }
+    return compare_precision(dtype, pair.shown(candidate), pair.shown(reference), truth)
+
+
+def _errors(side: Arrays, truth: Arrays) -> dict[str, float]:
+    shared = [
+        name for name in truth if name in side and truth[name].dtype != bool and truth[name].shape == side[name].shape
+    ]
+    return {
+        name: relative_rms(side[name].astype(np.float64), truth[name], np.abs(truth[name]) < 1e30) for name in shared
+    }

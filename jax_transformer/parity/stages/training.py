@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
-from jax_transformer.parity.backends.side import Arrays, Gradients, Training
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import TrainConfig
+from jax_transformer.parity.backends.learning_rates import learning_rates
+from jax_transformer.parity.backends.side import Arrays, CannotRun, Gradients, Side, Training
+from jax_transformer.parity.diagnosis.findings import Fault, Finding, Match, SideName
+from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
 from jax_transformer.parity.gates import tolerances
+from jax_transformer.parity.gates.compare import relative_rms
+from jax_transformer.parity.gates.rounding import allow_for_rounding
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
+from jax_transformer.parity.oracle.losses import LossRule
+from jax_transformer.parity.oracle.updates import UpdateRule, initial_state
+from jax_transformer.parity.problems import Problem, nudged_problem, other_weights
+from jax_transformer.parity.rules import SETUP
+from jax_transformer.parity.run_results import Pair, RunResults
 
+T = TypeVar("T")
+Sides = Mapping[SideName, Side]
 STEPS = 3
 """Of the stage `step`: in the first the moments are empty, and Adam's bias correction is large."""
 ZERO = "zero but for rounding: not compared"
@@ -69,3 +86,204 @@ def is_exempt(path: str) -> bool:
 def _exempt(parameters: Mapping[str, np.ndarray]) -> tuple[Row, ...]:
     """Returns the names of gradients that aren't compared."""
     return tuple(Row(path, "passed", ZERO, reason=ZERO) for path in parameters if is_exempt(path))
+
+
+# --- as stages of a run
+
+
+def run_training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, results: RunResults) -> None:
+    """Runs the stages loss, gradients, step and trajectory, as far as they are selected."""
+    if {"loss", "gradients"} & {*stages}:
+        _gradients(pair, own, stages, results)
+        _gradients(pair, with_labels(pair, next(other_weights(pair.config, pair.params, seed))), stages, results)
+    for name in ("step", "trajectory"):
+        if name in stages:
+            results.attempt(name, own.name, partial(_steps, pair, own, name, results))
+
+
+def with_labels(pair: Pair, problem: Problem) -> Problem:
+    """Returns the problem to train on.
+
+    Where pads count, it lacks the rows whose labels are all pads, which only fill up a batch, and targets that begin
+    with a pad. The first pad's query sees no key, so its output and its gradient mean nothing: many programs give NaN.
+    """
+    if not pair.rules.train.loss_counts_pads:
+        return problem
+    pads = pair.config.source_pad_id, pair.config.target_pad_id
+    counts = (problem.labels != pair.config.target_pad_id).any(axis=1) & ~np.isin(problem.decoder_input_ids[:, 0], pads)
+    rows = {name: getattr(problem, name)[counts] for name in ("source_ids", "decoder_input_ids", "labels")}
+    return replace(problem, **rows)
+
+
+def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Side], T]) -> dict[SideName, T]:
+    """Runs work that needs several times a model's memory on one side after the other, while the other rests."""
+    pair.reference.rest()
+    done: dict[SideName, T] = {}
+    for name, side in pair.sides.items():
+        results.progress(f"{what}: the {name}")
+        done[name] = do(side)
+    return done
+
+
+def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], results: RunResults) -> None:
+    try:
+        done = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
+        done = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
+    except CannotRun as reason:
+        for name in ("loss", "gradients"):
+            results.add(Stage(name, not_run=str(reason)), problem.name)
+        return
+    losses, gradients = (compare_them(done["candidate"], done["reference"]) for compare_them in _COMPARED)
+
+    def again(side: SideName, moved: Problem) -> Stage:
+        gradients = pair.sides[side].gradients(moved)
+        return compare_gradients(gradients._replace(activations=pair.shown(gradients.activations)), done[side])
+
+    if losses.verdict == "passed" and not results.faults:
+        gradients = _allow_for_rounding(pair, gradients, problem, again, results)
+    results.add(losses, problem.name)
+    results.add(gradients, problem.name)
+    if results.faults and "loss" not in pair.rules.own:
+        return  # earlier faults explain it
+    if losses.verdict == "diverged":
+        if pair.rules.knows_loss:
+            results.faults += loss_faults(pair.config, pair.rules.train, problem, pair.sides, done)
+    elif gradients.verdict == "diverged" and not results.faults:
+        results.faults += gradient_faults(gradients, problem, done)
+
+
+_COMPARED = (compare_losses, compare_gradients)
+
+
+def _steps(pair: Pair, own: Problem, name: str, results: RunResults) -> Stage:
+    steps, compare_them = {
+        "step": (STEPS, compare_steps),
+        "trajectory": (tolerances.TRAJECTORY_STEPS, compare_trajectories),
+    }[name]
+    done = _in_turns(pair, results, name, lambda side: side.train(own, steps, keep_all=False))
+    stage = compare_them(done["candidate"], done["reference"])
+    if results.faults and "optimizer" not in pair.rules.own:
+        return stage
+
+    def again(side: SideName, moved: Problem) -> Stage:
+        return compare_them(pair.sides[side].train(moved, steps, keep_all=False), done[side])
+
+    stage = _allow_for_rounding(pair, stage, own, again, results)
+    if stage.verdict == "diverged" and pair.rules.knows_update:
+        results.faults += step_faults(pair.config, pair.rules.train, own, pair.sides)
+    return stage
+
+
+def _allow_for_rounding(
+    pair: Pair, stage: Stage, problem: Problem, again: Callable[[SideName, Problem], Stage], results: RunResults
+) -> Stage:
+    """Returns the stage with diverged rows that amplify rounding judged by how much each side differs from itself.
+
+    Args:
+      again: compares a side's result on a problem with its earlier one.
+    """
+    sides: tuple[SideName, ...] = ("candidate", "reference")
+
+    def from_itself(side: SideName) -> Stage:
+        pair.reference.rest()
+        results.progress(f"{stage.name}: the {side} against itself")
+        return again(side, nudged_problem(problem))
+
+    return allow_for_rounding(stage, [partial(from_itself, side) for side in sides])
+
+
+# --- explanations
+
+
+def loss_faults(
+    config: TransformerConfig,
+    train: TrainConfig,
+    problem: Problem,
+    sides: Sides,
+    found: Mapping[SideName, Gradients],
+) -> list[Fault]:
+    """Finds the side whose loss isn't the loss of its logits."""
+    rule = LossRule(config.target_pad_id, train.label_smoothing, train.smoothing, train.loss_counts_pads)
+    faults = []
+    for name, side in sides.items():
+        finding = explain_loss(rule, side.forward(problem, "float64")["logits"], problem.labels, found[name].loss)
+        faults += _faults(name, "loss", [finding] if finding else [], problem)
+    return faults
+
+
+def gradient_faults(stage: Stage, problem: Problem, found: Mapping[SideName, Gradients]) -> list[Fault]:
+    """Finds the first gradient that differs, from the logits backwards, and how all gradients differ."""
+    row = stage.first_divergence
+    if row is None:
+        return []
+    candidate, reference = (found[name].parameters for name in ("candidate", "reference"))
+    matches = tuple(
+        match for match in _known_gradients(candidate, reference) if match.residual <= tolerances.FLOAT64_RELATIVE_RMS
+    )
+    error = row.error.relative_rms if row.error is not None else math.nan
+    return [Fault("candidate", "gradients", Finding(row.name, "gradient", error, matches, None), error, problem.name)]
+
+
+def _known_gradients(candidate: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Iterable[Match]:
+    """Yields known mistakes in gradients."""
+    shared = [path for path in reference if path in candidate and not tolerances.has_zero_gradient(path.split("[")[0])]
+    flat = [np.concatenate([np.ravel(side[path]) for path in shared]) for side in (candidate, reference)]
+    size = float(flat[1] @ flat[1])
+    factor = float(flat[0] @ flat[1]) / size if size else 0.0
+    if factor and not math.isclose(factor, 1.0, rel_tol=1e-9):
+        yield Match(f"all gradients are {factor:.6g} times as large", relative_rms(flat[0], factor * flat[1]))
+    for path in shared:
+        if path.endswith("embedding/embedding"):
+            rows = np.flatnonzero(np.any(candidate[path] != 0, axis=1) != np.any(reference[path] != 0, axis=1))
+            if len(rows) == 1:
+                kept = np.arange(len(reference[path])) != rows[0]
+                others = {other: array for other, array in reference.items() if other in shared and other != path}
+                residual = max(
+                    [relative_rms(candidate[path][kept], reference[path][kept])]
+                    + [relative_rms(candidate[other], array) for other, array in others.items()]
+                )
+                has = "a" if np.any(candidate[path][rows[0]]) else "no"
+                yield Match(
+                    f"row {rows[0]} of {path} gets {has} gradient, which the other side's pads decide otherwise",
+                    residual,
+                )
+
+
+def update_rule(config: TransformerConfig, train: TrainConfig = SETUP) -> UpdateRule:
+    """Returns the update that both sides should apply, by Adam or SGD."""
+    return UpdateRule(
+        "sgd" if train.optimizer == "sgd" else "adam",
+        learning_rates(train, config.d_model, STEPS + 1),
+        b1=train.adam_b1,
+        b2=train.adam_b2,
+        eps=train.adam_eps,
+        momentum=train.momentum,
+        weight_decay=train.weight_decay,
+        weight_decay_kind=train.weight_decay_kind,
+        clip_norm=train.clip_norm,
+        pad_rows=_pad_rows(config),
+        pad_rows_move="as_others" if config.trains_pad_embedding else "by_decay",
+    )
+
+
+def step_faults(config: TransformerConfig, train: TrainConfig, problem: Problem, sides: Sides) -> list[Fault]:
+    """Finds the side whose optimizer breaks the rule, from three steps on its own gradients; none for Muon."""
+    if train.optimizer == "muon":
+        return []
+    rule = update_rule(config, train)
+    faults = []
+    for name, side in sides.items():
+        done = side.train(problem, STEPS, keep_all=True)
+        steps = [Step(gradients, after) for gradients, after in zip(done.gradients, done.parameters[1:], strict=True)]
+        faults += _faults(name, "step", explain_steps(rule, initial_state(done.parameters[0]), steps), problem)
+    return faults
+
+
+def _pad_rows(config: TransformerConfig) -> tuple[tuple[str, int], ...]:
+    if config.share_embeddings:
+        return (("shared_embedding/embedding", config.source_pad_id),)
+    return (("source_embedding/embedding", config.source_pad_id), ("target_embedding/embedding", config.target_pad_id))
+
+
+def _faults(side: SideName, stage: str, findings: Iterable[Finding], problem: Problem) -> list[Fault]:
+    return [Fault(side, stage, finding, finding.local_error, problem.name) for finding in findings]
