@@ -383,7 +383,7 @@ BAD: dict[str, tuple[list[str], str]] = {
         ["--reference", "nowhere.models:make"],
         "nowhere.models can't be imported: ModuleNotFoundError",
     ),
-    "no colon": (["--reference", "user_models"], "expected package.module:factory; received 'user_models'"),
+    "no colon": (["--reference", "user_models"], "expected package.module:name; received 'user_models'"),
     "no nn.Module": (module("no_module"), "expected a torch.nn.Module; received dict"),
     "another width": (module("wider"), "tensor source_embedding.weight: expected shape (23, 12); received (23, 18)"),
     "other names": (

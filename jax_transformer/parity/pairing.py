@@ -89,14 +89,6 @@ def compare_models(
     from jax_transformer.runtime.environment import environment
 
     pair, notes = pair_models(sides)
-    precision = {
-        f"{name}'s {setting}": str(value)
-        for name, side in pair.sides.items()
-        for setting, value in side.in_force("float64").items()
-        if setting != "dtype"
-    }
-    facts = environment(LIBRARIES) | precision | notes
-    sha256 = _checksums(sides, pair)
 
     def trimming(work: str) -> None:
         gc.collect()  # the graphs of PyTorch's gradients have cycles
@@ -108,7 +100,8 @@ def compare_models(
     report = run(
         pair, stages=stages, dtypes=dtypes, seed=seed, progress=trimming if pair.is_large else progress, node=node
     )
-    return dataclasses.replace(report, environment=facts, sha256=sha256)
+    facts = environment(LIBRARIES) | dict(report.environment) | notes
+    return dataclasses.replace(report, environment=facts, sha256=_checksums(sides, pair))
 
 
 def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:

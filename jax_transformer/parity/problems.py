@@ -85,6 +85,32 @@ def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int
     )
 
 
+def training_problem(config: TransformerConfig, problem: Problem, loss_counts_pads: bool) -> Problem:
+    """Returns the problem to train on.
+
+    Where pads count, it lacks the rows whose labels are all pads, which only fill up a batch, and targets that begin
+    with a pad. The first pad's query sees no key, so its output and its gradient mean nothing: many programs give NaN.
+    """
+    if not loss_counts_pads:
+        return problem
+    pads = config.source_pad_id, config.target_pad_id
+    counts = (problem.labels != config.target_pad_id).any(axis=1) & ~np.isin(problem.decoder_input_ids[:, 0], pads)
+    rows = {name: getattr(problem, name)[counts] for name in ("source_ids", "decoder_input_ids", "labels")}
+    return replace(problem, **rows)
+
+
+def decoding_problem(config: TransformerConfig, problem: Problem, more: int | None = None) -> Problem:
+    """Returns the sentences to decode, without those that are all padding, which programs decode differently.
+
+    Args:
+      more: seeds as many other sentences, to tell more faults apart; None: no others.
+    """
+    source_ids = problem.source_ids
+    if more is not None:
+        source_ids = np.concatenate([source_ids, own_problem(config, problem.params, more).source_ids])
+    return replace(problem, source_ids=source_ids[(source_ids != config.source_pad_id).any(axis=1)])
+
+
 def nudged_problem(problem: Problem) -> Problem:
     """Returns the problem with weights changed in float64's last bit, which changes all rounding; constants stay."""
     leaves = {path: np.asarray(leaf) for path, leaf in flatten(problem.params).items()}

@@ -12,13 +12,20 @@ from jax_transformer.parity.backends.side import Dtype, Plan
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.oracle.graph import nodes
-from jax_transformer.parity.problems import Problem, long_problem, other_weights, own_problem
+from jax_transformer.parity.problems import (
+    Problem,
+    decoding_problem,
+    long_problem,
+    other_weights,
+    own_problem,
+    training_problem,
+)
 from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.run_results import DTYPES, STAGES, Pair, RunResults
-from jax_transformer.parity.stages.decoding import compare_decoding, searches, with_sources
+from jax_transformer.parity.stages.decoding import compare_decoding, searches
 from jax_transformer.parity.stages.forward import run_forward
 from jax_transformer.parity.stages.precision import run_precision
-from jax_transformer.parity.stages.training import run_training, with_labels
+from jax_transformer.parity.stages.training import run_training
 from jax_transformer.parity.stages.weights import compare_weights
 from jax_transformer.runtime.trees import nearest
 
@@ -49,11 +56,12 @@ def run(
         check_node(pair.config, node)
         stages, dtypes = ("masks", "forward"), ("float64",)
     own = own_problem(pair.config, pair.params, seed)
+    trained = training_problem(pair.config, own, pair.rules.train.loss_counts_pads)
+    decoded = decoding_problem(pair.config, own, None if pair.rules.decoding is None else seed + 1)
     _check_precision(pair, dtypes, results)
     if "weights" in stages:
         progress("weights")
         results.attempt("weights", own.name, partial(compare_weights, pair, results))
-    decoded, trained = with_sources(pair, own, seed), with_labels(pair, own)
     if "float64" in dtypes:
         for side in pair.sides.values():
             in_advance = decoded if "decode" in stages and not pair.is_large else None
@@ -123,9 +131,11 @@ def _add_missing_stages(stages: Sequence[str], dtypes: Sequence[Dtype], results:
 
 
 def _check_precision(pair: Pair, dtypes: Sequence[Dtype], results: RunResults) -> None:
+    """Notes the settings in force on both sides, and doubts a side that computes in another precision than asked."""
     for name, side in pair.sides.items():
         for dtype in dtypes:
             force = side.in_force(dtype)
+            results.facts |= {f"{name}'s {setting}": str(force[setting]) for setting in force if setting != "dtype"}
             if force.get("dtype", dtype) != dtype:
                 results.doubts[f"the {name} computes in {force['dtype']} instead of {dtype}"] = None
             if force.get("TF32"):

@@ -82,6 +82,8 @@ class RunResults:
     """The reference's activations in float64, on the model's own weights."""
     size_of_logits: float = 0.0
     """The largest absolute value of the reference's logits."""
+    facts: dict[str, str] = field(default_factory=dict)
+    """The settings in force on both sides, for the report."""
     low: dict[SideName, Mapping[str, float]] = field(default_factory=dict)
     """Errors in float32, by side and activation."""
 
@@ -122,6 +124,7 @@ class RunResults:
             faults=faults,
             doubts=tuple(self.doubts),
             effect=worst if node is None or faults else None,
+            environment=self.facts,
             depth=self._depth(),
             heat_map=self.heat_maps[0] if self.heat_maps else None,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 import numpy as np
 
@@ -17,22 +16,13 @@ from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.oracle.decoding import DecodeRule
-from jax_transformer.parity.problems import Problem, own_problem, swap_target_ids
+from jax_transformer.parity.problems import Problem, swap_target_ids
 from jax_transformer.parity.rules import SEARCH_FIELDS
 from jax_transformer.parity.run_results import FROM_OWN_RESULTS, Pair, RunResults
 
 BEAMS = 4
 NEW_TOKENS = 12
 SIDES: tuple[SideName, ...] = ("candidate", "reference")
-
-
-def with_sources(pair: Pair, own: Problem, seed: int) -> Problem:
-    """Returns the sentences to decode: without those that are all padding, which programs decode differently. A user's
-    decoder receives twice as many, to tell more faults apart."""
-    source_ids = own.source_ids
-    if pair.rules.decoding is not None:
-        source_ids = np.concatenate([source_ids, own_problem(pair.config, pair.params, seed + 1).source_ids])
-    return replace(own, source_ids=source_ids[(source_ids != pair.config.source_pad_id).any(axis=1)])
 
 
 def searches(pair: Pair) -> tuple[DecodingConfig, ...]:

@@ -22,7 +22,7 @@ from jax_transformer.parity.gates.rounding import allow_for_rounding
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.oracle.losses import LossRule
 from jax_transformer.parity.oracle.updates import UpdateRule, initial_state
-from jax_transformer.parity.problems import Problem, nudged_problem, other_weights
+from jax_transformer.parity.problems import Problem, nudged_problem, other_weights, training_problem
 from jax_transformer.parity.rules import SETUP
 from jax_transformer.parity.run_results import Pair, RunResults
 
@@ -93,26 +93,18 @@ def _exempt(parameters: Mapping[str, np.ndarray]) -> tuple[Row, ...]:
 
 def run_training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, results: RunResults) -> None:
     """Runs the stages loss, gradients, step and trajectory, as far as they are selected."""
+    counts_pads = pair.rules.train.loss_counts_pads
     if {"loss", "gradients"} & {*stages}:
         _gradients(pair, own, stages, results)
-        _gradients(pair, with_labels(pair, next(other_weights(pair.config, pair.params, seed))), stages, results)
+        _gradients(
+            pair,
+            training_problem(pair.config, next(other_weights(pair.config, pair.params, seed)), counts_pads),
+            stages,
+            results,
+        )
     for name in ("step", "trajectory"):
         if name in stages:
             results.attempt(name, own.name, partial(_steps, pair, own, name, results))
-
-
-def with_labels(pair: Pair, problem: Problem) -> Problem:
-    """Returns the problem to train on.
-
-    Where pads count, it lacks the rows whose labels are all pads, which only fill up a batch, and targets that begin
-    with a pad. The first pad's query sees no key, so its output and its gradient mean nothing: many programs give NaN.
-    """
-    if not pair.rules.train.loss_counts_pads:
-        return problem
-    pads = pair.config.source_pad_id, pair.config.target_pad_id
-    counts = (problem.labels != pair.config.target_pad_id).any(axis=1) & ~np.isin(problem.decoder_input_ids[:, 0], pads)
-    rows = {name: getattr(problem, name)[counts] for name in ("source_ids", "decoder_input_ids", "labels")}
-    return replace(problem, **rows)
 
 
 def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Side], T]) -> dict[SideName, T]:
