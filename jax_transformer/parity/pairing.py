@@ -52,13 +52,13 @@ class Sides:
 
     @property
     def module(self) -> Any:
-        """The PyTorch module among the sides, if there is one."""
+        """Returns the PyTorch module among the sides, if there is one."""
         both = zip((self.candidate, self.reference), self.kinds, strict=True)
         return next((side for side, kind in both if kind == "module"), None)
 
     @property
     def source(self) -> Any:
-        """The source of the JAX model."""
+        """Returns the source of the JAX model."""
         if self.kinds[0] != "function":
             return self.candidate
         return self.reference if self.model is None else self.model

@@ -146,7 +146,7 @@ def without_dropout(config: TransformerConfig) -> TransformerConfig:
 
 
 def understood(options: dict[str, Any]) -> dict[str, Any] | None:
-    """The options, if this is a CPU whose compiler knows them; else none."""
+    """Returns the options if this is a CPU whose compiler knows them; else None."""
     if jax.default_backend() != "cpu":
         return None
     try:

@@ -83,7 +83,7 @@ class ModuleReference:
 
     @cached_property
     def _own_buffers(self) -> frozenset[str]:
-        """The buffers that no rule names, such as a stored mask; they are left to the module."""
+        """Returns the buffers that no rule names, such as a stored mask. The module keeps its own."""
         names = [
             re.escape(name).replace(r"\{i\}", "[0-9]+")
             for rule in self.dialect.rules(self.config)

@@ -17,7 +17,7 @@ from jax_transformer.runtime.trees import flatten, unflatten
 
 @contextlib.contextmanager
 def in_precision(dtype: Dtype) -> Iterator[None]:
-    """Matrix products as exact as the dtype; float64 where it is asked for."""
+    """Computes matrix products as exactly as the dtype allows, and enables float64 for it."""
     with jax.enable_x64(dtype == "float64"), jax.default_matmul_precision("highest"):
         yield
 
@@ -34,7 +34,7 @@ def in_force(dtype: Dtype) -> dict[str, Any]:
 
 
 def cast(params: Mapping[str, Any], dtype: Dtype) -> Params:
-    """The parameters in that dtype, on the device; tables of positions in bfloat16 stay as they are, as a ported
+    """Returns the parameters in that dtype, on the device. With bfloat16, position tables stay in float32, as a ported
     model's do."""
 
     def leaf_of(path: str, leaf: Any) -> jax.Array:

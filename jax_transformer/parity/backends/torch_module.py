@@ -36,21 +36,21 @@ if TYPE_CHECKING:
 
 
 class Pass(NamedTuple):
-    """One forward pass."""
+    """Holds the results of one forward pass."""
 
     logits: torch.Tensor
     """[B, T, V]"""
     activations: Callable[[], Mapping[str, torch.Tensor]]
     """By our names, in execution order, masks among them."""
     gradients: Callable[[], Mapping[str, torch.Tensor]]
-    """Those of the activations, once the loss was propagated back; zeros where nothing was."""
+    """Returns the gradients of the activations after the backward pass; zeros where none arrived."""
 
 
 class Reference(Protocol):
     """Runs one kind of PyTorch model as a side."""
 
     def build(self, dtype: torch.dtype) -> nn.Module:
-        """A module of this dtype, in evaluation mode; its weights don't matter."""
+        """Returns a module of this dtype, in evaluation mode, with any weights."""
 
     def own(self) -> Mapping[str, np.ndarray] | None:
         """Returns the weights of the user's module; None for a program that receives the candidate's."""
@@ -59,7 +59,7 @@ class Reference(Protocol):
         """Returns the state_dict of `build`'s module with these parameters."""
 
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
-        """The reverse: stacked leaves by path; of gradients, too."""
+        """Returns the stacked leaves by path: the reverse, for gradients too."""
 
     def run(
         self,
@@ -70,7 +70,7 @@ class Reference(Protocol):
         watched: bool,
         gradients: bool,
     ) -> Pass:
-        """A forward pass; of one that isn't watched, only the logits are asked for."""
+        """Runs a forward pass. One that isn't watched needs only logits."""
 
     def greedy(
         self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
@@ -115,14 +115,14 @@ class TorchSide:
             }
 
     def get_ready(self, plan: Plan) -> None:
-        """Imports what PyTorch's optimizers import when the first is made, which takes a second; no module runs before
-        that is done."""
+        """Imports the module that PyTorch's first optimizer imports, which takes a second. No module runs before that
+        is done."""
         if {"step", "trajectory"} & {*plan.stages}:
             self._importing = Thread(target=importlib.import_module, args=("torch._dynamo",))
             self._importing.start()
 
     def rest(self) -> None:
-        """The modules are built again when they are needed."""
+        """Drops the modules, which are built again on use."""
         self._modules.clear()
         self._loaded.clear()
 
@@ -216,7 +216,7 @@ class TorchSide:
         return self._given(problem.params, dtype)
 
     def _given(self, params: Mapping[str, Any], dtype: Dtype) -> nn.Module:
-        """The module with these parameters."""
+        """Returns the module with these parameters."""
         import torch
 
         module = self._module(dtype)
@@ -256,7 +256,7 @@ class TorchSide:
         return self._trained(as_arrays(module.state_dict()))
 
     def _trained(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
-        """Its leaves, but for constants, in memory of their own."""
+        """Returns its leaves without constants, in memory of their own."""
         leaves = {
             path: leaf for path, leaf in self.reference.leaves(state_dict).items() if not path.startswith("constants/")
         }
@@ -298,10 +298,10 @@ def traced(
     gradients: bool,
     corrupt: Any = None,
 ) -> Pass:
-    """A forward pass of a module that fills a trace itself.
+    """Runs a forward pass of a module that fills a trace itself.
 
     Args:
-      corrupt: (name, the activations before it, its value) → what the module goes on with.
+      corrupt: (name, the activations before it, its value) → the value that replaces it.
     """
     from torch_reference.trace import Trace
 
@@ -313,7 +313,7 @@ def traced(
 
 
 def record_corrupted(trace: Any, corrupt: Any) -> None:
-    """Lets the trace record, and give back, what becomes of an activation."""
+    """Makes the trace record and return corrupted activations."""
     record = trace.record
     trace.record = lambda name, value: record(name, corrupt(name, trace, value))
 
@@ -334,7 +334,7 @@ def to_array(tensor: torch.Tensor) -> np.ndarray:
 
 @contextlib.contextmanager
 def deterministic() -> Iterator[None]:
-    """TF32 and the fast path of attention layers off, as parity asks for; as they were, afterwards."""
+    """Switches off TF32 and the fast path of attention layers, and restores them afterwards."""
     import torch
 
     before = (

@@ -16,14 +16,14 @@ from jax_transformer.parity.oracle.decoding import Decoded
 
 
 class Forgiven(NamedTuple):
-    """A sentence that was decoded otherwise because rounding may choose otherwise."""
+    """Describes a sentence whose tokens differ only where rounding may choose."""
 
     sentence: int
     place: int
-    """Its first token that differs."""
+    """The first token that differs."""
     margin: float
-    """How near the truth's two best were to each other: in that place or, with several beams, at the nearest of the
-    sentence's choices."""
+    """The distance between the truth's two best choices: in that place or, with several beams, at the sentence's
+    closest decision."""
     allowed: float
 
 
@@ -33,10 +33,9 @@ class Explanation(NamedTuple):
     finding: Finding | None
     """None where every sentence is as it should be, or forgiven."""
     forgiven: tuple[Forgiven, ...] = ()
-    """Of these nothing more is judged: neither what follows that choice nor the scores."""
+    """Neither their later tokens nor their scores are judged."""
     forgiven_as: tuple[str, ...] = ()
-    """Variants by which the forgiven sentences, too, are exactly as they were received: such as another choice among
-    equals."""
+    """Variants that also reproduce the forgiven sentences exactly, such as another choice among equals."""
 
 
 def explain_decoding(
@@ -46,8 +45,8 @@ def explain_decoding(
 
     Args:
       received: [B, T], the candidate's best hypotheses without the start token, with pads after their ends; any T.
-      scores: [B], theirs, if they are known.
-      logit_floor: how far from each other the logits of two correct programs may be, as they were measured.
+      scores: [B], of these hypotheses, if known.
+      logit_floor: the measured distance between the logits of two correct programs.
 
     Raises:
       ParityError: arrays of other shapes or dtypes; a floor that is no number.
@@ -91,12 +90,11 @@ class _Judgement(NamedTuple):
     """[B]: neither right nor forgiven."""
     forgiven: tuple[Forgiven, ...]
     distance: tuple[float, float]
-    """The share of all tokens that stand at or behind the first difference of their sentence; and the largest error of
-    a score."""
+    """The share of all tokens at or behind the first difference of their sentence, and the largest error of a score."""
 
     @property
     def residual(self) -> float:
-        """One number: of the tokens or, where all are the same, of the scores."""
+        """Returns one number: the tokens' distance or, where all are equal, the scores'."""
         return self.distance[0] or self.distance[1]
 
 
@@ -127,8 +125,8 @@ def _judged(
 
 
 def _margins(problem: DecodingProblem, decoded: Decoded, places: np.ndarray) -> np.ndarray:
-    """Of each sentence, what decided on the token in this place: with several beams, any choice before the end may
-    have."""
+    """Returns each sentence's margin in this place; with several beams its smallest, as any earlier decision may have
+    chosen the token."""
     if problem.rule.beam_size > 1:
         return decoded.margins.min(axis=1, initial=np.inf)
     margins = np.concatenate([decoded.margins, np.full((len(places), 1), np.inf)], axis=1)
@@ -145,7 +143,7 @@ def _aligned(expected: np.ndarray, received: np.ndarray, pad_id: int) -> tuple[n
 
 
 def _lengths(ids: np.ndarray, pad_id: int) -> np.ndarray:
-    """[B]: up to the last token that is no pad."""
+    """Returns the lengths [B], up to the last token that isn't a pad."""
     return ((ids != pad_id) * np.arange(1, ids.shape[1] + 1)).max(axis=1, initial=0)
 
 
@@ -173,7 +171,7 @@ def _runner_up(others: list[tuple[Outcome, _Judgement]], truth: _Judgement) -> M
 
 
 def _told_apart_by(fitting: list[Outcome], has_scores: bool) -> str:
-    """The inputs on which several that fit would differ."""
+    """Describes inputs on which the variants that fit would differ."""
     if len(fitting) < 2:
         return ""
     hints = [] if has_scores or not _scored_apart(fitting) else ["the scores of the hypotheses, which were not given"]

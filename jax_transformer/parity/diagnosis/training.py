@@ -1,7 +1,6 @@
-"""What a side computes instead of the loss and of the optimizer's steps: by replaying these on its own logits and
-gradients.
+"""Explain a wrong loss and wrong optimizer steps by replaying them on a side's own logits and gradients.
 
-Neither blames a side for what it was fed: a fault of the model changes logits and gradients, and nothing here.
+A side isn't blamed for its inputs: a fault of the model changes logits and gradients, and none of these findings.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ GATE = tolerances.FLOAT64_RELATIVE_RMS
 
 
 class Step(NamedTuple):
-    """One optimizer step as a side made it."""
+    """Holds one optimizer step of a side."""
 
     gradients: Arrays
-    """By path, as the backward pass left them: not clipped yet."""
+    """By path, from the backward pass, before clipping."""
     after: Arrays
-    """The parameters after it, by path."""
+    """The parameters after the step, by path."""
 
 
 class Outcome(NamedTuple):
-    """A variant, and how far what it makes is from what was received."""
+    """Holds a variant and the distance between its result and the received one."""
 
     variant: TrainingVariant
     residual: float
     left: frozenset[str] = frozenset()
-    """Of steps: the parameters that it doesn't explain."""
+    """For steps: the parameters that the variant doesn't explain."""
 
 
 class Miss(NamedTuple):
@@ -53,10 +52,9 @@ class Miss(NamedTuple):
 
 
 def explain_loss(rule: LossRule, logits: np.ndarray, labels: np.ndarray, received: float) -> Finding | None:
-    """What a side made of its own logits [B, T, V] and labels [B, T], if that isn't the rule's loss. Computed in
-    float64 throughout.
+    """Explains a side's loss of its own logits [B, T, V] and labels [B, T] in float64; None if it is the rule's loss.
 
-    Where no single fault explains it, two at once are tried.
+    If no single fault explains it, pairs of faults are tried.
 
     Raises:
       ValueError: the shapes don't fit; a label that counts is V or above.
@@ -74,8 +72,8 @@ def explain_loss(rule: LossRule, logits: np.ndarray, labels: np.ndarray, receive
 
 
 def unseen_losses(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> dict[str, str]:
-    """The faults that can't be seen on these logits and labels, as the loss is the rule's with them too, and what would
-    show them."""
+    """Returns the faults that these logits and labels can't show, as they leave the loss unchanged, each with an input
+    that shows it."""
     right = loss(rule, logits, labels)
     return {
         variant.name: variant.shown_by
@@ -85,7 +83,7 @@ def unseen_losses(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> dic
 
 
 def _apart(received: float, expected: float) -> float:
-    """Relative; infinite where only one of them is finite, or zero."""
+    """Returns the relative difference; infinite if only one of them is finite, or zero."""
     if received == expected or (np.isnan(received) and np.isnan(expected)):
         return 0.0
     if not (np.isfinite(received) and np.isfinite(expected)) or expected == 0.0:
@@ -97,22 +95,23 @@ def _apart(received: float, expected: float) -> float:
 
 
 def explain_step(rule: UpdateRule, before: State, gradients: Arrays, after: Arrays) -> list[Finding]:
-    """`explain_steps` of a single one, on which many faults look the same: the findings say which."""
+    """Explains a single step as `explain_steps` does. Many faults look the same on one step; the findings list them."""
     return explain_steps(rule, before, [Step(gradients, after)])
 
 
 def explain_steps(rule: UpdateRule, before: State, steps: Sequence[Step]) -> list[Finding]:
     """Finds the parameters that didn't move as the rule says, and explains how they moved, from all steps together.
 
-    Every step starts from the side's own parameters, and its moments follow from the side's own gradients. What is
-    compared are the updates, each parameter minus itself before, which show what the parameters hide: a step changes
-    them by a thousandth or less. One cause for everything is a finding of the node "step"; what differs by parameter is
-    one of its path. Parameters whose gradient is analytically zero (`tolerances.has_zero_gradient`) are left out.
+    Every step starts from the side's own parameters, and its moments follow from the side's own gradients. The check
+    compares updates, each parameter minus itself before: a step changes parameters by a thousandth or less, so the
+    parameters themselves hide its errors. One cause for everything is a finding of the node "step"; a cause for one
+    parameter has its path. Parameters whose gradient is analytically zero (`tolerances.has_zero_gradient`) are left
+    out.
 
     Args:
-      before: `initial_state` of the parameters, or the rule's own state where earlier steps were made.
-      steps: in float64, one after another. Three tell apart most of what one can't. Schedules that are tuples should go
-        on for one step more, or a schedule that is early can't be recognised.
+      before: `initial_state` of the parameters, or the rule's own state after earlier steps.
+      steps: in float64, one after another. Three tell apart most faults that one can't. A schedule in a tuple needs the
+        rate of one more step, or a schedule that is early can't be recognised.
 
     Raises:
       ParityError: no steps; more than the schedule has rates; parameters or gradients that are missing, of another
@@ -142,8 +141,8 @@ def explain_steps(rule: UpdateRule, before: State, steps: Sequence[Step]) -> lis
 
 
 def unseen_updates(rule: UpdateRule, before: State, steps: Sequence[Step]) -> dict[str, str]:
-    """The faults that can't be seen on these gradients, as the updates are the rule's with them too, and what would
-    show them.
+    """Returns the faults that these gradients can't show, as they leave the updates unchanged, each with an input that
+    shows it.
 
     Raises:
       ParityError: as `explain_steps`.
@@ -155,7 +154,7 @@ def unseen_updates(rule: UpdateRule, before: State, steps: Sequence[Step]) -> di
 
 
 def _by_parameter(replay: _Replay, rule: UpdateRule, paths: frozenset[str]) -> list[Finding]:
-    """A finding for each of these parameters, in their order; a single one where all that move have the same cause."""
+    """Returns a finding for each of these parameters, in order; a single one if all that move have the same cause."""
     if not paths:
         return []
     right = replay.updates(rule)
@@ -196,8 +195,8 @@ def _outcomes(replay: _Replay, rule: UpdateRule, variants: Iterable[TrainingVari
 def _tried(
     replay: _Replay, rule: UpdateRule, variants: Iterable[TrainingVariant], received: Sequence[Arrays] | None = None
 ) -> Iterator[tuple[TrainingVariant, dict[str, Miss]]]:
-    """Each variant that can be computed, and how far it is from what was received, or from what is given in its
-    place."""
+    """Yields each variant that can be computed, with its distance from the received updates, or from those passed in
+    their place."""
     for variant in variants:
         try:
             updates = replay.updates(variant.of(rule))
@@ -215,7 +214,7 @@ def _outside(misses: Mapping[str, Miss]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _Replay:
-    """Steps about to be made again."""
+    """Holds steps to replay."""
 
     before: State
     steps: Sequence[Step]
@@ -228,20 +227,20 @@ class _Replay:
 
     @cached_property
     def starts(self) -> list[Arrays]:
-        """The side's parameters before each step."""
+        """Returns the side's parameters before each step."""
         return [self.before.parameters, *(made.after for made in self.steps[:-1])]
 
     @cached_property
     def received(self) -> list[dict[str, np.ndarray]]:
-        """The side's updates."""
+        """Returns the side's updates."""
         return [
             {path: made.after[path] - start[path] for path in self.paths}
             for start, made in zip(self.starts, self.steps, strict=True)
         ]
 
     def updates(self, rule: UpdateRule) -> list[dict[str, np.ndarray]]:
-        """What a rule makes of the side's gradients, each step from where the side was. Raises LookupError where a
-        schedule ends."""
+        """Returns the rule's updates for the side's gradients, each step from the side's parameters. Raises LookupError
+        where a schedule ends."""
         state, updates = self.before, []
         for made in self.steps:
             with np.errstate(all="ignore"):
@@ -306,7 +305,7 @@ def _rms(values: np.ndarray) -> float:
 
 
 def _finding(node: str, kind: str, error: float, within: Sequence[Outcome], tried: Sequence[Outcome]) -> Finding:
-    """The variants that explain it, in the catalogue's order, and the nearest one of the others."""
+    """Returns a finding with the variants that explain it, in the catalogue's order, and the nearest other one."""
     matches = tuple(Match(outcome.variant.name, outcome.residual) for outcome in within)
     others = [Match(outcome.variant.name, outcome.residual) for outcome in tried if outcome not in within]
     nearest = min(

@@ -1,5 +1,4 @@
-"""The catalogue of faults of decoding: other searches, and other tokens, positions and masks for the model to go by, as
-programs have."""
+"""The catalogue of decoding faults: other searches, and wrong tokens, positions and masks fed to the model."""
 
 from __future__ import annotations
 
@@ -30,14 +29,14 @@ class DecodedModel(NamedTuple):
 
 @dataclass(frozen=True)
 class DecodingProblem:
-    """Sentences to be decoded, as they should be and with every fault; each of these is computed once."""
+    """Holds sentences to decode, correctly and with every fault; each result is computed once."""
 
     rule: DecodeRule
     logits_of: LogitsOf
     count: int
-    """How many sentences."""
+    """The number of sentences."""
     model: DecodedModel | None = None
-    """None: only the logits are known, and nothing of positions, masks and padding can be tried."""
+    """None: only the logits are known, so no fault of positions, masks or padding is tried."""
 
     @classmethod
     def of_model(
@@ -57,39 +56,39 @@ class DecodingProblem:
         return tuple(_outcomes(self))
 
     def ruled(self, **changes: Any) -> Decoded:
-        """Under a rule of which some fields read otherwise."""
+        """Decodes under the rule with some fields changed."""
         return decode(dataclasses.replace(self.rule, **changes), self.logits_of, self.count)
 
     def fed(self, change: Callable[[np.ndarray], np.ndarray]) -> Decoded:
-        """Returns the problem with other prefixes [N, T] for the model to read than were decoded."""
+        """Decodes while the model reads other prefixes [N, T] than the decoded ones."""
         return decode(self.rule, lambda prefixes, rows: self.logits_of(change(prefixes), rows), self.count)
 
     def under(self, **changes: Any) -> Decoded:
-        """Returns the problem with some fields of the model's config changed."""
+        """Decodes with some fields of the model's config changed."""
         config, params, source_ids = self.known_model
         return decode(
             self.rule, logits_of_model(dataclasses.replace(config, **changes), params, source_ids), self.count
         )
 
     def replacing(self, replace: Mapping[str, Callable[[Captured], np.ndarray]]) -> Decoded:
-        """Returns the problem with other activations or masks. Raises ValueError if the model doesn't have them."""
+        """Decodes with other activations or masks. Raises ValueError if the model doesn't have them."""
         return decode(self.rule, logits_of_model(*self.known_model, replace=replace), self.count)
 
     @property
     def known_model(self) -> DecodedModel:
-        """Raises LookupError where nothing is known of the model."""
+        """Returns the model. Raises LookupError if only its logits are known."""
         if self.model is None:
             raise LookupError("no model")
         return self.model
 
 
 class Variant(NamedTuple):
-    """One fault."""
+    """Describes one fault."""
 
     name: str
-    """As it is told: what the candidate does."""
+    """The report's words for it: what the candidate does."""
     shows_on: str
-    """Where it changes what is decoded."""
+    """The inputs on which it changes the result."""
     decode: Callable[[DecodingProblem], Decoded]
     """Decodes with the fault. Raises LookupError or ValueError where it makes no sense."""
     changes_scores_alone: bool = False
@@ -104,11 +103,11 @@ class Outcome(NamedTuple):
 
 
 MOST_REMEMBERED = 1 << 24
-"""Logits that are kept: 128 MiB of them."""
+"""The most logits that are kept: 128 MiB."""
 
 
 def remembered(logits_of: LogitsOf) -> LogitsOf:
-    """The same, each prefix computed once: most variants ask for the logits of the same ones."""
+    """Returns the function with a memory: most variants need the logits of the same prefixes."""
     kept: dict[tuple[int, ...], np.ndarray] = {}
 
     def answer(prefixes: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -133,7 +132,7 @@ def _outcomes(problem: DecodingProblem) -> Iterator[Outcome]:
 
 
 def catalogue(problem: DecodingProblem) -> Iterator[Variant]:
-    """Every fault that decoding by this rule can have."""
+    """Yields every fault that decoding by this rule can have."""
     yield from _scores(problem.rule)
     yield from _searches(problem.rule)
     yield from _ends(problem.rule)
@@ -274,7 +273,7 @@ SEES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "oldest cache entry not visible": lambda query, key: (key != 0) | (query == 0),
     "cache empty at every step": lambda query, key: key == query,
 }
-"""Which keys a query sees, of those that it should; the first token sees itself in any case."""
+"""The keys that a query sees, among those it should; the first token always sees itself."""
 
 
 def _seeing(problem: DecodingProblem, sees: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Decoded:
@@ -289,8 +288,8 @@ def _seeing(problem: DecodingProblem, sees: Callable[[np.ndarray, np.ndarray], n
 
 
 def _at_other_positions(problem: DecodingProblem, by: int) -> Decoded:
-    """The first token where it is and the others one off: an index of the cache that is counted up too early, or too
-    late."""
+    """Decodes with every token but the first one position off, as a cache index that is incremented too early or too
+    late does."""
     config, params, _ = problem.known_model
     changes = {
         node.name: partial(SHIFTED[node.kind], config=config, params=params, node=node, by=by)

@@ -41,12 +41,12 @@ class Replay:
 
     @cached_property
     def own(self) -> np.ndarray:
-        """The node's value without any fault."""
+        """Returns the node's value without any fault."""
         return self.compute()
 
     @cached_property
     def received(self) -> np.ndarray:
-        """The captured value in float64, reduced to length 1 along axes where the node is constant.
+        """Returns the captured value in float64, reduced to length 1 along axes where the node is constant.
 
         Raises:
           LookupError: it wasn't captured, or has another shape.

@@ -1,8 +1,7 @@
-"""The catalogue of faults of training: other losses and other optimizer steps that programs are known to make, each as
-another rule.
+"""The catalogue of training faults: wrong losses and wrong optimizer steps known from real programs, each as a rule.
 
-What no input can show is no fault, and isn't here: a log-softmax of a log-softmax is itself, and SGD without momentum
-decays the same either way.
+Changes that no input can show are no faults and aren't listed: a log-softmax of a log-softmax is itself, and SGD
+without momentum decays the same either way.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ Rule = TypeVar("Rule", LossRule, UpdateRule)
 
 
 class TrainingVariant(NamedTuple):
-    """One fault."""
+    """Describes one fault."""
 
     name: str
-    """As it is told: what the candidate does."""
+    """The report's words for it: what the candidate does."""
     changes: Mapping[str, Any]
-    """The fields of the rule that read otherwise."""
+    """The fields of the rule that it changes."""
     shown_by: str
-    """On which inputs it differs from the rule, and from the variants before it."""
+    """The inputs on which it differs from the rule and from the variants before it."""
 
     def of(self, rule: Rule) -> Rule:
-        """The rule with the fault."""
+        """Returns the rule with the fault."""
         return replace(rule, **self.changes)
 
 
 def pairs(variants: Iterable[TrainingVariant]) -> Iterator[TrainingVariant]:
-    """Two faults at once, of different choices."""
+    """Yields pairs of faults that change different fields."""
     for one, other in combinations(variants, 2):
         if one.changes.keys().isdisjoint(other.changes):
             shown_by = " and ".join(dict.fromkeys((one.shown_by, other.shown_by)))
@@ -42,7 +41,7 @@ def pairs(variants: Iterable[TrainingVariant]) -> Iterator[TrainingVariant]:
 
 
 def _differing(rule: LossRule | UpdateRule, variants: Iterable[TrainingVariant]) -> list[TrainingVariant]:
-    """Returns the rules that differ from the rule."""
+    """Returns the variants that differ from the rule."""
     return [
         variant
         for variant in variants
@@ -73,11 +72,11 @@ MEANS: dict[MeanOver, tuple[str, str]] = {
 USUAL_SMOOTHING = 0.1
 SMOOTHING_AMOUNTS = (0.05, 0.1, 0.2)
 SPECIAL_IDS = (0, 1, 2, 3)
-"""Those that a program might take for the pad's."""
+"""Ids that a program may take for the pad's."""
 
 
 def loss_variants(rule: LossRule) -> list[TrainingVariant]:
-    """Every fault that a loss under this rule can have, by one choice each."""
+    """Returns every single fault that a loss under this rule can have."""
     return _differing(rule, _loss_variants(rule))
 
 
@@ -109,7 +108,7 @@ def _loss_variants(rule: LossRule) -> Iterator[TrainingVariant]:
 
 
 def _smoothings(rule: LossRule) -> Iterator[TrainingVariant]:
-    """Returns other amounts of smoothing: the usual one if there is none, else none or another."""
+    """Yields other amounts of smoothing: the usual one if there is none, else none or another."""
     if not rule.label_smoothing:
         for smoothing, name in SMOOTHED.items():
             changes = {"label_smoothing": USUAL_SMOOTHING, "smoothing": smoothing}
@@ -147,7 +146,7 @@ USUAL_CLIP, USUAL_DECAY = 1.0, 0.01
 
 
 def update_variants(rule: UpdateRule) -> list[TrainingVariant]:
-    """Every fault that a step under this rule can have, by one choice each."""
+    """Returns every single fault that a step under this rule can have."""
     return _differing(rule, _update_variants(rule))
 
 

@@ -37,7 +37,7 @@ class Row:
 
     @property
     def times_allowed(self) -> float:
-        """The error divided by the allowed one; infinite if none is allowed, NaN if there is no error."""
+        """Returns the error divided by the allowed one; infinity if none is allowed, NaN if there is no error."""
         if self.error is None:
             return float("nan")
         if self.allowed == 0.0:
@@ -59,7 +59,7 @@ class Stage:
 
     @property
     def verdict(self) -> Verdict:
-        """ "passed" if every array of both sides was compared and passed, and there is at least one."""
+        """Returns "passed" if every array of both sides was compared and passed, and there is at least one."""
         verdicts = {row.verdict for row in self.rows}
         if "diverged" in verdicts:
             return "diverged"
@@ -71,7 +71,7 @@ class Stage:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """The reasons why it is inconclusive even if every row passed."""
+        """Returns the reasons why it is inconclusive even if every row passed."""
         found = [self.not_run] if self.not_run else []
         if not self.not_run and not self.rows:
             found.append("nothing was compared: no name is on both sides")

@@ -74,7 +74,7 @@ class _Proposal:
 
     @property
     def likeness(self) -> float:
-        """The likeness of the best fit."""
+        """Returns the likeness of the best fit."""
         return max((fit.likeness for fit in self.fits.values()), default=-math.inf)
 
 

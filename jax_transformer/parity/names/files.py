@@ -39,7 +39,7 @@ class ParameterName:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The name, or the names of fused parameters."""
+        """Returns the name, or the names of fused parameters."""
         match = re.search(r"\{([^{}]*,[^{}]*)\}", self.name)
         if match is None:
             return (self.name,)

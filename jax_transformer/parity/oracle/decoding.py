@@ -1,11 +1,11 @@
-"""Decoding once more, in NumPy and float64, without a cache: greedily, which is with one beam, or by beam search.
+"""Decoding in NumPy and float64, without a cache: greedy (one beam) or by beam search.
 
-As transformers 5's `generate` does it (`huggingface`), or the same with the penalty of Wu et al. 2016, §7 (`gnmt`). A
-search decides everything from the logits of whole prefixes; what gives those is an argument, so that any model can be
-decoded.
+It follows `generate` of transformers 5 (`huggingface`), or the same with the penalty of Wu et al. 2016, §7 (`gnmt`). A
+search decides everything from the logits of whole prefixes. The function that computes these is an argument, so any
+model can be decoded.
 
-**Ties.** Of candidates with the same score the one of the first beam comes first, and of one beam's the lowest id; of
-hypotheses the one that ended first.
+**Ties.** Among candidates with the same score, the one of the first beam comes first, and within a beam the lowest id;
+among hypotheses, the one that ended first.
 """
 
 from __future__ import annotations
@@ -23,46 +23,45 @@ if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
 
 LogitsOf = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""prefixes [N, T], the start token among them, and rows [N], whose targets they begin → the logits of the tokens after
-them, [N, V]."""
+"""(prefixes [N, T] with the start token, the sentence of each [N]) → the logits of the next tokens, [N, V]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeRule:
-    """How sentences are decoded. What follows `pad_id` is as it should be unless said otherwise: these are the choices
-    in which programs differ that mean the same."""
+    """Defines a search. The defaults of the fields after `pad_id` are right; their other values are mistakes that
+    programs make."""
 
     beam_size: int = 1
-    """Hypotheses that are followed side by side; with one, the most probable token comes next, again and again."""
+    """The number of hypotheses searched in parallel; with one, the most probable token always comes next."""
     length_penalty: float = 1.0
     early_stopping: bool | Literal["never"] = False
-    """When a sentence is done: true, with beam_size ended hypotheses; false, when what is under way, were it to end
-    now, is no better than all of these; "never", when it could not become better at any length."""
+    """When a sentence is done. True: with beam_size ended hypotheses. False: when the best running hypothesis, if it
+    ended now, would be no better than these. "never": when it couldn't become better at any length."""
     semantics: Literal["huggingface", "gnmt"] = "huggingface"
     max_new_tokens: int
-    """Most tokens of a target, the end token counted and the start token not."""
+    """The most tokens of a target, counting the end token but not the start token."""
     decoder_start_id: int
     eos_id: int
     pad_id: int
-    """Follows the end of a sentence."""
+    """The token after the end of a sentence."""
 
     counts_end: bool = True
     """Whether the end token counts in the length of a hypothesis."""
     counts_start: bool = False
     normalizes: bool = True
-    """Whether scores are sums of log-probabilities; else, of logits."""
+    """Whether scores are sums of log-probabilities; otherwise of logits."""
     ties: Literal["first", "last"] = "first"
     eos_ends: bool = True
     keeps_ended: bool = False
-    """Whether a hypothesis that has ended keeps its place among those under way, too."""
+    """Whether an ended hypothesis also keeps its place among the running ones."""
     candidates: int = 2
-    """How many times beam_size ways to go on are looked at."""
+    """The number of continuations considered, in multiples of beam_size."""
     any_rank_ends: bool = False
-    """Whether a hypothesis may end that isn't among the beam_size best ways to go on."""
+    """Whether a hypothesis may end that isn't among the beam_size best continuations."""
     reorders_cache: bool = True
-    """Whether what a place among the beams was fed follows the hypothesis; else, it stays in its place."""
+    """Whether the cache follows a hypothesis to another beam; otherwise it stays with the beam."""
     tiles_sources: bool = False
-    """Whether sources are copied for the beams as a, b, a, b; else, as a, a, b, b."""
+    """Whether sources are copied for the beams as a, b, a, b; otherwise as a, a, b, b."""
 
     def __post_init__(self) -> None:
         for name in ("beam_size", "max_new_tokens"):
@@ -81,24 +80,24 @@ class DecodeRule:
 
 
 class Decoded(NamedTuple):
-    """The best hypothesis of each of B sentences."""
+    """Holds the best hypothesis of each of B sentences."""
 
     sequences: np.ndarray
     """[B, T] int64: ids without the start token, up to and with the end token, and pads after it."""
     scores: np.ndarray
     """[B]: the sum of the tokens' log-probabilities over the penalty of the length."""
     margins: np.ndarray
-    """[B, steps], infinite where nothing was decided: how near, at each step, two numbers were whose order decided
-    something. Of one beam, the best two logits; of several, sums of log-probabilities, or scores."""
+    """[B, steps]: at each step, the smallest difference of two numbers whose order decided something; infinite if
+    nothing did. With one beam, the best two logits; with several, sums of log-probabilities, or scores."""
 
 
 class _Beam(NamedTuple):
-    """A hypothesis under way."""
+    """Holds a running hypothesis."""
 
     tokens: tuple[int, ...]
     total: float
     fed: tuple[int, ...]
-    """What the model reads to go on: its tokens after the start, if the cache is as it should be."""
+    """The prefix that the model reads: the tokens after the start if the cache is right."""
 
 
 class _Ended(NamedTuple):
@@ -107,7 +106,7 @@ class _Ended(NamedTuple):
 
 
 class _Way(NamedTuple):
-    """A way to go on."""
+    """Describes a continuation of a beam by one token."""
 
     total: float
     parent: int
@@ -127,7 +126,7 @@ class _Search(NamedTuple):
 
 
 def decode(rule: DecodeRule, logits_of: LogitsOf, count: int) -> Decoded:
-    """Decodes sentences 0 to count − 1; each by itself, but for the forward passes.
+    """Decodes sentences 0 to count − 1; they share only the forward passes.
 
     Raises:
       ValueError: logits that are NaN.
@@ -157,10 +156,10 @@ def _source_of(rule: DecodeRule, row: int, slot: int, count: int) -> int:
 
 
 def _advanced(rule: DecodeRule, search: _Search, values: np.ndarray) -> _Search:
-    """One more token: values [K, V] of those that may follow each beam.
+    """Advances a search by one token, from the values [K, V] of each beam's next tokens.
 
-    Of twice as many ways to go on as beams those that end are hypotheses, if they are among the first half; of the
-    others the best go on.
+    The search considers twice as many continuations as beams. Those that end become hypotheses if they are in the first
+    half; the best of the others go on.
     """
     beams, size = search.running, rule.beam_size
     length = len(beams[0].tokens) + 1
@@ -181,7 +180,7 @@ def _advanced(rule: DecodeRule, search: _Search, values: np.ndarray) -> _Search:
 
 
 def _ways(rule: DecodeRule, beams: Sequence[_Beam], values: np.ndarray, is_last: bool) -> list[_Way]:
-    """The best ways to go on, the best first: the candidates, and one more to see by how much they are better."""
+    """Returns the best continuations in order: the candidates, and one more for the margin."""
     size = values.shape[1]
     totals = (values + np.array([[beam.total] for beam in beams])).ravel()
     found = best(totals, rule.candidates * rule.beam_size + 1, rule.ties)
@@ -249,7 +248,7 @@ def _margin(
 
 
 def best(values: np.ndarray, count: int, ties: Literal["first", "last"] = "first") -> np.ndarray:
-    """The indices of the largest of values [N], in order, `count` or all; of equals the first comes first, or the
+    """Returns the indices of the `count` largest of values [N], in order; among equals the first comes first, or the
     last."""
     count = min(count, len(values))
     least = np.partition(values, -count)[-count]
@@ -259,13 +258,13 @@ def best(values: np.ndarray, count: int, ties: Literal["first", "last"] = "first
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis."""
+    """Returns the log-softmax over the last axis."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def padded(rows: Sequence[Sequence[Any]], filler: Any) -> np.ndarray:
-    """Rows of several lengths as one array, filled on the right."""
+    """Returns rows of several lengths as one array, filled on the right."""
     width = max(map(len, rows), default=0)
     return np.array([[*row, *(width - len(row)) * [filler]] for row in rows]).reshape(len(rows), width)
 
@@ -282,13 +281,13 @@ def logits_of_model(
     *,
     replace: Mapping[str, Callable[[Captured], np.ndarray]] | None = None,
 ) -> LogitsOf:
-    """A model's logits under the masks of decoding. What doesn't depend on the target is computed once, the encoder
-    above all.
+    """Returns a function that computes a model's logits under the masks of decoding. Nodes that don't depend on the
+    target, such as the encoder's, are computed once.
 
     Args:
       params, source_ids: as of `forward`. A sentence of pads alone is decoded like others.
-      replace: of some activations or masks of the decoder, what gives other ones in their place, from the ids and what
-        comes before them.
+      replace: functions that compute some activations or masks of the decoder in another way, from the ids and the
+        earlier ones.
 
     Raises:
       ValueError: as `forward`; here, or when logits are asked for.
@@ -325,7 +324,7 @@ def logits_of_model(
 
 
 def _exact(params: Any) -> Any:
-    """The nested dict with its floating-point leaves in float64, so that they are converted once."""
+    """Returns the nested dict with its floating-point leaves in float64."""
     if isinstance(params, Mapping):
         return {name: _exact(leaf) for name, leaf in params.items()}
     leaf = np.asarray(params)

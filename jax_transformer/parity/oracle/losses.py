@@ -1,8 +1,7 @@
-"""The loss once more: a distribution for each token, how far the model's is from it, and what is made of the tokens'
-losses.
+"""The loss in NumPy: a target distribution for each token, its distance from the model's, and their mean.
 
-Every choice between formulas is a field of `LossRule`, those that only mistaken programs make as well, so that another
-rule answers a "what if". Arrays are float64, labels are integers.
+Every choice between formulas is a field of `LossRule`, including those that only mistaken programs make, so that
+another rule answers a "what if". Arrays are float64, labels are integers.
 
 Axes: B batch, T target, V vocabulary.
 """
@@ -40,30 +39,30 @@ SHARES: dict[Smoothing, Share] = {
 
 @dataclass(frozen=True)
 class LossRule:
-    """Defines the loss of a batch. `loss` and `logits_gradient` follow it to the letter."""
+    """Defines the loss of a batch, which `loss` and `logits_gradient` compute."""
 
     pad_id: int
     label_smoothing: float = 0.0
-    """ε: 1 - ε is on the label."""
+    """ε; the label keeps the probability 1 - ε."""
     smoothing: Smoothing = "all"
     counts_pads: bool = False
-    """Whether tokens whose label is a pad count as others do. Labels below 0 never count."""
+    """Whether pads count like other labels. Labels below 0 never count."""
     mean_over: MeanOver = "tokens"
-    """tokens: the sum over those that count, divided by their number. sentences: the mean over sentences of their
-    tokens' means. batch: the sum divided by B. positions: by B · T. elements: by B · T · V. sum: not at all."""
+    """tokens: the sum over the labels that count, divided by their number. sentences: the mean over sentences of their
+    tokens' means. batch: the sum divided by B. positions: by B · T. elements: by B · T · V. sum: undivided."""
     subtracts_entropy: bool | None = None
-    """Whether the loss is the divergence from the smoothed distribution and not the cross-entropy. None: with
-    "others_but_pad" only."""
+    """Whether the loss is the divergence from the smoothed distribution rather than the cross-entropy. None: only with
+    "others_but_pad"."""
     normalizer: Normalizer = "log_softmax"
-    """What makes log-probabilities of logits."""
+    """The function from logits to log-probabilities."""
     label_shift: int = 0
-    """By how many positions the labels are late: those of t + shift are compared with the logits of t, where both
+    """By how many positions the labels are late: the label of t + shift is compared with the logits of t, where both
     exist."""
     negated: bool = False
 
 
 def loss(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> float:
-    """The loss of logits [B, T, V] and labels [B, T]; 0 where no token counts.
+    """Returns the loss of logits [B, T, V] and labels [B, T]; 0 if no token counts.
 
     Raises:
       ValueError: the shapes don't fit; a label that counts is V or above.
@@ -77,7 +76,7 @@ def loss(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> float:
 
 
 def logits_gradient(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """The gradient of `loss` to the logits, [B, T, V]. Raises as it does."""
+    """Returns the gradient of `loss` to the logits, [B, T, V]. Raises as `loss` does."""
     gradient = np.zeros(logits.shape)
     compared, labels, weights = _compared(rule, logits, labels)
     targets = _targets(rule, labels, logits.shape[-1])
@@ -87,8 +86,8 @@ def logits_gradient(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> n
 
 
 def _compared(rule: LossRule, logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Those logits and labels that are compared, and what each token's loss is multiplied by: [B, T', V], [B, T'], [B,
-    T']."""
+    """Returns the logits [B, T', V] and labels [B, T'] that are compared, and the weight [B, T'] of each token's
+    loss."""
     logits, labels, shift = np.asarray(logits, np.float64), np.asarray(labels), rule.label_shift
     if logits.ndim != 3 or labels.shape != logits.shape[:2]:
         raise ValueError(
@@ -121,7 +120,7 @@ def _shares_of_tokens(rule: LossRule, counts: np.ndarray, vocabulary: int) -> np
 
 
 def _targets(rule: LossRule, labels: np.ndarray, vocabulary: int) -> np.ndarray:
-    """The distribution [B, T, V] that each token's is compared with."""
+    """Returns the target distributions, [B, T, V]."""
     share, epsilon = SHARES[rule.smoothing], rule.label_smoothing
     entries = np.arange(vocabulary)
     is_label = labels[..., None] == entries

@@ -1,6 +1,6 @@
-"""One optimizer step once more, over named arrays: clip, decay, moments, rate.
+"""One optimizer step in NumPy, over named arrays: clipping, decay, moments, rate.
 
-Every choice between formulas is a field of `UpdateRule`, those that only mistaken programs make as well, so that
+Every choice between formulas is a field of `UpdateRule`, including those that only mistaken programs make, so that
 another rule answers a "what if". Arrays are float64. SGD keeps its momentum where Adam keeps its first moment.
 """
 
@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-"""By the parameter's path, such as `decoder/norm/scale`, or of a layer's
+"""By the parameter's path, such as `decoder/norm/scale` or, in a layer,
 `encoder/layers/self_attention/query/kernel[0]`."""
 
 VECTORS = ("bias", "scale")
@@ -27,7 +27,7 @@ class UpdateRule:
 
     optimizer: Literal["adam", "sgd"]
     rates: tuple[float, ...] | Callable[[int], float]
-    """The learning rate by the number of steps done before."""
+    """The learning rate by the number of earlier steps."""
     b1: float = 0.9
     b2: float = 0.98
     eps: float = 1e-9
@@ -39,22 +39,21 @@ class UpdateRule:
     pad_rows: tuple[tuple[str, int], ...] = ()
     """The path of each embedding, and its row of the pad."""
     pad_rows_move: Literal["as_others", "by_decay", "never"] = "as_others"
-    """by_decay: the row's gradient is dropped, as with torch's padding_idx; a backward pass that has done so makes no
-    difference here."""
+    """by_decay: the row's gradient is dropped, as torch's padding_idx does; nothing changes if it was dropped before."""
 
     clip_kind: Literal["global", "each", "values"] = "global"
     """By the norm of all gradients; each parameter's by its own; each value by its size."""
     clip_epsilon: float = 1e-6
-    """What is added to the norm."""
+    """A constant added to the norm."""
     eps_inside_root: bool = False
     eps_uncorrected: bool = False
-    """Whether ε is added to the root of the second moment as it is, before its bias is corrected (Kingma & Ba 2015, the
-    end of §2)."""
+    """Whether ε is added to the root of the second moment before its bias is corrected (Kingma & Ba 2015, the end of
+    §2)."""
     bias_correction: bool = True
     correction_offset: int = 0
-    """By how many steps the correction is ahead of the step."""
+    """The number of steps by which the correction is ahead."""
     momentum_averages: bool = False
-    """Whether the momentum takes 1 - momentum of each gradient, and not all of it."""
+    """Whether the momentum takes 1 - momentum of each gradient instead of all of it."""
     nesterov: bool = False
     decays_vectors: bool = True
     """Whether biases and scales decay as matrices do."""
@@ -63,9 +62,9 @@ class UpdateRule:
     decay_takes_rate: bool = True
     """Whether decoupled decay is multiplied by the learning rate."""
     rate_offset: int = 0
-    """By how many steps the schedule is ahead of the step."""
+    """The number of steps by which the schedule is ahead."""
     rate_before_first: Literal["first", "zero"] = "first"
-    """The rate of a step that is before the schedule's first."""
+    """The rate of a step before the schedule's first."""
     ascends: bool = False
 
 
@@ -81,18 +80,17 @@ class State:
 
 
 def initial_state(parameters: Arrays) -> State:
-    """Before the first step."""
+    """Returns the state before the first step."""
     exact = {path: np.asarray(array, np.float64) for path, array in parameters.items()}
     zeros = {path: np.zeros(array.shape) for path, array in exact.items()}
     return State(0, exact, zeros, zeros)
 
 
 def step(rule: UpdateRule, state: State, gradients: Arrays, only: Iterable[str] | None = None) -> State:
-    """The state after one step along these gradients, which aren't clipped yet. What it is given stays as it is.
+    """Returns the state after one step along these gradients, before clipping. The arguments stay unchanged.
 
     Args:
-      only: the paths of the parameters to move, which alone are in the result. The others count in the norm of the
-        gradients.
+      only: the paths of the parameters to move and return. The others count in the norm of the gradients.
 
     Raises:
       ValueError: gradients and parameters have other names or shapes.
@@ -169,8 +167,7 @@ def _clipped_and_decayed(
 def _direction(
     rule: UpdateRule, number: int, gradient: np.ndarray, first: np.ndarray, second: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """From a gradient to a step of a learning rate of 1, downwards, and the moments after it; steps are counted from
-    1."""
+    """Returns the step downwards for a learning rate of 1, and the moments after it; steps are counted from 1."""
     if rule.optimizer == "sgd":
         first = rule.momentum * first + (1.0 - rule.momentum if rule.momentum_averages else 1.0) * gradient
         return (gradient + rule.momentum * first if rule.nesterov else first), first, second

@@ -131,7 +131,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        """ "passed", "diverged" or "inconclusive".
+        """Returns "passed", "diverged" or "inconclusive".
 
         Any doubt makes it inconclusive; otherwise one divergence makes it diverged; it passes if every stage passed.
         """
@@ -252,7 +252,7 @@ def _fault(fault: Fault) -> dict[str, Any]:
 
 
 def _numbers(values: Any) -> dict[str, Any]:
-    """A named tuple's fields, of which some are tables of numbers."""
+    """Returns a named tuple's fields, some of which are tables of numbers."""
     return {name: _finite_all(value) for name, value in values._asdict().items()}
 
 

@@ -160,7 +160,7 @@ def decoded_by(
 
 
 def forgiven(row: Row, explanations: Iterable[Explanation]) -> Row | None:
-    """The row of tokens that differ where rounding chooses, as one that passes; None if anything else differs."""
+    """Returns the row as passed if tokens differ only where rounding chooses; None if anything else differs."""
     found = list(explanations)
     if any(explanation.finding is not None for explanation in found):
         return None

@@ -62,7 +62,7 @@ def compare_steps(candidate: Training, reference: Training) -> Stage:
 
 
 def compare_trajectories(candidate: Training, reference: Training) -> Stage:
-    """Many steps: every loss, and the parameters at the end."""
+    """Compares many steps: every loss, and the parameters at the end."""
     losses, others = ({"losses": side.losses} for side in (candidate, reference))
     of_losses = compare_stage("trajectory", losses, others, tolerance=tolerances.TRAJECTORY_LOSS_RELATIVE)
     ends = (_compared(side.parameters[-1]) for side in (candidate, reference))
