@@ -39,7 +39,7 @@ class UpdateRule:
     pad_rows: tuple[tuple[str, int], ...] = ()
     """The path of each embedding, and its row of the pad."""
     pad_rows_move: Literal["as_others", "by_decay", "never"] = "as_others"
-    """by_decay: the row's gradient is dropped, as torch's padding_idx does; nothing changes if it was dropped before."""
+    """by_decay: the row's gradient is dropped, as by torch's padding_idx; nothing changes if it was dropped before."""
 
     clip_kind: Literal["global", "each", "values"] = "global"
     """By the norm of all gradients; each parameter's by its own; each value by its size."""
