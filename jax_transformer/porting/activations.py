@@ -20,12 +20,12 @@ PATH@logits and PATH@weights what a softmax in it does."""
 
 
 def activation_names(config: TransformerConfig, rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
-    """The names under which hooks on the model's modules find activations → our names of these.
+    """Returns a map from the names under which hooks on the model's modules find activations to our names.
 
-    A name of ours stands once. Left out is what no module reads or returns, and what can't be told from rules: masks,
-    positions, biases by distance, embeddings that are scaled or shared, and the projections of attentions that are no
-    modules, as of `nn.MultiheadAttention`. In evaluation mode what a dropout returns is what it was given, so that its
-    name isn't needed.
+    Each of our names appears once. The map leaves out activations that no module reads or returns, and those that rules
+    don't tell: masks, positions, relative biases, scaled or shared embeddings, and the projections of attentions that
+    aren't modules, such as those of `nn.MultiheadAttention`. In evaluation mode dropout returns its input, so its name
+    isn't needed.
     """
     naming = _Naming(config, rules)
     naming.stack("encoder")
@@ -35,7 +35,7 @@ def activation_names(config: TransformerConfig, rules: Iterable[Rule]) -> dict[s
 
 
 class _Naming:
-    """The names found so far, and the modules by what they hold."""
+    """Collects the names found so far, and the modules by their parameters."""
 
     def __init__(self, config: TransformerConfig, rules: Iterable[Rule]) -> None:
         self.config = config
@@ -56,7 +56,7 @@ class _Naming:
             self._named.update(new)
 
     def stack(self, stack: Literal["encoder", "decoder"]) -> None:
-        """From the embedding to the last norm."""
+        """Names the activations of a stack, from the embedding to the last norm."""
         config, sublayers = self.config, self._sublayers[stack]
         layers = getattr(config, stack).num_layers
         self._token_embedding(stack)
@@ -89,8 +89,8 @@ class _Naming:
             self.add(_input(self._head_module()), *stream)
 
     def head(self) -> None:
-        """The logits: what the head returns; where a bias is added later, what the model returns under this name, as
-        transformers' do."""
+        """Names the logits: the head's output or, if a bias is added later, the model's output of this name, as in
+        transformers."""
         config, head = self.config, self._head_module()
         bias = {
             "none": None,
@@ -133,12 +133,13 @@ class _Naming:
     # --- modules
 
     def _owner(self, path: str, layer: int | None = None) -> str:
-        """The path of the module that holds the tensor of this leaf; of the model itself, "output"."""
+        """Returns the path of the module that holds the tensor of this leaf; for the model itself, "output"."""
         name = self._rules[path].names[0]
         return name.replace("{i}", str(layer)).rpartition(".")[0] or OWN
 
     def _module(self, path: str, layer: int | None = None) -> str | None:
-        """The module whose own parameter this leaf is, alone; None where it is a part of a fused one, or is missing."""
+        """Returns the module that has this leaf as a parameter of its own; None if the leaf is missing or part of a
+        fused one."""
         rule = self._rules.get(path)
         return None if rule is None or not rule.are_copies else self._owner(path, layer)
 
@@ -152,13 +153,13 @@ class _Naming:
         return rule.names[-1].rpartition(".")[0] if len(rule.names) > 1 else None
 
     def _reader(self, path: str, layer: int) -> str | None:
-        """The module of a sublayer that reads the residual stream."""
+        """Returns the module of a sublayer that reads the residual stream."""
         if path.endswith("feed_forward"):
             return self._module(f"{path}/hidden/kernel", layer)
         return self._owner(f"{path}/query/kernel", layer)
 
     def _key_reader(self, path: str, layer: int) -> str | None:
-        """The module whose first input the keys are made of."""
+        """Returns the module whose first input is projected to the keys."""
         return None if self._is_fused_within(path, layer) else self._owner(f"{path}/key/kernel", layer)
 
     def _is_fused_within(self, path: str, layer: int) -> bool:
@@ -168,8 +169,8 @@ class _Naming:
         return is_fused and self._owner(f"{path}/query/kernel", layer) == self._attention_module(path, layer)
 
     def _attention_module(self, path: str, layer: int) -> str:
-        """The innermost module that has all the parameters of an attention in it. (A list of modules is none that
-        runs.)"""
+        """Returns the innermost module that has all the parameters of an attention in it. (A list of modules is none
+        that runs.)"""
         parts = ("query", "key", "value", *(["output"] if self.config.attention_output else []))
         owners = [self._owner(f"{path}/{part}/kernel", layer).split(".") for part in parts]
         length = next(

@@ -15,7 +15,7 @@ from jax_transformer.storage.tensors import PortingError, Tensors
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A state_dict, unwrapped."""
+    """Holds an unwrapped state_dict."""
 
     tensors: Tensors
     prefix: str = ""
@@ -43,18 +43,18 @@ def open_checkpoint(
     recognised: Callable[[Collection[str]], bool],
     base_prefixes: Collection[str] = (),
 ) -> Checkpoint:
-    """The tensors of a file or a state_dict; of several in one file, those whose names are recognised.
+    """Reads the tensors of a file or a state_dict; if a file has several state_dicts, the one with recognised names.
 
-    A prefix (nn.DataParallel's "module.", torch.compile's "_orig_mod.", the attribute of a wrapping module) is taken
-    off where the names are recognised without it, and aren't with it; names that don't begin with it stay as they are.
-    One of `base_prefixes` is put before all of them where they are recognised so, and in no other way.
+    A prefix (nn.DataParallel's "module.", torch.compile's "_orig_mod.", the attribute of a wrapping module) is removed
+    if the names are recognised only without it; names that don't begin with it stay as they are. One of `base_prefixes`
+    is added to all names if they are recognised only so.
 
     Raises:
       PortingError: see `read_tensors`; several such state_dicts in one file, or none.
     """
 
     def prefix_of(names: Collection[str]) -> str | None:
-        """The shortest prefix without which names are recognised; None if there is none."""
+        """Returns the shortest prefix without which the names are recognised; None if there is none."""
         return next((prefix for prefix in _prefixes(names) if recognised(_without(prefix, names))), None)
 
     inside = ""
@@ -75,7 +75,8 @@ def open_checkpoint(
 def _only_state_dict(
     content: Mapping[str, Any], what: str, prefix_of: Callable[[Collection[str]], str | None]
 ) -> tuple[Mapping[str, Any], str]:
-    """The one state_dict in a dict, or the one of a known model, and its key (or keys, with a dot between them)."""
+    """Returns the only state_dict in a dict, or the only one of a known model, and its key (or keys, joined by
+    dots)."""
     found = dict(_state_dicts(content))
     known = {key: value for key, value in found.items() if prefix_of(value) is not None}
     if len(known or found) == 1:
@@ -91,7 +92,7 @@ def _only_state_dict(
 
 
 def _state_dicts(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The state_dicts in a dict, and in dicts in it, with their keys."""
+    """Yields the state_dicts in a dict, and in dicts in it, with their keys."""
     for key, value in content.items():
         if isinstance(value, Mapping) and value:
             if is_state_dict(value):
@@ -101,7 +102,7 @@ def _state_dicts(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iter
 
 
 def _prefixes(names: Collection[str]) -> list[str]:
-    """ "", and the modules' names that names begin with, each with its dot: the shortest first."""
+    """Returns "" and the names of modules that the names begin with, each with its dot, the shortest first."""
     found = {""}
     for name in names:
         modules = name.split(".")[:-1]
@@ -115,7 +116,7 @@ def _without(prefix: str, names: Collection[str]) -> list[str]:
 
 
 def _without_prefix(tensors: Tensors, prefix: str) -> Tensors:
-    """The same tensors under shorter names. (One that would then have another's name keeps its own.)"""
+    """Returns the same tensors under shorter names. (A name that would collide with another stays as it is.)"""
     return _Renamed(
         tensors, {name if (short := name.removeprefix(prefix)) in tensors else short: name for name in tensors}
     )
@@ -125,7 +126,7 @@ class _Renamed(Mapping[str, np.ndarray]):
     """Tensors under other names."""
 
     def __init__(self, tensors: Tensors, names: Mapping[str, str]) -> None:
-        """`names`: the new one → that in `tensors`."""
+        """Stores the tensors and `names`, a map from new names to those in `tensors`."""
         self._tensors, self._names = tensors, names
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -142,5 +143,5 @@ class _Renamed(Mapping[str, np.ndarray]):
 
 
 def leaving_out(tensors: Tensors, names: Collection[str]) -> Tensors:
-    """The other tensors."""
+    """Returns the other tensors."""
     return _Renamed(tensors, {name: name for name in tensors if name not in names})

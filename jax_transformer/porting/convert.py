@@ -72,7 +72,7 @@ def import_checkpoint(
 def read_checkpoint(
     source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None, hints: dict[str, Any]
 ) -> Model:
-    """`import_checkpoint` whose parameters are Deferred: all is checked, and each is made when it is asked for."""
+    """Imports a checkpoint with Deferred parameters: it checks all now, and makes each on access."""
     directory = None if isinstance(source, Mapping) else hugging_face.open_directory(source)
     if directory is not None:
         if dialect not in (None, directory.table.name):
@@ -157,8 +157,8 @@ def _settings(checkpoint: Checkpoint, dialect: str | None, source: Any) -> Expor
 
 
 def _with_fields(directory: HuggingFaceModel, hints: dict[str, Any]) -> dict[str, Any]:
-    """The hints with the fields of config.json. Raises PortingError for hints that contradict it in what is
-    computed."""
+    """Returns the hints with the fields of config.json. Raises PortingError for hints that contradict it in a field
+    that changes the computation."""
     table = directory.table
     says = {name: value for name, value in table.defaults.items() if name in UNTOLD} | directory.fields
     function = {*table.fixed, *table.choices, *table.asks, *UNTOLD}
@@ -261,11 +261,11 @@ def params_from_state_dict(
     dialect: str | Dialect,
     position_table: np.ndarray | None = None,
 ) -> dict[str, Any]:
-    """The parameters, a nested dict of new NumPy arrays in the tensors' dtypes, of a state_dict of torch tensors or
-    arrays.
+    """Returns the parameters of a state_dict of torch tensors or arrays: a nested dict of new NumPy arrays in the
+    tensors' dtypes.
 
     Args:
-      position_table: [rows, D], in place of what the dialect computes.
+      position_table: [rows, D], in place of the table that the dialect computes.
 
     Raises:
       PortingError: the dialect doesn't have such models, or tensors are missing, unexpected or do not fit; all problems
@@ -277,7 +277,7 @@ def params_from_state_dict(
 def _params(
     config: TransformerConfig, state_dict: Tensors, dialect: str | Dialect, position_table: np.ndarray | None
 ) -> dict[str, Any]:
-    """`params_from_state_dict`, Deferred."""
+    """Converts as `params_from_state_dict` does, and makes the leaves on access."""
     table, shapes = _table(config, dialect)
     rules, computed = _computed(
         table, config, position_table, lambda rule, path, leaf: any(name in state_dict for name in rule.names)
@@ -290,11 +290,10 @@ def _params(
 def state_dict_from_params(
     config: TransformerConfig, params: Mapping[str, Any], dialect: str | Dialect, names: Collection[str] = ()
 ) -> dict[str, np.ndarray]:
-    """The state_dict, new NumPy arrays in the leaves' dtypes, of parameters; tied names have the same array.
+    """Returns the state_dict of parameters: new NumPy arrays in the leaves' dtypes; tied names share one array.
 
     Args:
-      names: tensors in the order in which they should come, as far as they are these; those of them that may be left
-        out are then there.
+      names: tensors in the order of the result, as far as it has them. Optional tensors among them are included.
 
     Raises:
       PortingError: the dialect can't express the config, or leaves are missing, unexpected or do not fit; all problems
@@ -305,7 +304,7 @@ def state_dict_from_params(
 
 
 def _made(deferred: dict[str, Deferred]) -> dict[str, np.ndarray]:
-    """The arrays of all. They are taken out one by one, so that leaves which nobody else holds need their memory
+    """Makes all arrays. It takes the leaves out one by one, so those that nobody else holds need their memory only
     once."""
     made: dict[Deferred, np.ndarray] = {}
     tensors = {}
@@ -330,7 +329,8 @@ def computes_position_table(model: Model, dialect: str) -> bool:
 def _state_dict(
     config: TransformerConfig, leaves: dict[str, np.ndarray], dialect: str | Dialect, names: Collection[str]
 ) -> dict[str, Deferred]:
-    """`state_dict_from_params` of leaves by path, Deferred, and in the table's order."""
+    """Converts leaves by path as `state_dict_from_params` does, in the table's order, and makes the tensors on
+    access."""
     table, shapes = _table(config, dialect)
     rules, computed = _computed(
         table,
@@ -353,11 +353,11 @@ def _computed(
     position_table: np.ndarray | None,
     is_held: Callable[[Rule, str, np.ndarray], bool],
 ) -> tuple[list[Rule], dict[str, np.ndarray]]:
-    """The rules of what a checkpoint holds, and the leaves by path that are computed.
+    """Returns the rules for the tensors of a checkpoint, and the leaves by path that are computed.
 
     Args:
-      position_table: in place of those that are computed.
-      is_held: of a leaf that is computed and has a rule nonetheless, whether the checkpoint holds it.
+      position_table: replaces the computed ones.
+      is_held: tells, for a computed leaf that also has a rule, whether the checkpoint holds it.
     """
     rules, computed = table.rules(config), table.computed(config)
     if position_table is not None:
@@ -377,7 +377,7 @@ def _is_position_table(path: str) -> bool:
 
 @cache
 def param_shapes(config: TransformerConfig) -> Shapes:
-    """The shape of every leaf of the config's parameters, by path."""
+    """Returns the shape of every leaf of the config's parameters, by path."""
     return MappingProxyType({path: tuple(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()})
 
 
@@ -428,8 +428,8 @@ def _check_directory_tells(model: Model, table: Dialect) -> None:
 
 
 def _position_table(table: Dialect, hints: dict[str, Any]) -> np.ndarray | None:
-    """The hint of this name, taken out of the hints; a file is read. Raises PortingError for one that can't be
-    meant."""
+    """Removes the hint of this name from the hints and returns it, read from its file if need be. Raises PortingError
+    for an array that is no position table."""
     given = hints.pop("position_table", None)
     if given is None:
         return None
@@ -453,7 +453,8 @@ def _position_table(table: Dialect, hints: dict[str, Any]) -> np.ndarray | None:
 
 
 def _in_our_words(table: Dialect, hints: dict[str, Any]) -> dict[str, Any]:
-    """The hints with the dialect's own words replaced. Raises PortingError for unknown ones and contradictions."""
+    """Returns the hints with the dialect's own words replaced. Raises PortingError for unknown ones and
+    contradictions."""
     ours: dict[str, Any] = {}
     problems = []
     aliases = table.aliases or {}
@@ -479,8 +480,8 @@ def _in_our_words(table: Dialect, hints: dict[str, Any]) -> dict[str, Any]:
 
 
 def _config(table: Dialect, told: dict[str, Any], hints: dict[str, Any]) -> TransformerConfig:
-    """The config of what is fixed, told and hinted. What the dialect asks for is checked against the tensors later,
-    rule by rule."""
+    """Makes the config from the dialect's fixed fields, the checkpoint's and the hints. Rules check it against the
+    tensors later."""
     known = {**table.fixed, **{name: value for name, value in told.items() if name not in table.asks}}
     problems = [
         f"{name}: the {'dialect' if name in table.fixed else 'checkpoint'} says {known[name]!r}; received {value!r}"
@@ -496,8 +497,8 @@ def _config(table: Dialect, told: dict[str, Any], hints: dict[str, Any]) -> Tran
 def _problems_with_one_head(
     table: Dialect, told: dict[str, Any], hints: dict[str, Any], tensors: Tensors, positions: np.ndarray | None
 ) -> list[str]:
-    """What else is wrong with a checkpoint whose config can't be, as far as it shows with a number of heads that
-    divides any width."""
+    """Returns the other problems of a checkpoint whose config is impossible, found with a number of heads that divides
+    any width."""
     if "num_heads" in told:
         return []
     try:

@@ -22,10 +22,10 @@ final_logits_bias) are alike."""
 
 
 class FlaxCheckpoint(Mapping[str, np.ndarray]):
-    """The arrays of a Flax model under PyTorch's names; nothing is copied."""
+    """Presents the arrays of a Flax model under PyTorch's names, without copies."""
 
     def __init__(self, leaves: Mapping[str, np.ndarray]) -> None:
-        """`leaves` by path, parts with "/" between. Raises PortingError where two become one name."""
+        """Stores `leaves` by path, its parts joined by "/". Raises PortingError if two leaves get one name."""
         self._places: dict[str, tuple[np.ndarray, bool]] = {}
         for path, leaf in leaves.items():
             *parts, last = path.split("/")
@@ -50,10 +50,10 @@ class FlaxCheckpoint(Mapping[str, np.ndarray]):
 
 
 def read_flax(path: Path) -> FlaxCheckpoint:
-    """The tensors of a .msgpack file, by PyTorch's names.
+    """Reads the tensors of a .msgpack file, by PyTorch's names.
 
     Raises:
-      PortingError: it is truncated, or holds something else than a tree of arrays.
+      PortingError: it is truncated, or isn't a tree of arrays.
     """
     from flax import serialization
 

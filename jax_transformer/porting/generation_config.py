@@ -63,12 +63,12 @@ FORCES_BOS = "force_bos_token_to_be_generated"
 
 
 def in_effect(config: Json, text: str) -> dict[str, Any]:
-    """What transformers 5 goes by: the keys of generation_config.json, or where there is none, those of config.json
-    that it knows.
+    """Returns the settings that transformers 5 applies: those of generation_config.json or, without this file, those of
+    config.json that it knows.
 
     Args:
       config: config.json.
-      text: that of generation_config.json; "" for none.
+      text: the text of generation_config.json; "" for none.
 
     Raises:
       PortingError: the text is no JSON object; a number of beams, or a length, that is no integer.
@@ -87,7 +87,7 @@ def in_effect(config: Json, text: str) -> dict[str, Any]:
 
 
 def parsed(text: str) -> dict[str, Any]:
-    """The object in the text of generation_config.json; none in "". Raises PortingError for anything else."""
+    """Parses the text of generation_config.json; "" has no settings. Raises PortingError if it is no JSON object."""
     try:
         content = json.loads(text or "{}")
     except (ValueError, RecursionError) as error:
@@ -98,7 +98,7 @@ def parsed(text: str) -> dict[str, Any]:
 
 
 def decoding_fields(content: Json) -> dict[str, Any]:
-    """The fields of GenerationConfig that say how to decode, of what is in effect."""
+    """Returns the decoding fields of GenerationConfig from the settings in effect."""
     left_out = not_decoded(content)
     fields = {field: content[key] for key, field in SAME.items() if key in content and key not in left_out}
     fields |= {name: value for name, value in _lengths(content).items() if not left_out.keys() & {name, LENGTHS[name]}}
@@ -137,11 +137,11 @@ def not_decoded(content: Json) -> dict[str, Any]:
 
 
 def text_of(generation: GenerationConfig, config: Json, text: str) -> str:
-    """The text of a generation_config.json that says how to decode; the given one, where it does; "" where none is
-    needed.
+    """Returns the text of a generation_config.json with the model's decoding settings: the original text if it has
+    them, "" if none is needed.
 
     Args:
-      config, text: as of `in_effect`: those that the model came with, or {} and "".
+      config, text: the model's original ones, as in `in_effect`, or {} and "".
 
     Raises:
       PortingError: transformers has no such beam search.

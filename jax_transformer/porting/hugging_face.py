@@ -51,7 +51,7 @@ HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 @dataclass(frozen=True)
 class HuggingFaceModel:
-    """A directory as it was read."""
+    """Holds the content of a directory."""
 
     tensors: Mapping[str, Any]
     table: Dialect
@@ -154,15 +154,15 @@ def write_directory(
 
 
 def _of_first_format(config: Json, kept: Json, generation: GenerationConfig) -> tuple[str, GenerationConfig]:
-    """Of a model directory of the first format, which has the content of generation_config.json, and none of it in its
-    generation.json: the text, and what both say."""
+    """Returns the text of generation_config.json, and the settings of it and of generation.json together, for a model
+    directory of the first format, whose generation.json lacks them."""
     text = _json_text(kept) if kept else ""
     known = {name: value for name, value in vars(generation).items() if value is not None}
     return text, GenerationConfig(**decoding_fields(in_effect(config, text)) | known)
 
 
 def _main_dtype(tensors: Mapping[str, np.ndarray]) -> str:
-    """The dtype that most values have."""
+    """Returns the dtype that most values have."""
     sizes: Counter[str] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype.name] += tensor.size
@@ -192,7 +192,7 @@ def of_family(table: Dialect) -> ConfigFile:
 
 
 def download(name: str) -> Path:
-    """The directory of a model on the Hub, from its cache where it was downloaded before.
+    """Downloads a model from the Hub, or finds it in the Hub's cache, and returns its directory.
 
     Raises:
       PortingError: there is no such model, or the Hub can't be reached.
@@ -219,8 +219,8 @@ def download(name: str) -> Path:
 
 
 def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
-    """The config fields of a config.json. Raises PortingError, with all problems, where it is of another kind of
-    model."""
+    """Returns the config fields of a config.json. Raises PortingError, with all problems, if it describes another kind
+    of model."""
     file = of_family(table)
     problems = [
         f"{key} must be {' or '.join(map(repr, values))}; received {config[key]!r}"
@@ -260,13 +260,13 @@ def _config_json(file: ConfigFile, config: TransformerConfig, original: Json) ->
 
 
 def _architectures(config: Json) -> list[str]:
-    """The names under "architectures"."""
+    """Returns the names under "architectures"."""
     names = config.get("architectures")
     return [str(name) for name in (names if isinstance(names, list) else [names] if names else [])]
 
 
 def _table(path: Path, config: Json) -> Dialect:
-    """The dialect of a config.json's model_type."""
+    """Returns the dialect of a config.json's model_type."""
     families = {table.config_file.model_type: table for table in all_dialects().values() if table.config_file}
     found = config.get("model_type")
     if isinstance(found, str) and found in families:

@@ -53,12 +53,12 @@ class Axes:
 
     @property
     def flat(self) -> tuple[str, ...]:
-        """The tensor's axes, split, without those of size 1."""
+        """Returns the tensor's axes, split, without those of size 1."""
         return tuple(axis for group in self.torch for axis in group if axis != "1")
 
     @property
     def fused(self) -> str | None:
-        """The axis along which several leaves are fused."""
+        """Returns the axis along which several leaves are fused."""
         return next((axis for axis in self.flat if axis.isdigit()), None)
 
     def sizes(self, leaf_shape: tuple[int, ...]) -> dict[str, int]:
@@ -66,19 +66,19 @@ class Axes:
         return dict(zip(self.jax, leaf_shape, strict=True)) | numbers
 
     def torch_shape(self, leaf_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the tensor whose leaves have this shape."""
+        """Returns the shape of the tensor whose leaves have this shape."""
         sizes = self.sizes(leaf_shape)
         return tuple(int(np.prod([sizes[axis] for axis in group])) for group in self.torch)
 
     def split(self, tensor: np.ndarray, leaf_shape: tuple[int, ...]) -> np.ndarray:
-        """A tensor as its leaves [P, *leaf_shape], a view where NumPy can give one; P is 1 unless they are fused."""
+        """Splits a tensor into leaves [P, *leaf_shape], as a view if possible; P is 1 unless the tensor is fused."""
         sizes = self.sizes(leaf_shape)
         order = [self.flat.index(axis) for axis in self._leaf_order]
         leaves = tensor.reshape([sizes[axis] for axis in self.flat]).transpose(order)
         return leaves if self.fused else leaves[None]
 
     def merge(self, leaves: np.ndarray) -> np.ndarray:
-        """The inverse of split: leaves [P, *leaf_shape] → the tensor."""
+        """Merges leaves [P, *leaf_shape] into the tensor: the inverse of split."""
         order = [self._leaf_order.index(axis) for axis in self.flat]
         tensor = contiguous((leaves if self.fused else leaves[0]).transpose(order))
         return tensor.reshape(self.torch_shape(leaves.shape[1:]))
@@ -89,16 +89,16 @@ class Axes:
 
 
 class Rule:
-    """One line of a table.
+    """Defines one line of a table.
 
     Args:
-      torch: a tensor's name, or several whose tensors are equal (tied). A copy that checkpoints may leave out ends in
-        "?"; where all do, one of them must be there, and the first is written unless it was another. {i} stands for a
-        layer's number: the leaf then has a leading layer axis.
-      jax: a leaf's path. Several, as in "attention/{query,key,value}/kernel", are the parts of one fused tensor where
+      torch: a tensor's name, or several names of equal (tied) tensors. A copy that checkpoints may leave out ends in
+        "?"; if all do, one of them must be present, and the first is written unless another one was read. {i} stands
+        for a layer's number: the leaf then has a leading layer axis.
+      jax: a leaf's path. Several, as in "attention/{query,key,value}/kernel", are the parts of one fused tensor if
         `axes` says so, and otherwise equal copies of it.
-      axes: how the axes correspond (see Axes), without the layer axis. Empty: they are the same.
-      stacked: whether the leaf has a layer axis, also without {i}: there is one layer then.
+      axes: the correspondence of the axes (see Axes), without the layer axis. Empty: they are the same.
+      stacked: whether the leaf has a layer axis without {i} too, for a single layer.
 
     Raises:
       ValueError: a malformed equation, or one that fuses another number of leaves than there are paths. (A mistake in
@@ -121,7 +121,7 @@ class Rule:
         return f"{' = '.join(self.names)} ↔ {', '.join(self.paths)}"
 
     def leaf_shape(self, shapes: Shapes) -> tuple[int, ...]:
-        """One layer's shape."""
+        """Returns one layer's shape."""
         shape = shapes[self.paths[0]]
         return shape[1:] if self.stacked else shape
 
@@ -138,14 +138,14 @@ class Rule:
 
 
 class Place(NamedTuple):
-    """One tensor, under all its names, and the index of its layer in the stacked leaf (or the whole of it, ...)."""
+    """Holds a tensor's names, and the index of its layer in the stacked leaf (`...`: the whole leaf)."""
 
     names: tuple[str, ...]
     optional: tuple[bool, ...]
     index: Any
 
     def required(self, others: Collection[str]) -> list[str]:
-        """The names that must be there, beside `others`, which are or are wanted."""
+        """Returns the names that must be present beside `others`."""
         required = [name for name, optional in zip(self.names, self.optional, strict=True) if not optional]
         return required or ([] if any(name in others for name in self.names) else [self.names[0]])
 
@@ -153,8 +153,7 @@ class Place(NamedTuple):
 def leaves_from_tensors(
     rules: list[Rule], tensors: Tensors, shapes: Shapes, what: str = "checkpoint"
 ) -> dict[str, Deferred]:
-    """torch → JAX: the leaves of these shapes, in the tensors' own dtypes. All is checked now, and made when it is
-    asked for.
+    """Converts tensors to leaves of these shapes, in the tensors' dtypes. It checks all now, and makes each on access.
 
     Raises:
       PortingError: tensors missing, unexpected, of the wrong shape or dtype, not finite, or tied and unequal; a rule
@@ -191,11 +190,11 @@ def _leaf_pieces(
 def tensors_from_leaves(
     rules: list[Rule], leaves: Leaves, shapes: Shapes, optional: Collection[str] = (), what: str = "parameters"
 ) -> dict[str, Deferred]:
-    """JAX → torch, in the leaves' own dtypes; tied names have the same object. All is checked now, and made when it is
-    asked for.
+    """Converts leaves to tensors, in the leaves' dtypes; tied names share one object. It checks all now, and makes each
+    on access.
 
     Args:
-      optional: which of the copies that may be left out are wanted.
+      optional: the optional copies to include.
 
     Raises:
       PortingError: leaves missing, unexpected, of the wrong shape or dtype, not finite, or copies of one tensor and
@@ -221,7 +220,7 @@ def tensors_from_leaves(
 
 
 def _tensor_pieces(rule: Rule, index: Any, leaves: list[np.ndarray]) -> Iterator[np.ndarray]:
-    """The one tensor that the rule makes of this layer of the leaves."""
+    """Yields the tensor that the rule makes of this layer of the leaves."""
     parts = leaves[0][index][None] if len(leaves) == 1 else np.stack([leaf[index] for leaf in leaves])
     yield contiguous(rule.axes.merge(parts) if rule.axes else parts[0])
 
@@ -230,7 +229,7 @@ def _tensor_pieces(rule: Rule, index: Any, leaves: list[np.ndarray]) -> Iterator
 
 
 def _alternatives(path: str) -> tuple[str, ...]:
-    """ "a/{b,c}/d" → ("a/b/d", "a/c/d")."""
+    """Expands "a/{b,c}/d" to ("a/b/d", "a/c/d")."""
     match = re.search(r"\{([^{}]*)\}", path)
     if not match:
         return (path,)
@@ -242,8 +241,8 @@ def _count(problems: list[str]) -> str:
 
 
 def _table_problems(rules: list[Rule], shapes: Shapes) -> list[str]:
-    """Each leaf must have one rule, and each rule its leaves. (These are mistakes in the table, or a config that it
-    can't serve.)"""
+    """Checks that each leaf has one rule, and each rule its leaves. (Problems are mistakes in the table, or a config
+    that it can't serve.)"""
     paths = [path for rule in rules for path in rule.paths]
     problems = [
         f"unused rule: the model has no {path} ({rule})" for rule in rules for path in rule.paths if path not in shapes

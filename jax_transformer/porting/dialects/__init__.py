@@ -49,7 +49,7 @@ def _nothing_computed(config: TransformerConfig) -> dict[str, np.ndarray]:
 
 
 def one_size_of_heads(config: TransformerConfig) -> list[str]:
-    """Why a config can't be one of a program with one number of heads, as wide together as the model."""
+    """Returns why a program with one number of heads, together as wide as the model, can't have this config."""
     encoder, decoder = config.encoder, config.decoder
     problems = []
     if decoder.num_heads != encoder.num_heads:
@@ -63,7 +63,7 @@ def one_size_of_heads(config: TransformerConfig) -> list[str]:
 
 
 def one_target_pad_id(config: TransformerConfig) -> list[str]:
-    """Why a config can't be one of a program whose decoder takes the target's padding for padding."""
+    """Returns why a program whose decoder masks the target's padding can't have this config."""
     if config.decoder_padding_id in (None, config.target_pad_id):
         return []
     return [
@@ -113,22 +113,22 @@ class ConfigFile:
     """Tensors that its models have and don't read where the two sides have embeddings of their own."""
 
     def resolved(self, json: Json) -> dict[str, Any]:
-        """A config.json with all defaults filled in, and the aliases under the names that they stand for."""
+        """Returns a config.json with all defaults filled in, and aliases under their full names."""
         named = {key: json[alias] for alias, key in self.aliases.items() if alias in json}
         return {**self.defaults, **json, **named}
 
     def fields(self, json: Json) -> dict[str, Any]:
-        """The config fields of a config.json. Raises as `read` does."""
+        """Returns the config fields of a config.json. Raises as `read` does."""
         return self.read(self.resolved(json))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect:
-    """One family's table.
+    """Describes one family's checkpoints.
 
-    A config is made of `fixed`, of what `read` finds in a checkpoint, of hints for the rest, and of `defaults` where
-    there is no hint. The other way round, a config whose values differ from `fixed`, or are none of the `choices`, has
-    no checkpoint in this dialect.
+    A config consists of `fixed`, of the fields that `read` finds in a checkpoint, of hints for the rest, and of
+    `defaults` without a hint. The other way round, a config that differs from `fixed`, or has none of the `choices`,
+    has no checkpoint in this dialect.
     """
 
     name: str
@@ -170,7 +170,7 @@ class Dialect:
 
     @property
     def computes_positions(self) -> bool:
-        """Whether its checkpoints hold no position tables."""
+        """Returns whether its checkpoints hold no position tables."""
         return self.computed is not _nothing_computed and self.fixed.get("position_kind") == "sinusoidal"
 
     def leaves_out_positions(self, config: TransformerConfig) -> bool:
@@ -180,8 +180,8 @@ class Dialect:
         return self.computes_positions and "constants/encoder_positions" not in paths
 
     def refusals(self, config: TransformerConfig) -> list[str]:
-        """Why a model of this config can't be written in this dialect: each field with the value received and what is
-        allowed."""
+        """Returns why a model of this config can't be written in this dialect: each field with its value and the
+        allowed ones."""
         allowed = {name: (value,) for name, value in self.fixed.items()} | dict(self.choices)
         problems = [
             f"{name} must be {' or '.join(map(repr, values))}; received {getattr(config, name)!r}"
@@ -204,7 +204,7 @@ def all_dialects() -> Mapping[str, Dialect]:
 
 
 def get_dialect(name: str) -> Dialect:
-    """The dialect of this name. Raises PortingError, naming the known ones, if there is none."""
+    """Returns the dialect of this name. Raises PortingError, naming the known ones, if there is none."""
     known = all_dialects()
     if name not in known:
         raise PortingError(f"dialect must be one of {', '.join(known)}; received {name!r}{nearest(str(name), known)}")
@@ -212,12 +212,12 @@ def get_dialect(name: str) -> Dialect:
 
 
 def candidates(names: Collection[str]) -> list[Dialect]:
-    """Every dialect that a state_dict with these tensor names could be of."""
+    """Returns every dialect that a state_dict with these tensor names could have."""
     return [dialect for dialect in all_dialects().values() if dialect.recognises(names)]
 
 
 def detect(names: Collection[str]) -> Dialect:
-    """The one dialect that recognises these tensor names.
+    """Returns the only dialect that recognises these tensor names.
 
     Raises:
       PortingError: no dialect does, or several do; the message lists them, to choose from by name.
@@ -241,7 +241,8 @@ class Reader:
         self.problems: list[str] = []
 
     def size(self, name: str, axis: int, rank: int) -> int:
-        """The length of one axis of the tensor `name`, which must have `rank` axes; 1 where it can't be told."""
+        """Returns the length of one axis of the tensor `name`, which must have `rank` axes; 1 if the tensor is missing
+        or wrong."""
         if name not in self.tensors:
             self._add(f"missing tensor {name}, which tells the model's size{nearest(name, self.tensors)}")
             return 1
@@ -252,8 +253,8 @@ class Reader:
         return int(shape[axis])
 
     def layers(self, pattern: str) -> int:
-        """How many layers, from 0 without a gap, have tensors that start with `pattern`, in which {i} is the layer's
-        number; 1 where there are none."""
+        """Returns how many layers, from 0 without a gap, have tensors that start with `pattern`, in which {i} is the
+        layer's number; 1 if none has."""
         expression = re.compile(re.escape(pattern).replace(re.escape("{i}"), r"(0|[1-9]\d*)"))
         found = {int(match[1]) for match in map(expression.match, self.tensors) if match}
         count = next(number for number in itertools.count() if number not in found)
@@ -272,10 +273,10 @@ class Reader:
         return first in self.tensors and second in self.tensors and first != second and not self.equal(first, second)
 
     def finished(self, what: str, **fields: Any) -> dict[str, Any]:
-        """The fields that were read, but for those of the decoder that are as the encoder's.
+        """Returns the fields that were read, without those of the decoder that equal the encoder's.
 
         Raises:
-          PortingError: something was found missing.
+          PortingError: a tensor or field is missing.
         """
         if self.problems:
             raise PortingError(f"this is no {what} checkpoint", self.problems)

@@ -44,7 +44,7 @@ DECODER_LAYER = {
 
 
 def rules(config: TransformerConfig) -> list[Rule]:
-    """The correspondence."""
+    """Returns the correspondence."""
     table = []
     for stack, parts in (("encoder", ENCODER_LAYER), ("decoder", DECODER_LAYER)):
         table += [*layers(f"{stack}.layers", stack, parts), *within(f"{stack}.norm", f"{stack}/final_norm", NORM)]

@@ -43,7 +43,7 @@ def ignores(tensors: Tensors) -> list[str]:
 
 
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
-    """A bias of the logits that does nothing."""
+    """Returns a bias of the logits that does nothing."""
     return {"constants/head_bias": np.zeros(config.target_vocab_size, np.float32)}
 
 

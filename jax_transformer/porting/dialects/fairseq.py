@@ -80,7 +80,7 @@ DECODER_LAYER = LAYER | {
 
 
 def rules(config: TransformerConfig) -> list[Rule]:
-    """The correspondence of all that the three families have."""
+    """Returns the correspondence that the three families share."""
     table = _embeddings(config)
     for stack, parts in (("encoder", LAYER), ("decoder", DECODER_LAYER)):
         table += layers(f"model.{stack}.layers", stack, parts)
@@ -167,7 +167,7 @@ def refuses(config: TransformerConfig) -> list[str]:
 
 
 def refuses_two_vocabularies(config: TransformerConfig) -> list[str]:
-    """The same of the families whose two sides have one vocabulary, with one embedding or with two."""
+    """Returns why the families whose sides share a vocabulary, with one embedding or two, can't have this config."""
     problems = refuses(config)
     if config.source_vocab_size != config.target_vocab_size:
         problems.append(
@@ -178,7 +178,7 @@ def refuses_two_vocabularies(config: TransformerConfig) -> list[str]:
 
 
 def ignores(tensors: Tensors) -> list[str]:
-    """The shared embedding where the two sides have others: models that aren't tied keep it, and don't read it."""
+    """Returns the shared embedding if the two sides have their own: untied models keep it and don't read it."""
     source, target = EMBEDDINGS.values()
     return [SHARED] if target in tensors and Reader(tensors).differ(SHARED, source) else []
 
@@ -217,7 +217,7 @@ ALIASES = {
 
 
 def read_config(json: Json) -> dict[str, Any]:
-    """The config fields of a resolved config.json."""
+    """Returns the config fields of a resolved config.json."""
     fields = {field: json[key] for key, field in SAME.items()}
     decoder = {"decoder_num_heads": json["decoder_attention_heads"], "decoder_d_ff": json["decoder_ffn_dim"]}
     encoder = {"decoder_num_heads": fields["num_heads"], "decoder_d_ff": fields["d_ff"]}
@@ -230,7 +230,7 @@ def read_config(json: Json) -> dict[str, Any]:
 
 
 def write_config(config: TransformerConfig) -> dict[str, Any]:
-    """The inverse."""
+    """Returns the config.json of a config: the inverse of `read_config`."""
     json = {key: getattr(config, field) for key, field in SAME.items()}
     json |= {key: config.dropout_rate for key in ("attention_dropout", "activation_dropout") if json[key] is None}
     return json | {
@@ -244,7 +244,7 @@ def write_config(config: TransformerConfig) -> dict[str, Any]:
 
 
 def activation(json: Json, key: str, name: str | None = None) -> str:
-    """Our name of the activation that config.json gives under this key. Raises PortingError if there is none."""
+    """Returns our name of the activation that config.json has under this key. Raises PortingError if there is none."""
     name = json[key] if name is None else name
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise PortingError(

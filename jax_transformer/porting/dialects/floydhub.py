@@ -44,7 +44,7 @@ DECODER_LAYER = {
 
 
 def rules(config: TransformerConfig) -> list[Rule]:
-    """The correspondence."""
+    """Returns the correspondence."""
     table = []
     for stack, side, parts in (("encoder", "source", ENCODER_LAYER), ("decoder", "target", DECODER_LAYER)):
         table += [

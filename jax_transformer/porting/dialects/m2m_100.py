@@ -55,10 +55,10 @@ def follows(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
-    """The position tables, which no file holds, as transformers makes them: by PyTorch, in float32.
+    """Computes the position tables, which no file holds, as transformers does: with PyTorch, in float32.
 
-    Angles reach a thousand, so that the last bit of a frequency is seen in the fourth decimal of a sine: another
-    library's would be another function.
+    Angles reach a thousand, so the last bit of a frequency changes the fourth decimal of a sine. Another library's
+    rounding would make another function.
 
     Raises:
       PortingError: PyTorch isn't installed.

@@ -28,7 +28,7 @@ FIXED = fairseq.FIXED | {
 
 
 def rules(config: TransformerConfig) -> list[Rule]:
-    """The correspondence. Old files hold the position tables, too."""
+    """Returns the correspondence. Old files hold the position tables, too."""
     return [
         *fairseq.rules(config),
         *(Rule(f"{name}?", f"constants/{stack}_positions") for stack, name in fairseq.POSITIONS.items()),
@@ -47,14 +47,14 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
-    """The position tables, in float64 and then rounded to float32, and a bias of the logits that does nothing."""
+    """Computes the position tables, in float64 rounded to float32, and a bias of the logits that does nothing."""
     table = sinusoid_table(config, config.encoder).astype(np.float32)
     positions = {f"constants/{stack}_positions": table.copy() for stack in ("encoder", "decoder")}
     return positions | {"constants/head_bias": np.zeros(config.target_vocab_size, np.float32)}
 
 
 def read_config(json: Json) -> dict[str, Any]:
-    """The config fields of a config.json."""
+    """Returns the config fields of a config.json."""
     fields = fairseq.read_config(json)
     if json["tie_word_embeddings"]:
         fields["share_embeddings"] = json["share_encoder_decoder_embeddings"]
@@ -64,7 +64,7 @@ def read_config(json: Json) -> dict[str, Any]:
 
 
 def write_config(config: TransformerConfig) -> dict[str, Any]:
-    """The inverse."""
+    """Returns the config.json of a config: the inverse of `read_config`."""
     return fairseq.write_config(config) | {
         "decoder_vocab_size": config.target_vocab_size,
         "share_encoder_decoder_embeddings": config.share_embeddings,

@@ -85,7 +85,7 @@ DECODER_LAYER = {
 
 
 def rules(config: TransformerConfig) -> list[Rule]:
-    """The correspondence, tied as the config says."""
+    """Returns the correspondence, tied as the config says."""
     table = [*_embeddings(config)]
     table.append(Rule("positions", "constants/{encoder,decoder}_positions"))
     for stack, parts in (("encoder", ENCODER_LAYER), ("decoder", DECODER_LAYER)):
@@ -132,8 +132,8 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 
 def refuses(config: TransformerConfig) -> list[str]:
-    """nn.Transformer has one nhead and one dim_feedforward, heads that divide d_model, and here one table of
-    positions."""
+    """Returns why nn.Transformer can't have this config: it has one nhead, one dim_feedforward, heads that divide
+    d_model, and here one position table."""
     encoder, decoder = config.encoder, config.decoder
     problems = [
         f"decoder_{name} must be the encoder's {getattr(encoder, name)}; received {getattr(decoder, name)}"

@@ -41,7 +41,7 @@ NORM = norm("gamma", "beta")
 
 
 def rules(config: TransformerConfig) -> list[Rule]:
-    """The correspondence."""
+    """Returns the correspondence."""
     projections = attention("w_q", "w_k", "w_v", "w_concat", bias=config.attention_bias)
     encoder_layer = {
         "attention": ("self_attention", projections),
@@ -92,7 +92,7 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
-    """The position tables, which the program makes anew each time, in float32 whatever the parameters' dtype."""
+    """Computes the position tables in float32, whatever the parameters' dtype, as the program does in every run."""
     return {
         f"constants/{name}_positions": sinusoid_table(config, stack).astype(np.float32)
         for name, stack in (("encoder", config.encoder), ("decoder", config.decoder))
@@ -100,7 +100,7 @@ def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
 
 
 def follows(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The decoder's own mask takes the source's pad id for padding."""
+    """Sets the decoder's padding id to the source's pad id, which its self-attention masks."""
     return {"decoder_padding_id": fields["source_pad_id"]}
 
 

@@ -34,7 +34,7 @@ DEFAULTS = {"norm_eps": 1e-5, "dropout_rate": 0.0, "initializer": "torch"}
 
 
 def rules(config: TransformerConfig) -> list[Rule]:
-    """The correspondence, where layers are numbered."""
+    """Returns the correspondence of programs with numbered layers."""
     projections = _projections(config)
     encoder_layer = {"attn": ("self_attention", projections)}
     decoder_layer = {"attn": ("self_attention", projections), "cross_attn": ("cross_attention", projections)}
@@ -54,7 +54,7 @@ def rules(config: TransformerConfig) -> list[Rule]:
 
 
 def rules_of_one_layer(config: TransformerConfig) -> list[Rule]:
-    """The same before the step that adds layers: the three attentions stand at the top."""
+    """Returns the correspondence before the step that adds layers: the three attentions are at the top level."""
     projections = _projections(config)
     places = {
         "encoder_attention": "encoder/layers/self_attention",
@@ -102,7 +102,7 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 
 def _dialect(name: str, title: str, fixed: dict[str, Any], has: Collection[str], lacks: Collection[str]) -> Dialect:
-    """One model of the ladder: `has` and `lacks` are tensors by which it is recognised."""
+    """Returns the dialect of one model of the ladder, recognised by tensors that it `has` and `lacks`."""
 
     def recognises(names: Collection[str]) -> bool:
         return {"encoder_embedding.weight", *has} <= set(names) and not set(lacks) & set(names)

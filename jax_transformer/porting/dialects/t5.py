@@ -75,7 +75,7 @@ NORM = [("weight", "scale", "")]
 
 
 def rules(config: TransformerConfig) -> list[Rule]:
-    """The correspondence."""
+    """Returns the correspondence."""
     head = (f"{HEAD}?",) if config.tie_head else ()
     table = [Rule((f"{SHARED}?", *(f"{name}?" for name in COPIES), *head), "shared_embedding/embedding")]
     if not config.tie_head:
@@ -96,7 +96,7 @@ def _self_attention(stack: str, number: str) -> str:
 
 
 def _parts(config: TransformerConfig, sublayers: tuple[str, ...]) -> dict[str, tuple[str, list[tuple[str, str, str]]]]:
-    """The names within a layer: its attentions, numbered, and the feed-forward after them."""
+    """Returns the names within a layer: its numbered attentions, and the feed-forward after them."""
     paths = {"SelfAttention": "self_attention", "EncDecAttention": "cross_attention"}
     parts: dict[str, tuple[str, list[tuple[str, str, str]]]] = {}
     for number, name in enumerate(sublayers):
@@ -187,7 +187,7 @@ SAME = {
 
 
 def read_config(json: Json) -> dict[str, Any]:
-    """The config fields of a resolved config.json, in which dense_act_fn and is_gated_act prevail over
+    """Returns the config fields of a resolved config.json, in which dense_act_fn and is_gated_act prevail over
     feed_forward_proj."""
     gate, _, name = str(json["feed_forward_proj"]).rpartition("-")
     if gate not in ("", "gated"):
@@ -208,7 +208,7 @@ def read_config(json: Json) -> dict[str, Any]:
 
 
 def write_config(config: TransformerConfig) -> dict[str, Any]:
-    """The inverse."""
+    """Returns the config.json of a config: the inverse of reading."""
     names = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
     name = names[config.activation]
     gated = "gated-gelu" if name == "gelu_new" else f"gated-{name}"
@@ -228,7 +228,7 @@ def read_t5_config(json: Json) -> dict[str, Any]:
 
 
 def write_t5_config(config: TransformerConfig) -> dict[str, Any]:
-    """The inverse."""
+    """Returns the config.json of a config: the inverse of reading."""
     return write_config(config) | {"scale_decoder_outputs": config.scale_head, "tie_word_embeddings": config.scale_head}
 
 
@@ -255,7 +255,7 @@ DEFAULT_JSON = {
 
 
 def _dialect(name: str, title: str, scale_head: bool | None, *, per_layer: bool = False, **json: Any) -> Dialect:
-    """A family's; `scale_head`: whether it scales, None where a checkpoint says."""
+    """Returns a family's dialect. `scale_head` says whether it scales the head's input; None: the checkpoint says."""
     prefix = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5"}[name]
     fixed = FIXED | {"relative_bias_per_layer": per_layer} | ({} if scale_head is None else {"scale_head": scale_head})
     return Dialect(

@@ -13,12 +13,12 @@ LINEAR = [("weight", "kernel", "O I -> I O"), ("bias", "bias", "")]
 
 
 def within(torch: str, jax: str, lines: Lines, *, stacked: bool = False) -> list[Rule]:
-    """The rules of a submodule, called `torch` there and `jax` here."""
+    """Returns the rules of a submodule, called `torch` there and `jax` here."""
     return [Rule(f"{torch}.{name}", f"{jax}/{path}", axes, stacked=stacked) for name, path, axes in lines]
 
 
 def attention(query: str, key: str, value: str, output: str | None, *, bias: bool = True) -> list[tuple[str, str, str]]:
-    """An attention of linear maps of these names, all heads in one."""
+    """Returns the rules of an attention whose linear maps have these names and hold all heads."""
     lines = []
     for name, path in ((query, "query"), (key, "key"), (value, "value")):
         lines.append((f"{name}.weight", f"{path}/kernel", "(N H) D -> D N H"))
@@ -32,12 +32,12 @@ def attention(query: str, key: str, value: str, output: str | None, *, bias: boo
 
 
 def norm(scale: str, bias: str) -> list[tuple[str, str, str]]:
-    """A norm's parameters."""
+    """Returns the rules of a norm."""
     return [(scale, "scale", ""), (bias, "bias", "")]
 
 
 def layers(torch: str, jax: str, parts: Mapping[str, tuple[str, Lines]]) -> list[Rule]:
-    """The rules of a stack's layers: the name of each submodule there → its name here, and its lines."""
+    """Returns the rules of a stack's layers, from the name of each submodule there to its name here and its rules."""
     return [
         rule
         for name, (path, lines) in parts.items()
