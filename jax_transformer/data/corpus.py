@@ -122,7 +122,7 @@ class Split:
 
     @property
     def keys(self) -> Keys:
-        """The hash of each pair."""
+        """Returns the hash of each pair."""
         return np.concatenate([part.keys for part in self.parts])
 
 

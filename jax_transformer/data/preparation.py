@@ -254,7 +254,7 @@ class _Texts:
 
 
 def _train_tokenizers(config: DataConfig, train: Split, left: Flags) -> tuple[Tokenizer, Tokenizer]:
-    """The source's, which adds its specials and has the tags, and the target's, which adds none."""
+    """Trains the source's tokenizer, which adds special tokens and has the tags, and the target's, which adds none."""
     options: dict[str, Any] = {
         "specials": SpecialIds(pad=config.pad_id, unk=config.unk_id, bos=config.bos_id, eos=config.eos_id),
         "lowercase": config.lowercase,

@@ -61,7 +61,7 @@ class Report:
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Report:
-        """The report that `to_dict` gave, read back from JSON."""
+        """Returns the report of `to_dict`, read back from JSON."""
         splits = {
             name: SplitReport(**{key: _frozen(value) for key, value in split.items()})
             for name, split in record["splits"].items()
@@ -73,7 +73,7 @@ class Report:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """The report for people, a line per fact."""
+        """Returns the report as text, one fact per line."""
         lines = list(self.datasets)
         lines.append(f"vocabulary: {self.source_vocab_size:,} source and {self.target_vocab_size:,} target tokens")
         if self.streaming:

@@ -44,7 +44,7 @@ class Resegmentation:
 
     @property
     def expected_lengths(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Expected tokens of each pair's source and target."""
+        """Returns the expected number of tokens of each pair's source and target."""
         source, target = (
             np.rint(np.diff(best.offsets) * growth).astype(np.int64)
             for best, growth in zip(self._sides, self.growth, strict=True)

@@ -56,14 +56,14 @@ def iterate_text(path: str) -> Iterator[str]:
 
 
 def iterate_raw_lines(path: str) -> Iterator[bytes]:
-    """The lines as `iterate_lines` cuts them, whatever they hold, for `decode_line`. Raises CorpusError as that does,
-    but for no UTF-8."""
+    """Yields the lines as bytes, cut as by `iterate_lines`, for `decode_line`. Raises CorpusError as that does, but not
+    for bad UTF-8."""
     for data in _whole_lines(_decompressed(path)):
         yield from data.removesuffix(b"\n").split(b"\n")
 
 
 def decode_line(line: bytes, *, is_first: bool = False) -> str:
-    """The text of a line, without its end. Raises ValueError where it is no UTF-8, or holds a NUL."""
+    """Returns the text of a line, without its end. Raises ValueError if it isn't UTF-8 or contains a NUL."""
     if is_first and line.startswith(UTF16_MARKS):
         raise ValueError(
             "expected UTF-8 text; received the first bytes of UTF-16. Convert the text with `iconv -f UTF-16 -t UTF-8`."
@@ -79,12 +79,12 @@ def decode_line(line: bytes, *, is_first: bool = False) -> str:
 
 
 def split_lines(data: bytes, name: str) -> list[str]:
-    """The lines of UTF-8 data as `read_lines` gives them; errors call the data `name`."""
+    """Returns the lines of UTF-8 data as `read_lines` does; errors call the data `name`."""
     return [line for text in _decode([data], name) for line in _lines(text)]
 
 
 def open_stored(path: str) -> BinaryIO:
-    """The file, opened to read its bytes. Raises CorpusError where it is missing, a directory or unreadable."""
+    """Opens a file to read its bytes. Raises CorpusError if it is missing, a directory or unreadable."""
     try:
         return open(Path(path).expanduser(), "rb")
     except FileNotFoundError:
@@ -98,8 +98,8 @@ def open_stored(path: str) -> BinaryIO:
 
 
 def hash_file(path: str) -> str:
-    """The SHA-256 of the file as it is stored, in hexadecimal. Raises CorpusError as `read_lines` does for a file that
-    can't be read."""
+    """Returns the SHA-256 of the stored file, in hexadecimal. Raises CorpusError for an unreadable file, as
+    `read_lines` does."""
     digest = hashlib.sha256()
     with open_stored(path) as file:
         for chunk in _chunks(file, path):
@@ -108,7 +108,7 @@ def hash_file(path: str) -> str:
 
 
 def shorten(text: str, width: int = 60) -> str:
-    """The text as it is quoted in a message."""
+    """Returns the text as a message quotes it."""
     return repr(text if len(text) <= width else text[: width - 1] + "…")
 
 
@@ -128,7 +128,7 @@ def _chunks(file: BinaryIO, path: str) -> Iterator[bytes]:
 
 
 def _decompressed(path: str) -> Iterator[bytes]:
-    """The file's data as they are, unless its first bytes or its name say gzip."""
+    """Yields the file's data, decompressed if its first bytes or its name say gzip."""
     with open_stored(path) as file:
         chunks = _chunks(file, path)
         first = next(chunks, b"")
@@ -164,7 +164,7 @@ def _gunzipped(file: BinaryIO, path: str) -> Iterator[bytes]:
 
 
 def _decode(chunks: Iterable[bytes], name: str) -> Iterator[str]:
-    """The text of UTF-8 data, without a byte order mark, cut after line ends only."""
+    """Yields the text of UTF-8 data, without a byte order mark, cut only after line ends."""
     line = 1
     for data in _whole_lines(chunks):
         try:
@@ -178,7 +178,7 @@ def _decode(chunks: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same data, cut after line ends only."""
+    """Yields the same data, cut only after line ends."""
     begun: list[bytes] = []
     for chunk in chunks:
         end = chunk.rfind(b"\n") + 1

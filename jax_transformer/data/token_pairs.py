@@ -145,7 +145,7 @@ class PairsWriter:
 
 
 def map_pairs(directory: Path, name: str, max_length: int) -> TokenPairs:
-    """Memory-maps the split that a PairsWriter wrote, read-only."""
+    """Maps the split that a PairsWriter wrote into memory, read-only."""
 
     def mapped(suffix: str, dtype: str) -> Any:
         path = directory / f"{name}.{suffix}"

@@ -127,7 +127,7 @@ def align(
 
 
 def default_layer(config: TransformerConfig) -> int:
-    """The last decoder layer but one, or the only one."""
+    """Returns the last decoder layer but one, or the only one."""
     return max(config.num_decoder_layers - 2, 0)
 
 
@@ -188,7 +188,7 @@ def pharaoh(pairs: Sequence[Pair]) -> str:
 def _weights(
     model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], names: tuple[str, ...]
 ) -> dict[str, np.ndarray]:
-    """The activations of these names, [rows, N, Q, K], of a batch padded to one of few shapes."""
+    """Returns the activations of these names, [rows, N, Q, K], of a batch padded to one of few shapes."""
     config = model.config
     source = padded_sources(model, source_ids)
     rows = len(source)
@@ -207,8 +207,8 @@ def _weights(
 def _traced(
     config: TransformerConfig, params: Params, source_ids: jax.Array, inputs: jax.Array, names: tuple[str, ...]
 ) -> dict[str, jax.Array]:
-    """Attention weights of these names, all rows at once where none depends on what comes after it, or each of its own
-    prefix."""
+    """Returns attention weights of these names: all rows at once if none depends on later tokens, or each row from its
+    own prefix."""
     masks = make_masks(config, source_ids, inputs)
 
     def weights(exists: jax.Array) -> dict[str, jax.Array]:

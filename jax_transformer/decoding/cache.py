@@ -16,7 +16,7 @@ from jax_transformer.model.masks import make_masks
 
 
 class Weights(NamedTuple):
-    """A model's parameters as decoding takes them."""
+    """Holds a model's parameters as decoding reads them."""
 
     params: Params
     layers: list[Any] | None
@@ -47,7 +47,8 @@ State = DecoderState | Prefixes
 
 
 def start(config: TransformerConfig, weights: Weights, source_ids: jax.Array, length: int, num_rows: int) -> State:
-    """The state before the first of at most `length` tokens of num_rows hypotheses of each of source_ids [B, S].
+    """Returns the state before the first of at most `length` tokens of num_rows hypotheses of each of source_ids [B,
+    S].
 
     Raises:
       ValueError: more tokens than the position table allows.
@@ -62,7 +63,8 @@ def start(config: TransformerConfig, weights: Weights, source_ids: jax.Array, le
 
 
 def step(config: TransformerConfig, weights: Weights, state: State, ids: jax.Array) -> tuple[jax.Array, State]:
-    """The tokens ids [B, K] at state.position → the logits of those after them, [B, K, V], in at least float32."""
+    """Returns the logits [B, K, V] after the tokens ids [B, K] at state.position, in at least float32, and the new
+    state."""
     if isinstance(state, DecoderState):
         logits, state = functional.decode_step(config, weights.params, state, ids, layers=weights.layers)
     else:

@@ -18,12 +18,12 @@ WITHOUT_TABLE = 1 << 16
 
 
 def round_rows(count: int) -> int:
-    """`count` or somewhat more."""
+    """Returns `count` or somewhat more."""
     return next((rows for rows in ROWS if rows >= count), count)
 
 
 def round_length(length: int, most: int) -> int:
-    """`length` or somewhat more, and at most `most`."""
+    """Returns `length` or somewhat more, and at most `most`."""
     rounded = SHORTEST
     while rounded < length:
         rounded *= 2
@@ -31,7 +31,7 @@ def round_length(length: int, most: int) -> int:
 
 
 def pad(sequences: Sequence[Sequence[int]], *, pad_id: int, rows: int = 0, length: int = 0) -> np.ndarray:
-    """[rows, length] int32, or as large as it takes, filled with pads."""
+    """Returns the ids as [rows, length] int32, or larger if they need it, filled with pads."""
     length = max([length, *map(len, sequences)])
     padded = np.full((max(rows, len(sequences)), length), pad_id, np.int32)
     for row, ids in zip(padded, sequences, strict=False):
@@ -40,7 +40,7 @@ def pad(sequences: Sequence[Sequence[int]], *, pad_id: int, rows: int = 0, lengt
 
 
 def num_positions(model: Model, side: Literal["source", "target"]) -> int | None:
-    """Most tokens that the position table of a side has room for; None without a table."""
+    """Returns the most tokens that a side's position table has room for; None without a table."""
     config = model.config
     has_table = config.position_kind in ("sinusoidal", "learned") and config.position_index != "batch_row"
     stack = config.encoder if side == "source" else config.decoder
@@ -48,7 +48,7 @@ def num_positions(model: Model, side: Literal["source", "target"]) -> int | None
 
 
 def limit(model: Model, side: Literal["source", "target"]) -> int:
-    """Most tokens that the model takes ("source") or decodes ("target"), the end token included."""
+    """Returns the most tokens that the model reads ("source") or decodes ("target"), the end token included."""
     positions = num_positions(model, side)
     if side == "source":
         return positions or WITHOUT_TABLE

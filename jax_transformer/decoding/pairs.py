@@ -28,7 +28,7 @@ Ids = tuple[list[int], list[int]]
 
 
 class Problem(NamedTuple):
-    """Why a pair has no score."""
+    """Describes why a pair has no score."""
 
     side: Literal["source", "target"]
     message: str
@@ -58,18 +58,18 @@ class PairScore:
 def score_pairs(
     model: Model, pairs: Iterable[tuple[str, str]], *, rows: int = 64, source_tag: str = ""
 ) -> Iterator[PairScore]:
-    """How probable each target is, its end counted, in order; a blank source, or too long a side, is a problem of that
-    pair alone.
+    """Yields the score of each target with its end token, in order. A blank source or a side that is too long is a
+    problem of that pair alone.
 
-    Pairs are read a few thousand at a time. Batches are padded to one of few shapes where padding changes nothing;
-    otherwise pairs are scored one by one.
+    It reads a few thousand pairs at a time, and pads batches to one of few shapes. If padding changes results, it
+    scores pairs one by one.
 
     Args:
-      pairs: sources and targets; a blank target is an end alone.
-      rows: most pairs scored at once.
-      source_tag: put before every source: tells a multilingual model the target language. "" for none.
+      pairs: sources and targets; a blank target has only an end token.
+      rows: the most pairs scored at once.
+      source_tag: precedes every source: tells a multilingual model the target language. "" for none.
 
-    Raises (when the first score is asked for):
+    Raises (at the first score):
       DecodingError: the model has no tokenizers, or doesn't know how sentences begin and end.
       ValueError: a source_tag that the model doesn't have.
     """
@@ -95,7 +95,7 @@ def score_pairs(
 def score_ids(
     model: Model, source_ids: Sequence[Sequence[int]], target_ids: Sequence[Sequence[int]], *, rows: int = 64
 ) -> list[np.ndarray]:
-    """The log-probability of each token of each target, in order, as `score` has it: any number of pairs, in batches.
+    """Returns the log-probability of each token of each target, in order, as `score` does, for any number of pairs.
 
     Raises:
       DecodingError: see `score`.

@@ -9,11 +9,11 @@ BLOCK = 128
 
 
 def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
-    """The k largest along the last axis, in order, and their indices: scores [..., V] → [..., k] twice. Of equals the
-    first comes first.
+    """Returns the k largest scores along the last axis, in order, and their indices: [..., V] → [..., k] twice. Among
+    equals the first comes first.
 
-    `jax.lax.top_k` and `argmax` look at every score with its index, one after the other on a CPU. Maxima alone are
-    fast: here those of blocks, of which the k with the largest hold the k largest scores.
+    On a CPU, `jax.lax.top_k` and `argmax` go through all scores with their indices one by one, while plain maxima are
+    fast. This takes the maxima of blocks; the k blocks with the largest hold the k largest scores.
     """
     size = scores.shape[-1]
     num_blocks = size // BLOCK
@@ -30,5 +30,5 @@ def top_k(scores: jax.Array, k: int) -> tuple[jax.Array, jax.Array]:
 
 
 def argmax(scores: jax.Array) -> jax.Array:
-    """The index of the largest along the last axis, the first of equals: [..., V] → [...]."""
+    """Returns the index of the largest along the last axis, the first among equals: [..., V] → [...]."""
     return top_k(scores, 1)[1][..., 0]

@@ -32,7 +32,7 @@ class Embedding(nnx.Module):
 
 
 class Constant(nnx.Variable[jax.Array]):
-    """An array that is carried and saved with the parameters, and never trained."""
+    """Holds an array that is saved with the parameters and never trained."""
 
 
 class Constants(nnx.Module):

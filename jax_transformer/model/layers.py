@@ -89,7 +89,7 @@ class Layer(nnx.Module):
 
 
 class EncoderLayer(Layer):
-    """Self-attention, then feed-forward."""
+    """Applies self-attention, then feed-forward."""
 
     def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
         super().__init__(config, config.encoder, [Site.SELF_ATTENTION], keys)
@@ -109,7 +109,7 @@ class DecoderTerms(NamedTuple):
 
 
 class DecoderLayer(Layer):
-    """Causal self-attention, attention over the encoder's output, then feed-forward."""
+    """Applies causal self-attention, attention over the encoder's output, then feed-forward."""
 
     def __init__(self, config: TransformerConfig, keys: KeyStream) -> None:
         super().__init__(config, config.decoder, [Site.SELF_ATTENTION, Site.CROSS_ATTENTION], keys)

@@ -134,7 +134,7 @@ class StepLayer(Layer):
 
 
 def _logits(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:
-    """query [B, N, Q, H], keys [B, N, K, H] → [B, N, Q, K]."""
+    """Computes query [B, N, Q, H] · keys [B, N, K, H] → [B, N, Q, K]."""
     return jnp.einsum("BNQH,BNKH->BNQK", query, keys, preferred_element_type=wide)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested dict as {"a/b/c": leaf}."""
+    """Flattens a nested dict to {"a/b/c": leaf}."""
     flat: dict[str, Any] = {}
     for key, value in tree.items():
         flat |= flatten(value, f"{prefix}{key}/") if isinstance(value, Mapping) else {prefix + key: value}
@@ -17,7 +17,7 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of flatten."""
+    """Nests {"a/b/c": leaf} as a dict: the inverse of flatten."""
     tree: dict[str, Any] = {}
     for path, value in flat.items():
         *parents, last = path.split("/")
@@ -29,7 +29,7 @@ def unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def map_leaves(function: Callable[[Any], Any], tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The same tree with function(leaf) in place of each leaf."""
+    """Returns the tree with function(leaf) in place of each leaf."""
     return {
         key: map_leaves(function, value) if isinstance(value, Mapping) else function(value)
         for key, value in tree.items()
@@ -37,8 +37,8 @@ def map_leaves(function: Callable[[Any], Any], tree: Mapping[str, Any]) -> dict[
 
 
 def nearest(name: str, candidates: Iterable[str]) -> str:
-    """ " (nearest: …)" with the candidate most like `name`, or nothing. Names are compared without their numbers, which
-    then decide."""
+    """Returns " (nearest: …)" with the candidate most like `name`, or "". Names are compared without their numbers,
+    which then decide."""
     numbers = re.findall(r"\d+", name)
 
     def equal_numbers(candidate: str) -> int:

@@ -16,7 +16,7 @@ TILE = 256
 
 @dataclass(frozen=True, eq=False)
 class Deferred:
-    """An array of which nothing is there yet. `np.asarray` makes the whole; each time anew."""
+    """Describes an array that isn't made yet. `np.asarray` makes it, each time anew."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -32,7 +32,7 @@ class Deferred:
         return self.size * self.dtype.itemsize
 
     def astype(self, dtype: Any, copy: bool = True) -> Deferred:
-        """The same in another dtype, deferred as well."""
+        """Returns the array in another dtype, deferred as well."""
         dtype = np.dtype(dtype)
         return (
             self
@@ -51,10 +51,9 @@ class Deferred:
 
 
 def contiguous(array: np.ndarray) -> np.ndarray:
-    """The array, or a copy of it, as it should lie in memory.
+    """Returns the array, copied if need be, contiguous in memory.
 
-    NumPy copies a transposed matrix row by row, each value of a row from another place of the cache: five times slower
-      than by tiles.
+    NumPy copies a transposed matrix row by row, each value from another cache line: five times slower than by tiles.
     """
     if array.flags.c_contiguous:
         return array

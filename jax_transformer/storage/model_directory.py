@@ -178,7 +178,7 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
 
 
 def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
-    """The origin of the model in a directory, or in that of a run; None if it has none, or isn't there."""
+    """Returns the origin of the model in a model or run directory; None if there is no model, or it has none."""
     try:
         return _read_manifest(_find(Path(path))).get("origin")
     except ModelError:
@@ -330,7 +330,7 @@ def _checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
 
 
 def _read_config(directory: Path, name: str, config_class: type, problems: list[str]) -> Any:
-    """The dataclass in a JSON file, or None after adding to the problems."""
+    """Reads a dataclass from a JSON file; adds to the problems and returns None if that fails."""
     try:
         content = json.loads((directory / name).read_text(encoding="utf-8"))
     except ValueError as error:
@@ -382,7 +382,7 @@ def _read_tokenizer(directory: Path, name: str, problems: list[str]) -> Tokenize
 
 
 def _tokenizer_files(directory: Path) -> list[str]:
-    """Their names below the directory."""
+    """Returns the tokenizer files' names below the directory."""
     folder = directory / TOKENIZER_FOLDER
     return sorted(f"{TOKENIZER_FOLDER}/{file.name}" for file in folder.iterdir()) if folder.is_dir() else []
 

@@ -34,11 +34,11 @@ process's memory. To open a torch file again takes longer, since it is unpickled
 
 
 def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """A file's tensors by name, each read from the disk when it is asked for; of a torch file with other things in it,
-    the dict it holds.
+    """Opens a file's tensors by name; each is read from the disk on access. A torch file with other content returns its
+    dict.
 
-    Of a checkpoint in several files name the index, such as model.safetensors.index.json. Torch files are read with
-    weights_only=True and no other way: what they hold besides tensors is never executed.
+    For a checkpoint in several files, pass the index, such as model.safetensors.index.json. Torch files are only read
+    with weights_only=True: nothing in them is ever executed.
 
     Raises:
       PortingError: no such file, an unknown suffix, a truncated or foreign file, a torch file that holds no dict; an
@@ -69,7 +69,7 @@ def read_tensors(path: str | os.PathLike[str]) -> Mapping[str, Any]:
 
 
 def map_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
-    """The tensors of a `.safetensors` file as views of it, not to be written to: nothing is read until it is used.
+    """Maps the tensors of a `.safetensors` file as read-only views; nothing is read before use.
 
     Raises:
       PortingError: see `read_tensors`.
@@ -100,7 +100,7 @@ def _bfloat16() -> Any:
 
 
 def read_array(path: str | os.PathLike[str]) -> np.ndarray:
-    """The one array in a file: .npy, or one of those that `read_tensors` reads, with a tensor alone or one name.
+    """Reads the only array of a file: .npy, or a file that `read_tensors` reads, with a bare tensor or one name.
 
     Raises:
       PortingError: see `read_tensors`; a file with several arrays, or none.
@@ -147,7 +147,7 @@ def write_tensors(
 
 
 def _read_shards(index: Path) -> Tensors:
-    """The tensors of the files that an index names, in its order."""
+    """Opens the tensors of the files that an index names, in its order."""
     try:
         places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
         if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
@@ -184,10 +184,10 @@ def _read_shards(index: Path) -> Tensors:
 
 
 class ShardedFiles(Mapping[str, np.ndarray]):
-    """The tensors of several files; each access reads one."""
+    """Presents the tensors of several files; each access reads one."""
 
     def __init__(self, homes: Mapping[str, Tensors]) -> None:
-        """`homes`: for each tensor the file that has it."""
+        """Stores `homes`, the file of each tensor."""
         self._homes = homes
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -204,7 +204,7 @@ class ShardedFiles(Mapping[str, np.ndarray]):
 
 
 class SafetensorsFile(Mapping[str, np.ndarray]):
-    """The tensors of one `.safetensors` file; each access reads one, as a new array."""
+    """Presents the tensors of one `.safetensors` file; each access reads one, as a new array."""
 
     def __init__(self, path: Path) -> None:
         """Reads the header only. Raises PortingError if it doesn't describe the file."""
@@ -251,7 +251,7 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
 
 
 class StateDict(Mapping[str, np.ndarray]):
-    """A state_dict whose values become NumPy arrays when they are asked for."""
+    """Presents a state_dict whose values become NumPy arrays on access."""
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
         self._tensors = tensors
@@ -280,11 +280,11 @@ class StateDict(Mapping[str, np.ndarray]):
 
 
 class TorchFile(StateDict):
-    """A state_dict in a torch file that is mapped into memory: each access reads one tensor, an array that is not to be
-    written to."""
+    """Presents a state_dict in a torch file that is mapped into memory; each access reads one tensor, as a read-only
+    array."""
 
     def __init__(self, path: Path, tensors: Mapping[str, Any], key: str | None = None) -> None:
-        """`tensors` as they were loaded; `key`: under which they lie in the file's dict."""
+        """Stores the loaded `tensors`, and their `key` in the file's dict."""
         super().__init__(tensors)
         self._path, self._key, self._bytes_read = path, key, 0
         self._most = max(
@@ -301,11 +301,11 @@ class TorchFile(StateDict):
 
 
 def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensors:
-    """A state_dict of torch tensors, NumPy or JAX arrays, seen as NumPy arrays; nothing is copied that lies in main
+    """Presents a state_dict of torch tensors, NumPy or JAX arrays as NumPy arrays, without copies of those in main
     memory.
 
     Raises:
-      PortingError: the mapping is no flat one from names to arrays.
+      PortingError: the mapping isn't flat, from names to arrays.
     """
     if isinstance(state_dict, SafetensorsFile | ShardedFiles | StateDict):
         return state_dict
@@ -409,5 +409,5 @@ def _save_torch(arrays: Mapping[str, Any], path: Path, settings: str | None) -> 
 
 
 def _first_line(error: BaseException) -> str:
-    """An exception's message up to the end of its first sentence."""
+    """Returns an exception's message up to the end of its first sentence."""
     return (str(error).splitlines() or ["no message"])[0].split(". ")[0]

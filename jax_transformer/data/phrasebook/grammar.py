@@ -31,7 +31,7 @@ Uses = tuple[tuple[str, str], ...]
 
 
 class Sentence(NamedTuple):
-    """A pair, and the combinations in it, which decide its split."""
+    """Holds a sentence pair, and its combinations, which decide its split."""
 
     english: str
     german: str
@@ -48,7 +48,7 @@ FULL, PLAIN, SHORT = 2, 1, 0
 
 @cache
 def noun_options(noun: Noun, role: str) -> tuple[tuple[bool, str], ...]:
-    """(plural, determiner) of a noun, repeated by weight.
+    """Returns the pairs (plural, determiner) of a noun, repeated by weight.
 
     Roles: "object" (anything), "subject" (no bare plural), "definite" (no `a` either), "place" (no plural of things,
       nobody's houses).
@@ -69,7 +69,7 @@ def noun_options(noun: Noun, role: str) -> tuple[tuple[bool, str], ...]:
 
 
 def choose_phrase(rng: random.Random, noun: Noun, role: str, detail: int = FULL) -> Phrase:
-    """The noun with a determiner and, in full detail, perhaps an adjective."""
+    """Returns the noun with a determiner and, in full detail, perhaps an adjective."""
     plural, determiner = rng.choice(noun_options(noun, role))
     if detail == FULL and rng.random() < 0.35:
         return noun_phrase(noun, plural, determiner, rng.choice(lex.ATTRIBUTES[noun.kind]))
@@ -77,7 +77,7 @@ def choose_phrase(rng: random.Random, noun: Noun, role: str, detail: int = FULL)
 
 
 def choose_other(rng: random.Random, among: tuple[Noun, ...], taken: Noun | None) -> Noun:
-    """One of the nouns, but not the one already taken."""
+    """Returns one of the nouns, but not the one already taken."""
     noun = rng.choice(among)
     while noun is taken:
         noun = rng.choice(among)
@@ -87,7 +87,7 @@ def choose_other(rng: random.Random, among: tuple[Noun, ...], taken: Noun | None
 def choose_subject(
     rng: random.Random, among: tuple[Noun, ...], detail: int = FULL, taken: Noun | None = None, role: str = "subject"
 ) -> Phrase:
-    """A noun phrase for one of the nouns that is not taken, or a pronoun in place of a person."""
+    """Returns a noun phrase for one of the nouns that is not taken, or a pronoun in place of a person."""
     noun = choose_other(rng, among, taken)
     if noun.person and rng.random() < 0.45:
         return rng.choice(PRONOUNS)
@@ -103,7 +103,7 @@ def choose_object(
     role: str = "object",
     pronouns: bool = True,
 ) -> Phrase:
-    """An object phrase that does not repeat the subject."""
+    """Returns an object phrase that does not repeat the subject."""
     noun = choose_other(rng, among, subject.noun)
     if pronouns and noun.person and rng.random() < 0.35:
         return rng.choice(OBJECT_PRONOUNS[case, subject.person])
@@ -114,10 +114,10 @@ def choose_object(
 
 
 class Predicate(NamedTuple):
-    """A verb with its objects and places in both languages, still without a tense.
+    """Holds a verb with its objects and places in both languages, without a tense.
 
-    The German parts stand in the order `pronoun`, `objects`, `places`. `negated_objects` is `objects` with `kein`, or
-    "" where `nicht` negates.
+    The German parts follow the order `pronoun`, `objects`, `places`. `negated_objects` is `objects` with `kein`, or ""
+    if `nicht` negates.
     """
 
     verb: Verb
@@ -133,7 +133,7 @@ NOWHERE: tuple[str, str, Uses] = "", "", ()
 
 
 def join_words(*parts: str) -> str:
-    """The parts that are not empty, joined by spaces."""
+    """Returns the parts that are not empty, joined by spaces."""
     return " ".join([part for part in parts if part])
 
 
@@ -150,7 +150,7 @@ def choose_place(
 
 
 def choose_predicate(rng: random.Random, verb: Verb, subject: Phrase, detail: int = FULL) -> Predicate:
-    """A predicate of the verb that suits the subject."""
+    """Returns a predicate of the verb that suits the subject."""
     if verb.frame in ("place", "goal"):
         return _choose_place_predicate(rng, verb, subject, detail)
     if verb.frame == "give":
@@ -175,7 +175,7 @@ def choose_predicate(rng: random.Random, verb: Verb, subject: Phrase, detail: in
 
 
 def _choose_place_predicate(rng: random.Random, verb: Verb, subject: Phrase, detail: int) -> Predicate:
-    """A predicate of place, perhaps with a companion, whom German puts before the place."""
+    """Returns a predicate of place, perhaps with a companion, whom German puts before the place."""
     accompanied = detail == FULL and verb.subjects[0].person and rng.random() < 0.25
     if accompanied:
         detail = PLAIN  # long enough without adjectives
@@ -189,7 +189,7 @@ def _choose_place_predicate(rng: random.Random, verb: Verb, subject: Phrase, det
 
 
 def choose_gapped_predicate(rng: random.Random, verb: Verb, subject: Phrase, detail: int) -> Predicate:
-    """A predicate without its (last) object, for questions and relative clauses."""
+    """Returns a predicate without its (last) object, for questions and relative clauses."""
     if verb.frame != "give":
         return Predicate(verb, verb.particle)
     person = choose_object(rng, lex.PEOPLE, DATIVE, subject, detail, "definite")
@@ -202,7 +202,7 @@ def choose_gapped_predicate(rng: random.Random, verb: Verb, subject: Phrase, det
 
 
 class Clause(NamedTuple):
-    """A subject and a predicate in a tense, rendered in every word order."""
+    """Renders a subject and a predicate in a tense, in every word order."""
 
     subject: Phrase
     predicate: Predicate
@@ -211,7 +211,7 @@ class Clause(NamedTuple):
     negated: bool = False
 
     def uses(self, kind: str = "main clause") -> Uses:
-        """The combinations in this clause, which is of the kind."""
+        """Returns the combinations in this clause, which is of the kind."""
         verb = self.predicate.verb.english
         negation = ((verb, "negated clause"),) if self.negated else ()
         return (*self.predicate.uses, (verb, kind), (verb, f"{self.tense.name} clause"), *negation)
@@ -234,18 +234,18 @@ class Clause(NamedTuple):
         return join_words(group, self.predicate.english, self.adverb.english)
 
     def english(self) -> str:
-        """The statement: "the man sees the dog"."""
+        """Returns the statement: "the man sees the dog"."""
         return f"{self.subject.english} {self.english_rest()}"
 
     def english_question(self) -> str:
-        """The question: "does the man see the dog"."""
+        """Returns the question: "does the man see the dog"."""
         base = self.tense.link + self.predicate.verb.english
         return join_words(
             self.tense.auxiliary[self.subject.agreement], self.subject.english, base, self.predicate.english
         )
 
     def german_verbs(self) -> tuple[str, str]:
-        """The finite verb, and what ends a main clause."""
+        """Returns the finite verb, and what ends a main clause."""
         verb, agreement = self.predicate.verb, self.subject.agreement
         if self.tense is PAST:
             return (lex.SEIN if verb.sein else lex.HABEN)[agreement], verb.participle
@@ -266,7 +266,7 @@ class Clause(NamedTuple):
         return join_words(first, second, self.adverb.german, objects, nicht, predicate.places)
 
     def german(self) -> str:
-        """The statement, verb second: "der Mann ruft den Arzt an"."""
+        """Returns the statement, verb second: "der Mann ruft den Arzt an"."""
         finite, end = self.german_verbs()
         return join_words(self.subject.german[NOMINATIVE], finite, self.german_middle(False), end)
 
@@ -285,7 +285,7 @@ class Clause(NamedTuple):
 
 @cache
 def _tenses(verb: Verb, negated: bool) -> tuple[lex.Tense, ...]:
-    """The tenses of a clause without an adverb, repeated by weight. "I read" and "I put" could be present or past: they
+    """Returns the tenses of a clause without an adverb, repeated by weight. "I read" and "I put", which could be past,
     are present."""
     options = [PRESENT] * 5 + [FUTURE] * 2 + [PAST] * 3 * (negated or verb.past != verb.english)
     modals = lex.NEGATABLE_MODALS if negated else lex.MODALS
@@ -293,24 +293,25 @@ def _tenses(verb: Verb, negated: bool) -> tuple[lex.Tense, ...]:
 
 
 def in_any_tense(rng: random.Random, clause: Clause) -> Clause:
-    """The clause in a tense that suits its verb."""
+    """Returns the clause in a tense that suits its verb."""
     return clause._replace(tense=rng.choice(_tenses(clause.predicate.verb, clause.negated)))
 
 
 def choose_clause(
     rng: random.Random, verbs: tuple[Verb, ...] = VERBS, detail: int = FULL, taken: Noun | None = None
 ) -> Clause:
-    """An affirmative clause in the present, with one of the verbs; its subject is not the noun already taken."""
+    """Returns an affirmative clause in the present, with one of the verbs; its subject is not the noun already
+    taken."""
     verb = rng.choice(verbs)
     subject = choose_subject(rng, verb.subjects, detail, taken)
     return Clause(subject, choose_predicate(rng, verb, subject, detail))
 
 
 def varied(rng: random.Random, clause: Clause) -> Clause:
-    """The clause, sometimes negated, in a tense that suits its verb."""
+    """Returns the clause, sometimes negated, in a tense that suits its verb."""
     return in_any_tense(rng, clause._replace(negated=rng.random() < 0.15))
 
 
 def make_sentence(english: str, german: str, uses: Uses, mark: str = ".") -> Sentence:
-    """A sentence with its capital letters and its final mark."""
+    """Returns a sentence with its capital letters and its final mark."""
     return Sentence(english[0].upper() + english[1:] + mark, german[0].upper() + german[1:] + mark, uses)

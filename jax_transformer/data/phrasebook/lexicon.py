@@ -25,7 +25,7 @@ Forms = tuple[str, str, str, str]
 
 @dataclass(frozen=True, eq=False)
 class Noun:
-    """A noun; `plural` or `german_plural` is "" where only the singular is used."""
+    """Describes a noun; `plural` or `german_plural` is "" if it has none."""
 
     english: str
     plural: str
@@ -44,7 +44,7 @@ class Noun:
 
 
 def _noun(english: str, gender: str, german: str, kind: str, **rest: bool) -> Noun:
-    """A row of the table: singular, plural; nominative, oblique and genitive singular, plural."""
+    """Reads a row of the table: singular, plural; nominative, oblique and genitive singular, plural."""
     singular, plural = english.split(", ")
     nominative, oblique, genitive, german_plural = german.split(", ")
     return Noun(singular, plural, gender, nominative, oblique, genitive, german_plural, kind, **rest)
@@ -100,7 +100,7 @@ NOUN = {noun.english: noun for noun in NOUNS}
 
 
 def nouns(words: str) -> tuple[Noun, ...]:
-    """The nouns of a space-separated list of English words."""
+    """Returns the nouns of a space-separated list of English words."""
     return tuple(NOUN[word] for word in words.split())
 
 
@@ -125,7 +125,7 @@ SIGHTS = PORTABLE + nouns("car house tree bridge door window")
 
 @dataclass(frozen=True, eq=False)
 class Adjective:
-    """An adjective; German attributive forms are `stem` + ending."""
+    """Describes an adjective; German attributive forms are `stem` + ending."""
 
     english: str
     german: str  # predicative
@@ -169,7 +169,7 @@ COMPARABLE = (  # what is compared, and in what
 
 @dataclass(frozen=True, eq=False)
 class Preposition:
-    """A preposition in one meaning, with the case it governs and the nouns it takes."""
+    """Describes a preposition in one meaning, with the case it governs and the nouns it takes."""
 
     english: str
     german: str
@@ -215,7 +215,7 @@ COMPANIONS = (
 
 @dataclass(frozen=True, eq=False)
 class Verb:
-    """A verb with its forms and the phrases it takes.
+    """Describes a verb: its forms and the phrases it takes.
 
     `german` holds the present by agreement class, without the separable prefix; its last entry is also the infinitive.
     `frame` names what the verb takes: "accusative", "dative", "give" (a dative person and an accusative thing), "put"
@@ -239,7 +239,7 @@ class Verb:
 
 
 def _verb(english: str, german: str, frame: str, objects: tuple[Noun, ...] = (), **rest: Any) -> Verb:
-    """A row of the table: base, third person, past; `ich`, `du`, `er`, `wir`, participle, imperative."""
+    """Reads a row of the table: base, third person, past; `ich`, `du`, `er`, `wir`, participle, imperative."""
     base, third, past = english.split(", ")
     ich, du, er, wir, participle, imperative = german.split(", ")
     return Verb(base, third, past, (ich, du, er, wir), participle, imperative, frame, objects, **rest)
@@ -340,11 +340,11 @@ ASK = (("ask", "frage"), ("ask", "fragst"), ("asks", "fragt"), ("ask", "fragen")
 
 @dataclass(frozen=True, eq=False)
 class Tense:
-    """A tense or modal: what stands before the English base form and the German infinitive.
+    """Describes a tense or modal by the words before the English base form and the German infinitive.
 
-    `auxiliary` is the English word for questions and negation, and `link` what stands between it and the verb;
-    `statement` is how an affirmative statement begins, empty where the verb itself is inflected. `german` is the finite
-    verb, empty for the present and for the past, where it depends on the verb.
+    `auxiliary` is the English word for questions and negation, and `link` the word between it and the verb; `statement`
+    begins an affirmative statement, and is empty if the verb itself is inflected. `german` is the finite verb, empty
+    for the present and the past, which depend on the verb.
     """
 
     name: str
@@ -375,7 +375,7 @@ NEGATABLE_MODALS = (CAN, MAY, SHOULD, WANT)
 
 @dataclass(frozen=True, eq=False)
 class Adverb:
-    """An adverbial of time; `medial` ones stand before the English verb."""
+    """Describes an adverbial of time; `medial` ones precede the English verb."""
 
     english: str
     german: str

@@ -57,14 +57,13 @@ FRUITLESS_DRAWS = 20_000
 
 
 def held_out_combinations() -> tuple[str, ...]:
-    """The combinations that only the split "combinations" has, in words."""
+    """Returns the combinations that only the split "combinations" has, in words."""
     clauses = [f'"{verb}" in a {kind}' for verb, kind in HELD_OUT_CLAUSES]
     return (*clauses, *(f'"{noun}" after "{preposition}"' for noun, preposition in HELD_OUT_PREPOSITIONS))
 
 
 def split_of(sentence: Sentence) -> str:
-    """The split that a sentence of the grammar belongs to; without held-out combinations, a tenth each to valid and
-    test."""
+    """Returns the split of a sentence; without held-out combinations, a tenth each goes to valid and test."""
     for use in sentence.uses:
         if use in HELD_OUT:
             return "combinations"
@@ -73,7 +72,7 @@ def split_of(sentence: Sentence) -> str:
 
 
 def sample_pairs(split: str, count: int, seed: int = 0) -> list[tuple[str, str]]:
-    """`count` distinct (English, German) pairs of a split, a pure function of the arguments.
+    """Samples `count` distinct (English, German) pairs of a split, as a pure function of the arguments.
 
     The pairs are the same on every machine and Python version, and a smaller request gets the first pairs of a larger
     one. Splits are disjoint for any seeds and counts.

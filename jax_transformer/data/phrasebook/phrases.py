@@ -70,7 +70,7 @@ CONTRACTIONS = {("in", "dem"): "im", ("in", "das"): "ins", ("zu", "dem"): "zum",
 
 @dataclass(frozen=True, eq=False)
 class Phrase:
-    """A noun phrase or pronoun, ready in every case.
+    """Holds a noun phrase or pronoun in every case.
 
     `german` is indexed by case. `negated` holds the forms with `kein` of an indefinite phrase; others are negated by
     `nicht`.
@@ -108,7 +108,7 @@ OBJECT_PRONOUNS = {
 
 
 def noun_form(noun: Noun, plural: bool, case: int) -> str:
-    """The German noun in a case; the dative plural adds -n unless it ends in -n or -s."""
+    """Returns the German noun in a case; the dative plural adds -n unless it ends in -n or -s."""
     if plural:
         form = noun.german_plural
         return form + "n" if case == DATIVE and form[-1] not in "ns" else form
@@ -116,7 +116,7 @@ def noun_form(noun: Noun, plural: bool, case: int) -> str:
 
 
 def german_noun_phrase(noun: Noun, plural: bool, determiner: str, adjective: Adjective | None, case: int) -> str:
-    """Article, adjective and noun in a case; `determiner` is English, or "" for none."""
+    """Returns article, adjective and noun in a case; `determiner` is English, or "" for none."""
     gender = "p" if plural else noun.gender
     if determiner == "the":
         article, declension = DEFINITE[gender][case], "weak"
@@ -129,7 +129,7 @@ def german_noun_phrase(noun: Noun, plural: bool, determiner: str, adjective: Adj
 
 
 def german_cases(noun: Noun, plural: bool, determiner: str, adjective: Adjective | None) -> Forms:
-    """The phrase in the nominative, accusative, dative and genitive."""
+    """Returns the phrase in the nominative, accusative, dative and genitive."""
     nominative, accusative, dative, genitive = (
         german_noun_phrase(noun, plural, determiner, adjective, case) for case in range(4)
     )
@@ -137,7 +137,7 @@ def german_cases(noun: Noun, plural: bool, determiner: str, adjective: Adjective
 
 
 def english_noun_phrase(noun: Noun, plural: bool, determiner: str, adjective: Adjective | None) -> str:
-    """Determiner, adjective and noun, with `an` before a vowel."""
+    """Returns determiner, adjective and noun, with `an` before a vowel."""
     words = [adjective.english] if adjective else []
     words.append(noun.plural if plural else noun.english)
     if determiner == "a" and words[0][0] in "aeiou":
@@ -147,7 +147,7 @@ def english_noun_phrase(noun: Noun, plural: bool, determiner: str, adjective: Ad
 
 @cache  # a few thousand phrases make up all sentences
 def noun_phrase(noun: Noun, plural: bool, determiner: str, adjective: Adjective | None = None) -> Phrase:
-    """The phrase in both languages and all cases."""
+    """Returns the phrase in both languages and all cases."""
     english = english_noun_phrase(noun, plural, determiner, adjective)
     german = german_cases(noun, plural, determiner, adjective)
     negated = german_cases(noun, plural, "no", adjective) if determiner in ("a", "") else ()
@@ -156,13 +156,13 @@ def noun_phrase(noun: Noun, plural: bool, determiner: str, adjective: Adjective 
 
 
 def relative_pronoun(head: Phrase, case: int) -> str:
-    """The German relative pronoun for a head that is a noun phrase."""
+    """Returns the German relative pronoun for a noun phrase."""
     assert head.noun
     return RELATIVE["p" if head.agreement == PLURAL else head.noun.gender][case]
 
 
 def german_prepositional(preposition: Preposition, phrase: Phrase) -> str:
-    """Preposition and phrase, contracted where German does so (`im`, `ins`, `zum`, `zur`)."""
+    """Returns preposition and phrase, contracted as in German (`im`, `ins`, `zum`, `zur`)."""
     text = phrase.german[preposition.case]
     article, _, rest = text.partition(" ")
     contracted = CONTRACTIONS.get((preposition.german, article))

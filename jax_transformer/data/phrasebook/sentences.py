@@ -44,7 +44,7 @@ HEAD_VERBS_OF = {noun: tuple(verb for verb in HEAD_VERBS if noun in verb.objects
 
 
 def statement(rng: random.Random) -> Sentence:
-    """The old man calls the doctor. / Der alte Mann ruft den Arzt an."""
+    """Returns the old man calls the doctor. / Der alte Mann ruft den Arzt an."""
     clause = choose_clause(rng)
     return make_sentence(clause.english(), clause.german(), clause.uses())
 
@@ -65,14 +65,14 @@ def past(rng: random.Random) -> Sentence:
 
 
 def future(rng: random.Random) -> Sentence:
-    """The bird will see us tomorrow. / Der Vogel wird uns morgen sehen."""
+    """Returns the bird will see us tomorrow. / Der Vogel wird uns morgen sehen."""
     return _with_adverb(
         choose_clause(rng)._replace(tense=FUTURE), rng.choice(lex.FUTURE_TIMES), fronted=rng.random() < 0.5
     )
 
 
 def _with_adverb(clause: Clause, adverb: lex.Adverb, fronted: bool) -> Sentence:
-    """A statement that starts with the adverb, or holds it inside."""
+    """Returns a statement that starts with the adverb, or holds it inside."""
     if fronted:
         return make_sentence(
             f"{adverb.english} {clause.english()}", f"{adverb.german} {clause.german_inverted()}", clause.uses()
@@ -82,13 +82,13 @@ def _with_adverb(clause: Clause, adverb: lex.Adverb, fronted: bool) -> Sentence:
 
 
 def modal(rng: random.Random) -> Sentence:
-    """The teacher wants to read the letter. / Der Lehrer will den Brief lesen."""
+    """Returns the teacher wants to read the letter. / Der Lehrer will den Brief lesen."""
     clause = choose_clause(rng, MODAL_VERBS)._replace(tense=rng.choice(lex.MODALS))
     return make_sentence(clause.english(), clause.german(), clause.uses())
 
 
 def negation(rng: random.Random) -> Sentence:
-    """The boy does not buy a hat. / Der Junge kauft keinen Hut."""
+    """Returns the boy does not buy a hat. / Der Junge kauft keinen Hut."""
     clause = in_any_tense(rng, choose_clause(rng)._replace(negated=True))
     return make_sentence(clause.english(), clause.german(), clause.uses())
 
@@ -104,7 +104,7 @@ def command(rng: random.Random) -> Sentence:
 
 
 def joint_subject(rng: random.Random) -> Sentence:
-    """The man and my aunt wait. / Der Mann und meine Tante warten."""
+    """Returns the man and my aunt wait. / Der Mann und meine Tante warten."""
     first = choose_phrase(rng, rng.choice(lex.PEOPLE), "subject", PLAIN)
     second = choose_phrase(rng, choose_other(rng, lex.PEOPLE, first.noun), "subject", PLAIN)
     german = f"{first.german[NOMINATIVE]} und {second.german[NOMINATIVE]}"
@@ -114,7 +114,7 @@ def joint_subject(rng: random.Random) -> Sentence:
 
 
 def possession(rng: random.Random) -> Sentence:
-    """The teacher's dog sleeps. / Der Hund des Lehrers schläft."""
+    """Returns the teacher's dog sleeps. / Der Hund des Lehrers schläft."""
     if rng.random() < 0.5:
         verb = rng.choice(PERSONAL_VERBS)
         subject = _possessed(rng, rng.choice(verb.subjects))
@@ -131,7 +131,7 @@ def possession(rng: random.Random) -> Sentence:
 
 
 def _possessed(rng: random.Random, noun: Noun) -> Phrase:
-    """A noun with its possessor: "the old man's book", "das Buch des alten Mannes". A noun that nobody owns is
+    """Returns a noun with its possessor: "the old man's book", "das Buch des alten Mannes". A noun that nobody owns is
     replaced."""
     while not noun.owned:
         noun = rng.choice(lex.POSSESSED_PEOPLE)
@@ -225,7 +225,7 @@ def adverb_question(rng: random.Random) -> Sentence:
 
 
 def _question(clause: Clause, english: str = "", german: str = "") -> Sentence:
-    """The clause asked, after a question word if there is one."""
+    """Returns the clause asked, after a question word if there is one."""
     if clause.tense is lex.MAY and clause.subject.person != 1:
         clause = clause._replace(tense=lex.CAN)  # "May you work?" would be a wish
     return make_sentence(
@@ -289,7 +289,7 @@ def indirect_question(rng: random.Random) -> Sentence:
 
 
 def subject_relative(rng: random.Random) -> Sentence:
-    """The man who helps the child is tired. / Der Mann, der dem Kind hilft, ist müde."""
+    """Returns the man who helps the child is tired. / Der Mann, der dem Kind hilft, ist müde."""
     verb = rng.choice(VERBS)
     noun = rng.choice(verb.subjects)
     head = _head(rng, noun)
@@ -316,14 +316,14 @@ def object_relative(rng: random.Random) -> Sentence:
 
 
 def _head(rng: random.Random, noun: Noun) -> Phrase:
-    """The noun with an article, ready for a relative clause."""
+    """Returns the noun with an article, ready for a relative clause."""
     return noun_phrase(
         noun, *rng.choice([option for option in noun_options(noun, "subject") if option[1] in ("the", "a")])
     )
 
 
 def _around(rng: random.Random, head: Phrase, noun: Noun, english: str, german: str, uses: Uses) -> Sentence:
-    """A main clause around the head (of the noun) and its relative clause, which has the uses."""
+    """Returns a main clause around the head (of the noun) and its relative clause, which has the uses."""
     verbs = HEAD_VERBS_OF[noun]
     if not verbs or rng.random() < 0.5:
         (be, sein), adjective = lex.BE[head.agreement], rng.choice(lex.PREDICATIVES[noun.kind])
@@ -336,7 +336,7 @@ def _around(rng: random.Random, head: Phrase, noun: Noun, english: str, german: 
 
 
 def coordination(rng: random.Random) -> Sentence:
-    """The man works, but the child plays. / Der Mann arbeitet, aber das Kind spielt."""
+    """Returns the man works, but the child plays. / Der Mann arbeitet, aber das Kind spielt."""
     first = in_any_tense(rng, choose_clause(rng, SHORT_VERBS, SHORT))
     second = in_any_tense(rng, choose_clause(rng, SHORT_VERBS, SHORT, first.subject.noun))
     but, aber = rng.choice(((" and", " und"), (", but", ", aber")))

@@ -75,13 +75,12 @@ vocab.json."""
 
 
 def read_tokenizers(files: Files, config: Json) -> Pair:
-    """The tokenizers of source and target.
+    """Builds the tokenizers of source and target.
 
-    Special tokens' names in a text are mere text, and <unk> is shown when decoding; in both transformers does
-    otherwise.
+    Unlike in transformers, the name of a special token in a text is plain text, and decoding shows <unk>.
 
     Args:
-      files: by name.
+      files: the files' content by name.
       config: the model's config.json.
 
     Raises:
@@ -152,8 +151,8 @@ def _m2m_100(files: Files, settings: Json) -> Pair:
 
 
 def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) -> list[str]:
-    """The piece of each id, and `more` after them. Raises ValueError for files that add tokens to those, and for two of
-    one id."""
+    """Returns the piece of each id, followed by `more`. Raises ValueError for files that add other tokens, and for two
+    tokens with one id."""
     ids: dict[str, int] = _json(files, name)
     ids |= {piece: len(ids) + i for i, piece in enumerate(more)}
     by_id = {index: piece for piece, index in ids.items()}
@@ -170,8 +169,8 @@ def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) 
 
 
 def _named(entries: list[str], file: str, *names: str) -> dict[str, int]:
-    """The special tokens of these names among the entries, and ids without a token. Raises ValueError where a special
-    token is missing."""
+    """Returns the special tokens of these names among the entries, and ids without a token. Raises ValueError if a
+    special token is missing."""
     missing = [name for name in names if name not in entries]
     if missing:
         raise ValueError(
@@ -263,9 +262,10 @@ def _as_it_is(files: Files, settings: Json) -> Pair:
 
 
 def _pipeline(content: Json, added: list[dict[str, Any]], vocabulary: Any, settings: Json) -> PipelineBackend:
-    """The pipeline with its special tokens: those that it lists, those that the settings do, and those of pretraining.
+    """Returns the pipeline with its special tokens: those that it lists, those of the settings, and those of
+    pretraining.
 
-    Of the latter it leaves out what has no row in the embedding, as <mask> has none in facebook/bart-large-cnn's.
+    It leaves out tokens of pretraining without a row in the embedding, such as <mask> in facebook/bart-large-cnn.
     """
     ids = vocabulary if isinstance(vocabulary, dict) else {entry: index for index, entry in enumerate(vocabulary)}
     more = [
@@ -310,7 +310,7 @@ def _bpe(vocabulary: Json, merges: list[Any], **options: Any) -> dict[str, Any]:
 
 
 def _character_maps(given: Json) -> list[dict[str, Any]]:
-    """The first compiled character map among a tokenizer.json's normalizers, if it has one."""
+    """Returns the first compiled character map among a tokenizer.json's normalizers, or nothing."""
     normalizer = given.get("normalizer") or {}
     steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
     return [_precompiled(step["precompiled_charsmap"]) for step in steps if step.get("type") == "Precompiled"][:1]
@@ -342,7 +342,7 @@ def _both(source: Tokenizer) -> Pair:
 
 
 def _content(token: Any) -> str:
-    """The text of a token, or of its description."""
+    """Returns the text of a token, or of its description."""
     return str(token["content"] if isinstance(token, dict) else token)
 
 

@@ -154,10 +154,10 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
 
 
 def with_marked_specials(content: dict) -> str:
-    """A tokenizer.json whose special tokens are listed as such, and named so that no text is looked up as one.
+    """Returns a tokenizer.json whose special tokens are marked, with names that no text can match.
 
     A model that looks up any part of a text (Unigram, WordLevel, WordPiece) has the special tokens' names in its
-    vocabulary; with a space before them no text reaches them.
+    vocabulary. A space before them keeps text from matching.
     """
     model = dict(content["model"])
     listed = isinstance(model["vocab"], list)
@@ -248,7 +248,7 @@ def _read_list(
 
 
 def _read_entries(path: Path, kind: str) -> list[str]:
-    """The tokens in the lines of a file; of a list of characters also white space."""
+    """Returns the tokens in the lines of a file; in a list of characters, white space is a token too."""
     entries = _read_text(path).removeprefix("\ufeff").split("\n")
     if entries[-1] == "":
         entries.pop()
@@ -274,8 +274,8 @@ def _read_entries(path: Path, kind: str) -> list[str]:
 
 
 def _missing_specials(entries: Mapping[str, int], size: int, wanted: SpecialIds | None) -> dict[str, int]:
-    """The wanted special tokens that a vocabulary of this size lacks, by id: those after its last, which `wanted` must
-    give them."""
+    """Returns the wanted special tokens that a vocabulary of this size lacks, by id. Their ids in `wanted` must follow
+    its last."""
     if wanted is None:
         return {}
     found = find_specials(entries)

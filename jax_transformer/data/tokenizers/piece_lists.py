@@ -16,17 +16,16 @@ if TYPE_CHECKING:
 
 
 class PieceListBackend:
-    """A sentencepiece model and a list of pieces, as a Backend. The list may have pieces that the model doesn't have,
+    """Presents a sentencepiece model and a list of pieces as a Backend. The list may have other pieces than the model,
     and lack some.
 
-    Where texts may begin with a code such as >>deu<<, that is taken off and looked up in the list, in which it is a
-    tag.
+    If texts may begin with a code such as >>deu<<, it is removed and looked up in the list, where it is a tag.
     """
 
     FORMAT = "jax-transformer piece list 1"
 
     def __init__(self, model: bytes, entries: Sequence[str], specials: Mapping[str, int], *, takes_codes: bool) -> None:
-        """`entries`: each id's piece. `specials`: those that no text gives but codes; <unk> is one of them.
+        """Stores the model; `entries`, each id's piece; and `specials`, which only codes give, <unk> among them.
 
         Raises:
           ValueError: `model` isn't a sentencepiece model, or there is no <unk>.
@@ -58,7 +57,7 @@ class PieceListBackend:
         ]
 
     def _divided(self, sentence: str) -> tuple[list[int], str]:
-        """The id of the code that a sentence begins with, if any, and the rest."""
+        """Returns the id of the code that a sentence begins with, if any, and the rest."""
         end = sentence.find("<<") + 2
         if not self._takes_codes or not sentence.startswith(">>") or end < 2:
             return [], sentence
@@ -100,7 +99,7 @@ class PieceListBackend:
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> tuple[PieceListBackend, bool, bool]:
-        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts
+        """Returns the backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError if parts are
         missing."""
         try:
             model = base64.b64decode(content["model"], validate=True)

@@ -34,7 +34,7 @@ RUN = r"▁?(?:[\p{L}\p{M}]+|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"
 
 
 class PipelineBackend:
-    """A `tokenizers.Tokenizer`, as a Backend."""
+    """Presents a `tokenizers.Tokenizer` as a Backend."""
 
     def __init__(self, pipeline: tokenizers.Tokenizer) -> None:
         pipeline.encode_special_tokens = (
@@ -71,7 +71,7 @@ class PipelineBackend:
         return [encoding.ids for encoding in encodings]
 
     def _first_unknown(self, sentences: Sequence[str]) -> str | None:
-        """The first token of the sentences that has no id."""
+        """Returns the first token of the sentences that has no id."""
         pipeline = self._pipeline
         for sentence in sentences:
             text = pipeline.normalizer.normalize_str(sentence) if pipeline.normalizer else sentence
@@ -111,8 +111,8 @@ class PipelineBackend:
 
 
 def read_pipeline(text: str) -> tuple[PipelineBackend, bool, bool]:
-    """The backend in the text of a tokenizer.json, and whether it adds <bos> and <eos>. Raises ValueError for any other
-    text."""
+    """Returns the backend in the text of a tokenizer.json, and whether it adds <bos> and <eos>. Raises ValueError for
+    any other text."""
     from tokenizers import Tokenizer
 
     try:
@@ -128,7 +128,7 @@ def read_pipeline(text: str) -> tuple[PipelineBackend, bool, bool]:
 
 
 def make_pipeline(kind: str, normalization: Normalization, lowercase: bool) -> tokenizers.Tokenizer:
-    """The pipeline of a kind, with an empty model."""
+    """Returns the pipeline of a kind, with an empty model."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
     steps = normalizer_steps(normalization, lowercase)

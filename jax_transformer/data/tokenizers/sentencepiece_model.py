@@ -18,12 +18,12 @@ UNKNOWN_MARK = "\ue000"
 
 
 class SentencePieceBackend:
-    """A sentencepiece model with the special tokens that it lacks, as a Backend."""
+    """Presents a sentencepiece model, with the special tokens that it lacks, as a Backend."""
 
     FORMAT = "jax-transformer sentencepiece 1"
 
     def __init__(self, model: bytes, extra: Mapping[str, int], normalization: Normalization, lowercase: bool) -> None:
-        """`extra`: special tokens beyond the model's own, with the ids after them.
+        """Stores the model, and `extra` special tokens with the ids after the model's own.
 
         Raises:
           ValueError: `model` isn't a sentencepiece model.
@@ -83,7 +83,7 @@ class SentencePieceBackend:
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> tuple[SentencePieceBackend, bool, bool]:
-        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts
+        """Returns the backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError if parts are
         missing."""
         try:
             model = base64.b64decode(content["model"], validate=True)
@@ -102,7 +102,7 @@ class SentencePieceBackend:
 
 
 def read_sentencepiece(model: bytes) -> Any:
-    """The `sentencepiece.SentencePieceProcessor` of a .model file. Raises ValueError for other bytes."""
+    """Returns the `sentencepiece.SentencePieceProcessor` of a .model file. Raises ValueError for other bytes."""
     import sentencepiece
 
     try:
@@ -116,7 +116,7 @@ def read_sentencepiece(model: bytes) -> Any:
 
 
 class Piece(NamedTuple):
-    """An entry of a .model file."""
+    """Holds an entry of a .model file."""
 
     text: str
     score: float
@@ -125,7 +125,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(model: bytes) -> list[Piece]:
-    """The pieces of a .model file, by id (ModelProto.pieces)."""
+    """Returns the pieces of a .model file, by id (ModelProto.pieces)."""
     pieces = []
     for number, value in _fields(model):
         if number == 1 and isinstance(value, bytes):
@@ -138,14 +138,14 @@ def pieces_of(model: bytes) -> list[Piece]:
 
 
 def character_map_of(model: bytes) -> bytes:
-    """How a .model file normalises characters, compiled (ModelProto.normalizer_spec.precompiled_charsmap); empty if it
-    doesn't."""
+    """Returns a .model file's compiled character map (ModelProto.normalizer_spec.precompiled_charsmap); empty if it has
+    none."""
     normalizer = next((value for number, value in _fields(model) if number == 3 and isinstance(value, bytes)), b"")
     return next((value for number, value in _fields(normalizer) if number == 2 and isinstance(value, bytes)), b"")
 
 
 def model_kind(model: bytes) -> str:
-    """unigram, bpe, word or char: what the .model file says of itself (ModelProto.trainer_spec.model_type)."""
+    """Returns the kind of a .model file: unigram, bpe, word or char (ModelProto.trainer_spec.model_type)."""
     trainer = next((value for number, value in _fields(model) if number == 2 and isinstance(value, bytes)), b"")
     kind = next((value for number, value in _fields(trainer) if number == 3), 1)
     return (
@@ -156,7 +156,7 @@ def model_kind(model: bytes) -> str:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protocol buffer: number and value, integers as such and all else as bytes."""
+    """Yields the number and value of each field of a protocol buffer: integers, or bytes for all else."""
     position = 0
 
     def integer() -> int:

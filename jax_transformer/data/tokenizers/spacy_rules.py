@@ -47,7 +47,7 @@ class SpacyRules:
         return self._trained_with
 
     def split(self, sentence: str) -> list[str]:
-        """The tokens of a sentence; white space is none."""
+        """Returns the tokens of a sentence, without white space."""
         if self._tokenizer is None:
             self._load()
         return [token.text for token in self._tokenizer(self._normalizer.normalize_str(sentence)) if not token.is_space]
@@ -72,7 +72,7 @@ class SpacyRules:
 
 @functools.cache
 def _load_spacy(language: str) -> tuple[Any, str]:
-    """spaCy's tokenizer of a language, and its version."""
+    """Returns spaCy's tokenizer of a language, and its version."""
     try:
         import spacy
     except ImportError:
@@ -87,12 +87,12 @@ def _load_spacy(language: str) -> tuple[Any, str]:
 
 
 class SpacyBackend:
-    """spaCy's rules and a vocabulary, as a Backend."""
+    """Presents spaCy's rules and a vocabulary as a Backend."""
 
     FORMAT = "jax-transformer spacy 1"
 
     def __init__(self, rules: SpacyRules, entries: Sequence[str], specials: Mapping[str, int]) -> None:
-        """`entries`: each id's token. `specials`: special tokens and tags, which no token of a text is looked up as."""
+        """Stores `entries`, each id's token, and `specials`, the special tokens and tags, which no text matches."""
         self._rules = rules
         self._entries = list(entries)
         self._specials = dict(specials)
@@ -140,7 +140,7 @@ class SpacyBackend:
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> tuple[SpacyBackend, bool, bool]:
-        """The backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError for a file with parts
+        """Returns the backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError if parts are
         missing."""
         try:
             rules = SpacyRules(
@@ -160,5 +160,5 @@ class SpacyBackend:
 
 
 def _minor(version: str) -> str:
-    """major.minor"""
+    """Returns the version as major.minor."""
     return ".".join(version.split(".")[:2])

@@ -66,12 +66,12 @@ class SpecialIds:
 
 
 def hidden_name(name: str) -> str:
-    """A vocabulary entry that no text can give: no token of text has a space before it."""
+    """Returns a vocabulary entry that no text matches: no token of text begins with a space."""
     return f" {name}"
 
 
 def shown_name(entry: str) -> str:
-    """A special token's name, from its entry in the vocabulary."""
+    """Returns a special token's name from its entry in the vocabulary."""
     return entry.removeprefix(" ")
 
 
@@ -81,8 +81,8 @@ def unused_entries(ids: Iterable[int]) -> dict[str, int]:
 
 
 def find_specials(ids: Mapping[str, int]) -> dict[str, int]:
-    """Our names of those special tokens that `ids`, a vocabulary's entries or some of them, has under one of their
-    NAMES."""
+    """Returns our names of the special tokens that a vocabulary has under one of their NAMES. `ids` has its entries, or
+    some of them."""
     shown = {shown_name(entry): index for entry, index in ids.items()}
     return {
         special: next(shown[name] for name in names if name in shown)
@@ -97,7 +97,7 @@ def unknown_token(token: str) -> ValueError:
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
-    """The distinct tags. Raises ValueError for one that is empty, has spaces or is a special token's name."""
+    """Returns the distinct tags. Raises ValueError for one that is empty, has spaces or is a special token's name."""
     for tag in tags:
         if tag.split() != [tag] or tag in ALL_NAMES:
             raise ValueError(

@@ -28,7 +28,7 @@ BLOCK = 1 << 16
 
 
 class Draws:
-    """Uniform numbers in [0, 1) from a seed."""
+    """Draws uniform numbers in [0, 1) from a seed."""
 
     def __init__(self, seed: int | tuple[int, ...]) -> None:
         parts = (seed,) if isinstance(seed, int) else tuple(seed)
@@ -38,7 +38,7 @@ class Draws:
         self._block: list[float] = []
 
     def take(self, count: int) -> list[float]:
-        """The next `count` numbers."""
+        """Returns the next `count` numbers."""
         if count > len(self._block):
             self._block += self._generator.random(max(BLOCK, count)).tolist()
         taken = self._block[-count:]
@@ -46,7 +46,7 @@ class Draws:
         return taken
 
     def shuffled(self, items: list[Segmentation]) -> list[Segmentation]:
-        """The items in a random order."""
+        """Returns the items in a random order."""
         keys = self.take(len(items))
         return [items[index] for index in sorted(range(len(items)), key=keys.__getitem__)]
 
@@ -61,14 +61,14 @@ class Segmenter(Protocol):
         """Raises ValueError for a strength out of range."""
 
     def draw(self, word: str, count: int, draws: Draws, strength: float) -> Mapping[Segmentation, int]:
-        """`count` independent segmentations of a word, each with how often it was drawn."""
+        """Draws `count` independent segmentations of a word, and returns each with its count."""
 
 
 def sample_segmentations(
     segmenter: Segmenter, sentences: Sequence[str], seed: int | tuple[int, ...], strength: float
 ) -> list[list[int]]:
-    """The ids of each sentence, in segmentations drawn for each word on its own. Raises ValueError for a strength out
-    of range."""
+    """Returns the ids of each sentence, with an independently drawn segmentation of each word. Raises ValueError for a
+    strength out of range."""
     segmenter.check(strength)
     draws = Draws(seed)
     split = [segmenter.words(sentence) for sentence in sentences]
@@ -90,8 +90,8 @@ class BpeDropout:
         symbols: Callable[[str], Segmentation],
         merge: Callable[[int, int], tuple[float, int] | None],
     ) -> None:
-        """`symbols`: a word's characters as ids. `merge`: the rank of a pair, the least is first, and what it becomes;
-        None if never."""
+        """Stores `symbols`, which returns a word's characters as ids, and `merge`, which returns the rank of a pair
+        (the least merges first) and its result, or None."""
         self.words = words
         self._symbols, self._merge = symbols, merge
 
@@ -119,7 +119,7 @@ class BpeDropout:
         return finished
 
     def _candidates(self, pieces: Segmentation) -> list[tuple[float, int, int]]:
-        """The possible merges as (rank, place, result), the first to be done first."""
+        """Returns the possible merges as (rank, place, result), the first one first."""
         found = []
         for place in range(len(pieces) - 1):
             merge = self._merge(pieces[place], pieces[place + 1])
@@ -150,7 +150,8 @@ class UnigramSampling:
         scores: Mapping[str, tuple[int, float]],
         unknown: Callable[[str], Segmentation],
     ) -> None:
-        """`scores`: each piece's id and log-probability. `unknown`: the ids of a run of unknown characters."""
+        """Stores `scores`, each piece's id and log-probability, and `unknown`, which returns the ids of a run of
+        unknown characters."""
         self.words = words
         self._scores, self._unknown = scores, unknown
         self._longest = max(map(len, scores), default=1)
@@ -177,7 +178,7 @@ class UnigramSampling:
         return {self._resolved(word, pieces): times for pieces, times in open_at[0].items()}
 
     def _choices(self, word: str, strength: float) -> list[tuple[list[int], list[int], list[float]]]:
-        """For each end of a piece the begins, the ids, and how the probabilities of the pieces so far add up, without
+        """Returns, for each end of a piece, the begins, the ids, and the cumulative probabilities of the pieces without
         the last."""
         length = len(word)
         edges: list[list[tuple[int, int, float]]] = [[] for _ in range(length + 1)]
@@ -204,7 +205,7 @@ class UnigramSampling:
         return choices
 
     def _resolved(self, word: str, pieces: Segmentation) -> Segmentation:
-        """The ids; until now an unknown character has the negative of its end."""
+        """Returns the ids, in which an unknown character was the negative of its end."""
         if min(pieces, default=0) >= 0:
             return pieces
         ids: list[int] = []
@@ -224,8 +225,8 @@ class UnigramSampling:
 
 
 def pipeline_segmenter(pipeline: Any) -> Segmenter:
-    """For a `tokenizers.Tokenizer` with a BPE or Unigram model. Raises ValueError for one that can't be sampled
-    from."""
+    """Returns the segmenter of a `tokenizers.Tokenizer` with a BPE or Unigram model. Raises ValueError for any
+    other."""
     model = json.loads(pipeline.to_str())["model"]
     kind = model["type"]
     added = [token.content for token in pipeline.get_added_tokens_decoder().values() if not token.special]
@@ -272,8 +273,8 @@ def pipeline_segmenter(pipeline: Any) -> Segmenter:
 
 
 def sentencepiece_segmenter(processor: Any, normalizer: Any, kind: str) -> Segmenter:
-    """For a `sentencepiece.SentencePieceProcessor` of a kind. Raises ValueError for one that isn't of subwords, or
-    joins words."""
+    """Returns the segmenter of a `sentencepiece.SentencePieceProcessor` of a kind. Raises ValueError for one without
+    subwords, or one that joins words."""
     if kind not in ("unigram", "bpe"):
         raise ValueError(
             f"subword sampling: expected a bpe or unigram tokenizer; received a sentencepiece model of the kind {kind}"

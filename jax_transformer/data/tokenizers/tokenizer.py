@@ -34,29 +34,29 @@ class Backend(Protocol):
 
     @property
     def size(self) -> int:
-        """Number of ids."""
+        """The number of ids."""
 
     @property
     def specials(self) -> Mapping[str, int]:
-        """The entries that no text gives, with their ids: special tokens, and tags."""
+        """Returns the entries that no text gives, with their ids: special tokens and tags."""
 
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
-        """The ids of each sentence, without special tokens but <unk>."""
+        """Returns the ids of each sentence, without special tokens other than <unk>."""
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
-        """The text of ids without special tokens but <unk>."""
+        """Returns the text of ids, without special tokens other than <unk>."""
 
     def token(self, index: int) -> str:
-        """The entry with this id."""
+        """Returns the entry with this id."""
 
     def filled(self, size: int) -> Backend:
-        """The same with `unused_entries`, so that there are `size` ids, which are no fewer."""
+        """Returns the same backend with `unused_entries` up to `size` ids, which are no fewer."""
 
     def segmenter(self) -> Segmenter:
         """Returns the sampler of segmentations. Raises ValueError if there is only one way to segment."""
 
     def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
-        """The file's text, for a tokenizer that adds these tokens, given with their ids."""
+        """Returns the file's text for a tokenizer that adds these tokens, passed with their ids."""
 
 
 class Tokenizer:
@@ -107,8 +107,8 @@ class Tokenizer:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What `encode` can put before a sentence, by id: of a given vocabulary every special token that has no other
-        role, but for those that models fill in, such as <mask> and <extra_id_0>."""
+        """The tags that `encode` can put before a sentence, by id. In a vocabulary from a file: every special token
+        without another role, except placeholders such as <mask> and <extra_id_0>."""
         return tuple(self._tag_ids)
 
     @property
@@ -118,15 +118,16 @@ class Tokenizer:
 
     @property
     def hidden_ids(self) -> frozenset[int]:
-        """What `decode` leaves out: all special tokens but <unk>; not <pad> where it is <unk> as well."""
+        """The ids that `decode` leaves out: all special tokens but <unk>, and not <pad> if it is also <unk>."""
         return self._hidden_ids
 
     def encode(self, sentences: Sequence[str], tag: str = "") -> list[list[int]]:
-        """The ids of each sentence, with <bos> and <eos> where this tokenizer adds them; unknown tokens are unk_id.
+        """Returns the ids of each sentence, with <bos> and <eos> if this tokenizer adds them; unknown tokens are
+        unk_id.
 
         Args:
-          tag: one of `tags`, whose id is put before each sentence, after <bos>; "" for none. In a sentence its text is
-            mere text.
+          tag: one of `tags`, whose id precedes each sentence, after <bos>; "" for none. Inside a sentence its text is
+            plain text.
 
         Raises:
           ValueError: a tag that this vocabulary doesn't have; a token that it doesn't have, if it has no <unk> either.
@@ -159,11 +160,10 @@ class Tokenizer:
         return self._surrounded(sample_segmentations(self._segmenter, sentences, seed, strength), tag)
 
     def decode(self, ids: Iterable[Ids]) -> list[str]:
-        """The text of each sequence, to its end, without tags, <pad>, <bos> and <eos>, wherever they stand; unknown
-        tokens read "<unk>", and so do ids without a token (see `filled`).
+        """Returns the text of each whole sequence, without tags, <pad>, <bos> and <eos> in any place. Unknown tokens,
+        and ids without a token (see `filled`), read "<unk>".
 
-        Where pad_id equals unk_id, a run of it at the end of a sequence is padding, and elsewhere it is an unknown
-        token.
+        If pad_id equals unk_id, a run of it at the end of a sequence is padding; elsewhere it is an unknown token.
 
         Raises:
           ValueError: an id outside the vocabulary.
@@ -171,7 +171,7 @@ class Tokenizer:
         return self._backend.decode([self._visible(sequence) for sequence in ids])
 
     def tokens(self, ids: Ids) -> list[str]:
-        """Each id's token, specials included. Raises ValueError for an id outside the vocabulary."""
+        """Returns each id's token, specials included. Raises ValueError for an id outside the vocabulary."""
         special = {index: shown_name(entry) for entry, index in self._backend.specials.items()}
         return [special[index] if index in special else self._backend.token(index) for index in self._checked(ids)]
 
@@ -185,12 +185,12 @@ class Tokenizer:
         return self.vocab_size == other.vocab_size and entries(self) == entries(other)
 
     def adding(self, *, bos: bool, eos: bool) -> Tokenizer:
-        """The same vocabulary, adding <bos> and <eos> to what it encodes, or not."""
+        """Returns a tokenizer of the same vocabulary that adds <bos> and <eos>, or doesn't."""
         return Tokenizer(self._backend, add_bos=bos, add_eos=eos)
 
     def filled(self, size: int) -> Tokenizer:
-        """The same with ids without a token after its own, for a model whose embedding has `size` rows: no text gives
-        them.
+        """Returns a tokenizer with ids without a token after its own, up to `size`, the rows of a model's embedding. No
+        text gives them.
 
         Raises:
           ValueError: fewer rows than tokens; a vocabulary without <unk>, which such ids are decoded as.
@@ -209,11 +209,11 @@ class Tokenizer:
         return Tokenizer(self._backend.filled(size), add_bos=self._add_bos, add_eos=self._add_eos)
 
     def to_json(self) -> str:
-        """The text of a file that `from_json` reads.
+        """Returns the text of a file that `from_json` reads.
 
-        But for the kind spacy and a given sentencepiece model, it is a standard `tokenizer.json`, readable by
-        `tokenizers.Tokenizer.from_file`. One thing is beyond the format: another reader takes "<eos>" in a sentence for
-        the special token unless it sets `encode_special_tokens`, as is done here.
+        Except for the kind spacy and a sentencepiece model, it is a standard `tokenizer.json`, readable by
+        `tokenizers.Tokenizer.from_file`. The format can't express one thing: another reader takes "<eos>" in a sentence
+        for the special token unless it sets `encode_special_tokens`, as this class does.
         """
         names = {index: entry for entry, index in self._backend.specials.items()}
         bos = (names[self.bos_id], self.bos_id) if self._add_bos else None
@@ -222,12 +222,12 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:
-        """The tokenizer that `to_json` wrote. Raises ValueError for anything else, or of a newer version."""
+        """Reads a tokenizer that `to_json` wrote. Raises ValueError for anything else, or a newer version."""
         backend, add_bos, add_eos = read_backend(text)
         return cls(backend, add_bos=add_bos, add_eos=add_eos)
 
     def _surrounded(self, sentences: list[list[int]], tag: str) -> list[list[int]]:
-        """The sentences with what stands before and after each."""
+        """Returns the sentences with the ids before and after each."""
         if tag and tag not in self._tag_ids:
             known = ", ".join(self.tags)
             raise ValueError(
@@ -256,7 +256,7 @@ class Tokenizer:
 
 
 def read_backend(text: str) -> tuple[Backend, bool, bool]:
-    """The backend in a file's text, and whether it adds <bos> and <eos>."""
+    """Returns the backend in a file's text, and whether it adds <bos> and <eos>."""
     if not re.match(r'\s*\{\s*"format"', text):
         from jax_transformer.data.tokenizers.pipelines import read_pipeline
 

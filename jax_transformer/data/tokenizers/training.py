@@ -107,7 +107,7 @@ def _train_words(
     vocab_size: int,
     min_frequency: int,
 ) -> Any:
-    """A model that looks whole tokens up."""
+    """Trains a model that looks up whole tokens."""
     from tokenizers import models, trainers
 
     room = vocab_size - len(reserved) - len(tags) if vocab_size else NO_LIMIT
@@ -160,7 +160,8 @@ def _train_bpe(
     vocab_size: int,
     min_frequency: int,
 ) -> Any:
-    """A model that merges characters into pieces, its ids by how often each piece occurs in the encoded `sentences`."""
+    """Trains a model that merges characters into pieces, with ids ordered by the pieces' counts in the encoded
+    `sentences`."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     room = vocab_size - len(reserved) - len(tags)
@@ -186,7 +187,8 @@ def _train_unigram(
     vocab_size: int,
     min_frequency: int,
 ) -> Any:
-    """A model of pieces with log-probabilities, its ids by how often each piece occurs in the encoded `sentences`."""
+    """Trains a model of pieces with log-probabilities, with ids ordered by the pieces' counts in the encoded
+    `sentences`."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words, lost = count_words(sentences, pipeline, MOST_WORDS["unigram"])
@@ -219,7 +221,7 @@ def _train_unigram(
 
 
 def _sentencepiece_scores(words: Mapping[str, int], room: int) -> dict[str, float]:
-    """The pieces of a sentencepiece unigram model of at most `room` pieces, with their log-probabilities."""
+    """Returns the pieces of a sentencepiece unigram model of at most `room` pieces, with their log-probabilities."""
     import sentencepiece
 
     processor = sentencepiece.SentencePieceProcessor(model_proto=train_sentencepiece(words, room))
@@ -228,8 +230,8 @@ def _sentencepiece_scores(words: Mapping[str, int], room: int) -> dict[str, floa
 
 
 def train_sentencepiece(words: Mapping[str, int], room: int) -> bytes:
-    """A sentencepiece unigram .model of at most `room` pieces, trained on counted words: any order of them gives the
-    same bytes."""
+    """Trains a sentencepiece unigram .model of at most `room` pieces on counted words. Their order doesn't change a
+    byte."""
     import sentencepiece
 
     lines = (f"{word}\t{count}" for word, count in sorted(words.items()))
@@ -311,7 +313,7 @@ def _place(ordered: list[str], reserved: dict[str, int], tags: Sequence[str], mi
 def _divide(
     ordered: list[str], reserved: dict[str, int], tags: Sequence[str], min_frequency: int
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """The ids of specials and tags, and those of the `ordered` tokens."""
+    """Returns the ids of specials and tags, and those of the `ordered` tokens."""
     if not ordered:
         raise ValueError(
             f"training text: expected a token seen {min_frequency} times or more; received none. Check the text."

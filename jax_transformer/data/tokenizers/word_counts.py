@@ -43,11 +43,10 @@ def split_words(text: str, pipeline: Any) -> list[str]:
 
 
 def thinned_counts(counts: Mapping[str, int], most_characters: int) -> dict[str, int]:
-    """The counts as of a part of the text in which all words together have `most_characters` or so; all of it, where it
-    has no more.
+    """Returns the counts of a part of the text of about `most_characters`, or of the whole text if it is shorter.
 
-    Each count is divided by the same number and rounded up or down by a hash of the word, so that rare words get their
-    share together.
+    Each count is divided by the same number and rounded up or down by a hash of the word, so that rare words together
+    keep their share.
     """
     total = sum(len(word) * count for word, count in counts.items())
     share = -(-total // most_characters)

@@ -29,7 +29,7 @@ _RUN = re.compile(rf"([{_UNSPACED}]+)|[^\s{_UNSPACED}]+")
 
 
 class Words(NamedTuple):
-    """The words of a text, and how its tokens make them up."""
+    """Holds the words of a text, and the number of each token's word."""
 
     texts: list[str]
     numbers: np.ndarray
@@ -37,10 +37,10 @@ class Words(NamedTuple):
 
 
 def words_of_text(tokenizer: Tokenizer, text: str, tag: str = "") -> Words:
-    """The words of a text; `numbers` is about `tokenizer.encode([text], tag)`.
+    """Returns the words of a text; `numbers` refers to `tokenizer.encode([text], tag)`.
 
-    A token belongs to the first word with whose end the text so far has it. So one that runs over a space belongs to
-    the later word.
+    A token belongs to the first word whose end comes at or after the token's. A token across a space belongs to the
+    later word.
 
     Raises:
       ValueError: as `Tokenizer.encode`.
@@ -54,10 +54,10 @@ def words_of_text(tokenizer: Tokenizer, text: str, tag: str = "") -> Words:
 
 
 def words_of_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> Words:
-    """The words of the text that `tokenizer.decode([ids])` gives; `numbers` is about `ids`.
+    """Returns the words of the text that `tokenizer.decode([ids])` returns; `numbers` refers to `ids`.
 
-    A token belongs to the word of the last character that it adds to the text, or that the next token does which adds
-    one.
+    A token belongs to the word of the last character that it adds to the text. If it adds none, it belongs to the word
+    of the next token that does.
 
     Raises:
       ValueError: as `Tokenizer.decode`.
@@ -70,7 +70,8 @@ def words_of_ids(tokenizer: Tokenizer, ids: Sequence[int]) -> Words:
 
 
 def _words(tokenizer: Tokenizer, text: str, ids: Sequence[int], ends: np.ndarray) -> Words:
-    """The words of a text whose tokens end at these places; what ends after the text belongs to none."""
+    """Returns the words of a text whose tokens end at these places; a token that ends after the text belongs to
+    none."""
     spans: list[tuple[int, int]] = []
     for run in _RUN.finditer(text):
         start, stop = run.span()
