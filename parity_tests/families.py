@@ -29,7 +29,7 @@ from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.gates.compare import PrecisionVerdict, compare, precision_rule
 from jax_transformer.parity.gates.tolerances import has_zero_gradient
 from jax_transformer.porting import export_checkpoint, import_checkpoint
-from jax_transformer.porting.convert import params_from_state_dict
+from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
 
@@ -259,7 +259,7 @@ def as_arrays(trace: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
 
 def import_array(tensor: torch.Tensor) -> np.ndarray:
     """A tensor as an array of its own dtype."""
-    from jax_transformer.storage.tensor_files import as_arrays as of_state_dict
+    from jax_transformer.storage.tensor_mappings import as_arrays as of_state_dict
 
     return of_state_dict({"tensor": tensor})["tensor"]
 

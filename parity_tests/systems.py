@@ -272,7 +272,7 @@ def make_labels(case: Case, counts_fully_masked: bool | None = None) -> np.ndarr
 
 def torch_gradients(case: Case, labels: np.ndarray, trace: Trace | None = None) -> dict[str, np.ndarray]:
     """The gradients of cross-entropy, under the JAX model's paths; those of activations are then in the trace."""
-    from jax_transformer.porting.convert import params_from_state_dict
+    from jax_transformer.porting.state_dicts import params_from_state_dict
 
     model = case.torch64
     model.zero_grad()

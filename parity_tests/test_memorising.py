@@ -37,7 +37,7 @@ from jax_transformer.parity.gates.tolerances import (
     has_zero_gradient,
 )
 from jax_transformer.porting import import_checkpoint
-from jax_transformer.porting.convert import params_from_state_dict
+from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.loop import train
 from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step

@@ -16,7 +16,8 @@ from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage import model_directory
-from jax_transformer.storage.model_directory import Model, ModelError, is_model_directory, load_model, save_model
+from jax_transformer.storage.model_directory import Model, is_model_directory, load_model, save_model
+from jax_transformer.storage.model_files import ModelError
 from jax_transformer.storage.tensor_files import write_tensors
 
 CONFIG = TransformerConfig(

@@ -336,8 +336,9 @@ def _fitting(model: Model, side: str, tokenizer: Tokenizer, file: str) -> Tokeni
 
 
 def _export(options: PortOptions) -> int:
-    from jax_transformer.porting.convert import computes_position_table, export_checkpoint
+    from jax_transformer.porting.convert import export_checkpoint
     from jax_transformer.porting.dialects import get_dialect
+    from jax_transformer.porting.state_dicts import computes_position_table
     from jax_transformer.storage.model_directory import load_model
 
     model = load_model(options.source, mapped=True)

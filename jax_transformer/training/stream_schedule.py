@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.batching import choose_shapes, cover_shapes, padding_share, plan_epoch
+from jax_transformer.data.batch_shapes import choose_shapes, cover_shapes
+from jax_transformer.data.batching import padding_share, plan_epoch
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.report import SplitReport, drops

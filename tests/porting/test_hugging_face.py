@@ -24,8 +24,8 @@ from jax_transformer.config.model import GenerationConfig, TransformerConfig
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model import functional
 from jax_transformer.porting import export_checkpoint, import_checkpoint
-from jax_transformer.porting.convert import state_dict_from_params
 from jax_transformer.porting.dialects import all_dialects
+from jax_transformer.porting.state_dicts import state_dict_from_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model, load_model, save_model
 from jax_transformer.storage.tensors import PortingError
