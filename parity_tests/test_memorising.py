@@ -22,7 +22,7 @@ import optax
 import pytest
 import torch
 from greedy_decoding import greedy
-from systems import per_layer
+from recipes_in_torch import trained_leaves
 from torch.nn import functional as torch_functional
 
 from jax_transformer.config.model import TransformerConfig
@@ -38,7 +38,6 @@ from jax_transformer.parity.gates.tolerances import (
 )
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.porting.state_dicts import params_from_state_dict
-from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.loop import train
 from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step
 from torch_reference import stepwise
@@ -138,8 +137,7 @@ def test_three_hundred_steps_and_fifty_translations() -> None:
             own_metrics["loss"], loss.item(), rtol=LONG_TRAJECTORY_LOSS_RELATIVE, err_msg=f"step {number}"
         )
         params = weights(model, config)
-        expected = per_layer(flatten(params))
-        received = per_layer({path: np.asarray(leaf) for path, leaf in flatten(jax.device_get(state.params)).items()})
+        expected, received = trained_leaves(params), trained_leaves(jax.device_get(state.params))
         for path, leaf in expected.items():
             if not has_zero_gradient(path.split("[")[0]):
                 assert compare(received[path], leaf).within(FLOAT64_RELATIVE_RMS), (
