@@ -232,7 +232,7 @@ def test_matplotlib_is_loaded_when_something_is_drawn() -> None:
         "from jax_transformer.cli import main\nassert main(['plot', '--help']) == 0\nassert main(['plot', 'flow']) == 2"
     )
     assert not modules_after(code) & {*HEAVY, "jax", "matplotlib"}
-    loaded = modules_after("import jax_transformer.plotting.figures, jax_transformer.plotting.style")
+    loaded = modules_after("import jax_transformer.plotting.model_figures, jax_transformer.plotting.style")
     assert "matplotlib" in loaded
     assert not loaded & {*HEAVY, "matplotlib.pyplot"}
 

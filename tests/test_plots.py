@@ -23,7 +23,8 @@ from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.model import functional
 from jax_transformer.model.masks import make_masks
 from jax_transformer.model.positions import sinusoid_table
-from jax_transformer.plotting import figures as plots
+from jax_transformer import plotting as plots
+from jax_transformer.plotting import training_figures
 from jax_transformer.plotting.style import figure_style, save
 from jax_transformer.storage.model_directory import Model, save_model
 from jax_transformer.training.losses import Criterion, cross_entropy
@@ -181,9 +182,9 @@ def test_the_papers_curves_are_the_papers() -> None:
 
 def test_targets_are_what_the_loss_is_least_for() -> None:
     table = image(plots.smoothing(0.3), "Target distributions")
-    entries = len(plots.EXAMPLE_VOCABULARY)
-    for row, label in zip(table, plots.EXAMPLE_LABELS, strict=True):
-        if label == plots.EXAMPLE_PAD:
+    entries = len(training_figures.EXAMPLE_VOCABULARY)
+    for row, label in zip(table, training_figures.EXAMPLE_LABELS, strict=True):
+        if label == training_figures.EXAMPLE_PAD:
             assert not row.any()
             continue
         assert row.sum() == pytest.approx(1.0, abs=1e-6)
@@ -199,12 +200,12 @@ def test_targets_of_the_other_smoothings(over: Literal["others", "others_but_pad
     figure = plots.smoothing(0.3, over=over)
     assert f"ε / (V − {7 - others})" in figure.get_suptitle()
     table = image(figure, "Target distributions")
-    for row, label in zip(table, plots.EXAMPLE_LABELS, strict=True):
-        if label != plots.EXAMPLE_PAD:
+    for row, label in zip(table, training_figures.EXAMPLE_LABELS, strict=True):
+        if label != training_figures.EXAMPLE_PAD:
             expected = np.full(7, 0.3 / others)
             expected[label] = 0.7
             if over == "others_but_pad":
-                expected[plots.EXAMPLE_PAD] = 0.0
+                expected[training_figures.EXAMPLE_PAD] = 0.0
             assert row == pytest.approx(expected, abs=1e-6)
     title = "Divergence of one token" if over == "others_but_pad" else "Cross-entropy of one token"
     least = min(np.min(line.get_ydata()) for line in panel(figure, title).lines[1:])

@@ -126,22 +126,22 @@ def _check_size(options: PictureOptions) -> None:
 
 
 def _positions(options: PositionsOptions) -> Figure:
-    from jax_transformer.plotting import figures as plots
+    from jax_transformer import plotting
 
     if options.rows < 1:
         raise ValueError(f"--rows must be at least 1; received {options.rows}")
     config, params = _model(options.config)
-    return plots.positions(config, params, stack=options.stack, rows=options.rows, columns=options.columns)
+    return plotting.positions(config, params, stack=options.stack, rows=options.rows, columns=options.columns)
 
 
 def _masks(options: MasksOptions) -> Figure:
-    from jax_transformer.plotting import figures as plots
+    from jax_transformer import plotting
 
     config, _ = _model(options.config)
     config = config.while_decoding() if options.decoding else config
     source, target = options.source.split(), options.target.split()
     reserved = {config.source_pad_id, config.target_pad_id, config.decoder_padding_id}
-    return plots.masks(
+    return plotting.masks(
         config,
         _ids(source, config.source_pad_id, reserved),
         _ids(target, config.target_pad_id, reserved),
@@ -151,21 +151,21 @@ def _masks(options: MasksOptions) -> Figure:
 
 
 def _schedule(options: ScheduleOptions) -> Figure:
-    from jax_transformer.plotting import figures as plots
+    from jax_transformer import plotting
 
     config = _run(options.config)
-    return plots.schedule(
+    return plotting.schedule(
         config.train, config.model.d_model, curves=[_curve(text) for text in options.curves], steps=options.steps
     )
 
 
 def _smoothing(options: SmoothingOptions) -> Figure:
-    from jax_transformer.plotting import figures as plots
+    from jax_transformer import plotting
 
     config = _run(options.config)
     share = config.train.label_smoothing if options.label_smoothing is None else options.label_smoothing
     vocab_size = config.model.target_vocab_size or config.data.vocab_size
-    return plots.smoothing(share, over=config.train.smoothing, vocab_size=vocab_size)
+    return plotting.smoothing(share, over=config.train.smoothing, vocab_size=vocab_size)
 
 
 def _ids(tokens: Sequence[str], pad_id: int, reserved: set[int | None]) -> list[int]:
