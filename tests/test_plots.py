@@ -15,6 +15,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from jax_transformer import plotting as plots
 from jax_transformer.cli import main
 from jax_transformer.config.files import dump_config
 from jax_transformer.config.model import GenerationConfig, TransformerConfig
@@ -23,7 +24,6 @@ from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.model import functional
 from jax_transformer.model.masks import make_masks
 from jax_transformer.model.positions import sinusoid_table
-from jax_transformer import plotting as plots
 from jax_transformer.plotting import training_figures
 from jax_transformer.plotting.style import figure_style, save
 from jax_transformer.storage.model_directory import Model, save_model

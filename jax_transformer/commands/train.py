@@ -59,11 +59,12 @@ def train(arguments: Sequence[str]) -> int:
 
 def _run_training(config: RunConfig, *, name: str, resume: bool, profile: bool) -> int:
     keep_freed_memory()
-    from jax_transformer.training import loop
+    from jax_transformer.training.interruption import Interrupted
+    from jax_transformer.training.loop import train as train_run
 
     try:
-        result = loop.train(config, name=name, resume=resume, profile=profile)
-    except loop.Interrupted as stopped:
+        result = train_run(config, name=name, resume=resume, profile=profile)
+    except Interrupted as stopped:
         print(stopped)
         return 130
     for sample in result.samples:

@@ -130,7 +130,7 @@ def check_unused(path: str | Path) -> None:
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         advice = (
-            f"go on with that run by --resume {path}, or choose another --run-dir"
+            f"resume that run with --resume {path}, or choose another --run-dir"
             if (path / CONFIG).is_file()
             else "choose another --run-dir"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jax_transformer.training.early_stopping import evaluations_since_best
+from jax_transformer.training.trainer import evaluations_since_best
 
 
 @pytest.mark.parametrize(

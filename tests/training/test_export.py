@@ -18,10 +18,12 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import load_model, save_model
-from jax_transformer.training import loop
+from jax_transformer.training import trainer
 from jax_transformer.training.averaging import mean_params
-from jax_transformer.training.loop import Interrupted, TrainingResult, describe_run, train
+from jax_transformer.training.interruption import Interrupted
+from jax_transformer.training.loop import describe_run, train
 from jax_transformer.training.run_directory import RunError
+from jax_transformer.training.trainer import TrainingResult
 from jax_transformer.training.warm_start import InitialModelError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -100,7 +102,7 @@ def test_a_stopped_run_keeps_the_same_mean(
     """The checkpoint of the stop, at step 7, is none of those that were evaluated, and doesn't push one of them out."""
     config = small_run(tmp_path, average_checkpoints=3, accumulate=2)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requests", stopping_after(6))
+        patch.setattr(trainer, "stop_requests", stopping_after(6))
         with pytest.raises(Interrupted, match="saved at step 7"):
             train(config)
     resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
@@ -140,13 +142,13 @@ def test_means_are_wide_and_leave_constants_alone() -> None:
 
 def test_the_best_are_averaged_by_their_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 5.0, 2.0, 0.5])  # the last one is of the model itself
-    monkeypatch.setattr(loop, "split_loss", lambda *_: next(losses))
+    monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
     assert train(small_run(tmp_path, average_checkpoints=2, average_which="best")).steps == [6, 12]
 
 
 def test_patience_ends_a_run_and_a_resumed_one_stays_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 2.0, 1.0, 9.0, 1.0, 1.0])
-    monkeypatch.setattr(loop, "split_loss", lambda *_: next(losses))
+    monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
     config = small_run(tmp_path, max_steps=100, patience=2)
     result = train(config)
     records = [json.loads(line) for line in (result.run / "metrics.jsonl").read_text().splitlines()]
@@ -169,7 +171,7 @@ def test_the_moving_average_is_what_is_kept_and_evaluated(tmp_path: Path, monkey
     assert any(not np.array_equal(leaf, params_of(plain.run)[path]) for path, leaf in params_of(unbroken.run).items())
     config = small_run(tmp_path / "stopped", **options)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requests", stopping_after(1))
+        patch.setattr(trainer, "stop_requests", stopping_after(1))
         with pytest.raises(Interrupted, match="saved at step 2"):
             train(config)
     resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
@@ -253,7 +255,7 @@ def test_a_run_does_not_go_on_with_other_text(tmp_path: Path, monkeypatch: pytes
     config = small_run(tmp_path, max_steps=3)
     data = dataclasses.replace(config.data, train=(str(tmp_path / "train.tsv"),), test_pairs=4)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requests", stopping_after(0))
+        patch.setattr(trainer, "stop_requests", stopping_after(0))
         with pytest.raises(Interrupted, match="saved at step 1"):
             train(dataclasses.replace(config, data=data))
     (tmp_path / "train.tsv").write_text(text.replace("katze 7", "katze 8"), encoding="utf-8")
@@ -313,7 +315,7 @@ def test_a_validation_loss_that_is_not_finite_is_no_checkpoint(tmp_path: Path, m
     losses = iter([3.0, float("nan")])
     config = small_run(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "split_loss", lambda *_: next(losses))
+        patch.setattr(trainer, "split_loss", lambda *_: next(losses))
         with pytest.raises(RunError, match="step 6: expected a finite validation loss; received nan"):
             train(config)
     assert sorted(path.name for path in (Path(config.run_dir) / "checkpoints").iterdir()) == ["3"]

@@ -23,11 +23,12 @@ from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.preparation import prepare
 from jax_transformer.storage.model_directory import load_model
-from jax_transformer.training import loop
+from jax_transformer.training import trainer
 from jax_transformer.training.batch_schedule import BatchSchedule
-from jax_transformer.training.loop import TrainingResult, train
+from jax_transformer.training.loop import train
 from jax_transformer.training.report_data import read_run
 from jax_transformer.training.run_directory import RunError
+from jax_transformer.training.trainer import TrainingResult
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -194,7 +195,7 @@ def test_the_best_checkpoint_becomes_the_model(tmp_path: Path, monkeypatch: pyte
     """Which is the second of three here, since validation says so: the model is that of a run that ended there."""
     shorter = train(small_run(tmp_path / "shorter", max_steps=8, evaluate_every=4))
     losses = iter([2.0, 1.0, 3.0, 1.0])  # the last one is of the model itself
-    monkeypatch.setattr(loop, "split_loss", lambda *_: next(losses))
+    monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
     result = train(small_run(tmp_path / "longer", max_steps=12, evaluate_every=4))
     assert result.step == shorter.step == 8
     assert parameters(result.run) == parameters(shorter.run)

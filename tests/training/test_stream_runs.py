@@ -23,11 +23,13 @@ from jax_transformer.data.corpus import CorpusError
 from jax_transformer.data.hub import StreamedPairs, Unreachable
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.data.tables import Pair
-from jax_transformer.training import loop
-from jax_transformer.training.loop import Interrupted, TrainingResult, describe_run, train
+from jax_transformer.training import trainer
+from jax_transformer.training.interruption import Interrupted
+from jax_transformer.training.loop import describe_run, train
 from jax_transformer.training.run_directory import RunError
 from jax_transformer.training.scheduled_batch import ScheduledBatch
 from jax_transformer.training.stream_schedule import StreamSchedule
+from jax_transformer.training.trainer import TrainingResult
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -162,7 +164,7 @@ def test_a_run_that_was_stopped_again_and_again_ends_the_same(
     while True:
         with monkeypatch.context() as patch:
             if len(stops) < 4:  # more would cost more time
-                patch.setattr(loop, "stop_requests", stopping_after(steps - 1))
+                patch.setattr(trainer, "stop_requests", stopping_after(steps - 1))
             try:
                 result = train(RunConfig(run_dir=config.run_dir) if stops else config, resume=bool(stops))
                 break
@@ -282,7 +284,7 @@ def test_a_stream_that_breaks_off_leaves_a_run_that_goes_on(
             train(config)
         assert str(error.value) == (
             "dataset: expected more; received ConnectionError. The run is saved at step 8; "
-            f"go on with: python train.py --resume {config.run_dir}"
+            f"resume with: jax-transformer train --resume {config.run_dir}"
         )
         with pytest.raises(CorpusError, match="received ConnectionError"):  # it is still away
             train(RunConfig(run_dir=config.run_dir), resume=True)
@@ -295,7 +297,7 @@ def test_a_stream_that_is_another_now_is_refused(tmp_path: Path, monkeypatch: py
     write(tmp_path / "data", pairs_of(VALID + TRAIN))
     config = small_run(tmp_path, tmp_path / "data")
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requests", stopping_after(3))
+        patch.setattr(trainer, "stop_requests", stopping_after(3))
         with pytest.raises(Interrupted):
             train(config)
     write(tmp_path / "data", pairs_of(VALID + TRAIN)[::-1])
