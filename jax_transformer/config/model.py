@@ -57,7 +57,7 @@ class TransformerConfig:
 
     # --- sizes
     source_vocab_size: int = 0
-    """Rows of the source embedding. 0: not known yet; training fills it in from the tokenizer."""
+    """Rows of the source embedding. 0: not known yet; training takes it from the tokenizer."""
     target_vocab_size: int = 0
     """Rows of the target embedding and columns of the logits. 0: not known yet."""
     d_model: int = 512

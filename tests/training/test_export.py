@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 from jax_transformer.cli import main
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import load_model, save_model
 from jax_transformer.training import trainer
@@ -303,6 +305,22 @@ def test_the_commands_dry_run_writes_nothing(
 def test_a_dry_run_refuses_a_directory_in_use(averaged: TrainingResult) -> None:
     with pytest.raises(RunError, match="expected"):
         list(describe_run(small_run(averaged.run.parent)))
+
+
+def test_a_vocabulary_size_of_ones_own_must_be_the_tokenizers(averaged: TrainingResult, tmp_path: Path) -> None:
+    size = load_model(averaged.run).config.source_vocab_size
+
+    def dry_run(**sizes: int) -> str:
+        config = small_run(tmp_path)
+        return "\n".join(describe_run(dataclasses.replace(config, model=dataclasses.replace(config.model, **sizes))))
+
+    assert dry_run(source_vocab_size=size) == dry_run()
+    message = (
+        f"source_vocab_size must be {size}, the size of the tokenizer's vocabulary, or 0, which takes that size; "
+        f"received {size + 1}; target_vocab_size must be"
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        dry_run(source_vocab_size=size + 1, target_vocab_size=1)
 
 
 def test_a_profile_is_a_trace(tmp_path: Path) -> None:
