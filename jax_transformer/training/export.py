@@ -42,7 +42,8 @@ def fit_config(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerC
     require(model, problems)
     return dataclasses.replace(
         model,
-        **sizes,
+        source_vocab_size=source.vocab_size,
+        target_vocab_size=target.vocab_size,
         source_pad_id=source.pad_id,
         target_pad_id=target.pad_id,
         decoder_padding_id=None if model.decoder_padding_id is None else source.pad_id,
