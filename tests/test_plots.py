@@ -76,7 +76,7 @@ def test_positions_are_the_models_table(changes: dict[str, Any], rows: int) -> N
     figure = plots.positions(config, stack="decoder", rows=rows, columns=(3, 6))
     table = sinusoid_table(config, config.decoder)[:rows]
     assert np.array_equal(image(figure, "The table"), table)
-    assert np.array_equal(image(figure, "How alike"), table @ table.T)
+    assert np.array_equal(image(figure, "Similarity"), table @ table.T)
     for line, column in zip(panel(figure, "Some").lines, (3, 6), strict=True):
         assert np.array_equal(line.get_xydata(), np.stack([np.arange(len(table)), table[:, column]], axis=1))
         assert line.get_label() == str(column)

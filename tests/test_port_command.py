@@ -107,7 +107,7 @@ def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.Ca
     told = ["--dialect", "stepwise", "--num-heads", "2", "--source-pad-id", "2", "--target-pad-id", "0"]
     told += ["--source-vocab", source, "--target-vocab", target]
     assert run(file, tmp_path / "model", *told) == 0
-    assert "parameters, which translates" in capsys.readouterr().out
+    assert "parameters, ready to translate" in capsys.readouterr().out
     model = load_model(tmp_path / "model")
     assert (model.generation.decoder_start_id, model.generation.eos_id, model.generation.max_decode_length) == (
         3,
@@ -128,8 +128,7 @@ def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.Ca
     target.write_text("<PAD>\na\ndog\nis\nrests\n")
     assert run(file, tmp_path / "model", *told) == 0
     assert (
-        "which doesn't know how sentences begin and end: give --decoder-start-id and --eos-id"
-        in capsys.readouterr().out
+        "without the ids that begin and end sentences: pass --decoder-start-id and --eos-id" in capsys.readouterr().out
     )
     assert run(file, tmp_path / "model", *told, "--decoder-start-id", "0", "--eos-id", "3") == 0
     source.write_text("ein\nHund\nruht\n")
@@ -169,7 +168,7 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     ]
     torch.save({"a": torch.ones(())}, tmp_path / "other.pt")
     assert run(tmp_path / "other.pt", "--inspect") == 0
-    assert capsys.readouterr().out.endswith("1 tensors, 1 values\nof no known dialect\n")
+    assert capsys.readouterr().out.endswith("1 tensors, 1 values\nmatches no known dialect\n")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +206,7 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
         ),
         (
             ["{file}", "{out}", "--dialect", "harvard", *TOLD, "--set", "num_heads=4"],
-            "--set: expected num_heads=2, which was said before; received 'num_heads=4'",
+            "--set: expected num_heads=2, as set before; received 'num_heads=4'",
         ),
         (
             ["{file}", "{out}", "--dialect", "harvard", *TOLD, "--eos-id", "9"],

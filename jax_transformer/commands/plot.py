@@ -1,4 +1,4 @@
-"""The command `jax-transformer plot KIND [CONFIG] [options]`: draw a picture of a config or of attention."""
+"""jax-transformer plot KIND [CONFIG] [options]: draws a picture of a config or of attention."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class PositionsOptions(ConfigOptions):
     """Draw a position table. A learned table needs a model directory, or a run directory that contains a model."""
 
     stack: Literal["encoder", "decoder"] = "encoder"
-    """The stack whose table is drawn."""
+    """Stack whose table to draw."""
     rows: int = 128
-    """The most rows of the table to draw."""
+    """Maximum number of rows to draw."""
     columns: tuple[int, ...] = ()
-    """Columns to draw as curves. Without this option: four from the first half."""
+    """Columns to draw as curves. Default: four from the first half."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class MasksOptions(ConfigOptions):
     target: str = f"<bos> Ein Hund schläft . {PAD}"
     """Decoder input tokens, in the same form."""
     decoding: bool = False
-    """Draw the masks used while decoding, which may differ from those of training."""
+    """Draw the masks of decoding, which may differ from those of training."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class ScheduleOptions(ConfigOptions):
     """Draw learning rates. CONFIG is a preset or a run directory; a model directory has no training settings."""
 
     curves: Annotated[tuple[str, ...], tyro.conf.arg(metavar="D_MODEL:WARMUP")] = ("512:4000", "512:8000", "256:4000")
-    """Draw the paper's schedule for these sizes and warm-ups."""
+    """Sizes and warm-ups to draw the paper's schedule for."""
     steps: int = 20_000
-    """Number of steps to draw these curves for."""
+    """Number of steps that these curves cover."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class SmoothingOptions(ConfigOptions):
     settings."""
 
     label_smoothing: float | None = None
-    """Probability spread over the vocabulary. None: the config's value."""
+    """Probability that smoothing spreads over the vocabulary. Default: the config's."""
 
 
 def plot(arguments: list[str]) -> int:

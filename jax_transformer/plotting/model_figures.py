@@ -74,7 +74,7 @@ def positions(
     indices = {
         "column": "position of the token",
         "batch_row": "row of the sentence in its batch",
-        "non_pad_count": "real tokens so far",
+        "non_pad_count": "number of real tokens so far",
     }
     numbered = indices[config.position_index] + (f", plus {config.position_offset}" if config.position_offset else "")
 
@@ -82,12 +82,9 @@ def positions(
     grid = figure.subplot_mosaic(
         [["table", "table"], ["curves", "products"]], width_ratios=(1.35, 1), height_ratios=(1.1, 1)
     )
-    what = (
-        "learned"
-        if config.position_kind == "learned"
-        else f"sinusoids, {config.position_layout}, {config.position_frequency}"
-    )
-    figure.suptitle(f"What the {stack} adds to its tokens for their position ({what})")
+    sinusoids = f"sinusoids, {config.position_layout}, {config.position_frequency}"
+    kind = "learned" if config.position_kind == "learned" else sinusoids
+    figure.suptitle(f"Position table of the {stack} ({kind})")
 
     limit = float(np.abs(table).max()) or 1.0
     colours = "berlin" if is_dark() else "RdBu_r"
@@ -98,13 +95,11 @@ def positions(
 
     for column, dash in zip(columns, cycle(DASHES), strict=False):
         grid["curves"].plot(np.arange(len(table)), table[:, column], dash, label=str(column))
-    grid["curves"].set(
-        title="Some of its columns", xlabel=numbered, ylabel="value added", xlim=(0, max(len(table) - 1, 1))
-    )
+    grid["curves"].set(title="Some columns", xlabel=numbered, ylabel="value added", xlim=(0, max(len(table) - 1, 1)))
     grid["curves"].legend(title="column", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=4)
 
     image = grid["products"].imshow(table @ table.T, interpolation="nearest", cmap="cividis")
-    grid["products"].set(title="How alike two rows are", xlabel=numbered, ylabel=numbered)
+    grid["products"].set(title="Similarity of two rows", xlabel=numbered, ylabel=numbered)
     figure.colorbar(image, ax=grid["products"], label="dot product")
     for axes in (grid["table"], grid["products"]):
         _integer_ticks(axes)
@@ -177,7 +172,7 @@ def masks(
         "both": "pads hidden both ways",
         "none": "hides no pads",
     }
-    causal = "hides what comes later" if config.decoder_causal else "not causal: hides nothing"
+    causal = "hides later positions" if config.decoder_causal else "not causal: hides nothing"
     panels = {
         "padding": (
             padding_mask(is_real, is_real, config.decoder_padding),
@@ -186,7 +181,7 @@ def masks(
             covers[config.decoder_padding],
         ),
         "causal": (causal_mask(len(target.tokens)) if config.decoder_causal else None, target, target, causal),
-        "decoder_self": (made.decoder_self, target, target, "hides what either hides"),
+        "decoder_self": (made.decoder_self, target, target, "hides what either mask hides"),
         "encoder_self": (made.encoder_self, source, source, covers[config.encoder_padding]),
         "cross": (made.cross, target, source, covers[config.cross_padding]),
     }
@@ -196,10 +191,10 @@ def masks(
     }  # fmt: skip
     figure = Figure(figsize=(12, 8.6), layout=ConstrainedLayoutEngine(hspace=0.06))
     grid = figure.subplot_mosaic([["padding", "causal", "decoder_self"], ["encoder_self", "cross", "legend"]])
-    figure.suptitle("Who may attend to whom: one row for each token that attends, one column for each that it sees")
-    for name, (mask, query, key, what) in panels.items():
+    figure.suptitle("Attention masks: one row per query token, one column per key token")
+    for name, (mask, query, key, rule) in panels.items():
         _draw_mask(grid[name], mask, query, key)
-        grid[name].set(title=titles[name], xlabel=f"key ({what})", ylabel="query")
+        grid[name].set(title=titles[name], xlabel=f"key ({rule})", ylabel="query")
     _explain_cells(grid["legend"])
     return figure
 
@@ -230,9 +225,7 @@ def _explain_cells(axes: Axes) -> None:
     cells: dict[str, Any] = {
         "may attend": (Patch(facecolor=shown, edgecolor=ink()), dot),
         "may not attend": Patch(facecolor=hidden, edgecolor=ink()),
-        "may attend to nothing, and so\nattends to every key alike": Patch(
-            facecolor=uniform, edgecolor=ink(), hatch="////"
-        ),
+        "fully masked row: attends\nto every key equally": Patch(facecolor=uniform, edgecolor=ink(), hatch="////"),
     }
     axes.axis("off")
     axes.legend(list(cells.values()), list(cells), loc="center", handlelength=1.8, handleheight=1.8, labelspacing=1.2)

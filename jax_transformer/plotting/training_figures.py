@@ -141,9 +141,9 @@ def smoothing(label_smoothing: float = 0.1, *, over: Smoothing = "all", vocab_si
     figure = Figure(figsize=(12, 6.2), layout="constrained")
     targets, losses = figure.subplots(1, 2)
     figure.suptitle(f"Label smoothing ε = {label_smoothing:g}: the target is {SPREAD[over]}")
-    aim = Criterion(EXAMPLE_PAD, label_smoothing, over)
-    _draw_targets(targets, aim)
-    _draw_losses(losses, aim, vocab_size)
+    criterion = Criterion(EXAMPLE_PAD, label_smoothing, over)
+    _draw_targets(targets, criterion)
+    _draw_losses(losses, criterion, vocab_size)
     return figure
 
 
@@ -152,19 +152,11 @@ def _draw_targets(axes: Axes, criterion: Criterion) -> None:
     table = smoothed_targets(EXAMPLE_LABELS, len(names), criterion)
     image = axes.imshow(table, interpolation="nearest", cmap="cividis", vmin=0.0, vmax=1.0, aspect="auto")
     for (row, column), value in np.ndenumerate(table):
-        axes.text(
-            column,
-            row,
-            f"{value:.3f}",
-            ha="center",
-            va="center",
-            color="black" if value > 0.5 else "white",
-            fontsize=10,
-        )
+        colour = "black" if value > 0.5 else "white"
+        axes.text(column, row, f"{value:.3f}", ha="center", va="center", color=colour, fontsize=10)
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right", rotation_mode="anchor")
-    axes.set_yticks(
-        range(len(table)), [names[label] + ("\n(left out)" if label == EXAMPLE_PAD else "") for label in EXAMPLE_LABELS]
-    )
+    labels = [names[label] + ("\n(ignored)" if label == EXAMPLE_PAD else "") for label in EXAMPLE_LABELS]
+    axes.set_yticks(range(len(table)), labels)
     axes.set(title=f"Target distributions, V = {len(names)}", xlabel="vocabulary", ylabel="label of the position")
     axes.figure.colorbar(image, ax=axes, label="target probability")
 
@@ -185,13 +177,10 @@ def _draw_losses(axes: Axes, criterion: Criterion, vocab_size: int) -> None:
             halo = [patheffects.withStroke(linewidth=3, foreground=matplotlib.rcParams["axes.facecolor"])]
             note = f"least: {curve[best]:.2f}"
             axes.annotate(note, at, xytext=(0, 10), textcoords="offset points", ha="right", path_effects=halo)
-    what = (
-        "Divergence of one token from its target"
-        if criterion.smoothing == "others_but_pad"
-        else "Cross-entropy of one token"
-    )
-    axes.set(title=what, xlim=(0, 1), ylim=(0, None))
-    axes.set(xlabel="probability given to the label (the rest spread evenly)", ylabel="loss (nats)")
+    is_divergence = criterion.smoothing == "others_but_pad"
+    title = "Divergence of one token from its target" if is_divergence else "Cross-entropy of one token"
+    axes.set(title=title, xlim=(0, 1), ylim=(0, None))
+    axes.set(xlabel="probability of the label (the rest is spread evenly)", ylabel="loss (nats)")
     axes.grid(alpha=0.25)
     axes.legend()
 

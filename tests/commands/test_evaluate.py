@@ -270,7 +270,7 @@ assert not {{"jax", "flax", "torch"}} & set(sys.modules)
         ("model --target a", "expected a model and --source FILE, or --hypotheses FILE; received only model"),
         (
             "model --hypotheses a --target a",
-            "expected nothing that is of translating, for these are translations; received a model",
+            "expected no options of translating, for these are translations already; received a model",
         ),
         ("--hypotheses a --target a --beam-size 3 --source a", "received --beam-size, --source"),
         ("--hypotheses a --target a --bootstrap -1", "--bootstrap must be at least 0; received -1"),
@@ -281,7 +281,7 @@ assert not {{"jax", "flax", "torch"}} & set(sys.modules)
             "nowhere/b: expected a directory that exists; there is no nowhere",
         ),
         ("model --source a --target a --output .", ".: expected the name of a file; it is a directory"),
-        ("model --source a --target a --output a", "--output: expected a file of its own; received a, which is read"),
+        ("model --source a --target a --output a", "--output: expected a file that isn't read; received a"),
         (
             "--hypotheses a --target a --against nowhere",
             "nowhere: expected a text file; received a path at which there is no file",

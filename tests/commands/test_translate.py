@@ -585,7 +585,7 @@ def test_translations_that_are_cut_off_are_counted(
 ) -> None:
     file = write(tmp_path / "text", "eins zwei drei\n\nzehn sieben .\n")
     _, _, err = run(capsys, "translate", str(model_directory), "--input", file, "--max-new-tokens", "1")
-    assert "; 2 cut off where there was room for no more" in err
+    assert "; 2 cut off at the maximum length" in err
     _, _, err = run(capsys, "translate", str(model_directory), "--input", file)
     assert "cut off" not in err
 

@@ -198,15 +198,15 @@ def test_characters_that_no_font_has_are_boxes() -> None:
         (["{model}", "x", "-o", "nowhere/a.html"], "expected a directory that exists; there is no nowhere"),
         (
             ["{model}", "x", "--layer", "2"],
-            "--layer must be from 0 to 1, for cross attention of this model; received 2",
+            "--layer must be from 0 to 1 for this model's cross attention; received 2",
         ),
         (
             ["{model}", "x", "--head", "-1"],
-            "--head must be from 0 to 1, for cross attention of this model; received -1",
+            "--head must be from 0 to 1 for this model's cross attention; received -1",
         ),
         (
             ["{model}", "x", "--kind", "encoder", "--layer", "1"],
-            "--layer must be from 0 to 0, for encoder attention of this model",
+            "--layer must be from 0 to 0 for this model's encoder attention",
         ),
         (
             ["{model}", "x", "--source-tag", "<2de>"],

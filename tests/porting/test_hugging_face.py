@@ -264,7 +264,7 @@ def test_its_tokenizer_is_the_models(tmp_path: Path, capsys: pytest.CaptureFixtu
         "text:     by tokenizer.json, tokenizer_config.json",
         "          tags >>deu<<",
         "          not done: clean_up_tokenization_spaces, so that spaces before punctuation stay",
-        f"model:    {tmp_path / 'model'}, 3,516 parameters, which translates",
+        f"model:    {tmp_path / 'model'}, 3,516 parameters, ready to translate",
     ]
     model = load_model(tmp_path / "model")
     assert model.source_tokenizer is not None
