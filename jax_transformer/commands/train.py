@@ -73,9 +73,8 @@ def _run_training(config: RunConfig, *, name: str, resume: bool, profile: bool) 
     for split, scores in result.scores.items():
         print(f"{split}: {scores.summary()}")
     print(f"  {scores.bleu_signature}\n  {scores.chrf_signature}")
-    print(
-        f"{result.seconds:.0f} s, of which {result.compile_seconds:.0f} s compiled {result.programs} training programs"
-    )
+    programs = f"{result.programs} training programs"
+    print(f"{result.seconds:.0f} s, including {result.compile_seconds:.0f} s to compile {programs}")
     if profile:
         trace = result.run / "profile"
         print(

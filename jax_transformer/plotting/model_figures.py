@@ -112,8 +112,8 @@ def _position_table(
     """Returns the table [rows, D] that the stack reads."""
     if config.position_kind not in ("sinusoidal", "learned"):
         raise ValueError(
-            f"expected position_kind sinusoidal or learned; received {config.position_kind!r}, which has no table to "
-            "draw"
+            "expected position_kind sinusoidal or learned; "
+            f"received {config.position_kind!r}, which has no table to draw"
         )
     if params is not None:
         learned = config.position_kind == "learned"

@@ -1,6 +1,6 @@
 """Training: the step and its state, the loop around them, optimizers, schedules, losses and scores.
 
-`train` runs a whole `RunConfig`. `init_state` and `make_train_step` are the pieces for a loop of one's own.
+`train` runs a whole `RunConfig`. `init_state` and `make_train_step` are the pieces for your own loop.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ class Trainer:
         shapes = ", ".join(f"{rows}×{source}→{target}" for rows, source, target in self.schedule.shapes)
         return (
             f"model: {count:,} parameters on {jax.devices()[0].device_kind}\n"
-            f"batches: {known(self.schedule.batches_per_epoch, 'd')} an epoch, {self.schedule.padding:.1%} padding, "
+            f"batches: {known(self.schedule.batches_per_epoch, 'd')} per epoch, {self.schedule.padding:.1%} padding, "
             f"shapes {shapes} (rows×source→target)"
         )
 
@@ -176,8 +176,8 @@ class Trainer:
                     self.window.restart()
                     if self._has_stopped_improving():
                         progress.print(
-                            f"stopped at step {step}: {config.patience} evaluations without a better "
-                            f"{config.best_metric}"
+                            f"stopped at step {step}: "
+                            f"{config.patience} evaluations without a better {config.best_metric}"
                         )
                         break
                 elif stops or failure:
@@ -207,15 +207,12 @@ class Trainer:
         figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
         if not math.isfinite(figures["loss"]):
             raise RunError(
-                f"step {step}: expected a finite loss; received {figures['loss']}; lower train.learning_rate or set "
-                "train.clip_norm"
+                f"step {step}: expected a finite loss; received {figures['loss']}; "
+                "lower train.learning_rate or set train.clip_norm"
             )
         self.journal.record({"step": step, **data_figures, **figures, "programs": len(self.train_step.programs)})
-        progress.update(
-            step,
-            f"loss {figures['loss']:.3f}  rate {figures['learning_rate']:.2e}  {figures['tokens_per_second']:,.0f} "
-            "tokens/s",
-        )
+        loss, rate, speed = (figures[name] for name in ("loss", "learning_rate", "tokens_per_second"))
+        progress.update(step, f"loss {loss:.3f}  rate {rate:.2e}  {speed:,.0f} tokens/s")
         self.window.restart()
 
     def _evaluate(self, step: int, state: TrainState, progress: TrainingProgress) -> float:
@@ -223,8 +220,8 @@ class Trainer:
         loss = self._valid_loss(evaluation_params(state))
         if not math.isfinite(loss):
             raise RunError(
-                f"step {step}: expected a finite validation loss; received {loss}; lower train.learning_rate or set "
-                "train.clip_norm, or check that a validation pair fits data.max_length"
+                f"step {step}: expected a finite validation loss; received {loss}; "
+                "lower train.learning_rate or set train.clip_norm, or check that a validation pair fits data.max_length"
             )
         record: dict[str, Any] = {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
         text = f"step {step}  valid loss {loss:.4f}  perplexity {record['valid_perplexity']:.2f}"

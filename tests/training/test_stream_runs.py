@@ -23,7 +23,6 @@ from jax_transformer.data.corpus import CorpusError
 from jax_transformer.data.hub import StreamedPairs, Unreachable
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.data.tables import Pair
-from jax_transformer.training import trainer
 from jax_transformer.training.interruption import Interrupted
 from jax_transformer.training.loop import describe_run, train
 from jax_transformer.training.run_directory import RunError
@@ -74,6 +73,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+StoppedAfter = Callable[[int], contextlib.AbstractContextManager[None]]
+
+
 def small_run(folder: Path, dataset: Path, data: dict[str, Any] | None = None, **options: Any) -> RunConfig:
     """Two epochs of ten steps, dropout in every place, a checkpoint every five steps."""
     return RunConfig(
@@ -107,17 +109,6 @@ def small_run(folder: Path, dataset: Path, data: dict[str, Any] | None = None, *
         ),
         run_dir=str(folder / "run"),
     )
-
-
-def stopping_after(checks: int) -> Callable[[], contextlib.AbstractContextManager[Callable[[], bool]]]:
-    """In place of `stop_requests`: asks to stop once it has been looked at that many times, one time a step."""
-
-    @contextlib.contextmanager
-    def requests() -> Iterator[Callable[[], bool]]:
-        looks = iter(range(10**6))
-        yield lambda: next(looks) >= checks
-
-    return requests
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -156,15 +147,13 @@ def test_a_run_ends_with_its_epochs(unbroken: TrainingResult) -> None:
 
 @pytest.mark.parametrize("steps", [2, 4])
 def test_a_run_that_was_stopped_again_and_again_ends_the_same(
-    unbroken: TrainingResult, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+    unbroken: TrainingResult, dataset: Path, tmp_path: Path, stopped_after: StoppedAfter, steps: int
 ) -> None:
     """At the ends of shards, of which step 10 also ends an epoch, and within them."""
     config = small_run(tmp_path, dataset)
     stops: list[int] = []
     while True:
-        with monkeypatch.context() as patch:
-            if len(stops) < 4:  # more would cost more time
-                patch.setattr(trainer, "stop_requests", stopping_after(steps - 1))
+        with stopped_after(steps if len(stops) < 4 else 10**5):  # more stops would cost more time
             try:
                 result = train(RunConfig(run_dir=config.run_dir) if stops else config, resume=bool(stops))
                 break
@@ -242,7 +231,7 @@ def test_what_was_dropped_is_told_at_the_end(tmp_path: Path, capsys: pytest.Capt
     write(tmp_path / "data", pairs)
     train(small_run(tmp_path, tmp_path / "data", max_epochs=1, evaluate_every=1000))
     output = capsys.readouterr().out
-    assert "batches: unknown an epoch" in output
+    assert "batches: unknown per epoch" in output
     assert "train: 70 pairs read, 69 kept" in output
     assert "train: 1 pairs with an empty side dropped" in output
 
@@ -258,9 +247,9 @@ def test_steps_bound_a_run_over_any_number_of_epochs(dataset: Path, tmp_path: Pa
 
 def test_a_dry_run_says_what_is_unknown(dataset: Path, tmp_path: Path) -> None:
     lines = list(describe_run(small_run(tmp_path, dataset)))
-    assert "unknown batches an epoch; unknown steps, unknown epochs" in lines
+    assert "unknown batches per epoch; unknown steps, unknown epochs" in lines
     lines = list(describe_run(small_run(tmp_path, dataset, max_epochs=0)))
-    assert "unknown batches an epoch; 1,000 steps, unknown epochs" in lines
+    assert "unknown batches per epoch; 1,000 steps, unknown epochs" in lines
 
 
 def test_a_stream_that_breaks_off_leaves_a_run_that_goes_on(
@@ -293,13 +282,11 @@ def test_a_stream_that_breaks_off_leaves_a_run_that_goes_on(
     assert parameters(result.run) == parameters(unbroken.run)
 
 
-def test_a_stream_that_is_another_now_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_another_now_is_refused(tmp_path: Path, stopped_after: StoppedAfter) -> None:
     write(tmp_path / "data", pairs_of(VALID + TRAIN))
     config = small_run(tmp_path, tmp_path / "data")
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer, "stop_requests", stopping_after(3))
-        with pytest.raises(Interrupted):
-            train(config)
+    with stopped_after(4), pytest.raises(Interrupted):
+        train(config)
     write(tmp_path / "data", pairs_of(VALID + TRAIN)[::-1])
     with pytest.raises(RunError, match=r"expected the text, .* that this run began with"):
         train(RunConfig(run_dir=config.run_dir), resume=True)
