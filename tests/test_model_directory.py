@@ -12,7 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage import model_directory

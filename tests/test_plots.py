@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 
 from jax_transformer import plotting as plots
 from jax_transformer.cli import main
+from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.files import dump_config
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.model import functional
