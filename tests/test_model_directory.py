@@ -78,7 +78,7 @@ def saved(tmp_path):
 # --- round trips
 
 
-def test_what_is_known_of_decoding_comes_back(tmp_path):
+def test_decoding_settings_come_back(tmp_path):
     generation = dataclasses.replace(
         GENERATION, beam_size=4, early_stopping="never", bad_words=((4,), (5, 6)), forced_eos_id=3, top_p=0.5
     )
@@ -213,7 +213,7 @@ def test_a_failed_rename_puts_the_old_model_back(saved, monkeypatch):
     assert [file.name for file in saved.parent.iterdir()] == ["model"]
 
 
-def test_what_is_no_model_is_never_replaced(saved):
+def test_a_directory_without_a_model_is_never_replaced(saved):
     file = saved.parent / "notes.txt"
     file.write_text("notes")
     with pytest.raises(ModelError, match="is a file"):

@@ -138,13 +138,13 @@ def test_masks_are_the_models(changes: dict[str, Any]) -> None:
     assert np.array_equal(both, image(figure, "Decoder self"))
 
 
-def test_pads_are_told_from_tokens() -> None:
+def test_pads_are_marked() -> None:
     labels = panel(plots.masks(SMALL, SOURCE, TARGET), "Cross").get_yticklabels()
     assert [label.get_fontstyle() == "italic" for label in labels] == [token == 0 for token in TARGET]
     assert [label.get_text() for label in labels] == list("012345")
 
 
-def test_as_many_tokens_as_ids_are_asked_for() -> None:
+def test_a_wrong_number_of_tokens_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"target: expected the ids of one sentence and as many tokens; received \(6,\) and 2 tokens"
     ):
@@ -181,7 +181,7 @@ def test_the_papers_curves_are_the_papers() -> None:
 # --- label smoothing
 
 
-def test_targets_are_what_the_loss_is_least_for() -> None:
+def test_targets_minimise_the_loss() -> None:
     table = image(plots.smoothing(0.3), "Target distributions")
     entries = len(training_figures.EXAMPLE_VOCABULARY)
     for row, label in zip(table, training_figures.EXAMPLE_LABELS, strict=True):
@@ -398,9 +398,7 @@ def test_sizes_are_the_options(capsys: pytest.CaptureFixture[str]) -> None:
         ("smoothing --dpi 7", "--dpi must be from 30 to 600; received 7"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
-    here: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
-) -> None:
+def test_mistakes_give_one_line(here: Path, capsys: pytest.CaptureFixture[str], command: str, message: str) -> None:
     assert main(["plot", *shlex.split(command)]) == 2
     captured = capsys.readouterr()
     assert message in captured.err

@@ -140,7 +140,7 @@ def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_values_are_converted_where_asked(file: Path, tmp_path: Path, dtype: str) -> None:
+def test_values_are_converted_on_request(file: Path, tmp_path: Path, dtype: str) -> None:
     """Position tables stay as precise as they are."""
     assert run(file, tmp_path / "model", "--dialect", "harvard", *TOLD, "--dtype", dtype) == 0
     params = load_model(tmp_path / "model").params
@@ -224,7 +224,7 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
         (["nowhere", "{out}.pt"], "nowhere: no such file or directory"),
     ],
 )
-def test_mistakes_are_told_and_nothing_is_written(
+def test_mistakes_give_an_error_and_write_nothing(
     file: Path, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {"file": file, "out": tmp_path / "out", "folder": file.parent}

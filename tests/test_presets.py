@@ -16,7 +16,7 @@ GENERIC = {"demo", "tiny", "paper_base", "paper_big", "codersarts"}
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_a_run_that_says_what_it_is(name: str) -> None:
+def test_a_preset_is_a_run_with_a_docstring(name: str) -> None:
     preset = get_preset(name)
     assert isinstance(preset, RunConfig)
     assert get_preset(name) == preset

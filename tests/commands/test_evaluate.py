@@ -208,7 +208,7 @@ def test_a_model_is_evaluated_by_its_translations(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target", "translations", "translations.gz"]
 
 
-def test_sentences_beyond_the_positions_are_told_and_count_as_empty(
+def test_sentences_beyond_the_positions_are_reported_and_count_as_empty(
     model_directory: Path, run: Run, write: Write, tmp_path: Path
 ) -> None:
     source, target = write("source", text([*SOURCES, "eins " * 30])), write("target", text(["EINS"] * 5))
@@ -295,7 +295,7 @@ assert not {{"jax", "flax", "torch"}} & set(sys.modules)
         ("nowhere --source a --target a", "nowhere: no such directory"),
     ],
 )
-def test_mistakes_are_told_in_a_line(
+def test_mistakes_give_one_line(
     given: str, message: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contents = {"a": b"eins\n", "two": b"eins\nzwei\n", "empty": b"", "latin": b"eins\nf\xfcnf\n", "nul": b"ei\0ns\n"}

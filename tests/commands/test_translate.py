@@ -33,7 +33,7 @@ def test_lines_come_out_in_order_one_for_one(plain_model: Path, command: Command
     assert alone.stdout.decode() == translated[3] + "\n"
 
 
-def test_a_file_gives_what_standard_input_gives(plain_model: Path, tmp_path: Path, command: Command) -> None:
+def test_a_file_gives_the_same_as_standard_input(plain_model: Path, tmp_path: Path, command: Command) -> None:
     text = "\n".join(["eins zwei", "drei vier fünf sechs"] * 40).encode() + b"\n"
     file = tmp_path / "text.gz"
     file.write_bytes(gzip.compress(text))
@@ -60,7 +60,7 @@ def test_a_reader_that_has_gone_is_no_error(plain_model: Path, write: Write) -> 
     assert (result.returncode, result.stderr) == (0, b"")
 
 
-def test_what_is_wrong_with_a_line_is_told_and_the_others_are_translated(
+def test_a_bad_line_gives_an_error_and_the_others_are_translated(
     plain_model: Path, tmp_path: Path, command: Command, told: Told
 ) -> None:
     good = [b"eins zwei drei", b"vier", b"zehn neun"]
@@ -94,7 +94,7 @@ def test_many_problems_are_only_counted(plain_model: Path, command: Command, tol
     assert result.stdout.count(b"\n") == 51
 
 
-def test_utf_16_is_told(plain_model: Path, command: Command) -> None:
+def test_utf_16_gives_an_error(plain_model: Path, command: Command) -> None:
     result = command("translate", str(plain_model), text="eins\n".encode("utf-16"))
     assert b"the first bytes of UTF-16. Convert the text" in result.stderr
 
@@ -119,7 +119,7 @@ def test_each_line_is_answered_before_the_next_is_written(plain_model: Path, com
         assert process.wait() == 0
 
 
-def test_a_closed_standard_input_is_told(plain_model: Path) -> None:
+def test_a_closed_standard_input_gives_an_error(plain_model: Path) -> None:
     script = f"{sys.executable} -m jax_transformer.cli translate {plain_model} <&-"
     result = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
     assert result.returncode == 2
@@ -157,7 +157,7 @@ def test_long_lines_are_split_where_sentences_end(plain_model: Path, run: Run, w
     assert third["error"].startswith("expected at most 24 tokens")
 
 
-def test_a_model_without_tokenizers_is_told(plain_model: Path, tmp_path: Path, run: Run, write: Write) -> None:
+def test_a_model_without_tokenizers_is_refused(plain_model: Path, tmp_path: Path, run: Run, write: Write) -> None:
     from jax_transformer.storage.model_directory import load_model
 
     save_model(
@@ -227,7 +227,7 @@ def test_a_prompt_answers_line_after_line(plain_model: Path, command: Command) -
     assert b"expected at most 24 tokens" in err
 
 
-def test_a_closed_standard_output_is_told(plain_model: Path) -> None:
+def test_a_closed_standard_output_gives_an_error(plain_model: Path) -> None:
     script = f"echo eins | {sys.executable} -m jax_transformer.cli translate {plain_model} >&-"
     result = subprocess.run(["bash", "-c", script], capture_output=True, check=False)
     assert result.returncode == 2

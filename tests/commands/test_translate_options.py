@@ -45,7 +45,7 @@ def test_several_translations_are_numbered(plain_model: Path, run: Run, write: W
     assert "num_return must be at most beam_size=1; received 2" in err
 
 
-def test_jsonl_has_what_the_library_says(plain_model: Path, run: Run, write: Write, told: Told) -> None:
+def test_jsonl_agrees_with_the_library(plain_model: Path, run: Run, write: Write, told: Told) -> None:
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.data.tokenizers import words_of_ids, words_of_text
     from jax_transformer.decoding.alignment import align, pharaoh, word_pairs
@@ -87,7 +87,7 @@ def test_jsonl_has_what_the_library_says(plain_model: Path, run: Run, write: Wri
             assert hypothesis["alignment"] == pharaoh(pairs)
 
 
-def test_translations_begin_as_told(plain_model: Path, run: Run, write: Write) -> None:
+def test_translations_begin_with_the_prefix(plain_model: Path, run: Run, write: Write) -> None:
     file = write("text", "eins\n\nzwei drei\n")
     code, out, _ = run("translate", str(plain_model), "--input", file, "--prefix", "NEUN EINS")
     assert code == 0
@@ -106,7 +106,7 @@ def test_more_beams_than_tokens_are_refused_before_a_line_is_read(plain_model: P
     assert result.stderr == b"error: beam_size must be at most the target vocabulary's 14 tokens; received 15\n"
 
 
-def test_batches_hold_no_more_tokens_than_told(
+def test_batches_hold_no_more_tokens_than_allowed(
     plain_model: Path, monkeypatch: pytest.MonkeyPatch, run: Run, write: Write
 ) -> None:
     from jax_transformer.decoding import batches
@@ -140,7 +140,7 @@ def test_batches_hold_no_more_tokens_than_told(
     ],
     ids=["beams", "samples"],
 )
-def test_translations_are_looked_for_as_the_options_say(
+def test_translations_follow_the_decoding_options(
     options: list[str], decoding: dict[str, Any], plain_model: Path, run: Run, write: Write, told: Told
 ) -> None:
     """Whatever the batches."""
@@ -173,7 +173,7 @@ BEAMS: dict[str, Any] = {"beam_size": 3, "length_penalty": 0.5, "early_stopping"
     ],
     ids=["none", "another", "greedily", "samples"],
 )
-def test_what_no_option_says_is_as_the_model_says(
+def test_options_default_to_the_models_settings(
     options: list[str], decoding: dict[str, Any], plain_model: Path, tmp_path: Path, run: Run, write: Write, told: Told
 ) -> None:
     from jax_transformer.config.decoding import DecodingConfig
@@ -314,7 +314,7 @@ def test_translations_that_are_cut_off_are_counted(plain_model: Path, run: Run, 
         (["--batch-tokens", "0"], "--batch-tokens must be at least 1; received 0"),
     ],
 )
-def test_what_can_be_meant_of_no_line_is_told_before_the_first(
+def test_options_that_fit_no_line_are_refused_before_the_first(
     options: list[str], message: str, plain_model: Path, run: Run, write: Write
 ) -> None:
     code, out, err = run("translate", str(plain_model), "--input", write("text", "\n"), *options)

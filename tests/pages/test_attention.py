@@ -84,7 +84,7 @@ def test_without_a_target_it_is_the_translation(drawn: Any, tmp_path: Path) -> N
     assert len(data["kinds"][0]["queries"]) == len(expected.split()) + 1
 
 
-def test_options_choose_what_is_shown_first(drawn: Any, tmp_path: Path) -> None:
+def test_options_select_the_first_map(drawn: Any, tmp_path: Path) -> None:
     assert embedded(plot(drawn, tmp_path / "a.html"))["shown"] == {"kind": "cross", "layer": 0, "head": None}
     chosen = embedded(plot(drawn, tmp_path / "a.html", "--kind", "decoder", "--layer", "1", "--head", "0"))["shown"]
     assert chosen == {"kind": "decoder", "layer": 1, "head": 0}
@@ -220,7 +220,7 @@ def test_characters_that_no_font_has_are_boxes() -> None:
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_mistakes_give_one_line(
     drawn: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -48,7 +48,7 @@ def told(weights: np.ndarray, row: int, column: int) -> str:
     return f"{weights[row, column]:.3f}"
 
 
-def test_the_map_tells_each_weight_and_its_tokens(visited: Visit, file: Path, drawn: Any) -> None:
+def test_the_map_reads_each_weight_and_its_tokens(visited: Visit, file: Path, drawn: Any) -> None:
     page = visited(file)
     assert page.title() == "Attention · ein Haus ist alt"
     assert readout(page) == "Point at a cell, tap it, or move with the arrow keys."

@@ -136,7 +136,7 @@ def test_a_stage_filters_the_table(visited: Visit, file: Path) -> None:
 # --- depth
 
 
-def test_the_chart_tells_each_activation(visited: Visit, file: Path) -> None:
+def test_the_chart_reads_each_activation(visited: Visit, file: Path) -> None:
     page, depth = visited(file), report()["depth"]
     names = [entry["name"] for entry in depth]
     assert text(page, ".where") == f"{FIRST} first divergence, at fault"
@@ -167,8 +167,8 @@ def test_the_chart_tells_each_activation(visited: Visit, file: Path) -> None:
 # --- the rest
 
 
-def test_little_is_said_of_little(visited: Visit, tmp_path: Path) -> None:
-    """No depth, no faults, numbers that JSON can't say, an array without an error; doubts come first."""
+def test_a_sparse_report_is_drawn(visited: Visit, tmp_path: Path) -> None:
+    """No depth, no faults, numbers that JSON cannot hold, an array without an error; doubts come first."""
     error = make_row(0)["error"]
     rows = [
         make_row(

@@ -50,7 +50,7 @@ def test_each_corpus_has_its_tag() -> None:
     assert [sample.translation for sample in samples] == ["<de>S0", "<fr>S1", "<fr>S2", "<de>S3"]
 
 
-def test_what_is_too_long_is_scored_as_nothing_and_counted() -> None:
+def test_too_long_sentences_are_counted_and_scored_as_empty() -> None:
     scores, samples = translate_split(None, pairs(4, long=[2]))  # type: ignore[arg-type]
     assert [sample.translation for sample in samples] == ["S0", "S1", "", "S3"]
     assert (scores.sentences, scores.exact_match, scores.too_long) == (4, 75.0, 1)

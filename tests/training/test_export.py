@@ -110,7 +110,7 @@ def test_the_command_averages(averaged: TrainingResult, tmp_path: Path, capsys: 
     ).read_bytes()
 
 
-def test_the_command_refuses_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_a_directory_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["average", str(tmp_path), "--output", str(tmp_path / "mean")]) == 2
     assert "expected a run directory with checkpoints" in capsys.readouterr().err
     assert main(["average", str(tmp_path), "--output", str(tmp_path / "mean"), "--count", "0"]) == 2
@@ -150,7 +150,7 @@ def test_patience_ends_a_run_and_a_resumed_one_stays_ended(tmp_path: Path, monke
     assert max(json.loads(line)["step"] for line in (result.run / "metrics.jsonl").read_text().splitlines()) == 12
 
 
-def test_the_moving_average_is_what_is_kept_and_evaluated(tmp_path: Path, stopped_after: StoppedAfter) -> None:
+def test_the_moving_average_is_evaluated_and_saved(tmp_path: Path, stopped_after: StoppedAfter) -> None:
     """With a decay of nearly 1 it moves by at most 9 / (10 + t) a step: another model than the last parameters, after a
     stop as well.
 
@@ -256,7 +256,7 @@ def test_a_run_does_not_go_on_with_other_text(tmp_path: Path, stopped_after: Sto
 # --- told beforehand
 
 
-def test_a_dry_run_tells_what_the_run_is(averaged: TrainingResult, tmp_path: Path) -> None:
+def test_a_dry_run_describes_the_run(averaged: TrainingResult, tmp_path: Path) -> None:
     config = small_run(tmp_path, accumulate=2, freeze=("encoder/*",))
     text = "\n".join(describe_run(config))
     model = load_model(averaged.run)

@@ -103,7 +103,7 @@ def wait_for_step(run: Path, step: int) -> None:
     raise AssertionError("the run made no progress")
 
 
-def test_a_run_writes_what_it_promises(unbroken: TrainingResult) -> None:
+def test_a_run_writes_its_files(unbroken: TrainingResult) -> None:
     run = unbroken.run
     files = {
         "config.yaml",
@@ -157,7 +157,7 @@ def test_a_killed_run_goes_on_where_its_checkpoint_stood(unbroken: TrainingResul
     assert parameters(resumed.run) == parameters(unbroken.run)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(unbroken: TrainingResult, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_prints_how_to_resume(unbroken: TrainingResult, tmp_path: Path) -> None:
     config = small_run(tmp_path)
     with start(config, tmp_path) as process:
         wait_for_step(Path(config.run_dir), 7)

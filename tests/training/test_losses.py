@@ -62,7 +62,7 @@ def test_its_gradient_is_softmax_minus_target(smoothing: float) -> None:
     )
 
 
-def test_what_stands_at_pads_does_not_matter() -> None:
+def test_logits_at_pads_do_not_matter() -> None:
     logits, labels = make_batch()
     other = np.where((labels == PAD)[..., None], 1e30, logits)
     np.testing.assert_array_equal(loss_of(other, labels), loss_of(logits, labels))

@@ -85,7 +85,7 @@ def orthogonalised(matrix: np.ndarray) -> np.ndarray:
     return 0.2 * np.sqrt(max(matrix.shape)) * (left * values) @ right
 
 
-def test_the_matrices_of_the_layers_are_told_from_all_else(params: Params) -> None:
+def test_only_the_matrices_of_the_layers_are_selected(params: Params) -> None:
     assert {path for path, leaf in flatten(params).items() if matrix_axes(path, leaf)} == MATRICES
 
 

@@ -225,7 +225,7 @@ def test_pairs_longer_than_any_of_the_first_shard_are_trained_on(tmp_path: Path)
     ]
 
 
-def test_what_was_dropped_is_told_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dropped_pairs_are_reported_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = pairs_of(VALID + TRAIN)
     pairs[-1] = ("", "nothing")
     write(tmp_path / "data", pairs)
@@ -245,7 +245,7 @@ def test_steps_bound_a_run_over_any_number_of_epochs(dataset: Path, tmp_path: Pa
     assert list(schedule.scheduled_from(33, items[-1].position)) == []
 
 
-def test_a_dry_run_says_what_is_unknown(dataset: Path, tmp_path: Path) -> None:
+def test_a_dry_run_names_unknown_numbers(dataset: Path, tmp_path: Path) -> None:
     lines = list(describe_run(small_run(tmp_path, dataset)))
     assert "unknown batches per epoch; unknown steps, unknown epochs" in lines
     lines = list(describe_run(small_run(tmp_path, dataset, max_epochs=0)))
