@@ -1,4 +1,4 @@
-"""Training's command line: what it refuses and how it says so."""
+"""The train command: its errors."""
 
 from __future__ import annotations
 

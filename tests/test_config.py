@@ -1,4 +1,4 @@
-"""TransformerConfig and GenerationConfig: what they refuse, in which words, and what they derive."""
+"""TransformerConfig and GenerationConfig: their errors and derived values."""
 
 from __future__ import annotations
 
@@ -314,7 +314,7 @@ def test_masks_while_decoding_may_be_others() -> None:
 def test_the_properties_that_follow(
     options: dict[str, Any], rows: bool, padding: bool, causal: bool, cache: bool
 ) -> None:
-    """What these words promise is tested in model/test_properties.py."""
+    """model/test_properties.py tests the promises of these properties."""
     config = TransformerConfig(**options)
     received = (config.batch_rows_are_independent, config.padding_is_invisible, config.is_causal, config.cache_is_exact)
     assert received == (rows, padding, causal, cache)

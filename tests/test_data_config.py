@@ -1,4 +1,4 @@
-"""What DataConfig refuses before any text is read."""
+"""Errors of DataConfig before any text is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model directories: nothing is lost, nothing altered goes unnoticed, nothing of the user's is overwritten."""
+"""Model directories lose nothing, detect changes, and overwrite no file of the user's."""
 
 import dataclasses
 import hashlib
@@ -48,7 +48,7 @@ def make_tokenizer():
 
 
 def sign(directory):
-    """Makes the manifest agree with the files as they are."""
+    """Makes the manifest agree with the current files."""
     manifest = json.loads((directory / "manifest.json").read_text())
     for name in manifest["sha256"]:
         manifest["sha256"][name] = hashlib.sha256((directory / name).read_bytes()).hexdigest()
@@ -87,7 +87,7 @@ def test_decoding_settings_come_back(tmp_path):
 
 
 def test_a_directory_of_the_first_format(saved):
-    """Whose generation.json has nothing of how to decode."""
+    """Its generation.json has no decoding settings."""
     edit(saved / "manifest.json", format_version=1)
     content = json.loads((saved / "generation.json").read_text())
     ids_and_lengths = ("decoder_start_id", "eos_id", "max_decode_length", "source_length")

@@ -1,4 +1,4 @@
-"""Pictures show what the model and its training compute, and the command writes them whole or not at all."""
+"""Pictures show the numbers that the model and its training compute; the command writes whole files or none."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that the command draws."""
+    """Returns the figures that the command draws."""
     from jax_transformer.plotting import style as plot_style
 
     figures: list[Figure] = []

@@ -1,4 +1,4 @@
-"""jax-transformer port: both directions, a look into a file, and what is said of mistakes."""
+"""jax-transformer port: both directions, --inspect, and errors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_there_and_back(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_with_vocabularies_it_translates(original: Any, file: Path, tmp_path: Path) -> None:
-    """Into what PyTorch's own decoding says."""
+    """Translations equal those of PyTorch's own decoding."""
     from torch_reference.annotated_zh import greedy
 
     source, target = tmp_path / "source.txt", tmp_path / "target.txt"
@@ -99,7 +99,7 @@ def stepwise_file(directory: Path, source_words: int, target_words: int) -> Path
 
 
 def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As in stepwise's vocabularies, which have no <unk> either."""
+    """So in stepwise's vocabularies, which also have no <unk>."""
     source, target = tmp_path / "source.txt", tmp_path / "target.txt"
     source.write_text("ein\nHund\n<PAD>\n")
     target.write_text("<PAD>\na\ndog\n<EOS>\nrests\n")
@@ -141,7 +141,7 @@ def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.Ca
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 def test_values_are_converted_on_request(file: Path, tmp_path: Path, dtype: str) -> None:
-    """Position tables stay as precise as they are."""
+    """Position tables keep their precision."""
     assert run(file, tmp_path / "model", "--dialect", "harvard", *TOLD, "--dtype", dtype) == 0
     params = load_model(tmp_path / "model").params
     assert params["source_embedding"]["embedding"].dtype.name == dtype

@@ -24,7 +24,7 @@ SUMMARY = re.compile(r"[\d,]+ lines, .*, compilation included.*\n")
 
 
 def save_random_model(path: Path, tags: Sequence[str] = ()) -> Path:
-    """Writes a random model whose <eos> is likely, with 24 positions; its translations are words, if no sense."""
+    """Writes a random model whose <eos> is likely, with 24 positions; its translations are random words."""
     source = train_tokenizer([WORDS], kind="whitespace", specials=SPECIALS, add_eos=True, tags=tags)
     target = train_tokenizer([WORDS.upper()], kind="whitespace", specials=SPECIALS)
     config = TransformerConfig(
@@ -84,7 +84,7 @@ def command() -> Callable[..., subprocess.CompletedProcess[bytes]]:
 
 @pytest.fixture
 def told() -> Callable[[str], str]:
-    """(standard error) → standard error without the summary, with which it must end."""
+    """(standard error) → standard error without the summary that must end it."""
 
     def without_summary(err: str) -> str:
         *lines, last = err.splitlines(keepends=True)

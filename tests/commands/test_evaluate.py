@@ -1,4 +1,4 @@
-"""jax-transformer evaluate: the numbers of sacreBLEU, of translations made here and given ones."""
+"""jax-transformer evaluate: sacreBLEU's numbers for a model's translations and for existing ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text(lines: list[str]) -> str:
 
 
 def noisy(lines: list[str], share: float, seed: int) -> list[str]:
-    """The lines with some of their words replaced by others of theirs."""
+    """Replaces some words of each line by other words of it."""
     rng = np.random.default_rng(seed)
     return [
         " ".join(rng.choice(line.split()) if rng.random() < share else word for word in line.split()) for line in lines
@@ -41,7 +41,7 @@ def noisy(lines: list[str], share: float, seed: int) -> list[str]:
 
 @pytest.fixture
 def files(write: Write) -> dict[str, str]:
-    """Forty sentences: two references and the translations of three systems, of which c is worst; the first is
+    """Forty sentences: two references and the translations of three systems; c is the worst. The first file is
     gzipped."""
     rng = np.random.default_rng(0)
     words = ["Der", "alte", "Hund", "sieht", "das", "große", "Pferd", ",", "das", "schläft", ".", "Wer", "weiß", "?"]

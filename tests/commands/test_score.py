@@ -1,4 +1,4 @@
-"""jax-transformer score: what it prints of each line, and how it tells which it can't score."""
+"""jax-transformer score: its line for each pair, and its errors for pairs that it can't score."""
 
 from __future__ import annotations
 

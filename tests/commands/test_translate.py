@@ -198,7 +198,7 @@ def test_a_model_of_a_newer_version_is_refused(plain_model: Path, tmp_path: Path
 
 
 def test_random_weights_end_sentences(plain_model: Path) -> None:
-    """What the tests above compare is not a row of cut-off sentences."""
+    """The tests above compare more than cut-off sentences."""
     from jax_transformer.decoding.batches import generate_each
     from jax_transformer.storage.model_directory import load_model
 
@@ -211,7 +211,7 @@ def test_random_weights_end_sentences(plain_model: Path) -> None:
 
 
 def test_a_prompt_answers_line_after_line(plain_model: Path, command: Command) -> None:
-    """On a terminal; what is wrong with a line is told, and the next is translated."""
+    """On a terminal, a bad line gives an error, and the next is translated."""
     (expected,) = command("translate", str(plain_model), text=b"eins zwei drei\n").stdout.splitlines()
     master, slave = os.openpty()
     arguments = [sys.executable, "-m", "jax_transformer.cli", "translate", str(plain_model)]

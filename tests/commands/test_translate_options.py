@@ -1,4 +1,4 @@
-"""Translating from the command line as the options say: decoding, tags, prefixes, output formats."""
+"""Options of jax-transformer translate: decoding, tags, prefixes, output formats."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_batches_hold_no_more_tokens_than_allowed(
 def test_translations_follow_the_decoding_options(
     options: list[str], decoding: dict[str, Any], plain_model: Path, run: Run, write: Write, told: Told
 ) -> None:
-    """Whatever the batches."""
+    """The batch size doesn't matter."""
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.decoding.translation import translate
     from jax_transformer.storage.model_directory import load_model

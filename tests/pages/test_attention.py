@@ -1,5 +1,4 @@
-"""What `plot attention` draws is what the model computes: the numbers in a page and in a picture, its tokens, and what
-it refuses."""
+"""`plot attention` draws the weights that the model computes, in pages and in pictures; and its errors."""
 
 from __future__ import annotations
 
@@ -117,7 +116,7 @@ def test_every_source_of_the_page_is_used() -> None:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Those that the command draws."""
+    """Returns the figures that the command draws."""
     from jax_transformer.plotting import style as plot_style
 
     saved: list[Figure] = []
@@ -163,7 +162,7 @@ def test_one_map_is_drawn_with_its_tokens(drawn: Any, figures: list[Figure], tmp
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_long_sentences_of_odd_tokens_are_drawn(drawn: Any, figures: list[Figure], tmp_path: Path, suffix: str) -> None:
-    """Some tokens are left out where they couldn't be read; and none is taken for mathematics."""
+    """Labels that would be unreadable are skipped, and no token is parsed as mathematics."""
     text = " ".join([drawn.hostile] * 8)
     plot(drawn, tmp_path / f"a{suffix}", "--target", text, sentence=text)
     rows, columns = panels(figures[0])["layer 0, head 0"].shape

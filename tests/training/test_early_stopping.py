@@ -1,4 +1,4 @@
-"""When a run no longer improves, as its metrics tell."""
+"""Early stopping follows from the metrics of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores of a split: which sentences are translated, with which tag, and what can't be."""
+"""Scores of a split: the translated sentences, their tags, and sentences that are too long."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 5
 
 @pytest.fixture(autouse=True)
 def shouting_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of a model: translates into capitals, after the tag."""
+    """Replaces a model: translates into capitals, after the tag."""
 
     def translate(model: Any, sentences: Sequence[str], *, source_tag: str = "") -> list[str]:
         return [f"{source_tag}{sentence.upper()}" for sentence in sentences]

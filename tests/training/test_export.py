@@ -1,5 +1,5 @@
-"""Which parameters a run keeps: the best checkpoint's, the mean of several, a moving average; and runs that start from
-a model."""
+"""The parameters that a run saves: the best checkpoint's, the mean of several, or a moving average; and runs that start
+from a model."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def params_of(path: Path | str) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def averaged(tmp_path_factory: pytest.TempPathFactory) -> TrainingResult:
-    """The mean of the last three of four checkpoints, though only one is kept for resuming; two parts a step."""
+    """The mean of the last three of four checkpoints, though only one is kept for resuming; two parts per step."""
     return train(small_run(tmp_path_factory.mktemp("averaged"), average_checkpoints=3, accumulate=2))
 
 
@@ -93,7 +93,7 @@ def test_the_model_is_the_mean_of_the_last_checkpoints(averaged: TrainingResult,
 def test_a_stopped_run_keeps_the_same_mean(
     averaged: TrainingResult, tmp_path: Path, stopped_after: StoppedAfter
 ) -> None:
-    """The checkpoint of the stop, at step 7, is none of those that were evaluated, and doesn't push one of them out."""
+    """The checkpoint of the stop, at step 7, wasn't evaluated, and replaces none that was."""
     config = small_run(tmp_path, average_checkpoints=3, accumulate=2)
     with stopped_after(7), pytest.raises(Interrupted, match="saved at step 7"):
         train(config)
@@ -118,7 +118,7 @@ def test_the_command_refuses_a_directory_without_a_run(tmp_path: Path, capsys: p
 
 
 def test_means_are_wide_and_leave_constants_alone() -> None:
-    """Of 1 and 1 + 2^-23 in float32, thrice, a sum in float32 would lose the half."""
+    """A float32 sum of 1 and 1 + 2^-23, three times each, would lose the half."""
     small = np.float32(1 + 2**-23)
     trees = [
         {"w": np.array([value], np.float32), "constants": {"table": np.array([7.0])}}
@@ -222,7 +222,7 @@ def test_another_config_or_vocabulary_is_refused_before_there_is_a_run(
 
 
 def test_another_way_of_splitting_text_is_refused(averaged: TrainingResult, tmp_path: Path) -> None:
-    """The vocabulary is the model's; what is done to the text before it is looked up isn't."""
+    """The vocabulary is the model's, but the text is preprocessed differently."""
     config = small_run(tmp_path)
     files = {f"{side}_tokenizer": str(averaged.model / f"{side}_tokenizer.json") for side in ("source", "target")}
     differences = (
@@ -238,8 +238,7 @@ def test_another_way_of_splitting_text_is_refused(averaged: TrainingResult, tmp_
 
 
 def test_a_run_does_not_go_on_with_other_text(tmp_path: Path, stopped_after: StoppedAfter) -> None:
-    """A file that was changed since is noticed, though the run's config names the same file; put back, the run goes
-    on."""
+    """Training notices a changed file under the same name, and resumes once the file is restored."""
     text = "".join(f"the cat {k}\tdie katze {k}\n" for k in range(40))
     (tmp_path / "train.tsv").write_text(text, encoding="utf-8")
     config = small_run(tmp_path, max_steps=3)
@@ -315,7 +314,7 @@ def test_a_profile_is_a_trace(tmp_path: Path) -> None:
 
 
 def test_a_validation_loss_that_is_not_finite_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run ends there, and can be resumed from the checkpoint before."""
+    """The run ends there; the previous checkpoint can be resumed."""
     losses = iter([3.0, float("nan")])
     config = small_run(tmp_path)
     with monkeypatch.context() as patch:

@@ -1,4 +1,4 @@
-"""Frozen parameters stay as they are, bit for bit, and take no memory for moments."""
+"""Frozen parameters stay unchanged, bit for bit, and have no moments in memory."""
 
 from __future__ import annotations
 

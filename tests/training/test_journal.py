@@ -1,4 +1,4 @@
-"""What a run writes about itself, without training one."""
+"""The records of a run, without training one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs: what they write, and that an interrupted one goes on as if it had never stopped."""
+"""Whole runs: the files they write, and that a resumed run equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def test_epochs_bound_a_run(tmp_path: Path) -> None:
 
 
 def test_the_best_checkpoint_becomes_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is the second of three here, since validation says so: the model is that of a run that ended there."""
+    """The second of three checkpoints has the lowest loss: the model equals that of a run that ended there."""
     shorter = train(small_run(tmp_path / "shorter", max_steps=8, evaluate_every=4))
     losses = iter([2.0, 1.0, 3.0, 1.0])  # the last one is of the model itself
     monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
@@ -224,8 +224,7 @@ MULTI30K = Path(os.environ.get("JAX_TRANSFORMER_SHARED", "/nowhere")) / "data" /
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="JAX_TRANSFORMER_SHARED names no folder with data/multi30k")
 def test_real_text_trains(tmp_path: Path) -> None:
-    """Multi30k with joint BPE, as the preset cuts it: at most 8 programs, at most 15 % padding. And a falling loss, of
-    a smaller model."""
+    """Multi30k with the preset's joint BPE needs at most 8 programs and 15 % padding; a smaller model's loss falls."""
     preset = get_preset("tiny")
     files = {
         split: tuple(str(MULTI30K / f"{name}.lc.norm.tok.{side}.gz") for side in ("en", "de"))

@@ -1,4 +1,4 @@
-"""The rate that falls when validation gets no better: within a run, and across a resume."""
+"""The learning rate falls when validation stops improving: within a run, and after resuming."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def rates(result: TrainingResult) -> list[float]:
 
 
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on validation has the LOSSES, one after another."""
+    """Makes validation return the LOSSES in order."""
     losses = iter(LOSSES)
     monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
 

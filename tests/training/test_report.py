@@ -1,5 +1,4 @@
-"""report.html as text: what is read from the run's files, what becomes of broken ones, and that nothing in them becomes
-markup."""
+"""report.html as text: the data read from the run's files, broken files, and that no text in them becomes markup."""
 
 from __future__ import annotations
 
@@ -102,7 +101,7 @@ def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
 
 
 def test_the_best_checkpoint_is_the_one_that_training_keeps(tmp_path: Path) -> None:
-    """By the figure that the config names, the later of equals."""
+    """By the metric that the config names, the later of equals."""
     records = [
         validation(step, loss, valid_bleu=bleu) for step, loss, bleu in ((1, 1.0, 30.0), (2, 1.0, 40.0), (3, 2.0, 20.0))
     ]

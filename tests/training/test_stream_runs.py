@@ -1,5 +1,5 @@
-"""Runs on a streamed corpus: stopped anywhere they go on bit for bit; every pair is trained on once an epoch; the
-unknown is called so."""
+"""Runs on a streamed corpus: resuming is bit for bit the same; every pair is trained on once per epoch; unknown numbers
+are reported as unknown."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TIMINGS = {"seconds", "tokens_per_second", "compile_seconds", "programs", "time"}
 TRAIN, VALID, SHARD = 70, 4, 30
-"""Three shards an epoch, the last of 10 pairs."""
+"""Three shards per epoch, the last of 10 pairs."""
 EPOCH = 10
-"""Batches an epoch: 4, 4 and 2, of 8 rows."""
+"""Batches per epoch: 4, 4 and 2, of 8 rows."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def library_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The library keeps what it reads under tmp_path, and asks no one; no test waits for another attempt."""
+    """Makes the library cache under tmp_path and stay offline, and skips the waits between attempts."""
     import datasets
     import huggingface_hub.constants
 
@@ -149,7 +149,7 @@ def test_a_run_ends_with_its_epochs(unbroken: TrainingResult) -> None:
 def test_a_run_that_was_stopped_again_and_again_ends_the_same(
     unbroken: TrainingResult, dataset: Path, tmp_path: Path, stopped_after: StoppedAfter, steps: int
 ) -> None:
-    """At the ends of shards, of which step 10 also ends an epoch, and within them."""
+    """The stops are at the ends of shards and within them; step 10 also ends an epoch."""
     config = small_run(tmp_path, dataset)
     stops: list[int] = []
     while True:
@@ -196,7 +196,7 @@ def test_every_pair_comes_once_an_epoch_shuffled_anew(dataset: Path, tmp_path: P
 
 
 def test_shards_are_shuffled_each_in_its_own_way(tmp_path: Path) -> None:
-    """Twice the same text is a test of the seed: equal lengths would otherwise be planned alike."""
+    """The same text twice tests the seed: without it, equal lengths would give equal plans."""
     write(tmp_path / "data", [*pairs_of(VALID), *pairs_of(SHARD), *pairs_of(SHARD)])
     schedule, corpus = schedule_of(small_run(tmp_path, tmp_path / "data", max_epochs=1))
     batches = sentences(list(schedule.scheduled_from(0, {})), corpus.source_tokenizer.pad_id)

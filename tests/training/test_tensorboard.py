@@ -1,4 +1,4 @@
-"""TensorBoard's events, read back by TensorBoard's own reader; and what is said where it isn't installed."""
+"""TensorBoard's events, read back by TensorBoard's own reader; and the error if it isn't installed."""
 
 from __future__ import annotations
 
