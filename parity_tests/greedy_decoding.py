@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.generation import generate
 from jax_transformer.storage.model_directory import Model
 

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.systems import SystemReference
 from jax_transformer.parity.backends.torch_module import TorchSide

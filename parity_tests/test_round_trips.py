@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from systems import SYSTEMS, Case, bits, make_case
 
-from jax_transformer.config.model import GenerationConfig
+from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.runtime.trees import flatten, unflatten

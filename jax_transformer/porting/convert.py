@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config.model import ConfigError, GenerationConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.porting import hugging_face
 from jax_transformer.porting.checkpoint import Checkpoint, leaving_out, open_checkpoint
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.state_dicts import deferred_params
 from jax_transformer.runtime.trees import nearest

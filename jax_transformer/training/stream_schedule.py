@@ -124,8 +124,7 @@ class StreamSchedule:
             if not kept:
                 raise CorpusError(
                     f"dataset {self._config.data.used_dataset}: expected usable training pairs after the first "
-                    f"{start:,}; received none in "
-                    "a whole pass. It isn't what it was when it was prepared: start a new run."
+                    f"{start:,}; received none in a whole pass. It changed since it was prepared: start a new run."
                 )
             epoch, start = epoch + 1, 0
 
@@ -142,8 +141,7 @@ class StreamSchedule:
         if saved != self._revision:
             raise CorpusError(
                 f"dataset {self._config.data.used_dataset}: expected version {saved}, with which the run began; "
-                f"received {self._revision}, "
-                "as it was prepared again. Start a new run."
+                f"received {self._revision}, since it was prepared again. Start a new run."
             )
 
 

@@ -11,7 +11,8 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import init_params
 from jax_transformer.porting import PortingError, export_checkpoint, import_checkpoint
 from jax_transformer.porting.exported_settings import VERSION
