@@ -185,6 +185,14 @@ def make_arguments(rng: np.random.Generator, system: System) -> dict[str, Any]:
     return sizes | {"num_layers": 2 if system.dialect in ("stepwise", "stepwise_sublayers", "stepwise_layers") else 1}
 
 
+def layers(name: str, encoder: int, decoder: int) -> dict[str, int]:
+    """Returns the sizes of `make_case` for this depth; the stepwise ladder has 1 layer, or its usual number."""
+    is_ladder = (SYSTEMS | TIED)[name].dialect.startswith("stepwise")
+    if not is_ladder:
+        return {"num_encoder_layers": encoder, "num_decoder_layers": decoder}
+    return {"num_layers": 1} if decoder == 1 else {}
+
+
 def randomise(model: nn.Module, rng: np.random.Generator) -> None:
     """Draws every parameter, scales of norms around 1, as numbers of float32."""
     with torch.no_grad():

@@ -9,7 +9,7 @@ from itertools import chain
 import numpy as np
 import pytest
 import torch
-from systems import SYSTEMS, TIED, Case, make_case
+from systems import SYSTEMS, TIED, Case, layers, make_case
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
@@ -39,14 +39,6 @@ def case(request: pytest.FixtureRequest) -> Case:
 def shallow(request: pytest.FixtureRequest) -> Case:
     """A case of fewer layers, as compiling takes most of the time."""
     return make_case(request.param, **layers(request.param, 1, 2))
-
-
-def layers(name: str, encoder: int, decoder: int) -> dict[str, int]:
-    """Returns the program's arguments for this depth; both stacks of the stepwise ladder have the decoder's."""
-    is_ladder = (SYSTEMS | TIED)[name].dialect.startswith("stepwise")
-    if not is_ladder:
-        return {"num_encoder_layers": encoder, "num_decoder_layers": decoder}
-    return {"num_layers": decoder} if decoder == 1 else {}
 
 
 def test_jax_torch_and_the_truth_agree_on_every_activation_in_float64(case: Case) -> None:
