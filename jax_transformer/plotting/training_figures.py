@@ -175,7 +175,7 @@ def _draw_losses(axes: Axes, criterion: Criterion, vocab_size: int) -> None:
             at = (probabilities[best], curve[best])
             axes.plot(*at, "o", color=line.get_color())
             halo = [patheffects.withStroke(linewidth=3, foreground=matplotlib.rcParams["axes.facecolor"])]
-            note = f"least: {curve[best]:.2f}"
+            note = f"minimum {curve[best]:.2f}"
             axes.annotate(note, at, xytext=(0, 10), textcoords="offset points", ha="right", path_effects=halo)
     is_divergence = criterion.smoothing == "others_but_pad"
     title = "Divergence of one token from its target" if is_divergence else "Cross-entropy of one token"
