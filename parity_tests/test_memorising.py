@@ -24,7 +24,8 @@ import torch
 from recipes_in_torch import trained_leaves
 from torch.nn import functional as torch_functional
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.recipes import stepwise as recipe
 from jax_transformer.config.recipes import stepwise_wide
 from jax_transformer.data.batching import Batch
@@ -37,7 +38,7 @@ from jax_transformer.parity.gates.tolerances import (
     has_zero_gradient,
 )
 from jax_transformer.porting import import_checkpoint
-from jax_transformer.porting.convert import params_from_state_dict
+from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.loop import train
 from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step

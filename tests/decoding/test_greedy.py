@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model import functional
 from jax_transformer.storage.model_directory import Model
