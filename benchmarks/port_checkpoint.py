@@ -22,9 +22,9 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.porting.convert import param_shapes
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.porting.hugging_face import of_family
+from jax_transformer.porting.state_dicts import param_shapes
 
 RESULTS = Path(__file__).parent / "results" / "port_checkpoint.json"
 

@@ -16,8 +16,8 @@ from jax_transformer.runtime.lazy import lazy_exports
 if TYPE_CHECKING:
     from jax_transformer import data, decoding, parity, porting, training
     from jax_transformer.config.data import DataConfig
-    from jax_transformer.config.decoding import DecodingConfig
-    from jax_transformer.config.model import GenerationConfig, TransformerConfig
+    from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
+    from jax_transformer.config.model import TransformerConfig
     from jax_transformer.config.run import RunConfig, TrainConfig
     from jax_transformer.decoding.generation import generate
     from jax_transformer.decoding.scoring import score
@@ -64,8 +64,8 @@ __all__ = [
 SUBPACKAGES = ("data", "decoding", "parity", "porting", "training")
 _HOMES = {
     "jax_transformer.config.data": ("DataConfig",),
-    "jax_transformer.config.decoding": ("DecodingConfig",),
-    "jax_transformer.config.model": ("GenerationConfig", "TransformerConfig"),
+    "jax_transformer.config.decoding": ("DecodingConfig", "GenerationConfig"),
+    "jax_transformer.config.model": ("TransformerConfig",),
     "jax_transformer.config.run": ("RunConfig", "TrainConfig"),
     "jax_transformer.decoding.generation": ("generate",),
     "jax_transformer.decoding.scoring": ("score",),

@@ -1,14 +1,15 @@
-"""The families of Hugging Face's transformers as they are compared here: configurations, random weights, and
-activations by our names.
+"""The families of Hugging Face's transformers as pairs: a model of the installed transformers with random weights, and
+the JAX model imported from its directory.
 
-The installed transformers is the reference. Sizes are pairwise different where a family lets them be; all parameters
-are random, norms and biases included; sources are longer than the relative buckets reach, with pads on the right, on
-the left and inside.
+Sizes differ pairwise where a family allows it. All parameters are random, norms and biases included. Sources are longer
+than the relative buckets reach, with pads on the right, on the left and inside.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,19 +19,26 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 import transformers
-from greedy_decoding import greedy
 from torch import nn
-from torch.nn import functional as torch_functional
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
-from jax_transformer.parity.backends.families import wide_norms
-from jax_transformer.parity.gates.compare import PrecisionVerdict, compare, precision_rule
-from jax_transformer.parity.gates.tolerances import has_zero_gradient
+from jax_transformer.parity import oracle
+from jax_transformer.parity.backends.families import FamilyReference
+from jax_transformer.parity.backends.jax_model import QUICKLY, JaxSide
+from jax_transformer.parity.backends.modules import names_of
+from jax_transformer.parity.backends.precision import cast
+from jax_transformer.parity.backends.side import Dtype
+from jax_transformer.parity.backends.torch_module import TorchSide
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.stages import Stage
+from jax_transformer.parity.problems import Problem
+from jax_transformer.parity.stages.forward import Forward, compare_forward
+from jax_transformer.parity.stages.precision import compare_precision, rounded
+from jax_transformer.parity.stages.training import compare_gradients, compare_losses
 from jax_transformer.porting import export_checkpoint, import_checkpoint
-from jax_transformer.porting.convert import params_from_state_dict
-from jax_transformer.runtime.trees import flatten
+from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.storage.model_directory import Model
 
 transformers.logging.set_verbosity_error()
@@ -39,7 +47,7 @@ logging.getLogger("transformers").setLevel(logging.ERROR)
 
 
 class Family(NamedTuple):
-    """A class of models, and configurations of it."""
+    """Describes a class of models by its configurations."""
 
     model: type[Any]
     config: type[Any]
@@ -47,7 +55,7 @@ class Family(NamedTuple):
 
 
 def _fairseq(**more: Any) -> tuple[dict[str, Any], ...]:
-    """Stacks of other depth, heads and width; three sizes."""
+    """Returns three sizes; their stacks differ in depth, heads and width."""
     names = (
         "d_model",
         "encoder_layers",
@@ -64,8 +72,8 @@ def _fairseq(**more: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _t5(**more: Any) -> tuple[dict[str, Any], ...]:
-    """Stacks of other depth, heads that aren't as wide together as the model, buckets that distances go beyond; three
-    sizes."""
+    """Returns three sizes: stacks of different depths, heads whose widths don't add up to the model's, and distances
+    beyond the buckets."""
     names = (
         "d_model",
         "d_kv",
@@ -108,59 +116,82 @@ FAMILIES = {
     "umt5": Family(transformers.UMT5ForConditionalGeneration, transformers.UMT5Config, _t5()),
 }
 UNTIED = ("t5_gated", "mt5")
-"""Those whose file has a head of its own, as T5 1.1 and mT5 have."""
+"""Families whose files have a head of their own, as T5 1.1 and mT5 do."""
 KEYS = [(family, size) for family in FAMILIES for size in range(3)]
 
 
-class Case(NamedTuple):
-    """One model, there and here, and a batch for it."""
+@dataclass(frozen=True)
+class Case:
+    """Holds one model in both libraries, and a problem for both."""
 
-    torch32: Any
-    torch64: Any
+    theirs: Any
+    """The model in float32."""
     directory: Path
-    """As `save_pretrained` left it."""
+    """The directory as `save_pretrained` left it."""
     model: Model
-    params64: Params
-    source_ids: np.ndarray
-    decoder_input_ids: np.ndarray
-    labels: np.ndarray
+    """The model imported from the directory."""
+    problem: Problem
 
     @property
     def config(self) -> TransformerConfig:
         return self.model.config
 
+    @property
+    def candidate(self) -> JaxSide:
+        return JaxSide("jax", self.model)
+
+    @property
+    def reference(self) -> TorchSide:
+        return TorchSide("transformers", self.model, self.family_reference)
+
+    @property
+    def family_reference(self) -> FamilyReference:
+        """Runs their own model, not one that was exported from ours."""
+        dialect = get_dialect((self.model.origin or {})["dialect"])
+        constants = self.model.params.get("constants", {})
+        return FamilyReference(self.theirs, dialect, self.config, constants, names_of(dialect, self.config))
+
     def inputs(self) -> dict[str, torch.Tensor]:
-        """What the reference is called with."""
-        source = torch.from_numpy(self.source_ids)
-        mask = source != self.config.source_pad_id
+        """Returns the arguments of their model."""
+        source = torch.from_numpy(self.problem.source_ids)
         return {
             "input_ids": source,
-            "attention_mask": mask,
-            "decoder_input_ids": torch.from_numpy(self.decoder_input_ids),
+            "attention_mask": source != self.config.source_pad_id,
+            "decoder_input_ids": torch.from_numpy(self.problem.decoder_input_ids),
         }
+
+    def with_models(self, theirs: Any, model: Model) -> Case:
+        """Returns the same batch for other models."""
+        problem = dataclasses.replace(self.problem, params=model.params)
+        return dataclasses.replace(self, theirs=theirs, model=model, problem=problem)
 
 
 @cache
 def make_case(family: str, size: int, folder: Path) -> Case:
-    """The same whenever it is made; its directory lies in `folder`."""
+    """Returns the same case at each call; its directory lies in `folder`."""
     rng = np.random.default_rng([*family.encode(), size])
     kind = FAMILIES[family]
     config = kind.config(**kind.sizes[size])
     config._attn_implementation = "eager"
-    torch32 = randomised(kind.model(config).eval(), rng, untied=family in UNTIED)
+    theirs = randomised(kind.model(config).eval(), rng, untied=family in UNTIED)
     directory = folder / f"{family}_{size}"
-    torch32.save_pretrained(directory)
-    torch64 = kind.model.from_pretrained(directory, dtype=torch.float64, attn_implementation="eager").eval()
-    torch64.generation_config = transformers.GenerationConfig()  # Marian's and BART's force their last token
+    theirs.save_pretrained(directory)
+    theirs = load_theirs(kind.model, directory)
     model = import_checkpoint(directory)
-    params64 = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
-    return Case(torch32, torch64, directory, model, params64, *make_batch(rng, model.config))
+    return Case(theirs, directory, model, make_problem(rng, model))
+
+
+def load_theirs(kind: type[Any], directory: Path) -> Any:
+    """Loads a model of transformers with unfused attention, in float32."""
+    model = kind.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+    model.generation_config = transformers.GenerationConfig()  # Marian's and BART's force their last token
+    return model
 
 
 def randomised(model: Any, rng: np.random.Generator, *, untied: bool) -> Any:
-    """The model with every parameter drawn anew, and the bias of its logits.
+    """Draws every parameter of the model, and the bias of its logits.
 
-    Embeddings are small, and attention is sharp, so that what is decoded depends on the source.
+    Embeddings are small and attention is sharp, so that decoded tokens depend on the source.
     """
     if untied:
         model.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))
@@ -175,7 +206,7 @@ def randomised(model: Any, rng: np.random.Generator, *, untied: bool) -> Any:
 
 
 def _spread(name: str, tensor: torch.Tensor) -> float:
-    """The standard deviation that a parameter is drawn with."""
+    """Returns the standard deviation for a parameter."""
     if tensor.ndim == 1 or name == "final_logits_bias":
         return 0.3 if name.endswith("weight") else 0.1
     if "relative" in name or "embed_positions" in name:
@@ -186,167 +217,53 @@ def _spread(name: str, tensor: torch.Tensor) -> float:
     return (2.4 if is_sharp else 1.2) / float(np.sqrt(tensor.shape[-1]))
 
 
-def make_batch(rng: np.random.Generator, config: TransformerConfig) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """source_ids [5, 37], decoder_input_ids [5, 31] and labels: pads on the right, on the left, inside, none, and all
-    but one."""
-    real = [
-        index
-        for index in range(3, min(config.source_vocab_size, config.target_vocab_size))
-        if index != config.source_pad_id
-    ]
+def make_problem(rng: np.random.Generator, model: Model) -> Problem:
+    """Returns source_ids [5, 37], and decoder_input_ids and labels [5, 31].
+
+    Pads stand on the right, on the left, inside, and everywhere but in one place; one sentence has none.
+    """
+    config = model.config
+    tokens = range(3, min(config.source_vocab_size, config.target_vocab_size))
+    real = [token for token in tokens if token != config.source_pad_id]
     source, target, labels = rng.choice(real, (5, 37)), rng.choice(real, (5, 31)), rng.choice(real, (5, 31))
     source[0, 30:] = source[1, :4] = source[2, 9:15] = source[3, 1:] = config.source_pad_id
     target[0, 25:] = labels[0, 25:] = labels[2, 5:8] = config.target_pad_id
-    return source, target, labels
+    return Problem("own weights", model.params, source, target, labels)
 
 
-# --- the reference's activations, by our names
+# --- comparisons
 
 
-def reference_trace(model: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Every hidden state, attention's weights and output, bias by distance, and the logits; gradients flow back through
-    them."""
-    trace: dict[str, torch.Tensor] = {}
-
-    def keep(name: str, pick: Any = lambda output: output) -> Any:
-        return lambda module, arguments, output: trace.__setitem__(name, pick(output))
-
-    def first_of(output: Any) -> torch.Tensor:
-        return output if isinstance(output, torch.Tensor) else output[0]
-
-    def keep_input(name: str) -> Any:
-        return lambda module, arguments: trace.__setitem__(name, arguments[0])
-
-    hooks = []
-    for stack, module in (("encoder", model.get_encoder()), ("decoder", model.get_decoder())):
-        is_t5 = hasattr(module, "block")
-        for i, layer in enumerate(module.block if is_t5 else module.layers):
-            name = f"{stack}.layers.{i}"
-            first = layer.layer[0] if is_t5 else layer
-            attentions = {"self_attention": first.SelfAttention if is_t5 else layer.self_attn}
-            if stack == "decoder":
-                attentions["cross_attention"] = layer.layer[1].EncDecAttention if is_t5 else layer.encoder_attn
-            hooks.append(
-                layer.register_forward_hook(
-                    keep(f"{name}.output", lambda output: output[0] if isinstance(output, tuple) else output)
-                )
-            )
-            for place, attention in attentions.items():
-                hooks.append(attention.register_forward_hook(keep(f"{name}.{place}.output", first_of)))
-                hooks.append(
-                    attention.register_forward_hook(keep(f"{name}.{place}.weights", lambda output: output[-1]))
-                )
-                if hasattr(attention, "relative_attention_bias"):
-                    per_layer = model.config.model_type == "umt5"
-                    of_bias = f"{name}.{place}.position_bias" if per_layer else f"{stack}.position_bias"
-                    pick = lambda output: output.permute(2, 0, 1)[None]  # noqa: E731
-                    hooks.append(attention.relative_attention_bias.register_forward_hook(keep(of_bias, pick)))
-            if i == 0:
-                hooks.append(layer.register_forward_pre_hook(keep_input(f"{stack}.embedding")))
-        hooks.append(module.register_forward_hook(keep(f"{stack}.output", first_of)))
-    try:
-        with wide_norms(model):
-            trace["logits"] = model(**inputs, use_cache=False).logits
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return trace
+def compare_activations(case: Case) -> list[Forward]:
+    """Compares JAX's activations in float64 with theirs, then NumPy's, and each node of all three with the truth."""
+    expected = case.reference.forward(case.problem, "float64")
+    visible = case.family_reference.visible()
+    truth = oracle.forward(case.config, case.model.params, *case.problem.ids)
+    return [
+        compare_forward(case.config, case.problem, candidate, expected, look_at_reference=True, visible=visible)
+        for candidate in (case.candidate.forward(case.problem, "float64"), truth)
+    ]
 
 
-def as_arrays(trace: dict[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    return {name: import_array(tensor) for name, tensor in trace.items()}
+def compare_in_precision(case: Case, dtype: Dtype) -> Stage:
+    """Compares the distances of both sides' activations from the float64 truth."""
+    problem, reference = rounded(case.problem, dtype), case.reference
+    truth, expected = (reference.forward(problem, one) for one in ("float64", dtype))
+    received = case.candidate.forward(problem, dtype)
+    return compare_precision(dtype, {name: received[name] for name in expected}, expected, truth)
 
 
-def import_array(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor as an array of its own dtype."""
-    from jax_transformer.storage.tensor_files import as_arrays as of_state_dict
-
-    return of_state_dict({"tensor": tensor})["tensor"]
-
-
-# --- what is measured
-
-
-QUICKLY = {"xla_backend_optimization_level": 0}
-_trace = jax.jit(partial(functional.apply, return_trace=True), static_argnums=0, compiler_options=QUICKLY)
-
-
-def our_trace(case: Case, params: Params) -> dict[str, np.ndarray]:
-    _, trace = _trace(case.config, params, case.source_ids, case.decoder_input_ids)
-    return {name: np.asarray(value) for name, value in trace.items()}
-
-
-def forward_errors(case: Case) -> dict[str, float]:
-    """Relative RMS of each activation in float64."""
-    with torch.no_grad():
-        expected = as_arrays(reference_trace(case.torch64, case.inputs()))
-    received = our_trace(case, case.params64)
-    return {name: compare(received[name], array).relative_rms for name, array in expected.items()}
-
-
-def precision_verdicts(case: Case, dtype: str) -> dict[str, PrecisionVerdict]:
-    """Of each activation in float32 or bfloat16, weights rounded to it."""
-    torch_dtype = getattr(torch, dtype)
-    rounded = jax.tree.map(lambda leaf: np.asarray(jnp.asarray(leaf, dtype)), case.model.params)
-    rounded["constants"] = case.model.params.get(
-        "constants", {}
-    )  # tables stay as they are, as `port --dtype` leaves them
-    reference = (
-        type(case.torch32).from_pretrained(case.directory, dtype=torch_dtype, attn_implementation="eager").eval()
-    )
-    truth = (
-        type(case.torch32)
-        .from_pretrained(case.directory, dtype=torch_dtype, attn_implementation="eager")
-        .eval()
-        .double()
-    )
-    with torch.no_grad():
-        theirs, true = (as_arrays(reference_trace(model, case.inputs())) for model in (reference, truth))
-    ours = our_trace(case, rounded)
-    return {
-        name: precision_rule(ours[name].astype(theirs[name].dtype), theirs[name], true[name], dtype) for name in theirs
-    }
-
-
-@partial(jax.jit, static_argnames="config", compiler_options=QUICKLY)
-@jax.value_and_grad
-def _loss_and_gradients(
-    params: Params, config: TransformerConfig, source_ids: Any, decoder_input_ids: Any, labels: Any
-) -> jax.Array:
-    logits = functional.apply(config, params, source_ids, decoder_input_ids)
-    losses = -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1)[..., 0]
-    counted = labels != config.target_pad_id
-    return jnp.where(counted, losses, 0.0).sum() / counted.sum()
-
-
-def gradient_errors(case: Case) -> dict[str, float]:
-    """Of the loss, and of its gradient to each parameter, in float64."""
-    model, pad_id = case.torch64, case.config.target_pad_id
-    model.zero_grad()
-    with wide_norms(model):
-        logits = model(**case.inputs(), use_cache=False).logits
-    expected_loss = torch_functional.cross_entropy(
-        logits.flatten(0, 1), torch.from_numpy(case.labels).flatten(), ignore_index=pad_id
-    )
-    expected_loss.backward()
-    names = (case.model.origin or {})["tensors"]
-    held = {name: tensor for name, tensor in model.state_dict().items() if name in names}
-    gradients = {name: torch.zeros_like(tensor) for name, tensor in held.items()}
-    gradients |= {name: p.grad for name, p in model.named_parameters() if p.grad is not None and name in names}
-    expected = flatten(params_from_state_dict(case.config, gradients, (case.model.origin or {})["dialect"]))
-    value, found = _loss_and_gradients(case.params64, case.config, case.source_ids, case.decoder_input_ids, case.labels)
-    errors = {"loss": abs(float(value) / expected_loss.item() - 1.0)}
-    for path, leaf in flatten(found).items():
-        if not path.startswith("constants/") and not has_zero_gradient(path):
-            errors[path] = compare(np.asarray(leaf), expected[path]).relative_rms
-    return errors
+def compare_training(case: Case) -> list[Stage]:
+    """Compares the loss, and its gradients with respect to every parameter and every activation that hooks show."""
+    received, expected = (side.gradients(case.problem) for side in (case.candidate, case.reference))
+    received = received._replace(activations={name: received.activations[name] for name in expected.activations})
+    return [compare_losses(received, expected), compare_gradients(received, expected)]
 
 
 def cached_error(case: Case) -> float:
-    """Of decoding token by token with a cache from teacher forcing, in float64."""
-    forced = our_trace(case, case.params64)["logits"]
-    logits = _decoded_by_steps(case.config, case.params64, case.source_ids, case.decoder_input_ids)
-    return compare(np.asarray(logits), forced).relative_rms
+    """Returns the relative RMS by which cached decoding differs from teacher forcing in float64."""
+    forced, params = case.candidate.forward(case.problem, "float64")["logits"], cast(case.model.params, "float64")
+    return compare(np.asarray(_decoded_by_steps(case.config, params, *case.problem.ids)), forced).relative_rms
 
 
 @partial(jax.jit, static_argnames="config", compiler_options=QUICKLY)
@@ -364,7 +281,7 @@ def _decoded_by_steps(
 
 
 def ragged_sources(config: TransformerConfig) -> np.ndarray:
-    """source_ids [24, 24]: sentences of 1 to 24 tokens, padded on the right."""
+    """Returns source_ids [24, 24]: sentences of 1 to 24 tokens, padded on the right."""
     rng = np.random.default_rng(3)
     real = [index for index in range(3, config.source_vocab_size) if index != config.source_pad_id]
     lengths = np.arange(1, 25)[:, None]
@@ -372,31 +289,22 @@ def ragged_sources(config: TransformerConfig) -> np.ndarray:
 
 
 def greedy_tokens(case: Case, length: int = 24) -> tuple[np.ndarray, np.ndarray, int]:
-    """Ours and `generate`'s, [24, length] with pads after the end, and the token that ends sentences: one that comes up
-    in most, and not at once."""
-    source_ids = ragged_sources(case.config)
-    inputs = {
-        "input_ids": torch.from_numpy(source_ids),
-        "attention_mask": torch.from_numpy(source_ids != case.config.source_pad_id),
-    }
-    start, pad_id = case.model.generation.decoder_start_id, case.config.target_pad_id
+    """Decodes greedily here and with `generate`.
 
-    def generate(eos_id: int) -> np.ndarray:
-        options = {
-            "max_new_tokens": length,
-            "num_beams": 1,
-            "do_sample": False,
-            "eos_token_id": eos_id,
-            "pad_token_id": pad_id,
-        }
-        options["use_cache"] = False  # that of T5 has as many layers as the encoder, also where the decoder has more
-        config = transformers.GenerationConfig(**options, decoder_start_token_id=start)
-        with torch.no_grad(), wide_norms(case.torch64):
-            tokens = case.torch64.generate(**inputs, generation_config=config).numpy()[:, 1:]
+    Returns:
+      Both sides' tokens [24, length] with pads after the end, and the end token: one that ends most sentences, and at
+      different lengths.
+    """
+    pad_id = case.config.target_pad_id
+    problem = dataclasses.replace(case.problem, source_ids=ragged_sources(case.config))
+
+    def decode(side: type[JaxSide] | partial[TorchSide], eos_id: int) -> np.ndarray:
+        generation = dataclasses.replace(case.model.generation, eos_id=eos_id)
+        tokens = side("side", dataclasses.replace(case.model, generation=generation)).decode(problem, 1, length)
         return np.pad(tokens, ((0, 0), (0, length - tokens.shape[1])), constant_values=pad_id)
 
-    unused = case.config.target_vocab_size  # never comes up
-    endless = generate(unused)
+    theirs = partial(TorchSide, reference=case.family_reference)
+    endless = decode(theirs, case.config.target_vocab_size)  # no token has this id
     firsts = {
         token: [int(np.argmax(row == token)) for row in endless if (row == token).any()] for token in np.unique(endless)
     }
@@ -406,20 +314,11 @@ def greedy_tokens(case: Case, length: int = 24) -> tuple[np.ndarray, np.ndarray,
             key=lambda token: (len(set(firsts[token])), sum(firsts[token])),
         )
     )
-    ours = greedy(
-        config=case.config,
-        params=case.params64,
-        source_ids=source_ids,
-        decoder_start_id=start,
-        eos_id=eos_id,
-        max_decode_length=length,
-    )
-    return np.asarray(ours), generate(eos_id), eos_id
+    return decode(JaxSide, eos_id), decode(theirs, eos_id), eos_id
 
 
 def round_trip(case: Case, folder: Path) -> tuple[Any, dict[str, Any]]:
-    """What `from_pretrained` loads of the directory that the imported model is written to, and what it says about
-    it."""
+    """Exports the imported model, and returns the model that `from_pretrained` loads and its loading information."""
     path = folder / f"{case.directory.name}_back"
     export_checkpoint(case.model, path)
-    return type(case.torch32).from_pretrained(path, output_loading_info=True)
+    return type(case.theirs).from_pretrained(path, output_loading_info=True)

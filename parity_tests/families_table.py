@@ -1,12 +1,12 @@
-"""Measures every family of transformers against the installed one, and writes the table of docs/families.md.
+"""Measure every family against the installed transformers, and write the table of docs/families.md.
 
     python parity_tests/families_table.py [--write docs/families.md]
 
-Three sizes a family, float64. import: tensors of the directories that `save_pretrained` wrote, every one of them used.
-export: those of the model that `from_pretrained` loads from the directory that is written of them, which are the same
-in every bit; keys that are missing or unexpected would be named. Then the worst relative RMS errors: of any activation,
-of the loss and any gradient, of decoding with a cache from teacher forcing. greedy: sentences whose tokens are all
-those of `generate`, and in how many of them the end came up.
+Each family has three sizes, in float64. import: the tensors of the directories by `save_pretrained`; every one is used.
+export: the tensors that `from_pretrained` loads from the exported directories with every bit the same; missing or
+unexpected keys are named. The worst relative RMS errors follow: of any activation, of the loss and any gradient, and of
+cached decoding from teacher forcing. greedy: the sentences whose tokens all equal those of `generate`, and how many of
+them end.
 """
 
 from __future__ import annotations
@@ -20,19 +20,30 @@ import jax
 import numpy as np
 import torch
 import transformers
-from families import FAMILIES, cached_error, forward_errors, gradient_errors, greedy_tokens, make_case, round_trip
+from families import (
+    FAMILIES,
+    Case,
+    cached_error,
+    compare_activations,
+    compare_training,
+    greedy_tokens,
+    make_case,
+    round_trip,
+)
+
+from jax_transformer.parity.gates.stages import Stage
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
 def row(family: str, folder: Path) -> list[str]:
-    """The cells of one family."""
+    """Returns the cells of one family."""
     cases = [make_case(family, size, folder) for size in range(len(FAMILIES[family].sizes))]
     tensors = same = sentences = equal = ended = 0
     complaints: dict[str, object] = {}
     for case in cases:
         back, loading = round_trip(case, folder)
-        expected, received = case.torch32.state_dict(), back.state_dict()
+        expected, received = case.theirs.state_dict(), back.state_dict()
         tensors += len(expected)
         same += sum(torch.equal(expected[name], received[name]) for name in expected if name in received)
         complaints |= {name: found for name, found in loading.items() if found}
@@ -40,7 +51,7 @@ def row(family: str, folder: Path) -> list[str]:
         sentences += len(theirs)
         equal += int((ours == theirs).all(axis=1).sum())
         ended += int((theirs == eos_id).any(axis=1).sum())
-    worst = [max(max(measure(case).values()) for case in cases) for measure in (forward_errors, gradient_errors)]
+    worst = [max(largest_error(stages(case)) for case in cases) for stages in (forward_stages, compare_training)]
     cached = max(cached_error(case) for case in cases)
     exported = f"{same} of {tensors} tensors" + (f", {complaints}" if complaints else "")
     imported = sum(len((case.model.origin or {})["tensors"]) for case in cases)
@@ -48,6 +59,14 @@ def row(family: str, folder: Path) -> list[str]:
         f"`{family}`", f"{imported} tensors", exported, *(f"{error:.0e}" for error in (*worst, cached)),
         f"{equal} of {sentences} ({ended} ended)",
     ]  # fmt: skip
+
+
+def forward_stages(case: Case) -> list[Stage]:
+    return [compare_activations(case)[0].forward]
+
+
+def largest_error(stages: list[Stage]) -> float:
+    return max(row.error.relative_rms for stage in stages for row in stage.rows if row.error is not None)
 
 
 def main(arguments: list[str]) -> int:

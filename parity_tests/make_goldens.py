@@ -1,9 +1,9 @@
-"""Makes goldens/<system>.npz anew: what each reference computes, at tiny sizes, with random weights.
+"""Regenerate goldens/<system>.npz: the results of each reference at tiny sizes with random weights.
 
     python parity_tests/make_goldens.py [system ...]
 
-They are there to see a change that both sides make at once: make one anew only where a system is meant to compute
-something else, and say why. A file has `meta` (JSON: the reference's class and arguments, the dialect, what import is
+They show a change that both sides make at once. Regenerate one only if its system is meant to compute something else,
+and say why. A file has `meta` (JSON: the reference's class and arguments, the dialect, what import is
 told, and each tensor's name and shape), `parameters` and `buffers` (the tensors' values in this order), `source_ids`,
 `decoder_input_ids`, the masks, `encoder.output` and `logits` in float64, and `position_table` where the state_dict
 holds none.

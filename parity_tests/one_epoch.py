@@ -35,8 +35,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import torch
-from recipes_in_torch import NO_DROPOUT, adam, divergence, noam
-from systems import per_layer
+from recipes_in_torch import NO_DROPOUT, adam, divergence, noam, trained_leaves
 from torch import nn
 
 from jax_transformer.config.model import TransformerConfig
@@ -47,8 +46,7 @@ from jax_transformer.model.functional import Params
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import has_zero_gradient
 from jax_transformer.porting import import_checkpoint
-from jax_transformer.porting.convert import params_from_state_dict
-from jax_transformer.runtime.trees import flatten
+from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.training.export import fit_config
 from jax_transformer.training.step import all_params, init_state, make_evaluation_step, make_train_step
 from torch_reference.annotated_zh import AnnotatedZhTransformer
@@ -183,7 +181,7 @@ def train_in_torch(model: AnnotatedZhTransformer, config: TransformerConfig, tas
             scheduler.step()
             losses.append(loss.item())
         dev_losses.append(dev_loss())
-    return Trained(losses, dev_losses, per_layer(flatten(params_from_state_dict(config, model.state_dict(), DIALECT))))
+    return Trained(losses, dev_losses, trained_leaves(params_from_state_dict(config, model.state_dict(), DIALECT)))
 
 
 def train_in_jax(config: TransformerConfig, params: Params, task: Task, seed: int = 0) -> Trained:
@@ -203,8 +201,7 @@ def train_in_jax(config: TransformerConfig, params: Params, task: Task, seed: in
             [[float(number) for number in evaluate(all_params(state), batch)] for batch in task.dev], axis=0
         )
         dev_losses.append(float(total / tokens))
-    weights = {path: np.asarray(leaf) for path, leaf in flatten(jax.device_get(all_params(state))).items()}
-    return Trained(losses, dev_losses, per_layer(weights))
+    return Trained(losses, dev_losses, trained_leaves(jax.device_get(state.params)))
 
 
 # --- without dropout: the same numbers

@@ -1,14 +1,18 @@
-"""What the systems' programs train with, in PyTorch: losses, optimizers and schedules that several tests need."""
+"""The systems' own losses, optimizers and schedules in PyTorch, and the trained parameters of either side."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as torch_functional
 from torch.optim import lr_scheduler
+
+from jax_transformer.parity.backends.side import layer_by_layer
+from jax_transformer.runtime.trees import flatten
 
 Loss = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 """(logits [N, V], labels [N], pad id) → the mean over tokens."""
@@ -52,3 +56,9 @@ def adam(
     rate: float, b2: float = 0.999, eps: float = 1e-8, **options: Any
 ) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
     return lambda parameters: torch.optim.Adam(parameters, rate, (0.9, b2), eps, **options)
+
+
+def trained_leaves(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns the trained parameters by path, layers one by one."""
+    leaves = {path: np.asarray(leaf) for path, leaf in flatten(params).items() if not path.startswith("constants/")}
+    return layer_by_layer(leaves)

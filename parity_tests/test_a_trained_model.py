@@ -20,7 +20,8 @@ from jax_transformer.decoding.translation import translate
 from jax_transformer.model import functional
 from jax_transformer.parity.gates.compare import compare, float32_rule
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS, has_zero_gradient
-from jax_transformer.porting.convert import export_checkpoint, import_checkpoint, params_from_state_dict
+from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
+from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model, load_model
 from jax_transformer.training.loop import train

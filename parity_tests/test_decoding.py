@@ -43,7 +43,7 @@ class Search:
 
     def theirs(self, beams: int, prefix: list[int], **options: Any) -> tuple[np.ndarray, np.ndarray]:
         config, generation = self.case.config, self.model.generation
-        reference = self.case.torch32
+        reference = self.case.theirs
         reference.generation_config = transformers.GenerationConfig()
         with torch.no_grad():
             found = reference.generate(
@@ -246,7 +246,7 @@ def saying(search: Search, options: dict[str, Any], path: Path, *, legacy: bool 
 def assert_decodes_as(search: Search, directory: Path, model: Model) -> np.ndarray:
     """The model decodes as what `from_pretrained` makes of the directory, without any option; returns the
     hypotheses."""
-    reference = type(search.case.torch32).from_pretrained(directory, attn_implementation="eager").eval()
+    reference = type(search.case.theirs).from_pretrained(directory, attn_implementation="eager").eval()
     sources = torch.from_numpy(search.sources)
     with torch.no_grad():
         expected = reference.generate(sources, attention_mask=sources != search.case.config.source_pad_id)

@@ -1,5 +1,5 @@
-"""Marian, BART, M2M-100 and T5 against the installed transformers: the same function, and back without a key missing or
-unexpected."""
+"""Imported Marian, BART, M2M-100 and T5 models are the installed transformers' functions, and come back without missing
+or unexpected keys."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ from families import (
     UNTIED,
     Case,
     cached_error,
-    forward_errors,
-    gradient_errors,
+    compare_activations,
+    compare_in_precision,
+    compare_training,
     greedy_tokens,
-    import_array,
+    load_theirs,
     make_case,
-    our_trace,
-    precision_verdicts,
     randomised,
     round_trip,
-    wide_norms,
 )
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.positions import relative_buckets
+from jax_transformer.parity.backends.families import wide_norms
+from jax_transformer.parity.backends.side import Dtype
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting import export_checkpoint, import_checkpoint
+from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import load_model, save_model
+from jax_transformer.storage.tensor_mappings import as_arrays
 from jax_transformer.storage.tensors import PortingError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -53,41 +55,48 @@ def case(request: Any, folder: Path) -> Case:
 
 @pytest.fixture(params=[key for key in KEYS if key[1] < 2], ids=lambda key: f"{key[0]}_{key[1]}")
 def uneven(request: Any, folder: Path) -> Case:
-    """Two of each family: one with the deeper decoder, one with the deeper encoder."""
+    """Two cases of each family: one with the deeper decoder, one with the deeper encoder."""
+    return make_case(*request.param, folder)
+
+
+@pytest.fixture(params=[(family, number % 2) for number, family in enumerate(FAMILIES)], ids=lambda key: key[0])
+def either(request: Any, folder: Path) -> Case:
+    """One case of each family, with the deeper decoder or the deeper encoder in turns."""
     return make_case(*request.param, folder)
 
 
 @pytest.fixture(params=FAMILIES)
 def first(request: Any, folder: Path) -> Case:
-    """One of each family."""
+    """One case of each family."""
     return make_case(request.param, 0, folder)
 
 
-def beyond(errors: dict[str, float]) -> dict[str, float]:
-    return {name: error for name, error in errors.items() if not error <= FLOAT64_RELATIVE_RMS}
+def assert_same_activations(case: Case) -> None:
+    for result in compare_activations(case):
+        assert result.faults == ()
+        assert result.masks.verdict == result.forward.verdict == result.truth.verdict == "passed", result
+        assert len(result.forward.rows) > 5 + 9 * case.config.num_encoder_layers + 14 * case.config.num_decoder_layers
 
 
-def test_every_activation_in_float64(case: Case) -> None:
-    errors = forward_errors(case)
-    config = case.config
-    assert len(errors) >= 5 + 3 * config.num_encoder_layers + 5 * config.num_decoder_layers
-    assert beyond(errors) == {}
+def test_jax_transformers_and_the_truth_agree_on_every_activation_in_float64(uneven: Case) -> None:
+    """Each node by itself, too. The truth is NumPy's, so that a mistake in JAX alone can't hide."""
+    assert_same_activations(uneven)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_every_activation_in_lower_precision(first: Case, dtype: str) -> None:
-    verdicts = precision_verdicts(first, dtype)
-    assert {name: verdict for name, verdict in verdicts.items() if not verdict.passed} == {}
+def test_jax_is_as_precise_as_transformers_in_lower_precision(first: Case, dtype: Dtype) -> None:
+    stage = compare_in_precision(first, dtype)
+    assert stage.verdict == "passed", [row for row in stage.rows if row.verdict != "passed"]
 
 
-def test_loss_and_gradients(uneven: Case) -> None:
-    errors = gradient_errors(uneven)
-    assert len(errors) > 20
-    assert beyond(errors) == {}
+def test_loss_and_gradients_agree(either: Case) -> None:
+    for stage in compare_training(either):
+        assert stage.verdict == "passed", [row for row in stage.rows if row.verdict != "passed"]
+    assert len(stage.rows) > 40
 
 
-def test_decoding_with_a_cache_is_teacher_forcing(uneven: Case) -> None:
-    assert cached_error(uneven) <= FLOAT64_RELATIVE_RMS
+def test_decoding_with_a_cache_is_teacher_forcing(either: Case) -> None:
+    assert cached_error(either) <= FLOAT64_RELATIVE_RMS
 
 
 def test_greedy_decoding_is_that_of_generate(uneven: Case) -> None:
@@ -97,14 +106,14 @@ def test_greedy_decoding_is_that_of_generate(uneven: Case) -> None:
     assert len(lengths) > 1, "sentences should end, and not all at once"
 
 
-def test_there_and_back(case: Case, tmp_path: Path) -> None:
-    """Nothing missing, nothing unexpected, tied where it was tied, every bit."""
+def test_a_directory_comes_back_bit_for_bit(case: Case, tmp_path: Path) -> None:
+    """No key is missing or unexpected, and tied tensors are tied again."""
     back, loading = round_trip(case, tmp_path)
     assert {name: found for name, found in loading.items() if found} == {}
-    expected, received = case.torch32.state_dict(), back.state_dict()
+    expected, received = case.theirs.state_dict(), back.state_dict()
     assert list(expected) == list(received)
     assert all(torch.equal(expected[name], received[name]) for name in expected)
-    for model in (case.torch32, back):
+    for model in (case.theirs, back):
         is_tied = model.lm_head.weight.data_ptr() == model.get_decoder().embed_tokens.weight.data_ptr()
         assert is_tied == case.config.tie_head == (case.directory.name.rsplit("_", 1)[0] not in UNTIED)
     names = [
@@ -114,14 +123,14 @@ def test_there_and_back(case: Case, tmp_path: Path) -> None:
     assert names[0] == names[1]
 
 
-def test_through_a_model_directory(first: Case, tmp_path: Path) -> None:
+def test_a_directory_comes_back_through_a_model_directory(first: Case, tmp_path: Path) -> None:
     save_model(first.model, tmp_path / "model")
     export_checkpoint(load_model(tmp_path / "model"), tmp_path / "back")
     files = [path / "model.safetensors" for path in (first.directory, tmp_path / "back")]
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-# --- the ways in which transformers keeps a model
+# --- formats of transformers
 
 
 @pytest.fixture
@@ -130,11 +139,9 @@ def bart(folder: Path) -> Case:
 
 
 def assert_same_function(case: Case, directory: Path) -> None:
-    """The directory's model has the case's config and leaves."""
+    """Asserts that the directory's model has the case's config and leaves."""
     model = import_checkpoint(directory)
     assert model.config == case.config
-    from jax_transformer.runtime.trees import flatten
-
     expected, received = flatten(case.model.params), flatten(model.params)
     assert expected.keys() == received.keys()
     assert all(np.array_equal(expected[path], received[path]) for path in expected)
@@ -146,18 +153,18 @@ def copy_configs(case: Case, directory: Path) -> None:
         (directory / name).write_text((case.directory / name).read_text())
 
 
-def test_shards(first: Case, tmp_path: Path) -> None:
-    first.torch32.save_pretrained(tmp_path, max_shard_size="20KB")
+def test_shards_are_read(first: Case, tmp_path: Path) -> None:
+    first.theirs.save_pretrained(tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
     assert_same_function(first, tmp_path)
 
 
-def test_pytorch_model_bin(first: Case, tmp_path: Path) -> None:
-    """Every tied copy is in it, and Marian's position tables; old ones are sharded, too."""
+def test_pytorch_model_bin_is_read(first: Case, tmp_path: Path) -> None:
+    """It holds every tied copy and Marian's position tables; old ones may be sharded."""
     copy_configs(first, tmp_path)
-    torch.save(first.torch32.state_dict(), tmp_path / "pytorch_model.bin")
+    torch.save(first.theirs.state_dict(), tmp_path / "pytorch_model.bin")
     assert_same_function(first, tmp_path)
-    tensors = dict(first.torch32.state_dict())
+    tensors = dict(first.theirs.state_dict())
     shards = {
         "pytorch_model-00001-of-00002.bin": list(tensors)[::2],
         "pytorch_model-00002-of-00002.bin": list(tensors)[1::2],
@@ -174,23 +181,21 @@ def test_pytorch_model_bin(first: Case, tmp_path: Path) -> None:
     ("family", "base"),
     [("marian", "MarianModel"), ("bart", "BartModel"), ("m2m_100", "M2M100Model"), ("t5", "T5Model")],
 )
-def test_a_model_without_its_head(family: str, base: str, folder: Path, tmp_path: Path) -> None:
-    """As BART's own checkpoints are: transformers ties the head then, and so is it here."""
+def test_a_model_without_its_head_is_read_with_a_tied_one(family: str, base: str, folder: Path, tmp_path: Path) -> None:
+    """BART's own checkpoints have no head; transformers ties it."""
     case = make_case(family, 0, folder)
     path, back = tmp_path / "base", tmp_path / "back"
     getattr(transformers, base).from_pretrained(case.directory).save_pretrained(path)
-    loaded = type(case.torch32).from_pretrained(path, attn_implementation="eager", dtype=torch.float64).eval()
     model = import_checkpoint(path)
     assert model.config == case.config
-    without = case._replace(torch64=loaded, model=model, params64=_in_float64(model.params))
-    assert beyond(forward_errors(without)) == {}
+    assert_same_activations(case.with_models(load_theirs(type(case.theirs), path), model))
     export_checkpoint(model, back)
     assert (back / "model.safetensors").read_bytes() == (path / "model.safetensors").read_bytes()
     _, loading = getattr(transformers, base).from_pretrained(back, output_loading_info=True)
     assert {name: found for name, found in loading.items() if found} == {}
 
 
-OTHER_WORDS = [
+OTHER_KEYS = [
     ("bart", {"num_attention_heads": 1}),
     ("t5", {"dense_act_fn": "silu"}),
     ("t5", {"scale_decoder_outputs": None}),
@@ -199,48 +204,40 @@ OTHER_WORDS = [
 ]
 
 
-@pytest.mark.parametrize(("family", "words"), OTHER_WORDS, ids=str)
-def test_a_config_in_other_words(family: str, words: dict[str, Any], folder: Path, tmp_path: Path) -> None:
-    """As transformers takes them, and not as the keys say that they stand beside."""
+@pytest.mark.parametrize(("family", "keys"), OTHER_KEYS, ids=str)
+def test_other_keys_of_a_config_mean_what_they_mean_to_transformers(
+    family: str, keys: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
+    """These keys override others that contradict them."""
     case = make_case(family, 0, folder)
     shutil.copytree(case.directory, tmp_path / "there")
-    config = json.loads((case.directory / "config.json").read_text()) | words
+    config = json.loads((case.directory / "config.json").read_text()) | keys
     (tmp_path / "there" / "config.json").write_text(json.dumps(config))
-    loaded = (
-        type(case.torch32).from_pretrained(tmp_path / "there", attn_implementation="eager", dtype=torch.float64).eval()
-    )
-    model = import_checkpoint(tmp_path / "there")
-    other = case._replace(torch64=loaded, model=model, params64=_in_float64(model.params))
-    before, after = (our_trace(each, each.params64)["logits"] for each in (case, other))
-    assert compare(after, before).relative_rms > 1e-5  # so that it is seen to matter
-    assert beyond(forward_errors(other)) == {}
+    loaded, model = load_theirs(type(case.theirs), tmp_path / "there"), import_checkpoint(tmp_path / "there")
+    other = case.with_models(loaded, model)
+    before, after = (each.candidate.forward(each.problem, "float64")["logits"] for each in (case, other))
+    assert compare(after, before).relative_rms > 1e-5, "the key should matter"
+    assert_same_activations(other)
 
 
 @pytest.mark.parametrize("family", ["bart", "m2m_100", "marian"])
-def test_two_embeddings_and_a_head_of_its_own(family: str, folder: Path, tmp_path: Path) -> None:
-    """There, the shared embedding is kept and not read; here, it is left out, and comes back as the source's."""
+def test_two_embeddings_and_an_untied_head_come_back(family: str, folder: Path, tmp_path: Path) -> None:
+    """transformers keeps an unused shared embedding; import leaves it out, and export writes the source's there."""
     case = make_case(family, 0, folder)
-    config = type(case.torch32.config)(**(case.torch32.config.to_dict() | {"tie_word_embeddings": False}))
-    there = randomised(type(case.torch32)(config).eval(), np.random.default_rng(3), untied=True)
+    config = type(case.theirs.config)(**(case.theirs.config.to_dict() | {"tie_word_embeddings": False}))
+    there = randomised(type(case.theirs)(config).eval(), np.random.default_rng(3), untied=True)
     there.save_pretrained(tmp_path / "there")
     model = import_checkpoint(tmp_path / "there")
     assert (model.config.share_embeddings, model.config.tie_head) == (False, False)
     export_checkpoint(model, tmp_path / "back")
     for path in ("there", "back"):
-        loaded, loading = type(case.torch32).from_pretrained(
-            tmp_path / path, output_loading_info=True, attn_implementation="eager", dtype=torch.float64
-        )
+        _, loading = type(case.theirs).from_pretrained(tmp_path / path, output_loading_info=True)
         assert {name: found for name, found in loading.items() if found} == {}
-        assert (
-            beyond(
-                forward_errors(case._replace(torch64=loaded.eval(), model=model, params64=_in_float64(model.params)))
-            )
-            == {}
-        )
+        assert_same_activations(case.with_models(load_theirs(type(case.theirs), tmp_path / path), model))
 
 
-def test_other_position_tables_have_no_place_in_a_directory(folder: Path, tmp_path: Path) -> None:
-    """transformers computes M2M-100's, and would compute others than the model has."""
+def test_other_position_tables_are_refused_by_export(folder: Path, tmp_path: Path) -> None:
+    """transformers computes M2M-100's tables, which would differ from the model's."""
     model = import_checkpoint(make_case("m2m_100", 0, folder).directory)
     model.params["constants"]["decoder_positions"][5] += 1e-4
     with pytest.raises(
@@ -252,52 +249,45 @@ def test_other_position_tables_have_no_place_in_a_directory(folder: Path, tmp_pa
 
 @pytest.mark.parametrize("family", ["marian", "bart", "t5"])
 def test_generate_works_on_what_comes_back(family: str, folder: Path, tmp_path: Path) -> None:
-    """With the same tokens, whether there was a generation_config.json or, as of old, only config.json."""
+    """It gives the same tokens, also without generation_config.json, which old directories lack."""
     case = make_case(family, 0, folder)
     shutil.copytree(case.directory, tmp_path / "there")
     (tmp_path / "there" / "generation_config.json").unlink()
     export_checkpoint(import_checkpoint(tmp_path / "there"), tmp_path / "back")
-    source = torch.from_numpy(case.source_ids)
-    models = [type(case.torch32).from_pretrained(tmp_path / path).eval() for path in ("there", "back")]
+    source = torch.from_numpy(case.problem.source_ids)
+    models = [type(case.theirs).from_pretrained(tmp_path / path).eval() for path in ("there", "back")]
     expected, received = (model.generate(source, max_new_tokens=6, use_cache=False) for model in models)
     assert expected.shape[1] > 1
     assert torch.equal(expected, received)
 
 
-def _in_float64(params: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: _in_float64(value) if isinstance(value, dict) else np.asarray(value, np.float64)
-        for name, value in params.items()
-    }
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_other_dtypes_come_back(first: Case, dtype: torch.dtype, tmp_path: Path) -> None:
-    there = type(first.torch32).from_pretrained(first.directory, dtype=dtype)
+    there = type(first.theirs).from_pretrained(first.directory, dtype=dtype)
     there.save_pretrained(tmp_path / "there")
     export_checkpoint(import_checkpoint(tmp_path / "there"), tmp_path / "back")
     assert (tmp_path / "there" / "model.safetensors").read_bytes() == (
         tmp_path / "back" / "model.safetensors"
     ).read_bytes()
-    back, loading = type(first.torch32).from_pretrained(tmp_path / "back", output_loading_info=True, dtype="auto")
+    back, loading = type(first.theirs).from_pretrained(tmp_path / "back", output_loading_info=True, dtype="auto")
     assert {name: found for name, found in loading.items() if found} == {}
     assert back.dtype == dtype
 
 
-# --- numbers that are the reference's own
+# --- formulas of transformers
 
 
 FLOAT32_DECIDES = [(10, 160), (12, 384), (19, 196)]
-"""Buckets and distance of which float64 would sort some distance into another bucket. (Of 17 and 27 PyTorch itself has
-other buckets on an Intel Xeon and on an AMD EPYC: its float32 logarithm of 1.5 differs in the last bit.)"""
+"""(buckets, most) for which float64 would sort some distance into another bucket. (For 17 and 27 PyTorch itself gives
+different buckets on an Intel Xeon and an AMD EPYC: its float32 logarithm of 1.5 differs in the last bit.)"""
 
 
 @pytest.mark.parametrize(
     ("buckets", "most"), [(32, 128), (8, 16), (12, 20), (4, 3), (64, 1000), (32, 24), (10, 33), *FLOAT32_DECIDES]
 )
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_relative_buckets(buckets: int, most: int, is_causal: bool) -> None:
-    """Of every distance up to 3000: where it falls between two is decided in float32."""
+def test_relative_buckets_are_t5s(buckets: int, most: int, is_causal: bool) -> None:
+    """At every distance up to 3000; float32 decides the borders between buckets."""
     from transformers.models.t5.modeling_t5 import T5Attention
 
     config = TransformerConfig(position_kind="relative_bias", relative_buckets=buckets, relative_max_distance=most)
@@ -308,10 +298,10 @@ def test_relative_buckets(buckets: int, most: int, is_causal: bool) -> None:
     np.testing.assert_array_equal(relative_buckets(config, is_causal, 3000), expected.numpy())
 
 
-def test_the_wide_norm_is_t5s_own_in_low_precision(folder: Path) -> None:
+def test_t5s_wide_norm_is_its_own_in_low_precision(folder: Path) -> None:
     case = make_case("t5", 0, folder)
     for dtype in (torch.float32, torch.bfloat16):
-        model = type(case.torch32).from_pretrained(case.directory, dtype=dtype).eval()
+        model = type(case.theirs).from_pretrained(case.directory, dtype=dtype).eval()
         with torch.no_grad():
             expected = model(**case.inputs(), use_cache=False).logits
             with wide_norms(model):
@@ -344,8 +334,7 @@ def test_the_tables_of_m2m_100_are_transformers_own(d_model: int, length: int, p
 
 
 def flax_tree(model: Any) -> dict[str, Any]:
-    """The parameters as the Flax models of transformers 4 named and laid them out, by the kind of module that has
-    each."""
+    """Returns the parameters as the Flax models of transformers 4 named and laid them out."""
     from torch import nn
 
     tree: dict[str, Any] = {}
@@ -379,26 +368,30 @@ def flax_tree(model: Any) -> dict[str, Any]:
     return _without_empty(tree)
 
 
+def import_array(tensor: torch.Tensor) -> np.ndarray:
+    return as_arrays({"tensor": tensor})["tensor"]
+
+
 def _without_empty(tree: dict[str, Any]) -> dict[str, Any]:
     kept = {name: _without_empty(value) if isinstance(value, dict) else value for name, value in tree.items() if name}
     return {name: value for name, value in kept.items() if not isinstance(value, dict) or value}
 
 
 @pytest.mark.parametrize("family", ["marian", "bart", "t5", "t5_gated", "mt5"])
-def test_flax_model_msgpack(family: str, folder: Path, tmp_path: Path) -> None:
-    """What transformers 4 wrote and 5 can't read."""
+def test_flax_model_msgpack_is_read(family: str, folder: Path, tmp_path: Path) -> None:
+    """transformers 4 wrote such files; 5 can't read them."""
     from flax import serialization
 
     case = make_case(family, 0, folder)
     copy_configs(case, tmp_path)
-    (tmp_path / "flax_model.msgpack").write_bytes(serialization.to_bytes(flax_tree(case.torch32)))
+    (tmp_path / "flax_model.msgpack").write_bytes(serialization.to_bytes(flax_tree(case.theirs)))
     assert_same_function(case, tmp_path)
     export_checkpoint(import_checkpoint(tmp_path), tmp_path / "back")
-    _, loading = type(case.torch32).from_pretrained(tmp_path / "back", output_loading_info=True)
+    _, loading = type(case.theirs).from_pretrained(tmp_path / "back", output_loading_info=True)
     assert {name: found for name, found in loading.items() if found} == {}
 
 
-def test_a_flax_file_that_is_none(bart: Case, tmp_path: Path) -> None:
+def test_a_broken_flax_file_is_refused(bart: Case, tmp_path: Path) -> None:
     copy_configs(bart, tmp_path)
     (tmp_path / "flax_model.msgpack").write_bytes(b"no msgpack")
     with pytest.raises(ValueError, match=r"truncated, or no file of flax\.serialization"):

@@ -1,6 +1,6 @@
-"""Numbers made by the original programs: our references and the JAX models reproduce them, from their own checkpoints.
+"""References and JAX models reproduce the numbers of the original programs from the original checkpoints.
 
-The files are no part of this project; without them these tests are skipped.
+The files are not part of this project; without them the tests are skipped.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
-from systems import SYSTEMS, quick_trace
+from systems import SYSTEMS
 
+from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.gates.compare import compare, float32_rule
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.problems import Problem
 from jax_transformer.porting import import_checkpoint
 from torch_reference.trace import Trace
 
@@ -31,7 +33,7 @@ DTYPES = {"f32": torch.float32, "f64": torch.float64}
 
 
 class Golden(NamedTuple):
-    """What one of the original programs was and gave."""
+    """Holds the settings and results of one original program."""
 
     meta: dict[str, Any]
     expected: dict[str, np.ndarray]
@@ -41,7 +43,7 @@ class Golden(NamedTuple):
         return {name: self.meta.get(name, self.meta.get("pad_id")) for name in ("source_pad_id", "target_pad_id")}
 
     def of(self, suffix: str) -> dict[str, np.ndarray]:
-        """The activations of one dtype."""
+        """Returns the activations of one dtype."""
         return {
             name.removesuffix(f".{suffix}"): array
             for name, array in self.expected.items()
@@ -58,7 +60,7 @@ def golden(name: str) -> Golden:
 
 
 def reference_trace(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
-    """By our reference, with the original's state_dict."""
+    """Returns the trace of our reference with the original's state_dict."""
     known = golden(name)
     meta = known.meta
     arguments: dict[str, Any] = {
@@ -87,7 +89,7 @@ def reference_trace(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
 
 
 def jax_trace(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
-    """By the JAX model that the original's checkpoint becomes."""
+    """Returns the trace of the JAX model imported from the original's checkpoint."""
     known = golden(name)
     tensors = {key: tensor.to(dtype) for key, tensor in torch.load(known.path, weights_only=True).items()}
     table = {"position_table": known.expected["positions"]} if "positions" in known.expected else {}
@@ -95,10 +97,10 @@ def jax_trace(name: str, dtype: torch.dtype) -> dict[str, np.ndarray]:
         tensors, known.meta["system"], num_heads=known.meta["num_heads"], **known.pad_ids(), **table
     )
     ids = known.expected["source_ids"], known.expected["decoder_input_ids"]
-    logits, trace = quick_trace(model.config, model.params, *ids)
-    arrays = {name: np.asarray(value) for name, value in trace.items()}
+    problem = Problem(name, model.params, *ids, labels=ids[1])
+    arrays = dict(JaxSide("jax", model).forward(problem, "float64" if dtype == torch.float64 else "float32"))
     if "log_probabilities.f64" in known.expected:
-        shifted = np.asarray(logits)
+        shifted = arrays["logits"]
         arrays["log_probabilities"] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return arrays
 
@@ -108,7 +110,7 @@ SIDES = {"reference": reference_trace, "jax": jax_trace}
 
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_golden_is_reproduced(name: str, side: str) -> None:
+def test_both_sides_reproduce_the_original_programs(name: str, side: str) -> None:
     expected, found = golden(name).expected, {suffix: SIDES[side](name, dtype) for suffix, dtype in DTYPES.items()}
     masks: Mapping[str, np.ndarray] = {key: array for key, array in found["f64"].items() if key.startswith("mask.")}
     assert {f"{key}" for key in expected if key.startswith("mask.")} == set(masks)

@@ -21,14 +21,15 @@ import numpy as np
 import optax
 import pytest
 import torch
-from greedy_decoding import greedy
-from systems import per_layer
+from recipes_in_torch import trained_leaves
 from torch.nn import functional as torch_functional
 
+from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.recipes import stepwise as recipe
 from jax_transformer.config.recipes import stepwise_wide
 from jax_transformer.data.batching import Batch
+from jax_transformer.decoding.generation import generate
 from jax_transformer.model.functional import Params
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import (
@@ -37,8 +38,8 @@ from jax_transformer.parity.gates.tolerances import (
     has_zero_gradient,
 )
 from jax_transformer.porting import import_checkpoint
-from jax_transformer.porting.convert import params_from_state_dict
-from jax_transformer.runtime.trees import flatten
+from jax_transformer.porting.state_dicts import params_from_state_dict
+from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.loop import train
 from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step
 from torch_reference import stepwise
@@ -138,8 +139,7 @@ def test_three_hundred_steps_and_fifty_translations() -> None:
             own_metrics["loss"], loss.item(), rtol=LONG_TRAJECTORY_LOSS_RELATIVE, err_msg=f"step {number}"
         )
         params = weights(model, config)
-        expected = per_layer(flatten(params))
-        received = per_layer({path: np.asarray(leaf) for path, leaf in flatten(jax.device_get(state.params)).items()})
+        expected, received = trained_leaves(params), trained_leaves(jax.device_get(state.params))
         for path, leaf in expected.items():
             if not has_zero_gradient(path.split("[")[0]):
                 assert compare(received[path], leaf).within(FLOAT64_RELATIVE_RMS), (
@@ -149,9 +149,8 @@ def test_three_hundred_steps_and_fifty_translations() -> None:
 
     expected_ids = stepwise.greedy(model, torch.from_numpy(source_ids), EOS, EOS).numpy()
     for params in (params_from_state_dict(config, model.state_dict(), "stepwise"), all_params(own_state)):
-        received_ids = np.asarray(
-            greedy(config, params, source_ids, decoder_start_id=EOS, eos_id=EOS, max_decode_length=40)
-        )
+        trained = Model(config, params, None, None, GenerationConfig(decoder_start_id=EOS, eos_id=EOS))
+        received_ids = generate(trained, source_ids, max_new_tokens=40).sequences[:, 0]
         np.testing.assert_array_equal(received_ids[:, : expected_ids.shape[1]], expected_ids)
     assert len(np.unique(expected_ids, axis=0)) > 1
 

@@ -2,61 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import pytest
-import torch
-from systems import SYSTEMS, Case, make_case, torch_trace
+from systems import Case, make_case
 
+from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.diagnosis.findings import Finding
 from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-def in_the_program_of(other: str, case: Case) -> list[Finding]:
-    """What is found in a trace of that program, of the case's weights and ids."""
-    sizes = (
-        "source_vocab_size",
-        "target_vocab_size",
-        "d_model",
-        "num_heads",
-        "d_ff",
-        "max_length",
-        "source_pad_id",
-        "target_pad_id",
-        "num_encoder_layers",
-        "num_decoder_layers",
-    )
-    program = SYSTEMS[other].build(**{name: getattr(case.config, name) for name in sizes}, dtype=torch.float64).eval()
-    program.load_state_dict(case.torch64.state_dict())
-    return findings(case, program)
-
-
-def findings(case: Case, program: torch.nn.Module) -> list[Finding]:
-    captured = with_ids(torch_trace(program, case), case.source_ids, case.decoder_input_ids)
-    return diagnose(case.config, case.params64, captured)
+def findings(case: Case, program: str = "") -> list[Finding]:
+    """Returns the faults in a trace of the case's weights; with `program`, another module of torch_reference."""
+    reference = dataclasses.replace(case.reference.reference, program=program)
+    trace = TorchSide("torch", case.model, reference).forward(case.problem, "float64")
+    return diagnose(case.config, case.model.params, with_ids(trace, *case.problem.ids))
 
 
 @pytest.mark.parametrize("name", ["annotated_zh", "sayhello_article"])
 def test_a_program_with_its_own_weights_has_no_faults(name: str) -> None:
-    case = make_case(name)
-    assert findings(case, case.torch64) == []
+    assert findings(make_case(name)) == []
 
 
-def test_annotated_zh_in_harvard() -> None:
-    """The activation, and the norm, in every place."""
+def test_annotated_zh_in_harvard_has_another_activation_and_norm_in_every_place() -> None:
     case = make_case("annotated_zh")
-    causes = Counter(finding.cause for finding in in_the_program_of("harvard", case))
+    causes = Counter(finding.cause for finding in findings(case, "harvard"))
     layers = case.config.num_encoder_layers + case.config.num_decoder_layers
     norms = 2 * case.config.num_encoder_layers + 3 * case.config.num_decoder_layers + 2
     assert causes == {"norm: ε outside the root": norms, "ReLU": layers}
 
 
-def test_sayhello_in_hyunwoongko() -> None:
-    """The norm, the fill value and the masks. (Its ε is too small to tell where it stands.)"""
-    case = make_case("sayhello_article")
-    found = in_the_program_of("hyunwoongko", case)
+def test_sayhello_in_hyunwoongko_has_another_norm_fill_value_and_masks() -> None:
+    """The ε is too small to tell where it stands."""
+    found = findings(make_case("sayhello_article"), "hyunwoongko")
     named = {(finding.kind, finding.matches[0].variant) for finding in found}
     assert named == {
         ("mask", "pads masked as keys"),

@@ -1,8 +1,8 @@
-"""Checkpoints of the published systems go from either framework to the other and back through files, and lose not a
+"""Checkpoints of the published systems go from either framework to the other and back through files without losing a
 bit.
 
-Every value is random, those of the position tables included, so that no tensor can stand for another; some are zeros
-below zero, or smaller than a normal number. What is compared: names, their order, shapes, dtypes, and bits.
+Every value is random, also in position tables, so that no tensor can stand for another; some are -0 or subnormal. The
+tests compare names, their order, shapes, dtypes and bits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from systems import SYSTEMS, Case, bits, make_case
 
-from jax_transformer.config.model import GenerationConfig
+from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.porting import export_checkpoint, import_checkpoint
 from jax_transformer.runtime.trees import flatten, unflatten
@@ -28,7 +28,7 @@ SUFFIXES = (".pt", ".safetensors")
 
 
 def draw(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Random values, among them -0 and numbers near the smallest."""
+    """Draws values, among them -0 and a subnormal number."""
     values = rng.standard_normal(shape)
     values.flat[0] = -0.0
     values.flat[1] = 1e-44 if dtype == "float32" else 1e-310 if dtype == "float64" else 1e-39
@@ -42,8 +42,8 @@ def as_tensor(array: np.ndarray) -> torch.Tensor:
 
 
 def hints(case: Case, table: np.ndarray) -> dict[str, Any]:
-    """What import is told; of the position table only where no checkpoint holds it."""
-    return case.hints | ({"position_table": table} if case.system.computes_positions else {})
+    """Returns the hints for import, with the position table where no checkpoint holds it."""
+    return dict(case.hints) | ({"position_table": table} if case.system.computes_positions else {})
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -52,10 +52,10 @@ def hints(case: Case, table: np.ndarray) -> dict[str, Any]:
 def test_torch_to_jax_to_torch(name: str, suffix: str, dtype: str, tmp_path: Path) -> None:
     case, rng = make_case(name), np.random.default_rng(1)
     of_parameters, of_buffers = ("bfloat16", "float32") if dtype not in DTYPES else (dtype, dtype)
-    parameters = dict(case.torch32.named_parameters())
+    parameters = dict(case.program.named_parameters())
     original = {
         key: as_tensor(draw(rng, tuple(tensor.shape), of_parameters if key in parameters else of_buffers))
-        for key, tensor in case.torch32.state_dict().items()
+        for key, tensor in case.program.state_dict().items()
     }
     if suffix == ".pt":
         original = {str(key): original[key] for key in rng.permutation(list(original))}  # .pt keeps any order

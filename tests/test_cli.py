@@ -1,4 +1,4 @@
-"""Training's command line: what it refuses and how it says so."""
+"""The train command: its errors."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_missing_file_is_named(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "nowhere.tsv: expected a text file" in message
 
 
-def test_unequal_line_counts_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_unequal_line_counts_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     source, target = write(tmp_path / "a.en", "one\ntwo\nthree\n"), write(tmp_path / "a.de", "eins\nzwei\n")
     message = refused(capsys, tmp_path, "--data.train", source, target, "--data.valid-pairs", "1")
     assert "a.en:3:" in message
@@ -52,20 +52,20 @@ def test_unequal_line_counts_are_told(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "2 lines in" in message
 
 
-def test_a_row_with_one_column_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_row_with_one_column_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = write(tmp_path / "pairs.tsv", "one\teins\ntwo zwei\n")
     assert "pairs.tsv:2: expected two columns" in refused(
         capsys, tmp_path, "--data.train", file, "--data.valid-pairs", "1"
     )
 
 
-def test_invalid_utf8_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_invalid_utf8_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = write(tmp_path / "pairs.tsv", b"one\teins\nfive\tf\xfcnf\n")
     message = refused(capsys, tmp_path, "--data.train", file, "--data.valid-pairs", "1")
     assert "pairs.tsv:2: expected UTF-8 text; received byte 0xfc" in message
 
 
-def test_an_empty_corpus_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_empty_corpus_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "pairs.tsv.gz"
     file.write_bytes(gzip.compress(b""))
     assert "expected at least one sentence pair" in refused(
@@ -73,20 +73,20 @@ def test_an_empty_corpus_is_told(capsys: pytest.CaptureFixture[str], tmp_path: P
     )
 
 
-def test_every_pair_filtered_out_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_corpus_without_usable_pairs_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     long = " ".join(["word"] * 50)
     file = write(tmp_path / "pairs.tsv", f"{long}\t{long}\n" * 5)
     message = refused(capsys, tmp_path, "--data.train", file, "--data.valid-pairs", "1", "--data.max-length", "8")
     assert "max_length" in message
 
 
-def test_too_small_a_vocabulary_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_too_small_a_vocabulary_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = write(tmp_path / "pairs.tsv", "one\teins\ntwo\tzwei\nthree\tdrei\n")
     message = refused(capsys, tmp_path, "--data.train", file, "--data.valid-pairs", "1", "--data.vocab-size", "4")
     assert "vocab_size" in message
 
 
-def test_no_validation_data_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_missing_validation_data_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = write(tmp_path / "pairs.tsv", "one\teins\ntwo\tzwei\n")
     assert "valid" in refused(capsys, tmp_path, "--data.train", file)
 
@@ -104,7 +104,7 @@ def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
     assert "--train.max-steps" in err
 
 
-def test_an_unknown_field_of_a_yaml_file_is_told_with_its_line(
+def test_an_unknown_field_of_a_yaml_file_is_refused_with_its_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = write(tmp_path / "run.yaml", "model:\n  d_model: 64\n  d_modle: 64\n")
@@ -123,7 +123,7 @@ def test_an_unknown_field_of_a_yaml_file_is_told_with_its_line(
         ("model: {d_model: 64\n", "expected YAML"),
     ],
 )
-def test_a_wrong_value_in_a_yaml_file_is_told(
+def test_a_wrong_value_in_a_yaml_file_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, yaml: str, message: str
 ) -> None:
     code, _, err = run(capsys, "train", "--config", write(tmp_path / "run.yaml", yaml))
@@ -131,7 +131,7 @@ def test_a_wrong_value_in_a_yaml_file_is_told(
     assert message in " ".join(err.split())
 
 
-def test_a_contradiction_on_the_command_line_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_contradiction_on_the_command_line_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "train", "--model.num-heads", "7")
     assert code == 2
     assert "num_heads must be a divisor of d_model=128" in " ".join(err.split())
@@ -147,7 +147,7 @@ def test_a_run_directory_in_use_is_refused(capsys: pytest.CaptureFixture[str], t
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.yaml"]
 
 
-def test_resuming_what_is_no_run_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_resuming_a_directory_without_a_run_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, _, err = run(capsys, "train", "--resume", str(tmp_path))
     assert code == 2
     assert "expected a run directory to resume" in err

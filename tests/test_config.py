@@ -1,4 +1,4 @@
-"""TransformerConfig and GenerationConfig: what they refuse, in which words, and what they derive."""
+"""TransformerConfig and GenerationConfig: their errors and derived values."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.validation import ConfigError
 
 RATES = (
     "dropout_rate",
@@ -216,11 +218,11 @@ def test_a_contradiction_is_refused(options: dict[str, Any], message: str) -> No
         {"source_vocab_size": 5, "source_pad_id": 7},  # the target's size, and with it the tokenizers, aren't known yet
     ],
 )
-def test_what_contradicts_nothing_is_accepted(options: dict[str, Any]) -> None:
+def test_consistent_values_are_accepted(options: dict[str, Any]) -> None:
     TransformerConfig(**options)
 
 
-def test_several_problems_are_told_at_once() -> None:
+def test_several_problems_are_reported_together() -> None:
     types = refusal(d_model="512", norm_placement="before", tie_head=0)
     assert all(field in types for field in ("d_model must", "norm_placement must", "tie_head must"))
     ranges = refusal(d_model=0, dropout_rate=1.5, source_pad_id=-2)
@@ -271,7 +273,7 @@ def test_generation_config_refuses(options: dict[str, Any], message: str) -> Non
 # --- derived values
 
 
-def test_a_stack_takes_what_is_not_overridden_from_the_other() -> None:
+def test_the_decoder_takes_unset_sizes_from_the_encoder() -> None:
     both = TransformerConfig(d_model=8, num_heads=2, d_ff=5, max_length=6)
     assert dataclasses.replace(both.decoder, is_causal=False) == both.encoder
     config = dataclasses.replace(both, decoder_num_heads=4, decoder_d_ff=7, decoder_max_length=9, num_decoder_layers=3)
@@ -312,7 +314,7 @@ def test_masks_while_decoding_may_be_others() -> None:
 def test_the_properties_that_follow(
     options: dict[str, Any], rows: bool, padding: bool, causal: bool, cache: bool
 ) -> None:
-    """What these words promise is tested in model/test_properties.py."""
+    """model/test_properties.py tests the promises of these properties."""
     config = TransformerConfig(**options)
     received = (config.batch_rows_are_independent, config.padding_is_invisible, config.is_causal, config.cache_is_exact)
     assert received == (rows, padding, causal, cache)

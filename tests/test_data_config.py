@@ -1,4 +1,4 @@
-"""What DataConfig refuses before any text is read."""
+"""Errors of DataConfig before any text is read."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_contradiction_is_refused(options: dict[str, Any], message: str) -> No
         {"tokenizer": "bpe", "source_tokenizer": "a.json", "target_tokenizer": "a.json"},
     ],
 )
-def test_what_contradicts_nothing_is_accepted(options: dict[str, Any]) -> None:
+def test_consistent_values_are_accepted(options: dict[str, Any]) -> None:
     DataConfig(**options)
 
 

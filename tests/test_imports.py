@@ -1,5 +1,4 @@
-"""Who imports whom: the rules of the house, read from the source, and what really gets loaded, seen in processes of
-their own."""
+"""Import rules: those of the package, read from the source, and the modules loaded in fresh processes."""
 
 from __future__ import annotations
 
@@ -64,11 +63,11 @@ FOREIGN: dict[str, set[str]] = {
 
 
 LATE = {"torch", "transformers", "pandas", "datasets", "pyarrow", "sentencepiece", "spacy"}
-"""What is imported inside functions only, where it is needed."""
+"""Libraries that are imported inside functions only."""
 
 
 def imports(file: Path) -> Iterator[str]:
-    """Every module that a file imports, wherever in it, but for type checkers."""
+    """Yields every module that a file imports anywhere, except for type checkers."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     skipped = {
         id(inner)
@@ -147,7 +146,7 @@ def module_name(file: Path) -> str:
 
 
 def test_flax_is_seen_in_the_model_alone() -> None:
-    """And there, only as notation: no transforms, no optimizer, no state in modules."""
+    """Even there, it is only notation: no transforms, no optimizer, no state in modules."""
     for file in sorted(PACKAGE.rglob("*.py")):
         uses_flax = any(module.split(".")[0] == "flax" for module in imports(file))
         assert not uses_flax or file.parent.name == "model" or file.name == "flax_checkpoint.py", (
@@ -172,7 +171,7 @@ def test_heavy_libraries_are_imported_inside_functions_only() -> None:
 
 
 def test_every_name_that_is_imported_exists() -> None:
-    """Imports inside functions, of benchmarks, and of the examples in Markdown, too."""
+    """Covers imports inside functions, in benchmarks, and in the examples in Markdown."""
     sources = {file: file.read_text(encoding="utf-8") for file in tracked("*.py")}
     for file in tracked("*.md"):
         blocks = re.findall(r"```python\n(.*?)```", file.read_text(encoding="utf-8"), re.DOTALL)
@@ -190,7 +189,7 @@ def test_every_name_that_is_imported_exists() -> None:
 
 
 def tracked(pattern: str) -> list[Path]:
-    """The project's files, without what an environment inside it holds."""
+    """Returns the project's files, without those of a virtual environment inside it."""
     folders = ("benchmarks", "docs", "jax_transformer", "parity_tests", "tests", "torch_reference")
     return [*ROOT.glob(pattern), *(file for folder in folders for file in sorted((ROOT / folder).rglob(pattern)))]
 
@@ -199,7 +198,7 @@ def tracked(pattern: str) -> list[Path]:
 
 
 def modules_after(code: str) -> set[str]:
-    """The modules loaded once `code` has run in a fresh interpreter."""
+    """Returns the modules loaded after `code` has run in a fresh interpreter."""
     code += "\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     return set(json.loads(result.stdout.splitlines()[-1]))
@@ -209,7 +208,7 @@ HEAVY = {"tensorflow", *LATE}
 
 
 def test_importing_the_package_costs_little() -> None:
-    """Itself, and a few modules of the standard library."""
+    """It loads itself and a few modules of the standard library."""
     loaded = modules_after("import jax_transformer") - modules_after("")
     ours = {"jax_transformer", "jax_transformer.runtime", "jax_transformer.runtime.lazy"}
     assert {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names} == ours
@@ -232,7 +231,7 @@ def test_matplotlib_is_loaded_when_something_is_drawn() -> None:
         "from jax_transformer.cli import main\nassert main(['plot', '--help']) == 0\nassert main(['plot', 'flow']) == 2"
     )
     assert not modules_after(code) & {*HEAVY, "jax", "matplotlib"}
-    loaded = modules_after("import jax_transformer.plotting.figures, jax_transformer.plotting.style")
+    loaded = modules_after("import jax_transformer.plotting.model_figures, jax_transformer.plotting.style")
     assert "matplotlib" in loaded
     assert not loaded & {*HEAVY, "matplotlib.pyplot"}
 

@@ -1,4 +1,4 @@
-"""Model directories: nothing is lost, nothing altered goes unnoticed, nothing of the user's is overwritten."""
+"""Model directories lose nothing, detect changes, and overwrite no file of the user's."""
 
 import dataclasses
 import hashlib
@@ -12,11 +12,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage import model_directory
-from jax_transformer.storage.model_directory import Model, ModelError, is_model_directory, load_model, save_model
+from jax_transformer.storage.model_directory import Model, is_model_directory, load_model, save_model
+from jax_transformer.storage.model_files import ModelError
 from jax_transformer.storage.tensor_files import write_tensors
 
 CONFIG = TransformerConfig(
@@ -47,7 +49,7 @@ def make_tokenizer():
 
 
 def sign(directory):
-    """Makes the manifest agree with the files as they are."""
+    """Makes the manifest agree with the current files."""
     manifest = json.loads((directory / "manifest.json").read_text())
     for name in manifest["sha256"]:
         manifest["sha256"][name] = hashlib.sha256((directory / name).read_bytes()).hexdigest()
@@ -77,7 +79,7 @@ def saved(tmp_path):
 # --- round trips
 
 
-def test_what_is_known_of_decoding_comes_back(tmp_path):
+def test_decoding_settings_come_back(tmp_path):
     generation = dataclasses.replace(
         GENERATION, beam_size=4, early_stopping="never", bad_words=((4,), (5, 6)), forced_eos_id=3, top_p=0.5
     )
@@ -86,7 +88,7 @@ def test_what_is_known_of_decoding_comes_back(tmp_path):
 
 
 def test_a_directory_of_the_first_format(saved):
-    """Whose generation.json has nothing of how to decode."""
+    """Its generation.json has no decoding settings."""
     edit(saved / "manifest.json", format_version=1)
     content = json.loads((saved / "generation.json").read_text())
     ids_and_lengths = ("decoder_start_id", "eos_id", "max_decode_length", "source_length")
@@ -212,7 +214,7 @@ def test_a_failed_rename_puts_the_old_model_back(saved, monkeypatch):
     assert [file.name for file in saved.parent.iterdir()] == ["model"]
 
 
-def test_what_is_no_model_is_never_replaced(saved):
+def test_a_directory_without_a_model_is_never_replaced(saved):
     file = saved.parent / "notes.txt"
     file.write_text("notes")
     with pytest.raises(ModelError, match="is a file"):

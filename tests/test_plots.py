@@ -1,4 +1,4 @@
-"""Pictures show what the model and its training compute, and the command writes them whole or not at all."""
+"""Pictures show the numbers that the model and its training compute; the command writes whole files or none."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from jax_transformer import plotting as plots
 from jax_transformer.cli import main
+from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.files import dump_config
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.model import functional
 from jax_transformer.model.masks import make_masks
 from jax_transformer.model.positions import sinusoid_table
-from jax_transformer.plotting import figures as plots
+from jax_transformer.plotting import training_figures
 from jax_transformer.plotting.style import figure_style, save
 from jax_transformer.storage.model_directory import Model, save_model
 from jax_transformer.training.losses import Criterion, cross_entropy
@@ -75,7 +77,7 @@ def test_positions_are_the_models_table(changes: dict[str, Any], rows: int) -> N
     figure = plots.positions(config, stack="decoder", rows=rows, columns=(3, 6))
     table = sinusoid_table(config, config.decoder)[:rows]
     assert np.array_equal(image(figure, "The table"), table)
-    assert np.array_equal(image(figure, "How alike"), table @ table.T)
+    assert np.array_equal(image(figure, "Similarity"), table @ table.T)
     for line, column in zip(panel(figure, "Some").lines, (3, 6), strict=True):
         assert np.array_equal(line.get_xydata(), np.stack([np.arange(len(table)), table[:, column]], axis=1))
         assert line.get_label() == str(column)
@@ -136,13 +138,13 @@ def test_masks_are_the_models(changes: dict[str, Any]) -> None:
     assert np.array_equal(both, image(figure, "Decoder self"))
 
 
-def test_pads_are_told_from_tokens() -> None:
+def test_pads_are_marked() -> None:
     labels = panel(plots.masks(SMALL, SOURCE, TARGET), "Cross").get_yticklabels()
     assert [label.get_fontstyle() == "italic" for label in labels] == [token == 0 for token in TARGET]
     assert [label.get_text() for label in labels] == list("012345")
 
 
-def test_as_many_tokens_as_ids_are_asked_for() -> None:
+def test_a_wrong_number_of_tokens_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"target: expected the ids of one sentence and as many tokens; received \(6,\) and 2 tokens"
     ):
@@ -179,11 +181,11 @@ def test_the_papers_curves_are_the_papers() -> None:
 # --- label smoothing
 
 
-def test_targets_are_what_the_loss_is_least_for() -> None:
+def test_targets_minimise_the_loss() -> None:
     table = image(plots.smoothing(0.3), "Target distributions")
-    entries = len(plots.EXAMPLE_VOCABULARY)
-    for row, label in zip(table, plots.EXAMPLE_LABELS, strict=True):
-        if label == plots.EXAMPLE_PAD:
+    entries = len(training_figures.EXAMPLE_VOCABULARY)
+    for row, label in zip(table, training_figures.EXAMPLE_LABELS, strict=True):
+        if label == training_figures.EXAMPLE_PAD:
             assert not row.any()
             continue
         assert row.sum() == pytest.approx(1.0, abs=1e-6)
@@ -199,12 +201,12 @@ def test_targets_of_the_other_smoothings(over: Literal["others", "others_but_pad
     figure = plots.smoothing(0.3, over=over)
     assert f"ε / (V − {7 - others})" in figure.get_suptitle()
     table = image(figure, "Target distributions")
-    for row, label in zip(table, plots.EXAMPLE_LABELS, strict=True):
-        if label != plots.EXAMPLE_PAD:
+    for row, label in zip(table, training_figures.EXAMPLE_LABELS, strict=True):
+        if label != training_figures.EXAMPLE_PAD:
             expected = np.full(7, 0.3 / others)
             expected[label] = 0.7
             if over == "others_but_pad":
-                expected[plots.EXAMPLE_PAD] = 0.0
+                expected[training_figures.EXAMPLE_PAD] = 0.0
             assert row == pytest.approx(expected, abs=1e-6)
     title = "Divergence of one token" if over == "others_but_pad" else "Cross-entropy of one token"
     least = min(np.min(line.get_ydata()) for line in panel(figure, title).lines[1:])
@@ -299,7 +301,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """The figures that the command draws."""
+    """Returns the figures that the command draws."""
     from jax_transformer.plotting import style as plot_style
 
     figures: list[Figure] = []
@@ -396,9 +398,7 @@ def test_sizes_are_the_options(capsys: pytest.CaptureFixture[str]) -> None:
         ("smoothing --dpi 7", "--dpi must be from 30 to 600; received 7"),
     ],
 )
-def test_mistakes_are_told_in_one_line(
-    here: Path, capsys: pytest.CaptureFixture[str], command: str, message: str
-) -> None:
+def test_mistakes_give_one_line(here: Path, capsys: pytest.CaptureFixture[str], command: str, message: str) -> None:
     assert main(["plot", *shlex.split(command)]) == 2
     captured = capsys.readouterr()
     assert message in captured.err

@@ -1,4 +1,4 @@
-"""jax-transformer port: both directions, a look into a file, and what is said of mistakes."""
+"""jax-transformer port: both directions, --inspect, and errors."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_there_and_back(file: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_with_vocabularies_it_translates(original: Any, file: Path, tmp_path: Path) -> None:
-    """Into what PyTorch's own decoding says."""
+    """Translations equal those of PyTorch's own decoding."""
     from torch_reference.annotated_zh import greedy
 
     source, target = tmp_path / "source.txt", tmp_path / "target.txt"
@@ -99,7 +99,7 @@ def stepwise_file(directory: Path, source_words: int, target_words: int) -> Path
 
 
 def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As in stepwise's vocabularies, which have no <unk> either."""
+    """So in stepwise's vocabularies, which also have no <unk>."""
     source, target = tmp_path / "source.txt", tmp_path / "target.txt"
     source.write_text("ein\nHund\n<PAD>\n")
     target.write_text("<PAD>\na\ndog\n<EOS>\nrests\n")
@@ -107,7 +107,7 @@ def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.Ca
     told = ["--dialect", "stepwise", "--num-heads", "2", "--source-pad-id", "2", "--target-pad-id", "0"]
     told += ["--source-vocab", source, "--target-vocab", target]
     assert run(file, tmp_path / "model", *told) == 0
-    assert "parameters, which translates" in capsys.readouterr().out
+    assert "parameters, ready to translate" in capsys.readouterr().out
     model = load_model(tmp_path / "model")
     assert (model.generation.decoder_start_id, model.generation.eos_id, model.generation.max_decode_length) == (
         3,
@@ -128,8 +128,7 @@ def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.Ca
     target.write_text("<PAD>\na\ndog\nis\nrests\n")
     assert run(file, tmp_path / "model", *told) == 0
     assert (
-        "which doesn't know how sentences begin and end: give --decoder-start-id and --eos-id"
-        in capsys.readouterr().out
+        "without the ids that begin and end sentences: pass --decoder-start-id and --eos-id" in capsys.readouterr().out
     )
     assert run(file, tmp_path / "model", *told, "--decoder-start-id", "0", "--eos-id", "3") == 0
     source.write_text("ein\nHund\nruht\n")
@@ -141,8 +140,8 @@ def test_one_token_may_begin_and_end_sentences(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_values_are_converted_where_asked(file: Path, tmp_path: Path, dtype: str) -> None:
-    """Position tables stay as precise as they are."""
+def test_values_are_converted_on_request(file: Path, tmp_path: Path, dtype: str) -> None:
+    """Position tables keep their precision."""
     assert run(file, tmp_path / "model", "--dialect", "harvard", *TOLD, "--dtype", dtype) == 0
     params = load_model(tmp_path / "model").params
     assert params["source_embedding"]["embedding"].dtype.name == dtype
@@ -169,7 +168,7 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
     ]
     torch.save({"a": torch.ones(())}, tmp_path / "other.pt")
     assert run(tmp_path / "other.pt", "--inspect") == 0
-    assert capsys.readouterr().out.endswith("1 tensors, 1 values\nof no known dialect\n")
+    assert capsys.readouterr().out.endswith("1 tensors, 1 values\nmatches no known dialect\n")
 
 
 @pytest.mark.parametrize(
@@ -207,7 +206,7 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
         ),
         (
             ["{file}", "{out}", "--dialect", "harvard", *TOLD, "--set", "num_heads=4"],
-            "--set: expected num_heads=2, which was said before; received 'num_heads=4'",
+            "--set: expected num_heads=2, as set before; received 'num_heads=4'",
         ),
         (
             ["{file}", "{out}", "--dialect", "harvard", *TOLD, "--eos-id", "9"],
@@ -225,7 +224,7 @@ def test_a_look_into_a_file(file: Path, tmp_path: Path, capsys: pytest.CaptureFi
         (["nowhere", "{out}.pt"], "nowhere: no such file or directory"),
     ],
 )
-def test_mistakes_are_told_and_nothing_is_written(
+def test_mistakes_give_an_error_and_write_nothing(
     file: Path, tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     places = {"file": file, "out": tmp_path / "out", "folder": file.parent}

@@ -1,4 +1,4 @@
-"""Runs by name: each is complete, and differs from the others only in what it says."""
+"""Presets: each is a complete run with a docstring."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.config.validation import ConfigError
 
 GENERIC = {"demo", "tiny", "paper_base", "paper_big", "codersarts"}
-"""Presets without a corpus of their own: on the phrasebook, or on what the user names."""
+"""Presets without a corpus of their own: on the phrasebook, or on the user's text."""
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_a_preset_is_a_run_that_says_what_it_is(name: str) -> None:
+def test_a_preset_is_a_run_with_a_docstring(name: str) -> None:
     preset = get_preset(name)
     assert isinstance(preset, RunConfig)
     assert get_preset(name) == preset

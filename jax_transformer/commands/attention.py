@@ -1,4 +1,4 @@
-"""jax-transformer plot attention MODEL SENTENCE [options]: which weights are drawn, and with which tokens."""
+"""jax-transformer plot attention MODEL SENTENCE [options]: selects the weights to draw, and labels their tokens."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
 PAGE = ".html"
 JOINER = "\u200d"
-"""Joins emoji into one; as little to be seen as control characters, but harmless."""
+"""Joins emoji into one; invisible like a control character, but harmless."""
 WHITE_SPACE = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 
 @dataclass(frozen=True)
 class AttentionOptions(PictureOptions):
-    """Draw what a model attends to while it translates a sentence greedily: every head of a kind, or one; as .html, all
-    kinds on a page."""
+    """Draw a model's attention weights while it translates a sentence greedily: every head of one kind, or one head. An
+    .html file shows all kinds."""
 
     model: tyro.conf.Positional[str]
-    """A model directory, or a run directory with one in it."""
+    """Model directory, or run directory that contains one."""
     sentence: tyro.conf.Positional[str]
-    """What is translated."""
+    """Sentence to translate."""
     target: str | None = None
-    """Attend while this is written, instead of the model's own translation."""
+    """Translation to force, instead of the model's own."""
     kind: Literal["cross", "encoder", "decoder"] = "cross"
-    """The decoder's attention to the source, or a stack's to itself. What a page shows at first."""
+    """The decoder's attention to the source, or the self-attention of a stack. A page starts with this kind."""
     layer: int | None = None
-    """Only this one, from 0."""
+    """Draw only this layer, from 0."""
     head: int | None = None
-    """Only this one, from 0."""
+    """Draw only this head, from 0."""
     source_tag: str = ""
-    """A token put before the sentence, such as <2de>: tells a multilingual model the target language."""
+    """Token to put before the sentence, such as <2de>, which tells a multilingual model the target language."""
 
 
 class Pair(NamedTuple):
-    """A sentence, its translation, and what the model attends to in between."""
+    """Holds a sentence, its translation, and the attention weights between them."""
 
     target: str
     maps: dict[str, Maps]
@@ -52,11 +52,11 @@ class Pair(NamedTuple):
     target_words: Words
     pairs: list[tuple[int, int]]
     layer: int
-    """The decoder layer that tells the pairs."""
+    """The decoder layer whose weights give the pairs."""
 
 
 def draw(options: AttentionOptions) -> Figure:
-    """The picture of one kind of attention."""
+    """Draws one kind of attention."""
     from jax_transformer.plotting import attention as attention_plots
 
     maps = _pair(options).maps[options.kind]
@@ -64,7 +64,7 @@ def draw(options: AttentionOptions) -> Figure:
 
 
 def page(options: AttentionOptions) -> str:
-    """The page of all kinds."""
+    """Returns the page with all kinds of attention."""
     from jax_transformer.pages.attention import Alignment, Sentence, render
 
     pair = _pair(options)
@@ -100,14 +100,11 @@ def _pair(options: AttentionOptions) -> Pair:
     start_id, _ = starts_and_ends(model)
     source, target = _shown(source_tokenizer, source_ids), _shown(target_tokenizer, target_ids)
     inputs = _shown(target_tokenizer, [start_id, *target_ids[:-1]])
+    written = "target token being written"
     maps = {
-        "cross": Maps("Cross-attention", weights.cross, target, source, "target token that is written", "source token"),
-        "encoder": Maps(
-            "Encoder self-attention", weights.encoder, source, source, "source token", "source token that it sees"
-        ),
-        "decoder": Maps(
-            "Decoder self-attention", weights.decoder, target, inputs, "target token that is written", "token before it"
-        ),
+        "cross": Maps("Cross-attention", weights.cross, target, source, written, "source token"),
+        "encoder": Maps("Encoder self-attention", weights.encoder, source, source, "source token", "attended token"),
+        "decoder": Maps("Decoder self-attention", weights.decoder, target, inputs, written, "attended token"),
     }
     return Pair(target_tokenizer.decode([target_ids])[0], maps, source_words, target_words, pairs, layer)
 
@@ -117,7 +114,7 @@ def _check_choice(model: Model, options: AttentionOptions) -> None:
     for name, given, count in (("layer", options.layer, stack.num_layers), ("head", options.head, stack.num_heads)):
         if given is not None and not 0 <= given < count:
             raise ValueError(
-                f"--{name} must be from 0 to {count - 1}, for {options.kind} attention of this model; received {given}"
+                f"--{name} must be from 0 to {count - 1} for this model's {options.kind} attention; received {given}"
             )
 
 
@@ -149,7 +146,7 @@ def _target_ids(model: Model, tokenizer: Tokenizer, options: AttentionOptions, s
 
 
 def _shown(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    """The tokens as labels: white space can be seen, and nothing invisible changes how the rest is laid out."""
+    """Returns the tokens as labels: white space is visible, and no invisible character changes the layout."""
     return ["".join(map(_visible, token)) for token in tokenizer.tokens(ids)]
 
 

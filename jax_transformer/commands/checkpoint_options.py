@@ -15,18 +15,17 @@ class CheckpointOptions:
     """Holds settings that a checkpoint may not contain. An error message asks for missing ones by name."""
 
     num_heads: int | None = None
-    """Heads of its attentions."""
+    """Attention heads."""
     source_pad_id: int | None = None
-    """The id that pads source sentences."""
+    """Id of padding in source sentences."""
     target_pad_id: int | None = None
-    """The id that pads target sentences."""
+    """Id of padding in target sentences."""
     decoder_start_id: int | None = None
-    """The id that the decoder starts with. With vocabularies: the target's <bos>, or its <eos> where it has no
-    <bos>."""
+    """Id of the first decoder input. Default with vocabularies: the target's <bos>, or its <eos> if it has no <bos>."""
     eos_id: int | None = None
-    """The id that ends a sentence. With vocabularies: the target's."""
+    """Id that ends a sentence. Default with vocabularies: the target's <eos>."""
     position_table: str | None = None
-    """A file with the live model's position table [rows, d_model], where the checkpoint holds none: .npy, .pt,
+    """File with the live model's position table [rows, d_model], for a checkpoint without one: .npy, .pt,
     .safetensors."""
     set: Annotated[tyro.conf.UseAppendAction[tuple[str, ...]], tyro.conf.arg(metavar="FIELD=VALUE")] = ()
     """Any other field of the config, such as norm_placement=pre or dropout_rate=0.3."""
@@ -41,18 +40,12 @@ class CheckpointOptions:
                 raise ValueError(f"--set: expected FIELD=VALUE; received {assignment!r}")
             field, value = name.strip().replace("-", "_"), _value(text.strip())
             if hints.setdefault(field, value) != value:
-                raise ValueError(
-                    f"--set: expected {field}={hints[field]}, which was said before; received {assignment!r}"
-                )
+                raise ValueError(f"--set: expected {field}={hints[field]}, as set before; received {assignment!r}")
         return hints
-
-    def given(self) -> list[str]:
-        """The names of the options that say anything."""
-        return [field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default]
 
 
 def _value(text: str) -> Any:
-    """A number, true, false or null as such; any other text as text."""
+    """Returns a number, true, false or null as such, and any other text as text."""
     try:
         return json.loads(text.lower() if text.lower() in ("true", "false", "null") else text)
     except ValueError:

@@ -32,8 +32,8 @@ STOPPING_ARGUMENT = tyro.constructors.PrimitiveConstructorSpec[Any](
 class DecodeOptions(DecodingConfig):
     """Holds the decoding options of a command. An option that isn't set is the model's own, or else the default.
 
-    The options, their help and their checks are those of DecodingConfig; here are the ones that a command line writes
-    in another form, or leaves out.
+    The options, their help and their checks come from DecodingConfig. This class overrides those that a command line
+    writes in another form, or omits.
     """
 
     early_stopping: Annotated[bool | Literal["never"] | None, STOPPING_ARGUMENT] = None
@@ -71,7 +71,7 @@ def _tag_id(model: Model, tag: str) -> int:
 
     if model.target_tokenizer is None:
         raise ValueError(
-            "--target-tag: expected a model with tokenizers; this one has none: port it together with its vocabularies"
+            "--target-tag: expected a model with tokenizers; this one has none: port it with its vocabularies"
         )
     known = model.target_tokenizer.tag_ids
     if tag not in known:

@@ -25,39 +25,39 @@ Files = Annotated[tuple[str, ...], tyro.conf.UseAppendAction, tyro.conf.arg(meta
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateOptions(DecodeOptions):
-    """Translate a text and score it against its reference: evaluate MODEL --source FILE --target FILE; or score
-    translations that are there: evaluate --hypotheses FILE --target FILE.
+    """Translate a text and score it against its reference: evaluate MODEL --source FILE --target FILE. Or score
+    existing translations: evaluate --hypotheses FILE --target FILE.
 
-    BLEU, chrF and TER (of which less is better) are sacreBLEU's, with 95 % confidence intervals. --against compares
-    with the translations of another system: p is how probable so large a difference would be if both were equally good.
+    BLEU, chrF and TER (lower is better) are sacreBLEU's, with 95 % confidence intervals. --against compares with the
+    translations of another system: p is the probability of so large a difference if both were equally good.
     """
 
     model: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="MODEL")] = None
-    """A model directory, or a run directory with one in it."""
+    """Model directory, or run directory that contains one."""
     source: File = None
-    """A text file, one sentence a line, gzipped or not. Any one of the files may be - for standard input."""
+    """Text file with one sentence per line, gzipped or not. One of the files may be - for standard input."""
     target: Files = ()
-    """The reference translations, line by line; again for each further reference."""
+    """Reference translations, one per line; repeat the option for further references."""
     hypotheses: File = None
-    """Translations to score, in place of a model's."""
+    """Translations to score, instead of a model's."""
     against: Files = ()
-    """Another system's translations of the same sentences; again for each further system."""
+    """Another system's translations of the same sentences; repeat the option for further systems."""
     output: File = None
-    """Where to write the translations, gzipped if the name ends in .gz."""
+    """File to write the translations to, gzipped if the name ends in .gz."""
     format: Literal["text", "json"] = "text"
+    """text: a table. json: one object with the scores and intervals of every system."""
     tokenize: Annotated[str, tyro.conf.arg(metavar="13a|none|intl|zh|…")] = "13a"
-    """sacreBLEU's tokenizer, of BLEU; none for text that is tokenized already."""
+    """sacreBLEU's tokenizer for BLEU; none for text that is already tokenized."""
     bootstrap: int = 1000
-    """How many samples confidence intervals and p are estimated by; 0: without them. 1000 take 80 kB of memory a
-    sentence."""
+    """Bootstrap samples that estimate confidence intervals and p; 0: none. 1000 take 80 kB of memory per sentence."""
     source_tag: str = ""
-    """A token put before every sentence, such as <2de>: tells a multilingual model the target language."""
+    """Token to put before every sentence, such as <2de>, which tells a multilingual model the target language."""
     rows: int = 64
-    """Most sentences decoded at once."""
+    """Maximum number of sentences decoded at once."""
 
 
 SCORING = ("target", "hypotheses", "against", "format", "tokenize", "bootstrap")
-"""Options that go with --hypotheses; the others are of translating."""
+"""Options that apply with --hypotheses; the others configure translation."""
 
 
 def evaluate(arguments: Sequence[str]) -> int:
@@ -77,13 +77,8 @@ def evaluate(arguments: Sequence[str]) -> int:
     names = [shown(name) for name in (options.hypotheses or str(options.model), *options.against)]
     with output_may_close():
         if options.format == "json":
-            print(
-                json.dumps(
-                    _described(names, comparisons, untranslated) | {"sentences": len(lines)},
-                    indent=2,
-                    ensure_ascii=False,
-                )
-            )
+            described = _described(names, comparisons, untranslated) | {"sentences": len(lines)}
+            print(json.dumps(described, indent=2, ensure_ascii=False))
         else:
             print("\n".join(_table(names, comparisons)))
             left_out = f", {len(untranslated)} of them not translated" if untranslated else ""
@@ -103,22 +98,22 @@ def _check(options: EvaluateOptions) -> None:
     if options.hypotheses is None and (options.model is None or options.source is None):
         received = f"only {options.model or options.source}" if options.model or options.source else "neither"
         raise ValueError(f"expected a model and --source FILE, or --hypotheses FILE; received {received}")
-    of_translating = [field for field in dataclasses.fields(options) if field.name not in SCORING]
-    given = [field.name for field in of_translating if getattr(options, field.name) != field.default]
+    translating = [field for field in dataclasses.fields(options) if field.name not in SCORING]
+    given = [field.name for field in translating if getattr(options, field.name) != field.default]
     if options.hypotheses is not None and given:
         names = ", ".join("a model" if name == "model" else f"--{name.replace('_', '-')}" for name in given)
         raise ValueError(
-            f"--hypotheses: expected nothing that is of translating, for these are translations; received {names}"
+            f"--hypotheses: expected no options of translating, for these are translations already; received {names}"
         )
     if options.output is not None:
         check_writable(options.output)
         read = [path for path in (options.source, *options.target, *options.against) if path is not None]
         if Path(options.output).resolve() in [Path(path).resolve() for path in read]:
-            raise ValueError(f"--output: expected a file of its own; received {options.output}, which is read")
+            raise ValueError(f"--output: expected a file that isn't read; received {options.output}")
 
 
 def _translate(options: EvaluateOptions, sources: list[str]) -> tuple[list[str], list[int]]:
-    """The translations, and the lines that can't be translated: their translations are empty."""
+    """Returns the translations, and the numbers of lines that can't be translated; their translations are empty."""
     from jax_transformer.decoding.prepared import prepare
     from jax_transformer.decoding.translation import translate_each
 
@@ -138,7 +133,7 @@ def _translate(options: EvaluateOptions, sources: list[str]) -> tuple[list[str],
 
 
 def _table(names: list[str], comparisons: list[Comparison]) -> list[str]:
-    """Lines of aligned columns, without those in which there would be nothing."""
+    """Returns the lines of a table, without empty columns."""
     rows = [("metric", "score", "95 %", "p", "translations")]
     for comparison in comparisons:
         for number, (name, system) in enumerate(zip(names, comparison.systems, strict=True)):

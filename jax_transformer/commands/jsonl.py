@@ -1,4 +1,4 @@
-"""What there is to say of translations beside their text: scores, tokens, log-probabilities, alignments."""
+"""Details of translations for JSON: scores, tokens, log-probabilities and alignments."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jax_transformer.storage.model_directory import Model
 
 
 def describe(model: Model, translations: Sequence[Translation], source_tag: str = "") -> Iterator[list[dict[str, Any]]]:
-    """Of each translation its hypotheses, the best first, as dicts of
+    """Yields the hypotheses of each translation, best first, as dicts with these keys:
 
-    text: of all parts.
-    score: the sum of the parts'; see DecodingConfig.
-    tokens, token_log_probs: the end token, or those of the parts, among them.
-    alignment: pairs of source and target words as `pharaoh` writes them, by `align` and `word_pairs`; numbered through
+    text: the text of all parts.
+    score: the sum of the parts' scores; see DecodingConfig.
+    tokens, token_log_probs: all tokens, the end token of each part included.
+    alignment: pairs of source and target words as `pharaoh` writes them, from `align` and `word_pairs`, numbered across
       the parts.
     """
     flat = [
@@ -47,7 +47,7 @@ def describe(model: Model, translations: Sequence[Translation], source_tag: str 
 
 
 class _Described(NamedTuple):
-    """One hypothesis of a part."""
+    """Holds one hypothesis of a part."""
 
     tokens: list[str]
     log_probs: list[float]

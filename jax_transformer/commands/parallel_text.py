@@ -1,4 +1,4 @@
-"""Files whose lines belong together, read and written."""
+"""Reads and writes files whose lines correspond."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ STANDARD_INPUT = "-"
 
 
 def read_columns(paths: Sequence[str]) -> list[list[str]]:
-    """The lines of each file, plain or gzipped; "-" is standard input.
+    """Returns the lines of each file, plain or gzipped; "-" is standard input.
 
     Raises:
-      CorpusError: a file without lines, or with another number of them than the first; a NUL; standard input twice; and
-        what `iterate_lines` refuses.
+      CorpusError: a file without lines, or with another number of lines than the first; a NUL; standard input twice; or
+        text that `iterate_lines` refuses.
     """
     from jax_transformer.data.corpus import CorpusError
 
@@ -31,8 +31,7 @@ def read_columns(paths: Sequence[str]) -> list[list[str]]:
         if len(lines) != len(columns[0]):
             raise CorpusError(
                 f"{shown(path)}: expected as many lines as {shown(paths[0])}; received {len(lines)}, and "
-                f"{len(columns[0])} there. "
-                "Line n of one must belong to line n of the other."
+                f"{len(columns[0])} there. Line n of one must correspond to line n of the other."
             )
     return columns
 
@@ -43,7 +42,7 @@ def shown(path: str) -> str:
 
 
 def check_writable(path: str) -> None:
-    """Raises ValueError where `write_lines` could not write to this path."""
+    """Raises ValueError if `write_lines` can't write to this path."""
     if not Path(path).parent.is_dir():
         raise ValueError(f"{path}: expected a directory that exists; there is no {Path(path).parent}")
     if Path(path).is_dir():

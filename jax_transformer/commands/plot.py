@@ -1,4 +1,4 @@
-"""The command `jax-transformer plot KIND [CONFIG] [options]`: draw a picture of a config or of attention."""
+"""jax-transformer plot KIND [CONFIG] [options]: draws a picture of a config or of attention."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class PositionsOptions(ConfigOptions):
     """Draw a position table. A learned table needs a model directory, or a run directory that contains a model."""
 
     stack: Literal["encoder", "decoder"] = "encoder"
-    """The stack whose table is drawn."""
+    """Stack whose table to draw."""
     rows: int = 128
-    """The most rows of the table to draw."""
+    """Maximum number of rows to draw."""
     columns: tuple[int, ...] = ()
-    """Columns to draw as curves. Without this option: four from the first half."""
+    """Columns to draw as curves. Default: four from the first half."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class MasksOptions(ConfigOptions):
     target: str = f"<bos> Ein Hund schläft . {PAD}"
     """Decoder input tokens, in the same form."""
     decoding: bool = False
-    """Draw the masks used while decoding, which may differ from those of training."""
+    """Draw the masks of decoding, which may differ from those of training."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +73,9 @@ class ScheduleOptions(ConfigOptions):
     """Draw learning rates. CONFIG is a preset or a run directory; a model directory has no training settings."""
 
     curves: Annotated[tuple[str, ...], tyro.conf.arg(metavar="D_MODEL:WARMUP")] = ("512:4000", "512:8000", "256:4000")
-    """Draw the paper's schedule for these sizes and warm-ups."""
+    """Sizes and warm-ups to draw the paper's schedule for."""
     steps: int = 20_000
-    """Number of steps to draw these curves for."""
+    """Number of steps that these curves cover."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class SmoothingOptions(ConfigOptions):
     settings."""
 
     label_smoothing: float | None = None
-    """Probability spread over the vocabulary. None: the config's value."""
+    """Probability that smoothing spreads over the vocabulary. Default: the config's."""
 
 
 def plot(arguments: list[str]) -> int:
@@ -126,22 +126,22 @@ def _check_size(options: PictureOptions) -> None:
 
 
 def _positions(options: PositionsOptions) -> Figure:
-    from jax_transformer.plotting import figures as plots
+    from jax_transformer import plotting
 
     if options.rows < 1:
         raise ValueError(f"--rows must be at least 1; received {options.rows}")
     config, params = _model(options.config)
-    return plots.positions(config, params, stack=options.stack, rows=options.rows, columns=options.columns)
+    return plotting.positions(config, params, stack=options.stack, rows=options.rows, columns=options.columns)
 
 
 def _masks(options: MasksOptions) -> Figure:
-    from jax_transformer.plotting import figures as plots
+    from jax_transformer import plotting
 
     config, _ = _model(options.config)
     config = config.while_decoding() if options.decoding else config
     source, target = options.source.split(), options.target.split()
     reserved = {config.source_pad_id, config.target_pad_id, config.decoder_padding_id}
-    return plots.masks(
+    return plotting.masks(
         config,
         _ids(source, config.source_pad_id, reserved),
         _ids(target, config.target_pad_id, reserved),
@@ -151,21 +151,21 @@ def _masks(options: MasksOptions) -> Figure:
 
 
 def _schedule(options: ScheduleOptions) -> Figure:
-    from jax_transformer.plotting import figures as plots
+    from jax_transformer import plotting
 
     config = _run(options.config)
-    return plots.schedule(
+    return plotting.schedule(
         config.train, config.model.d_model, curves=[_curve(text) for text in options.curves], steps=options.steps
     )
 
 
 def _smoothing(options: SmoothingOptions) -> Figure:
-    from jax_transformer.plotting import figures as plots
+    from jax_transformer import plotting
 
     config = _run(options.config)
     share = config.train.label_smoothing if options.label_smoothing is None else options.label_smoothing
     vocab_size = config.model.target_vocab_size or config.data.vocab_size
-    return plots.smoothing(share, over=config.train.smoothing, vocab_size=vocab_size)
+    return plotting.smoothing(share, over=config.train.smoothing, vocab_size=vocab_size)
 
 
 def _ids(tokens: Sequence[str], pad_id: int, reserved: set[int | None]) -> list[int]:

@@ -1,4 +1,4 @@
-"""How far a command has come, on standard error: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a command on standard error: a bar on a terminal, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ SECONDS_BETWEEN_LINES = 10.0
 
 @contextlib.contextmanager
 def progress(done: str, total: int | None, *, has_bar: bool = True) -> Iterator[Callable[[int], None]]:
-    """Yields what is to be called with how many more sentences are `done` ("translated"), of a total, if that is known;
-    in the end the bar goes."""
+    """Yields a function to call with the number of further sentences that are `done` ("translated").
+
+    The bar disappears at the end. Without a known `total`, there is no estimate of the time left.
+    """
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     start = last = time.perf_counter()
     count = 0

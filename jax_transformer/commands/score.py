@@ -22,30 +22,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """Tell how probable given translations are: a line for each, in order, and their perplexity in the end, on standard
-    error.
+    """Score existing translations: one line for each, in order, and their perplexity on standard error.
 
     A line is the natural logarithm of the translation's probability, a tab, and its number of tokens, the end token
-    counted; of what can't be scored, nan and 0. To score several translations of a sentence, give it as many times.
+    included. A translation that can't be scored gives nan and 0. To score several translations of a sentence, repeat
+    the sentence.
     """
 
     model: tyro.conf.Positional[str]
-    """A model directory, or a run directory with one in it."""
+    """Model directory, or run directory that contains one."""
     source: str
-    """A text file, one sentence a line, gzipped or not; - for standard input."""
+    """Text file with one sentence per line, gzipped or not; - for standard input."""
     target: str
-    """The translations, line by line; - for standard input."""
+    """Translations, one per line of the source; - for standard input."""
     format: Literal["text", "jsonl"] = "text"
-    """jsonl: objects with log_prob, tokens, perplexity and token_log_probs; of what can't be scored, null, 0, null, [],
-    and why: error."""
+    """jsonl: one object per line with log_prob, tokens, perplexity and token_log_probs. A translation that can't be
+    scored has null, 0, null and [], and the reason as error."""
     source_tag: str = ""
-    """A token put before every sentence, such as <2de>: tells a multilingual model the target language."""
+    """Token to put before every sentence, such as <2de>, which tells a multilingual model the target language."""
     rows: int = 64
-    """Most sentences scored at once."""
+    """Maximum number of sentences scored at once."""
 
 
 class Totals:
-    """Sums over what was scored."""
+    """Sums up the scored translations."""
 
     def __init__(self) -> None:
         self.start = time.perf_counter()

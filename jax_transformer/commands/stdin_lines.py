@@ -1,4 +1,4 @@
-"""Lines of text as they come: from a file, or from a process that may wait for an answer to each."""
+"""Reads lines in groups: from a file, or from a process that may wait for the answer to each line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CHUNK = 1 << 16
 
 
 def arriving_lines(descriptor: int, most: int) -> Iterator[list[bytes]]:
-    """The lines that are there, without their ends, as soon as there are any, and at most so many at once."""
+    """Yields the lines that have arrived, without their ends: as soon as there are any, and at most `most` at once."""
     lines: list[bytes] = []
     begun: list[bytes] = []
     while data := os.read(descriptor, CHUNK):
@@ -30,7 +30,7 @@ def arriving_lines(descriptor: int, most: int) -> Iterator[list[bytes]]:
 
 
 def windows(lines: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
-    """The lines of a file, `most` at once."""
+    """Yields groups of at most `most` lines."""
     remaining = iter(lines)
     while window := list(islice(remaining, most)):
         yield window

@@ -59,11 +59,12 @@ def train(arguments: Sequence[str]) -> int:
 
 def _run_training(config: RunConfig, *, name: str, resume: bool, profile: bool) -> int:
     keep_freed_memory()
-    from jax_transformer.training import loop
+    from jax_transformer.training.interruption import Interrupted
+    from jax_transformer.training.loop import train as train_run
 
     try:
-        result = loop.train(config, name=name, resume=resume, profile=profile)
-    except loop.Interrupted as stopped:
+        result = train_run(config, name=name, resume=resume, profile=profile)
+    except Interrupted as stopped:
         print(stopped)
         return 130
     for sample in result.samples:
@@ -72,9 +73,8 @@ def _run_training(config: RunConfig, *, name: str, resume: bool, profile: bool) 
     for split, scores in result.scores.items():
         print(f"{split}: {scores.summary()}")
     print(f"  {scores.bleu_signature}\n  {scores.chrf_signature}")
-    print(
-        f"{result.seconds:.0f} s, of which {result.compile_seconds:.0f} s compiled {result.programs} training programs"
-    )
+    programs = f"{result.programs} training programs"
+    print(f"{result.seconds:.0f} s, including {result.compile_seconds:.0f} s to compile {programs}")
     if profile:
         trace = result.run / "profile"
         print(

@@ -22,40 +22,39 @@ if TYPE_CHECKING:
     from jax_transformer.storage.model_directory import Model
 
 MOST_LINES = 4096
-"""Translated together, sorted by length."""
+"""Lines translated together, sorted by length."""
 MOST_ERRORS = 20
-"""Told one by one."""
+"""Errors printed; further ones are only counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranslateOptions(DecodeOptions):
-    """Translate text, one sentence a line: from a file or standard input to standard output, in order.
+    """Translate text, one sentence per line, from a file or standard input to standard output, in order.
 
-    What can't be translated is told on standard error and gives an empty line; the exit code is 2 then. Of a process
-    that writes into standard input, each line is answered as soon as it is there.
+    A line that can't be translated gives an error on standard error, an empty line, and the exit code 2. A process that
+    writes to standard input gets the answer to each line before it writes the next.
     """
 
     model: tyro.conf.Positional[str]
-    """A model directory, or a run directory with one in it."""
+    """Model directory, or run directory that contains one."""
     input: str | None = None
-    """A text file, gzipped or not. Without it, or as -: standard input; a prompt on a terminal."""
+    """Text file, gzipped or not. Default, or -: standard input; a prompt on a terminal."""
     format: Literal["text", "jsonl"] = "text"
-    """text: the best translation; with --num-return N, N lines of line number, score and translation, with tabs
-    between. jsonl: an object a line with the hypotheses, their scores, tokens, the tokens' log-probabilities, and word
-      alignments."""
+    """text: the best translation; with --num-return N, N lines of line number, score and translation, separated by
+    tabs. jsonl: one object per line with the hypotheses, their scores, tokens, token log-probabilities and word
+    alignments."""
     num_return: int = 1
-    """How many translations of each sentence, the best first: hypotheses, or drawn ones."""
+    """Translations to return for each sentence, best first; with --sampling, how many to draw."""
     prefix: str = ""
-    """What every translation begins with."""
+    """Text that every translation begins with."""
     source_tag: str = ""
-    """A token put before every sentence, such as <2de>: tells a multilingual model the target language."""
+    """Token to put before every sentence, such as <2de>, which tells a multilingual model the target language."""
     split_long: tyro.conf.FlagCreatePairsOff[bool] = False
-    """Translate a line that is longer than the model takes in parts, cut where sentences end in it. Without it, it is
-    refused."""
+    """Split a line that is too long for the model at its sentence ends, and translate the parts. Default: refuse it."""
     rows: int = 64
-    """Most sentences decoded at once."""
+    """Maximum number of sentences decoded at once."""
     batch_tokens: int = 8192
-    """Most source tokens decoded at once, padding counted."""
+    """Maximum number of source tokens decoded at once, padding included."""
 
 
 @dataclass
@@ -82,7 +81,7 @@ class Counts:
     def summary(self) -> str:
         seconds = time.perf_counter() - self.start
         split = f"; {self.split:,} split into {self.parts:,} parts" if self.split else ""
-        cut = f"; {self.cut:,} cut off where there was room for no more" if self.cut else ""
+        cut = f"; {self.cut:,} cut off at the maximum length" if self.cut else ""
         problems = f"; {self.problems:,} not translated" if self.problems else ""
         return (
             f"{self.lines:,} lines, {self.tokens:,} tokens in {seconds:.1f} s: {self.lines / seconds:,.1f} lines/s, "
@@ -91,7 +90,7 @@ class Counts:
 
 
 class Translator:
-    """A model with its options: lines to what is printed for them."""
+    """Turns lines of text into the lines to print, with one model and its options."""
 
     def __init__(self, options: TranslateOptions, model: Model, decoding: DecodingConfig) -> None:
         self.options, self.model, self.decoding = options, model, decoding
@@ -150,7 +149,7 @@ class Translator:
             yield json.dumps(fields, ensure_ascii=False)
 
     def _count(self, translation: Translation) -> int:
-        """The number of its line, from 1."""
+        """Counts the translation, prints its problem, and returns the number of its line, from 1."""
         self.counts.add(translation, self.model.generation.eos_id)
         number, problems = self.counts.lines, self.counts.problems
         if translation.problem and problems <= MOST_ERRORS:
@@ -181,9 +180,8 @@ def translate(arguments: Sequence[str]) -> int:
     lines = None if reads_stdin else list(iterate_raw_lines(str(options.input)))
     model = load(options.model, options.source_tag)
     model, decoding = prepare(model), options.config_for(model)
-    translate_each(
-        model, [], decoding, source_tag=options.source_tag, prefix=options.prefix
-    )  # so that what no line could be is told now
+    # refuses options that fit no line before the first line is read
+    translate_each(model, [], decoding, source_tag=options.source_tag, prefix=options.prefix)
     translator = Translator(options, model, decoding)
     if lines is None and sys.stdin.isatty():
         return _prompt(translator)
@@ -195,7 +193,7 @@ def translate(arguments: Sequence[str]) -> int:
 
             def decoded(count: int) -> None:
                 nonlocal left
-                advance(min(count, left))  # parts of a line that is split count, too
+                advance(min(count, left))  # a split line counts once, though decoding reports its parts
                 left -= min(count, left)
 
             for answer in translator(some, decoded):
@@ -207,8 +205,8 @@ def translate(arguments: Sequence[str]) -> int:
 
 
 def _prompt(translator: Translator) -> int:
-    """Translates line after line as they are typed."""
-    print("One sentence a line; Ctrl-D ends.\n> ", end="", file=sys.stderr, flush=True)
+    """Translates each line as it is typed."""
+    print("One sentence per line; Ctrl-D ends.\n> ", end="", file=sys.stderr, flush=True)
     while line := sys.stdin.buffer.readline():
         for answer in translator([line.removesuffix(b"\n")]):
             print(answer, flush=True)

@@ -233,8 +233,8 @@ class DataConfig(CorpusConfig):
         problems = []
         if not self.used_dataset:
             problems.append(
-                f"dataset must be set with streaming, and train be empty; received {self.dataset!r} and "
-                f"{list(self.train)}"
+                "dataset must be set with streaming, and train be empty; "
+                f"received {self.dataset!r} and {list(self.train)}"
             )
         if self.more:
             problems.append(
@@ -271,9 +271,8 @@ class DataConfig(CorpusConfig):
             problems.append("joint_vocabulary must be false with tokenizer='spacy', whose rules are one language's")
         if bool(self.source_tokenizer) != bool(self.target_tokenizer):
             problems.append(
-                "source_tokenizer and target_tokenizer must both be set, or neither; received "
-                f"{self.source_tokenizer!r} and "
-                f"{self.target_tokenizer!r}"
+                "source_tokenizer and target_tokenizer must both be set, or neither; "
+                f"received {self.source_tokenizer!r} and {self.target_tokenizer!r}"
             )
         if not 0.0 <= self.subword_sampling < 1.0:
             problems.append(f"subword_sampling must be in [0, 1); received {self.subword_sampling}")

@@ -1,11 +1,12 @@
 """Decoding options: one list of fields, with their defaults, checks and order of precedence.
 
-`DecodingSettings` has the fields that a model may set for itself, and `GenerationConfig` inherits them.
-`DecodingConfig` adds the fields that only a caller sets; the options of the commands inherit from it.
+`DecodingSettings` has the fields that a model may set for itself. `GenerationConfig` adds the model's special ids and
+lengths. `DecodingConfig` adds the fields that only a caller sets; the options of the commands inherit from it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -116,6 +117,66 @@ class DecodingSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenSettings:
+    """Holds the special ids and the lengths of a model's generation.json."""
+
+    decoder_start_id: int | None = None
+    """First decoder input. None: unknown, as for a checkpoint that doesn't say; such a model can't decode."""
+    eos_id: int | None = None
+    """Ends a sentence. None: unknown."""
+    max_decode_length: int | None = None
+    """Most tokens of a translation, <eos> included, whatever the caller wants: the model knows no longer ones. None:
+    as many as the position table allows."""
+    source_length: int | None = None
+    """Length to pad sources to, for a model that attends to the source's padding and was trained on this length alone.
+    None: sources aren't padded. Neither are longer ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationConfig(DecodingSettings, TokenSettings):  # fields of the last base come first, in files, too
+    """Configures how a model is decoded by default; `generation.json` of a model directory.
+
+    See DecodingConfig for the options and how a caller overrides them. None: the model doesn't set the option.
+
+    Raises:
+      ConfigError: a value is of another type or out of range.
+
+    Example:
+      >>> GenerationConfig(decoder_start_id=2, eos_id=3, beam_size=4).decoding
+      {'beam_size': 4}
+    """
+
+    def _problems(self) -> list[str]:
+        ids = ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")
+        problems = []
+        for name, least in (*((name, 0) for name in ids), ("max_decode_length", 1), ("source_length", 1)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                problems.append(f"{name} must be at least {least}; received {value}")
+        return problems + super()._problems()
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """The decoding options that the model sets, by name."""
+        names = [field.name for field in dataclasses.fields(DecodingSettings)]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+    def without_decoding(self) -> GenerationConfig:
+        """Returns the same special ids and lengths without any decoding option."""
+        return dataclasses.replace(self, **dict.fromkeys(self.decoding))
+
+    def ids_outside(self, target_vocab_size: int) -> list[str]:
+        """Returns one message for each id that a vocabulary of this size doesn't have."""
+        ids = [(name, getattr(self, name)) for name in ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")]
+        ids += [("bad_words", index) for words in self.bad_words or () for index in words]
+        return [
+            f"{name} must be below target_vocab_size={target_vocab_size}; received {index}"
+            for name, index in ids
+            if (index or 0) >= target_vocab_size
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecodingConfig(DecodingSettings):
     """Configures how to decode. None, the default of every option: the model's own setting, or else the default.
 
@@ -133,7 +194,7 @@ class DecodingConfig(DecodingSettings):
       ConfigError: an option is out of range, or contradicts another one.
 
     Example:
-      >>> from jax_transformer.config.model import GenerationConfig
+      >>> from jax_transformer import DecodingConfig, GenerationConfig
       >>> config = DecodingConfig(beam_size=4).resolved(GenerationConfig(length_penalty=0.6, forced_eos_id=2))
       >>> config.beam_size, config.length_penalty, config.forced_eos_id, config.num_return
       (4, 0.6, 2, 1)

@@ -11,13 +11,11 @@ head_dim, V vocabulary, L layers.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from jax_transformer.config.decoding import DecodingSettings, Semantics
-from jax_transformer.config.validation import ConfigError, check_field_types, require
+from jax_transformer.config.model_validation import model_problems
+from jax_transformer.config.validation import check_field_types, require
 
 PaddingCover = Literal["keys", "queries", "both", "none"]
 EmbeddingNorm = Literal["none", "before_positions", "after_positions"]
@@ -58,7 +56,7 @@ class TransformerConfig:
 
     # --- sizes
     source_vocab_size: int = 0
-    """Rows of the source embedding. 0: not known yet; training fills it in from the tokenizer."""
+    """Rows of the source embedding. 0: not known yet; training takes it from the tokenizer."""
     target_vocab_size: int = 0
     """Rows of the target embedding and columns of the logits. 0: not known yet."""
     d_model: int = 512
@@ -213,22 +211,21 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         check_field_types(self)
-        require(self, self._problems())
+        require(self, model_problems(self))
 
     # --- resolved values
 
     @property
     def encoder(self) -> StackConfig:
         """The sizes of the encoder."""
-        head_dim = self.head_dim or self.d_model // self.num_heads
         return StackConfig(
-            self.num_encoder_layers,
-            self.num_heads,
-            head_dim,
-            self.d_ff,
-            self.max_length,
-            self.encoder_embedding_norm,
-            False,
+            num_layers=self.num_encoder_layers,
+            num_heads=self.num_heads,
+            head_dim=self.head_dim or self.d_model // self.num_heads,
+            d_ff=self.d_ff,
+            max_length=self.max_length,
+            embedding_norm=self.encoder_embedding_norm,
+            is_causal=False,
         )
 
     @property
@@ -298,181 +295,3 @@ class TransformerConfig:
         decoding = self.while_decoding()
         masks_queries = {decoding.decoder_padding, decoding.cross_padding} & {"queries", "both"}
         return self.decoder_causal and not masks_queries
-
-    # --- validation
-
-    def _problems(self) -> list[str]:
-        return self._out_of_range() or self._contradictions()  # the latter divide by the sizes
-
-    def _checker(self) -> tuple[list[str], Callable[[bool, str, str], None]]:
-        """Returns a list of problems and the function that adds to it: check(holds, field, allowed values)."""
-        problems: list[str] = []
-
-        def check(holds: bool, field: str, allowed: str) -> None:
-            if not holds:
-                problems.append(f"{field} must be {allowed}; received {getattr(self, field)!r}")
-
-        return problems, check
-
-    def _out_of_range(self) -> list[str]:
-        problems, check = self._checker()
-        for field in (
-            "d_model",
-            "num_heads",
-            "d_ff",
-            "num_encoder_layers",
-            "num_decoder_layers",
-            "max_length",
-            "relative_buckets",
-        ):
-            check(getattr(self, field) >= 1, field, "at least 1")
-        for field in ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length"):
-            value = getattr(self, field)
-            check(value is None or value >= 1, field, "at least 1, or null")
-        for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id", "position_offset"):
-            check(getattr(self, field) >= 0, field, "at least 0")
-        for field in (name for name in self.__dataclass_fields__ if name.endswith("dropout_rate")):
-            rate = getattr(self, field)
-            check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
-        check(0.0 <= self.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
-        for field in ("attention_scale", "masked_value"):
-            value = getattr(self, field)
-            check(value is None or math.isfinite(value), field, "finite, or null")
-        check(
-            self.decoder_padding_id is None or self.decoder_padding_id >= 0, "decoder_padding_id", "at least 0, or null"
-        )
-        return problems
-
-    def _contradictions(self) -> list[str]:
-        problems, check = self._checker()
-        divides = f"a divisor of d_model={self.d_model} unless head_dim is set"
-        if self.head_dim is None:
-            check(self.d_model % self.num_heads == 0, "num_heads", divides)
-            if self.decoder_num_heads is not None and self.decoder_head_dim is None:
-                check(self.d_model % self.decoder_num_heads == 0, "decoder_num_heads", divides)
-        if self.source_vocab_size and self.target_vocab_size:
-            check(
-                self.source_pad_id < self.source_vocab_size,
-                "source_pad_id",
-                f"below source_vocab_size={self.source_vocab_size}",
-            )
-            check(
-                self.target_pad_id < self.target_vocab_size,
-                "target_pad_id",
-                f"below target_vocab_size={self.target_vocab_size}",
-            )
-            if self.share_embeddings and self.source_vocab_size != self.target_vocab_size:
-                problems.append(
-                    "share_embeddings needs source_vocab_size equal to target_vocab_size; "
-                    f"received {self.source_vocab_size} and {self.target_vocab_size}"
-                )
-        if self.position_kind == "sinusoidal":
-            check(self.d_model % 2 == 0, "d_model", "even with position_kind='sinusoidal'")
-        for stack in (self.encoder, self.decoder):
-            width = stack.num_heads * stack.head_dim
-            if not self.attention_output and width != self.d_model:
-                problems.append(
-                    f"attention_output=False needs num_heads * head_dim equal to d_model={self.d_model}; received "
-                    f"{width}"
-                )
-        return [*problems, *self._contradictory_kinds()]
-
-    def _contradictory_kinds(self) -> list[str]:
-        problems, check = self._checker()
-        if self.norm_kind == "rms_norm":
-            check(not self.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
-        if self.norm_kind == "none":
-            check(not self.final_norm, "final_norm", "false with norm_kind='none'")
-            for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
-                check(getattr(self, field) == "none", field, "'none' with norm_kind='none'")
-        check(not (self.norm_unbiased and self.d_model == 1), "norm_unbiased", "false with d_model=1")
-        if self.attention_path != "reference":
-            needs_weights = (
-                self.attention_dropout_rate if self.attention_dropout_rate is not None else self.dropout_rate
-            )
-            if needs_weights:
-                problems.append(
-                    f"attention_path={self.attention_path!r} has no dropout on attention weights: set "
-                    "attention_dropout_rate=0 "
-                    f"or attention_path='reference'; received a rate of {needs_weights}"
-                )
-        if self.position_kind == "relative_bias":
-            least = self.relative_buckets // 2 + 1
-            check(self.relative_buckets >= 4, "relative_buckets", "at least 4 with position_kind='relative_bias'")
-            check(
-                self.relative_max_distance >= least,
-                "relative_max_distance",
-                f"at least {least} with relative_buckets={self.relative_buckets}",
-            )
-        return problems
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenSettings:
-    """Holds the special ids and the lengths of a model's generation.json."""
-
-    decoder_start_id: int | None = None
-    """First decoder input. None: unknown, as for a checkpoint that doesn't say; such a model can't decode."""
-    eos_id: int | None = None
-    """Ends a sentence. None: unknown."""
-    max_decode_length: int | None = None
-    """Most tokens of a translation, <eos> included, whatever the caller wants: the model knows no longer ones. None:
-    as many as the position table allows."""
-    source_length: int | None = None
-    """Length to pad sources to, for a model that attends to the source's padding and was trained on this length alone.
-    None: sources aren't padded. Neither are longer ones."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GenerationConfig(DecodingSettings, TokenSettings):  # fields of the last base come first, in files, too
-    """Configures how a model is decoded by default; `generation.json` of a model directory.
-
-    See DecodingConfig for the options and how a caller overrides them. None: the model doesn't set the option.
-
-    Raises:
-      ConfigError: a value is of another type or out of range.
-
-    Example:
-      >>> GenerationConfig(decoder_start_id=2, eos_id=3, beam_size=4).decoding
-      {'beam_size': 4}
-    """
-
-    def _problems(self) -> list[str]:
-        ids = ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")
-        problems = []
-        for name, least in (*((name, 0) for name in ids), ("max_decode_length", 1), ("source_length", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                problems.append(f"{name} must be at least {least}; received {value}")
-        return problems + super()._problems()
-
-    @property
-    def decoding(self) -> dict[str, Any]:
-        """The decoding options that the model sets, by name."""
-        names = [field.name for field in dataclasses.fields(DecodingSettings)]
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-
-    def without_decoding(self) -> GenerationConfig:
-        """Returns the same special ids and lengths without any decoding option."""
-        return dataclasses.replace(self, **dict.fromkeys(self.decoding))
-
-    def ids_outside(self, target_vocab_size: int) -> list[str]:
-        """Returns one message for each id that a vocabulary of this size doesn't have."""
-        ids = [(name, getattr(self, name)) for name in ("decoder_start_id", "eos_id", "forced_bos_id", "forced_eos_id")]
-        ids += [("bad_words", index) for words in self.bad_words or () for index in words]
-        return [
-            f"{name} must be below target_vocab_size={target_vocab_size}; received {index}"
-            for name, index in ids
-            if (index or 0) >= target_vocab_size
-        ]
-
-
-__all__ = [
-    "ConfigError",
-    "EmbeddingNorm",
-    "GenerationConfig",
-    "PaddingCover",
-    "Semantics",
-    "StackConfig",
-    "TransformerConfig",
-]

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from jax_transformer.data.batch_shapes import choose_shapes
     from jax_transformer.data.batching import (
         Batch,
         Shape,
         assemble,
-        choose_shapes,
         make_batch,
         padding_share,
         plan_epoch,
@@ -32,12 +32,12 @@ _HOMES = {
         "Batch",
         "Shape",
         "assemble",
-        "choose_shapes",
         "make_batch",
         "padding_share",
         "plan_epoch",
         "plan_in_order",
     ),
+    "jax_transformer.data.batch_shapes": ("choose_shapes",),
     "jax_transformer.data.corpus": ("read_pairs",),
     "jax_transformer.data.loader": ("prefetch",),
     "jax_transformer.data.preparation": ("PreparedCorpus", "prepare"),

@@ -71,7 +71,8 @@ def generate(
 
     Example:
       >>> import jax
-      >>> from jax_transformer.config.model import GenerationConfig, TransformerConfig
+      >>> from jax_transformer.config.decoding import GenerationConfig
+      >>> from jax_transformer.config.model import TransformerConfig
       >>> from jax_transformer.model.functional import init_params
       >>> config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8,
       ...                            num_encoder_layers=1, num_decoder_layers=1)

@@ -49,7 +49,8 @@ def prepare(model: Model) -> PreparedModel:
 
     Example:
       >>> import jax
-      >>> from jax_transformer.config.model import GenerationConfig, TransformerConfig
+      >>> from jax_transformer.config.decoding import GenerationConfig
+      >>> from jax_transformer.config.model import TransformerConfig
       >>> from jax_transformer.model.functional import init_params
       >>> config = TransformerConfig(source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8)
       >>> generation = GenerationConfig(decoder_start_id=1, eos_id=2)

@@ -104,7 +104,8 @@ def translate(
 
     Example:
       >>> import jax
-      >>> from jax_transformer.config.model import GenerationConfig, TransformerConfig
+      >>> from jax_transformer.config.decoding import GenerationConfig
+      >>> from jax_transformer.config.model import TransformerConfig
       >>> from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
       >>> from jax_transformer.model.functional import init_params
       >>> specials = SpecialIds(pad=1, unk=0, bos=2, eos=3)

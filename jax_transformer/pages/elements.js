@@ -1,8 +1,8 @@
-// The only way in which this page makes elements. What is shown is always text, never markup: no sentence can become an element.
+// Makes all elements of a page. Content is always text, never markup, so no sentence can become an element.
 
 const SVG = 'http://www.w3.org/2000/svg';
 
-/** element('p', {class: 'note'}, 'text', child, …); a function is a listener; what is null is left out. */
+/** element('p', {class: 'note'}, 'text', child, …): adds functions as listeners, and omits null attributes and children. */
 function element(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
@@ -20,7 +20,7 @@ function filled(node, attributes, children) {
   return node;
 }
 
-/** A section of the page with its heading and a line that says what it shows. */
+/** Makes a section of the page with its heading and a line that describes it. */
 function section(id, title, lead, ...children) {
   const heading = element('h2', { id: `${id}-title` }, title);
   return element('section', { id, 'aria-labelledby': `${id}-title` }, heading, lead ? element('p', { class: 'lead' }, lead) : null, ...children);

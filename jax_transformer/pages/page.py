@@ -42,9 +42,8 @@ def assemble(title: str, data: Any, *, style: Path, scripts: Sequence[Path]) -> 
         "script": script,
     }
     template = (HERE / "page.html").read_text(encoding="utf-8")
-    return re.sub(
-        r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template
-    )  # in one pass, so that data is never taken for a placeholder
+    # one pass never takes data for a placeholder
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
 
 
 def write_page(path: Path, page: str) -> None:

@@ -1,4 +1,4 @@
-// Light and dark: as the system has it, until the button says otherwise.
+// Light and dark: follows the system until the reader presses the button.
 
 function storedTheme() {
   try { return localStorage.getItem('theme'); } catch { return null; } // a page from a file may have no storage
@@ -17,7 +17,7 @@ function themeButton() {
     const theme = document.documentElement.dataset.theme === 'dark' ? 'light' : 'dark';
     applyTheme(theme);
     label.textContent = name();
-    try { localStorage.setItem('theme', theme); } catch { /* not kept */ }
+    try { localStorage.setItem('theme', theme); } catch { /* the choice isn't kept */ }
   } }, label, element('span', { class: 'unseen' }, ' colours'));
   systemIsDark.addEventListener('change', () => {
     if (!storedTheme()) applyTheme(systemIsDark.matches ? 'dark' : 'light');

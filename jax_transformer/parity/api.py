@@ -235,7 +235,8 @@ def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: A
     Example:
       >>> import jax
       >>> import torch
-      >>> from jax_transformer.config.model import GenerationConfig, TransformerConfig
+      >>> from jax_transformer.config.decoding import GenerationConfig
+      >>> from jax_transformer.config.model import TransformerConfig
       >>> from jax_transformer.model.functional import init_params
       >>> from jax_transformer.parity import draft_map
       >>> from jax_transformer.storage.model_directory import Model

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
 from jax_transformer.parity.gates.stages import Stage, merge_stages

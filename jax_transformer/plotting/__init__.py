@@ -8,13 +8,15 @@ from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from jax_transformer.plotting.attention import heat_maps
-    from jax_transformer.plotting.figures import masks, positions, schedule, smoothing
+    from jax_transformer.plotting.model_figures import masks, positions
     from jax_transformer.plotting.style import figure_style, save
+    from jax_transformer.plotting.training_figures import schedule, smoothing
 
 _HOMES = {
     "jax_transformer.plotting.attention": ("heat_maps",),
-    "jax_transformer.plotting.figures": ("masks", "positions", "schedule", "smoothing"),
+    "jax_transformer.plotting.model_figures": ("masks", "positions"),
     "jax_transformer.plotting.style": ("figure_style", "save"),
+    "jax_transformer.plotting.training_figures": ("schedule", "smoothing"),
 }
 
 __all__ = ["figure_style", "heat_maps", "masks", "positions", "save", "schedule", "smoothing"]

@@ -19,6 +19,7 @@ FORMATS = (".png", ".svg", ".pdf")
 # Okabe and Ito 2008; the lighter colours come first on a dark background
 ON_WHITE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 ON_DARK = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#F0E442")
+DASHES = ("-", "--", "-.", ":")
 
 
 @contextlib.contextmanager

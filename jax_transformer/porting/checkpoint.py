@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.storage.tensor_files import as_arrays, is_state_dict, read_tensors, settings_of
+from jax_transformer.storage.tensor_files import read_tensors
+from jax_transformer.storage.tensor_mappings import as_arrays, is_state_dict, settings_of
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 

@@ -8,28 +8,39 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Mapping
-from functools import cache
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
-from jax_transformer.model.functional import abstract_params
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.porting import hugging_face
 from jax_transformer.porting.checkpoint import Checkpoint, leaving_out, open_checkpoint
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
 from jax_transformer.porting.dialects.tables import ASKS
 from jax_transformer.porting.exported_settings import ExportedSettings, parse_settings, settings_text
+from jax_transformer.porting.hints import (
+    field_names,
+    in_our_words,
+    make_config,
+    problems_with_one_head,
+    take_position_table,
+)
 from jax_transformer.porting.hugging_face import HuggingFaceModel
-from jax_transformer.porting.rules import Rule, Shapes, leaves_from_tensors, not_finite, tensors_from_leaves
-from jax_transformer.runtime.trees import flatten, map_leaves, nearest, unflatten
-from jax_transformer.storage.deferred import Deferred
+from jax_transformer.porting.rules import not_finite
+from jax_transformer.porting.state_dicts import (
+    computes_position_table,
+    deferred_params,
+    deferred_state_dict,
+    dialect_and_shapes,
+    make_arrays,
+)
+from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, as_arrays, read_array, write_tensors
-from jax_transformer.storage.tensors import DTYPES, PortingError, Tensors
+from jax_transformer.storage.tensor_files import SUFFIXES, TORCH_SUFFIXES, write_tensors
+from jax_transformer.storage.tensors import PortingError
 
 
 def import_checkpoint(
@@ -88,11 +99,11 @@ def read_checkpoint(
     table = get_dialect(dialect) if dialect is not None else detect(checkpoint.tensors.keys())
     ignored = table.ignores(checkpoint.tensors)
     tensors = leaving_out(checkpoint.tensors, ignored) if ignored else checkpoint.tensors
-    positions = _position_table(table, hints)
-    hints = _in_our_words(table, hints)
+    positions = take_position_table(table, hints)
+    hints = in_our_words(table, hints)
     if directory is not None:
         hints = _with_fields(directory, hints)
-    generation_hints = {name: hints.pop(name) for name in _field_names(GenerationConfig) & hints.keys()}
+    generation_hints = {name: hints.pop(name) for name in field_names(GenerationConfig) & hints.keys()}
     generation_hints = ({} if settings is None else settings.generation) | generation_hints
     try:
         told = table.read(tensors)
@@ -114,16 +125,16 @@ def read_checkpoint(
     if problems:
         raise PortingError(f"a state_dict of dialect {table.name} doesn't say everything; give by name", problems)
     try:
-        config = _config(table, told, hints)
+        config = make_config(table, told, hints)
         generation = GenerationConfig(**{**table.generation, **generation_hints})
     except ConfigError as error:
         raise PortingError(
-            f"{table.name}: {error}", _problems_with_one_head(table, told, hints, tensors, positions)
+            f"{table.name}: {error}", problems_with_one_head(table, told, hints, tensors, positions)
         ) from None
     outside = generation.ids_outside(config.target_vocab_size)
     if outside:
         raise PortingError(f"hints for dialect {table.name}", outside)
-    params = _params(config, tensors, table, positions)
+    params = deferred_params(config, tensors, table, positions)
     origin: dict[str, Any] = {
         "dialect": table.name,
         "prefix": checkpoint.prefix,
@@ -243,150 +254,16 @@ def export_checkpoint(
     leaves = flatten(model.params)
     if consume:
         model.params.clear()
-    deferred = _state_dict(model.config, leaves, name, names)
+    deferred = deferred_state_dict(model.config, leaves, name, names)
     leaves.clear()
     order = [name for name in dict.fromkeys([*names, *deferred]) if name in deferred]
-    tensors: Mapping[str, Any] = _made(deferred) if os.fspath(path).endswith(TORCH_SUFFIXES) else deferred
+    tensors: Mapping[str, Any] = make_arrays(deferred) if os.fspath(path).endswith(TORCH_SUFFIXES) else deferred
     tensors = {prefix + name.removeprefix(added): tensors[name] for name in order}
     if to_file:
         write_tensors(path, tensors, settings_text(model, table))
     else:
         known, tokenizer = (origin.get("hugging_face", {}), model.tokenizer_files or {}) if is_return else ({}, {})
         hugging_face.write_directory(path, table, model.config, model.generation, tensors, known, tokenizer)
-
-
-def params_from_state_dict(
-    config: TransformerConfig,
-    state_dict: Mapping[str, Any],
-    dialect: str | Dialect,
-    position_table: np.ndarray | None = None,
-) -> dict[str, Any]:
-    """Returns the parameters of a state_dict of torch tensors or arrays: a nested dict of new NumPy arrays in the
-    tensors' dtypes.
-
-    Args:
-      position_table: [rows, D], in place of the table that the dialect computes.
-
-    Raises:
-      PortingError: the dialect doesn't have such models, or tensors are missing, unexpected or do not fit; all problems
-        together.
-    """
-    return map_leaves(np.asarray, _params(config, as_arrays(state_dict), dialect, position_table))
-
-
-def _params(
-    config: TransformerConfig, state_dict: Tensors, dialect: str | Dialect, position_table: np.ndarray | None
-) -> dict[str, Any]:
-    """Converts as `params_from_state_dict` does, and makes the leaves on access."""
-    table, shapes = _table(config, dialect)
-    rules, computed = _computed(
-        table, config, position_table, lambda rule, path, leaf: any(name in state_dict for name in rule.names)
-    )
-    held = {path: shape for path, shape in shapes.items() if path not in computed}
-    leaves = leaves_from_tensors(rules, state_dict, held, f"{table.name} checkpoint")
-    return unflatten({path: leaves[path] if path in leaves else computed[path] for path in shapes})
-
-
-def state_dict_from_params(
-    config: TransformerConfig, params: Mapping[str, Any], dialect: str | Dialect, names: Collection[str] = ()
-) -> dict[str, np.ndarray]:
-    """Returns the state_dict of parameters: new NumPy arrays in the leaves' dtypes; tied names share one array.
-
-    Args:
-      names: tensors in the order of the result, as far as it has them. Optional tensors among them are included.
-
-    Raises:
-      PortingError: the dialect can't express the config, or leaves are missing, unexpected or do not fit; all problems
-        together.
-    """
-    tensors = _made(_state_dict(config, flatten(params), dialect, names))
-    return {name: tensors[name] for name in dict.fromkeys([*names, *tensors]) if name in tensors}
-
-
-def _made(deferred: dict[str, Deferred]) -> dict[str, np.ndarray]:
-    """Makes all arrays. It takes the leaves out one by one, so those that nobody else holds need their memory only
-    once."""
-    made: dict[Deferred, np.ndarray] = {}
-    tensors = {}
-    for name in list(deferred):
-        tensor = deferred.pop(name)
-        if tensor not in made:
-            made.clear()  # copies stand side by side
-            made[tensor] = np.asarray(tensor)
-        tensors[name] = made[tensor]
-    return tensors
-
-
-def computes_position_table(model: Model, dialect: str) -> bool:
-    """Returns whether the dialect's programs compute, and don't keep, the very position tables that the model has."""
-    table, leaves = get_dialect(dialect), flatten(model.params)
-    computed = {path: leaf for path, leaf in table.computed(model.config).items() if _is_position_table(path)}
-    return bool(computed) and all(
-        path in leaves and np.array_equal(leaves[path], leaf) for path, leaf in computed.items()
-    )
-
-
-def _state_dict(
-    config: TransformerConfig, leaves: dict[str, np.ndarray], dialect: str | Dialect, names: Collection[str]
-) -> dict[str, Deferred]:
-    """Converts leaves by path as `state_dict_from_params` does, in the table's order, and makes the tensors on
-    access."""
-    table, shapes = _table(config, dialect)
-    rules, computed = _computed(
-        table,
-        config,
-        None,
-        lambda rule, path, leaf: (
-            any(name in names for name in rule.names) or not np.array_equal(leaves.get(path, leaf), leaf)
-        ),
-    )
-    for path in computed:
-        leaves.pop(path, None)
-    held = {path: shape for path, shape in shapes.items() if path not in computed}
-    what = f"parameters for dialect {table.name}"
-    return tensors_from_leaves(rules, leaves, held, names, what)
-
-
-def _computed(
-    table: Dialect,
-    config: TransformerConfig,
-    position_table: np.ndarray | None,
-    is_held: Callable[[Rule, str, np.ndarray], bool],
-) -> tuple[list[Rule], dict[str, np.ndarray]]:
-    """Returns the rules for the tensors of a checkpoint, and the leaves by path that are computed.
-
-    Args:
-      position_table: replaces the computed ones.
-      is_held: tells, for a computed leaf that also has a rule, whether the checkpoint holds it.
-    """
-    rules, computed = table.rules(config), table.computed(config)
-    if position_table is not None:
-        tables = {path: leaf for path, leaf in computed.items() if _is_position_table(path)}
-        if any(leaf.shape != position_table.shape for leaf in tables.values()):
-            expected, received = [config.max_length, config.d_model], list(position_table.shape)
-            raise PortingError(f"position_table: expected [rows, d_model] = {expected}; received {received}")
-        computed |= {path: position_table.copy() for path in tables}
-    held = {path for rule in rules for path in rule.paths if path in computed and is_held(rule, path, computed[path])}
-    computed = {path: leaf for path, leaf in computed.items() if path not in held}
-    return [rule for rule in rules if not any(path in computed for path in rule.paths)], computed
-
-
-def _is_position_table(path: str) -> bool:
-    return path.endswith("_positions")
-
-
-@cache
-def param_shapes(config: TransformerConfig) -> Shapes:
-    """Returns the shape of every leaf of the config's parameters, by path."""
-    return MappingProxyType({path: tuple(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()})
-
-
-def _table(config: TransformerConfig, dialect: str | Dialect) -> tuple[Dialect, Shapes]:
-    table = get_dialect(dialect) if isinstance(dialect, str) else dialect
-    problems = table.refusals(config)
-    if problems:
-        raise PortingError(f"dialect {table.name} has no models of this config", problems)
-    return table, param_shapes(config)
 
 
 def _check_untold(model: Model, table: Dialect, imported: Mapping[str, Any]) -> None:
@@ -407,7 +284,7 @@ def _check_untold(model: Model, table: Dialect, imported: Mapping[str, Any]) -> 
 
 def _check_directory_tells(model: Model, table: Dialect) -> None:
     """Raises PortingError where transformers would compute other numbers of what a directory can say."""
-    _table(model.config, table)
+    dialect_and_shapes(model.config, table)
     file = hugging_face.of_family(table)
     fixed = {
         name: value
@@ -425,90 +302,3 @@ def _check_directory_tells(model: Model, table: Dialect) -> None:
         raise PortingError(
             f"dialect {table.name}: a directory doesn't hold all that this model computes with", problems
         )
-
-
-def _position_table(table: Dialect, hints: dict[str, Any]) -> np.ndarray | None:
-    """Removes the hint of this name from the hints and returns it, read from its file if need be. Raises PortingError
-    for an array that is no position table."""
-    given = hints.pop("position_table", None)
-    if given is None:
-        return None
-    if not table.computes_positions:
-        raise PortingError(f"position_table: checkpoints of dialect {table.name} hold their own; leave it out")
-    array = (
-        read_array(given)
-        if isinstance(given, str | os.PathLike)
-        else as_arrays({"position_table": given})["position_table"]
-    )
-    if array.ndim != 2 or array.dtype.name not in DTYPES:
-        raise PortingError(
-            f"position_table: expected floating-point numbers [rows, d_model]; received {array.dtype} "
-            f"{list(array.shape)}"
-        )
-    if not np.isfinite(array).all():
-        raise PortingError(
-            f"position_table {list(array.shape)}: {int((~np.isfinite(array)).sum())} values are not finite"
-        )
-    return array
-
-
-def _in_our_words(table: Dialect, hints: dict[str, Any]) -> dict[str, Any]:
-    """Returns the hints with the dialect's own words replaced. Raises PortingError for unknown ones and
-    contradictions."""
-    ours: dict[str, Any] = {}
-    problems = []
-    aliases = table.aliases or {}
-    known = {*_field_names(TransformerConfig), *_field_names(GenerationConfig), *aliases}
-    for name, value in hints.items():
-        field = name
-        if name in aliases:
-            field, words = aliases[name]
-            meant = [ours for word, ours in words.items() if word == value]
-            if not meant:
-                problems.append(f"{name} must be {' or '.join(map(repr, words))}; received {value!r}")
-                continue
-            (value,) = meant
-        if name not in known:
-            problems.append(f"{name}: no such hint{nearest(name, known)}")
-        elif ours.get(field, value) != value:
-            problems.append(f"{name}={hints[name]!r} contradicts {field}={ours[field]!r}")
-        else:
-            ours[field] = value
-    if problems:
-        raise PortingError(f"hints for dialect {table.name}", problems)
-    return ours
-
-
-def _config(table: Dialect, told: dict[str, Any], hints: dict[str, Any]) -> TransformerConfig:
-    """Makes the config from the dialect's fixed fields, the checkpoint's and the hints. Rules check it against the
-    tensors later."""
-    known = {**table.fixed, **{name: value for name, value in told.items() if name not in table.asks}}
-    problems = [
-        f"{name}: the {'dialect' if name in table.fixed else 'checkpoint'} says {known[name]!r}; received {value!r}"
-        for name, value in hints.items()
-        if name in known and known[name] != value
-    ]
-    if problems:
-        raise PortingError(f"hints that contradict the {table.name} checkpoint", problems)
-    fields = {**table.defaults, **table.fixed, **told, **hints}
-    return TransformerConfig(**{**table.follows(fields), **fields})
-
-
-def _problems_with_one_head(
-    table: Dialect, told: dict[str, Any], hints: dict[str, Any], tensors: Tensors, positions: np.ndarray | None
-) -> list[str]:
-    """Returns the other problems of a checkpoint whose config is impossible, found with a number of heads that divides
-    any width."""
-    if "num_heads" in told:
-        return []
-    try:
-        _params(_config(table, told, hints | {"num_heads": 1}), tensors, table, positions)
-    except PortingError as error:
-        return error.problems or [str(error)]
-    except ConfigError:
-        pass  # it wasn't the heads, and there is nothing to compare the tensors with
-    return []
-
-
-def _field_names(config_class: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(config_class)}

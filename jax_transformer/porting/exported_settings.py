@@ -10,7 +10,8 @@ import dataclasses
 import json
 from typing import Any, NamedTuple
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensors import PortingError

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from jax_transformer.config.model import GenerationConfig
+from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.porting.dialects import Json
 from jax_transformer.storage.tensors import PortingError
 

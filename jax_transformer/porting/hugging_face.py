@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
 from jax_transformer.porting.generation_config import decoding_fields, in_effect, parsed, text_of

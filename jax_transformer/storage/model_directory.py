@@ -15,42 +15,43 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-import hashlib
 import json
 import os
 import shutil
 import sys
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.runtime.files import temporary_directory_beside
-from jax_transformer.runtime.trees import flatten, nearest, unflatten
-from jax_transformer.storage.tensor_files import map_tensors, read_tensors, write_tensors
-from jax_transformer.storage.tensors import DTYPES, PortingError
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_files import (
+    CONFIG,
+    FILES,
+    FORMAT_VERSION,
+    GENERATION,
+    MANIFEST,
+    PARAMS,
+    TOKENIZER_FOLDER,
+    TOKENIZERS,
+    ModelError,
+    checksum_problems,
+    id_problems,
+    param_problems,
+    read_config,
+    read_manifest,
+    read_params,
+    read_tokenizer,
+    sha256,
+    tokenizer_files,
+)
+from jax_transformer.storage.tensor_files import write_tensors
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
-
-FORMAT_VERSION = 2  # 1: generation.json said nothing of how to decode
-MANIFEST, CONFIG, PARAMS, GENERATION = "manifest.json", "config.json", "params.safetensors", "generation.json"
-TOKENIZERS = {"source_tokenizer": "source_tokenizer.json", "target_tokenizer": "target_tokenizer.json"}
-FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values())
-TOKENIZER_FOLDER = "tokenizer"
-REQUIRED = (CONFIG, PARAMS, GENERATION)
-
-
-class ModelError(ValueError):
-    """Raised when a model directory can't be read or written. `problems` lists one message for each problem."""
-
-    def __init__(self, what: str, problems: list[str] | None = None) -> None:
-        self.problems = problems or []
-        super().__init__("\n  - ".join([what + ":" if self.problems else what, *self.problems]))
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def save_model(model: Model, path: str | os.PathLike[str]) -> None:
     """
     target = Path(os.path.realpath(path))
     check_replaceable(target)
-    problems = _param_problems(model.config, flatten(model.params)) + _id_problems(model.config, model.generation)
+    problems = param_problems(model.config, flatten(model.params)) + id_problems(model.config, model.generation)
     if problems:
         raise ModelError("this model can't be saved", problems)
     with temporary_directory_beside(target) as temporary:
@@ -145,26 +146,26 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
       (8, 9)
     """
     directory = _find(Path(path))
-    manifest = _read_manifest(directory)
-    problems = _checksum_problems(directory, manifest["sha256"])
+    manifest = read_manifest(directory)
+    problems = checksum_problems(directory, manifest["sha256"])
     altered = {problem.split(":")[0] for problem in problems}
 
     config = generation = params = None
     tokenizers: dict[str, Tokenizer | None] = dict.fromkeys(TOKENIZERS)
     if CONFIG not in altered:
-        config = _read_config(directory, CONFIG, TransformerConfig, problems)
+        config = read_config(directory, CONFIG, TransformerConfig, problems)
     if GENERATION not in altered:
-        generation = _read_config(directory, GENERATION, GenerationConfig, problems)
+        generation = read_config(directory, GENERATION, GenerationConfig, problems)
     if config is not None and generation is not None:
-        problems += _id_problems(config, generation)
+        problems += id_problems(config, generation)
     if PARAMS not in altered:
-        params = _read_params(directory, config, mapped, problems)
+        params = read_params(directory, config, mapped, problems)
     for side, name in TOKENIZERS.items():
         if name in manifest["sha256"] and name not in altered:
-            tokenizers[side] = _read_tokenizer(directory, name, problems)
+            tokenizers[side] = read_tokenizer(directory, name, problems)
     if problems or config is None or generation is None or params is None:
         raise ModelError(f"{directory} can't be loaded", problems)
-    files = {Path(name).name: (directory / name).read_bytes() for name in _tokenizer_files(directory)}
+    files = {Path(name).name: (directory / name).read_bytes() for name in tokenizer_files(directory)}
     origin, training = manifest.get("origin"), manifest.get("training")
     return Model(
         config,
@@ -180,7 +181,7 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
 def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
     """Returns the origin of the model in a model or run directory; None if there is no model, or it has none."""
     try:
-        return _read_manifest(_find(Path(path))).get("origin")
+        return read_manifest(_find(Path(path))).get("origin")
     except ModelError:
         return None
 
@@ -188,7 +189,7 @@ def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
 def generation_of(path: str | os.PathLike[str]) -> GenerationConfig | None:
     """Reads the generation settings of a model or run directory; None if there is no model."""
     try:
-        generation: GenerationConfig | None = _read_config(_find(Path(path)), GENERATION, GenerationConfig, [])
+        generation: GenerationConfig | None = read_config(_find(Path(path)), GENERATION, GenerationConfig, [])
     except (ModelError, OSError):
         return None
     return generation
@@ -234,8 +235,8 @@ def _write_files(model: Model, directory: Path) -> None:
         (directory / TOKENIZER_FOLDER).mkdir()
         for name, data in model.tokenizer_files.items():
             (directory / TOKENIZER_FOLDER / name).write_bytes(data)
-    others = [name for name in (*FILES, *_tokenizer_files(directory)) if name != PARAMS and (directory / name).exists()]
-    sums = {PARAMS: of_params} | {name: _sha256(directory / name) for name in others}
+    others = [name for name in (*FILES, *tokenizer_files(directory)) if name != PARAMS and (directory / name).exists()]
+    sums = {PARAMS: of_params} | {name: sha256(directory / name) for name in others}
     manifest = {"format_version": FORMAT_VERSION, "sha256": sums, "training": model.training, "origin": model.origin}
     _write_json(directory / MANIFEST, manifest)
     for name in (*sums, MANIFEST):  # on the disk before the directory gets its name
@@ -291,131 +292,4 @@ def _find(path: Path) -> Path:
     )
 
 
-def _read_manifest(directory: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{directory / MANIFEST}: no JSON ({error})") from None
-    version = manifest.get("format_version") if isinstance(manifest, dict) else None
-    if type(version) is not int or version < 1:
-        raise ModelError(f"{directory / MANIFEST}: format_version must be a positive integer; received {version!r}")
-    if version > FORMAT_VERSION:
-        raise ModelError(
-            f"{directory} was written by a newer version: its format_version is {version}, and this one reads up to "
-            f"{FORMAT_VERSION}; "
-            "upgrade jax-transformer"
-        )
-    sums = manifest.get("sha256")
-    if not isinstance(sums, dict) or not all(isinstance(value, str) for value in sums.values()):
-        raise ModelError(f"{directory / MANIFEST}: sha256 must name each file with its checksum; received {sums!r}")
-    return manifest
-
-
-def _checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
-    """Files that are missing, altered or smuggled in; each problem starts with the file's name and a colon."""
-    problems = []
-    listed = [name for name in sums if Path(name).parent == Path(TOKENIZER_FOLDER)]
-    for name in dict.fromkeys((*FILES, *_tokenizer_files(directory), *listed)):
-        exists = (directory / name).is_file()
-        if name not in sums:
-            if exists or name in REQUIRED:
-                problems.append(f"{name}: not listed in {MANIFEST}")
-        elif not exists:
-            problems.append(f"{name}: missing")
-        elif (received := _sha256(directory / name)) != sums[name]:
-            problems.append(
-                f"{name}: altered since it was saved (sha256 expected {sums[name][:12]}…, received {received[:12]}…)"
-            )
-    return problems
-
-
-def _read_config(directory: Path, name: str, config_class: type, problems: list[str]) -> Any:
-    """Reads a dataclass from a JSON file; adds to the problems and returns None if that fails."""
-    try:
-        content = json.loads((directory / name).read_text(encoding="utf-8"))
-    except ValueError as error:
-        problems.append(f"{name}: no JSON ({error})")
-        return None
-    if not isinstance(content, dict):
-        problems.append(f"{name}: expected a JSON object; received {type(content).__name__}")
-        return None
-    fields = {field.name: field for field in dataclasses.fields(config_class)}
-    unknown = [field for field in content if field not in fields]
-    missing = [field for field, spec in fields.items() if spec.default is dataclasses.MISSING and field not in content]
-    problems += [f"{name}: unknown field {field}{nearest(field, fields)}" for field in unknown]
-    problems += [f"{name}: missing field {field}" for field in missing]
-    if unknown or missing:
-        return None
-    try:
-        return config_class(**content)
-    except ConfigError as error:
-        problems.append(f"{name}: {error}")
-        return None
-
-
-def _read_params(
-    directory: Path, config: TransformerConfig | None, mapped: bool, problems: list[str]
-) -> dict[str, Any] | None:
-    try:
-        leaves = map_tensors(directory / PARAMS) if mapped else dict(read_tensors(directory / PARAMS))
-    except PortingError as error:
-        problems.append(f"{PARAMS}: {error}")
-        return None
-    if config is None:
-        return None
-    found = _param_problems(config, leaves)
-    problems += [f"{PARAMS}: {problem}" for problem in found]
-    return None if found else unflatten(leaves)
-
-
-def _read_tokenizer(directory: Path, name: str, problems: list[str]) -> Tokenizer | None:
-    from jax_transformer.data.tokenizers import Tokenizer
-
-    try:
-        return Tokenizer.from_json((directory / name).read_text(encoding="utf-8"))
-    except ValueError as error:
-        problems.append(f"{name}: {error}")
-        return None
-
-
 # --- both ways
-
-
-def _tokenizer_files(directory: Path) -> list[str]:
-    """Returns the tokenizer files' names below the directory."""
-    folder = directory / TOKENIZER_FOLDER
-    return sorted(f"{TOKENIZER_FOLDER}/{file.name}" for file in folder.iterdir()) if folder.is_dir() else []
-
-
-def _param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> list[str]:
-    """Returns the differences between parameters and config in name, shape and kind of dtype."""
-    from jax_transformer.model.functional import abstract_params  # Flax is only needed from here on
-
-    try:
-        expected = {path: tuple(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
-    except ValueError as error:
-        return [f"config: {error}"]
-    unexpected = [path for path in received if path not in expected]
-    missing = [path for path in expected if path not in received]
-    problems = [f"missing parameter {path} {expected[path]}{nearest(path, unexpected)}" for path in missing]
-    problems += [
-        f"unexpected parameter {path} {np.shape(received[path])}{nearest(path, missing or expected)}"
-        for path in unexpected
-    ]
-    for path, shape in expected.items():
-        if path in received and np.shape(received[path]) != shape:
-            problems.append(f"parameter {path}: expected shape {shape}; received {np.shape(received[path])}")
-        if path in received and np.dtype(received[path].dtype).name not in DTYPES:
-            problems.append(
-                f"parameter {path}: expected a dtype of {', '.join(DTYPES)}; received {received[path].dtype}"
-            )
-    return problems
-
-
-def _id_problems(config: TransformerConfig, generation: GenerationConfig) -> list[str]:
-    return [f"generation: {problem}" for problem in generation.ids_outside(config.target_vocab_size)]
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

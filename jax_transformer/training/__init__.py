@@ -1,6 +1,6 @@
 """Training: the step and its state, the loop around them, optimizers, schedules, losses and scores.
 
-`train` runs a whole `RunConfig`. `init_state` and `make_train_step` are the pieces for a loop of one's own.
+`train` runs a whole `RunConfig`. `init_state` and `make_train_step` are the pieces for your own loop.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from jax_transformer.training.averaging import mean_params
-    from jax_transformer.training.loop import Interrupted, TrainingResult, train
+    from jax_transformer.training.interruption import Interrupted
+    from jax_transformer.training.loop import train
     from jax_transformer.training.losses import Criterion, chunked_cross_entropy, cross_entropy
     from jax_transformer.training.metrics import TranslationScores, score_translations
     from jax_transformer.training.optimizers import make_optimizer
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
         make_evaluation_step,
         make_train_step,
     )
+    from jax_transformer.training.trainer import TrainingResult
 
 _HOMES = {
     "jax_transformer.training.averaging": ("mean_params",),
-    "jax_transformer.training.loop": ("Interrupted", "TrainingResult", "train"),
+    "jax_transformer.training.interruption": ("Interrupted",),
+    "jax_transformer.training.loop": ("train",),
     "jax_transformer.training.losses": ("Criterion", "chunked_cross_entropy", "cross_entropy"),
     "jax_transformer.training.metrics": ("TranslationScores", "score_translations"),
     "jax_transformer.training.optimizers": ("make_optimizer",),
@@ -40,6 +43,7 @@ _HOMES = {
         "make_evaluation_step",
         "make_train_step",
     ),
+    "jax_transformer.training.trainer": ("TrainingResult",),
 }
 
 __all__ = [

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.batching import Batch, Planned, choose_shapes, padding_share, plan_epoch
+from jax_transformer.data.batch_shapes import choose_shapes
+from jax_transformer.data.batching import Batch, Planned, padding_share, plan_epoch
 from jax_transformer.data.preparation import PreparedCorpus, TokenPairs
 from jax_transformer.data.resegmentation import Resegmentation
 from jax_transformer.training.evaluation import batches

@@ -28,13 +28,9 @@ def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus
     yield dump_config(dataclasses.replace(config, model=model))
     yield from parameter_table(state)
     yield ""
-    an_epoch, steps, epochs = (
-        known(schedule.batches_per_epoch),
-        known(schedule.last_step),
-        known(schedule.epochs, ".1f"),
-    )
-    yield f"{an_epoch} batches an epoch; {steps} steps, {epochs} epochs"
-    yield f"programs: {len(schedule.shapes)}, one a shape; {schedule.padding:.1%} padding"
+    batches, steps, epochs = known(schedule.batches_per_epoch), known(schedule.last_step), known(schedule.epochs, ".1f")
+    yield f"{batches} batches per epoch; {steps} steps, {epochs} epochs"
+    yield f"programs: {len(schedule.shapes)}, one per shape; {schedule.padding:.1%} padding"
     for shape in schedule.shapes:
         yield f"  {shape.rows:>5} rows  {shape.source_length:>4} source and {shape.target_length:>4} target positions"
     yield from _memory(config, model, state, schedule.shapes)
@@ -53,7 +49,7 @@ def parameter_table(state: TrainState) -> Iterator[str]:
     trained, others = (
         sum(int(np.prod(shape)) for _, shape, note in rows if bool(note) == marked) for marked in (False, True)
     )
-    yield f"{'trained':<{width}}  {trained:>12,}" + (f"  (and {others:,} that are not)" if others else "")
+    yield f"{'trained':<{width}}  {trained:>12,}" + (f"  (and {others:,} not trained)" if others else "")
 
 
 def _memory(config: RunConfig, model: TransformerConfig, state: TrainState, shapes: tuple[Shape, ...]) -> Iterator[str]:
@@ -66,11 +62,11 @@ def _memory(config: RunConfig, model: TransformerConfig, state: TrainState, shap
     usage = compiled.memory_analysis()
     kept = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state))
     if usage is None:
-        yield f"memory: {_mebibytes(kept)} of state; this device doesn't report what a step needs"
+        yield f"memory: {_mebibytes(kept)} of state; this device doesn't report the memory of a step"
         return
     yield (
         f"memory: {_mebibytes(kept)} of state and {_mebibytes(usage.temp_size_in_bytes)} for the largest step, "
-        f"{_mebibytes(kept + usage.temp_size_in_bytes)} together"
+        f"{_mebibytes(kept + usage.temp_size_in_bytes)} in total"
     )
 
 

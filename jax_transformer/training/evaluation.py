@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from jax_transformer.data.batching import Batch, Shape, assemble, choose_shapes, plan_in_order
+from jax_transformer.data.batch_shapes import choose_shapes
+from jax_transformer.data.batching import Batch, Shape, assemble, plan_in_order
 from jax_transformer.data.preparation import TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.decoding.padding import limit

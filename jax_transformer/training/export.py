@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 
+from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.files import load_config
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig
+from jax_transformer.config.validation import require
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.storage.model_directory import Model, generation_of, origin_of
@@ -22,10 +24,22 @@ from jax_transformer.training.step import init_state, make_evaluation_step
 
 
 def fit_config(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:
-    """Returns the config with the vocabulary sizes and pad ids of the corpus's tokenizers. A decoder_padding_id, if
-    set, becomes the source's pad id.
+    """Returns the config with the vocabulary sizes and pad ids of the corpus's tokenizers.
+
+    A decoder_padding_id, if set, becomes the source's pad id.
+
+    Raises:
+      ConfigError: the config sets a vocabulary size that isn't its tokenizer's.
     """
     source, target = corpus.source_tokenizer, corpus.target_tokenizer
+    sizes = {"source_vocab_size": source.vocab_size, "target_vocab_size": target.vocab_size}
+    problems = [
+        f"{name} must be {size}, the size of the tokenizer's vocabulary, or 0, which takes that size; "
+        f"received {getattr(model, name)}"
+        for name, size in sizes.items()
+        if getattr(model, name) not in (0, size)
+    ]
+    require(model, problems)
     return dataclasses.replace(
         model,
         source_vocab_size=source.vocab_size,

@@ -26,9 +26,8 @@ def split_frozen(params: Params, patterns: Sequence[str]) -> tuple[Params, Param
     for pattern in patterns:
         if not any(fnmatchcase(path, pattern) for path in leaves):
             raise FreezeError(
-                f"train.freeze: expected patterns of parameter paths, such as {next(iter(leaves))} (--dry-run lists "
-                "them); "
-                f"received {pattern!r}, which matches none"
+                f"train.freeze: expected patterns of parameter paths, such as {next(iter(leaves))} "
+                f"(--dry-run lists them); received {pattern!r}, which matches none"
             )
     frozen = {path: leaf for path, leaf in leaves.items() if any(fnmatchcase(path, pattern) for pattern in patterns)}
     trained = {path: leaf for path, leaf in leaves.items() if path not in frozen}

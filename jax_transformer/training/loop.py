@@ -1,100 +1,24 @@
-"""The training loop: trains a RunConfig and writes a run directory with a model in it."""
+"""`train` runs a whole RunConfig and writes a run directory with a model in it; `describe_run` only describes it."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType
-from typing import Any
+from collections.abc import Iterator
 
 import jax
-import jax.numpy as jnp
 
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus, prepare
-from jax_transformer.model.functional import Params
-from jax_transformer.storage.model_directory import save_model
-from jax_transformer.training.averaging import average
-from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.dry_run import describe
-from jax_transformer.training.early_stopping import evaluations_since_best
-from jax_transformer.training.evaluation import Sample, Split, split_loss, translate_split
-from jax_transformer.training.export import fit_config, make_model
+from jax_transformer.training.export import fit_config
 from jax_transformer.training.journal import Journal
-from jax_transformer.training.metrics import TranslationScores, check_tokenizer
+from jax_transformer.training.metrics import check_tokenizer
 from jax_transformer.training.profiling import Profile
-from jax_transformer.training.progress import TrainingProgress
-from jax_transformer.training.run_directory import RunDirectory, RunError, check_unused
-from jax_transformer.training.scheduled_batch import Position, ScheduledBatch, known
-from jax_transformer.training.schedules import plateau_scale
-from jax_transformer.training.step import (
-    TrainState,
-    evaluation_params,
-    init_state,
-    make_evaluation_step,
-    make_train_step,
-)
-from jax_transformer.training.stream_schedule import make_batch_schedule
+from jax_transformer.training.run_directory import RunDirectory, check_unused
+from jax_transformer.training.step import init_state
 from jax_transformer.training.tensorboard import require_tensorboard
-from jax_transformer.training.throughput import CompiledByShape, Window
+from jax_transformer.training.trainer import Trainer, TrainingResult
 from jax_transformer.training.warm_start import load_initial_params, use_initial_tokenizers
-
-
-class Interrupted(Exception):
-    """Raised when Ctrl-C or SIGTERM stops a run, after its state was saved.
-
-    Example:
-      >>> from pathlib import Path
-      >>> from jax_transformer.training import Interrupted
-      >>> Interrupted(Path("runs/demo"), step=200).step
-      200
-    """
-
-    def __init__(self, run: Path, step: int) -> None:
-        super().__init__(f"stopped and saved at step {step}; {_how_to_go_on(run)}")
-        self.run, self.step = run, step
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """Holds the results of a finished run; see `train`.
-
-    Example:
-      >>> from pathlib import Path
-      >>> from jax_transformer.training import TrainingResult
-      >>> run = Path("runs/demo")
-      >>> result = TrainingResult(run=run, model=run / "model", report=run / "report.html", steps=[300, 600], scores={},
-      ...                         samples=[], seconds=60.0, compile_seconds=9.0, programs=2)
-      >>> result.step
-      600
-    """
-
-    run: Path
-    model: Path
-    report: Path
-    steps: list[int]
-    """Steps of the checkpoints averaged into the model; usually one."""
-
-    scores: dict[str, TranslationScores]
-    """Scores by split: "test" and, for the phrasebook, "combinations"; "valid" if there is no test set."""
-    samples: list[Sample]
-    seconds: float
-    """Seconds from the start of this process to the saved model, compilation included."""
-    compile_seconds: float
-    programs: int
-    """Number of compiled training steps: one per shape."""
-
-    @property
-    def step(self) -> int:
-        """The last of `steps`."""
-        return self.steps[-1]
 
 
 def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile: bool = False) -> TrainingResult:
@@ -140,18 +64,14 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile
         if config.run_dir:
             check_unused(config.run_dir)
         config = use_initial_tokenizers(config)
-        corpus = _prepare(config)  # before there is a run directory, so that a mistake leaves none behind
+        corpus = _prepare(config)  # before the run directory exists, so that a mistake leaves none behind
         _check_start(config, corpus)
-        run = (
-            RunDirectory.create(config.run_dir, config)
-            if config.run_dir
-            else RunDirectory.create_numbered(name, config)
-        )
+        run_dir = config.run_dir
+        run = RunDirectory.create(run_dir, config) if run_dir else RunDirectory.create_numbered(name, config)
     journal = Journal(run, config.train)
     try:
-        return _Training(
-            run, config, corpus, journal, started, Profile(run.path / "profile") if profile else None
-        ).run_to_the_end()
+        trace = Profile(run.path / "profile") if profile else None
+        return Trainer(run, config, corpus, journal, started=started, profile=trace).run_to_the_end()
     finally:
         journal.close()
 
@@ -187,256 +107,3 @@ def _check_start(config: RunConfig, corpus: PreparedCorpus) -> None:
     jax.eval_shape(lambda: init_state(model, config.train))
     if config.init_from:
         load_initial_params(config.init_from, model, corpus)
-
-
-class _Training:
-    """Trains a run from its latest checkpoint to its end, in one process."""
-
-    def __init__(
-        self,
-        run: RunDirectory,
-        config: RunConfig,
-        corpus: PreparedCorpus,
-        journal: Journal,
-        started: float,
-        profile: Profile | None,
-    ) -> None:
-        self.run_dir, self.config, self.corpus, self.journal, self.started, self.profile = (
-            run,
-            config,
-            corpus,
-            journal,
-            started,
-            profile,
-        )
-        print(f"run directory: {run.path}", flush=True)
-        self.model_config = fit_config(config.model, corpus)
-        self.schedule = make_batch_schedule(config, corpus)
-        self.position: Position = {}
-        self.train_step = CompiledByShape(make_train_step(self.model_config, config.train))
-        self.evaluation_step = make_evaluation_step(self.model_config)
-        self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
-        self.window = Window()
-
-    def run_to_the_end(self) -> TrainingResult:
-        checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train)
-        try:
-            state = self._first_state(checkpoints)
-            self.journal.begin(
-                int(state.step), self.corpus.directory.name, self.corpus.report, evaluation_params(state)
-            )
-            print(self._description(state), flush=True)
-            with (
-                stop_requests() as stop_requested,
-                TrainingProgress(self.schedule.last_step, int(state.step)) as progress,
-            ):
-                state = self._steps(state, checkpoints, progress, stop_requested)
-            for line in self.schedule.closing_lines(self.position):
-                print(line, flush=True)
-            return self._finish(state, checkpoints)
-        finally:
-            if self.profile:
-                self.profile.close()
-            checkpoints.close()
-
-    def _first_state(self, checkpoints: Checkpoints) -> TrainState:
-        latest = checkpoints.latest_step()
-        initial = (
-            load_initial_params(self.config.init_from, self.model_config, self.corpus)
-            if self.config.init_from and latest is None
-            else None
-        )
-        state = init_state(self.model_config, self.config.train, initial)
-        if latest is None:
-            self.run_dir.forget_after(0)
-            return state
-        state, self.position = checkpoints.restore(latest, like=state), checkpoints.position(latest)
-        self.run_dir.forget_after(latest)
-        print(f"resumed at step {latest}", flush=True)
-        return self._at_rate_of_plateau(state)
-
-    def _description(self, state: TrainState) -> str:
-        count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
-        shapes = ", ".join(f"{rows}×{source}→{target}" for rows, source, target in self.schedule.shapes)
-        return (
-            f"model: {count:,} parameters on {jax.devices()[0].device_kind}\n"
-            f"batches: {known(self.schedule.batches_per_epoch, 'd')} an epoch, {self.schedule.padding:.1%} padding, "
-            f"shapes {shapes} (rows×source→target)"
-        )
-
-    def _steps(
-        self,
-        state: TrainState,
-        checkpoints: Checkpoints,
-        progress: TrainingProgress,
-        stop_requested: Callable[[], bool],
-    ) -> TrainState:
-        config = self.config.train
-        done = int(state.step)
-        if self._has_stopped_improving():
-            return state
-        with prefetch(self.schedule.scheduled_from(done, self.position), transfer=_to_device) as stream:
-            self.window.restart()
-            for step, (batch, self.position, figures, is_last, failure) in enumerate(stream, start=done + 1):
-                if self.profile:
-                    self.profile.before_step()
-                state, metrics = self.train_step(state, batch)
-                stops = stop_requested()
-                self.window.add(metrics)
-                if step % config.log_every == 0 or is_last:
-                    self._log_window(step, figures, progress)
-                if step % config.evaluate_every == 0 or is_last:
-                    self._log_window(step, figures, progress)
-                    checkpoints.save(state, self._evaluate(step, state, progress), self.position)
-                    state = self._at_rate_of_plateau(state)
-                    self.journal.evaluated()
-                    self.window.restart()
-                    if self._has_stopped_improving():
-                        progress.print(
-                            f"stopped at step {step}: {config.patience} evaluations without a better "
-                            f"{config.best_metric}"
-                        )
-                        break
-                elif stops or failure:
-                    checkpoints.save(state, None, self.position)
-                if failure:
-                    checkpoints.wait()
-                    raise RunError(f"{failure} The run is saved at step {step}; {_how_to_go_on(self.run_dir.path)}")
-                if stops and not is_last:
-                    checkpoints.wait()
-                    raise Interrupted(self.run_dir.path, step)
-        return state
-
-    def _at_rate_of_plateau(self, state: TrainState) -> TrainState:
-        """Returns the state with the learning rate that follows from all evaluations so far."""
-        if not self.config.train.plateau_patience:
-            return state
-        losses = [record["valid_loss"] for record in self.run_dir.records() if "valid_loss" in record]
-        return state._replace(rate_scale=jnp.asarray(plateau_scale(self.config.train, losses), state.rate_scale.dtype))
-
-    def _has_stopped_improving(self) -> bool:
-        config = self.config.train
-        return (
-            bool(config.patience)
-            and evaluations_since_best(self.run_dir.records(), config.best_metric) >= config.patience
-        )
-
-    def _log_window(self, step: int, data_figures: dict[str, Any], progress: TrainingProgress) -> None:
-        if not self.window.steps:
-            return
-        figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
-        if not math.isfinite(figures["loss"]):
-            raise RunError(
-                f"step {step}: expected a finite loss; received {figures['loss']}; lower train.learning_rate or set "
-                "train.clip_norm"
-            )
-        self.journal.record({"step": step, **data_figures, **figures, "programs": len(self.train_step.programs)})
-        progress.update(
-            step,
-            f"loss {figures['loss']:.3f}  rate {figures['learning_rate']:.2e}  {figures['tokens_per_second']:,.0f} "
-            "tokens/s",
-        )
-        self.window.restart()
-
-    def _evaluate(self, step: int, state: TrainState, progress: TrainingProgress) -> float:
-        """Logs the validation metrics. Returns the score that selects the best checkpoint; higher is better."""
-        loss = self._valid_loss(evaluation_params(state))
-        if not math.isfinite(loss):
-            raise RunError(
-                f"step {step}: expected a finite validation loss; received {loss}; lower train.learning_rate or set "
-                "train.clip_norm, "
-                "or check that a validation pair fits data.max_length"
-            )
-        record: dict[str, Any] = {"step": step, "valid_loss": loss, "valid_perplexity": math.exp(min(loss, 700.0))}
-        text = f"step {step}  valid loss {loss:.4f}  perplexity {record['valid_perplexity']:.2f}"
-        if self.config.train.evaluate_sentences:
-            scores, samples = self._translate("valid", evaluation_params(state), self.config.train.evaluate_sentences)
-            record |= {f"valid_{key}": value for key, value in dataclasses.asdict(scores).items()}
-            text += f"  {scores.summary()}"
-            self.journal.samples(step, samples)
-        self.journal.record(record)
-        progress.print(text)
-        return -loss if self.config.train.best_metric == "loss" else record["valid_bleu"]
-
-    def _finish(self, state: TrainState, checkpoints: Checkpoints) -> TrainingResult:
-        """Averages the checkpoints that the config names, evaluates the model, and writes it."""
-        config = self.config.train
-        which, count = (config.average_which, config.average_checkpoints) if config.average_checkpoints else ("best", 1)
-        steps = checkpoints.steps_to_keep(which, count)
-        params = average(checkpoints, steps, like=state)
-        splits: list[str] = [name for name in ("test", "combinations") if name in self.corpus.splits] or ["valid"]
-        scores: dict[str, TranslationScores] = {}
-        samples: list[Sample] = []
-        for name in splits:
-            scores[name], some = self._translate(name, params)
-            samples += some[:3]
-        records = {name: dataclasses.asdict(score) for name, score in scores.items()}
-        loss = self._valid_loss(params)
-        training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss, "scores": records}
-        save_model(
-            dataclasses.replace(make_model(self.config, self.corpus, params), training=training), self.run_dir.model
-        )
-        self.journal.record(
-            {
-                "step": int(state.step),
-                "model_step": steps[-1],
-                "model_checkpoints": steps,
-                "model_valid_loss": loss,
-                **records,
-            }
-        )
-        return TrainingResult(
-            run=self.run_dir.path,
-            model=self.run_dir.model,
-            report=self.run_dir.report,
-            steps=steps,
-            scores=scores,
-            samples=samples,
-            seconds=time.perf_counter() - self.started,
-            compile_seconds=self.train_step.seconds,
-            programs=len(self.train_step.programs),
-        )
-
-    def _valid_loss(self, params: Params) -> float:
-        return split_loss(
-            self.valid, self.evaluation_step, params, self.corpus.source_tokenizer, self.corpus.target_tokenizer
-        )
-
-    def _translate(self, split: str, params: Params, most: int | None = None) -> tuple[TranslationScores, list[Sample]]:
-        model = make_model(self.config, self.corpus, params)
-        model = dataclasses.replace(
-            model, generation=dataclasses.replace(model.generation, beam_size=None, sampling=None)
-        )
-        tags = [corpus.source_tag for corpus in self.config.data.corpora]
-        return translate_split(
-            model, self.corpus.splits[split], most, tokenize=self.config.train.score_tokenizer, tags=tags
-        )
-
-
-def _to_device(scheduled: ScheduledBatch) -> ScheduledBatch:
-    return scheduled._replace(batch=jax.device_put(scheduled.batch))
-
-
-def _how_to_go_on(run: Path) -> str:
-    return f"go on with: python train.py --resume {run}"
-
-
-class stop_requests:
-    """Turns Ctrl-C and SIGTERM into a request to stop after the current step; a second Ctrl-C stops at once."""
-
-    def __enter__(self) -> Callable[[], bool]:
-        self._requested = False
-        self._previous: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._request)
-        return lambda: self._requested
-
-    def _request(self, number: int, frame: FrameType | None) -> None:
-        if self._requested:
-            raise KeyboardInterrupt
-        self._requested = True
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)

@@ -30,8 +30,8 @@ class TranslationScores:
     def summary(self) -> str:
         left_out = f", {self.too_long} too long to translate" if self.too_long else ""
         return (
-            f"BLEU {self.bleu:.2f}  chrF {self.chrf:.2f}  exact match {self.exact_match:.1f} %  ({self.sentences} "
-            f"sentences{left_out})"
+            f"BLEU {self.bleu:.2f}  chrF {self.chrf:.2f}  exact match {self.exact_match:.1f} %  "
+            f"({self.sentences} sentences{left_out})"
         )
 
 
@@ -145,9 +145,8 @@ def compare_systems(
     signatures, results = PairedTest(
         named, {type(metric).__name__: metric for metric in metrics}, None, "bs", samples
     )()
-    differs = [
-        hypotheses != systems[0] for hypotheses in systems
-    ]  # where nothing does, sacreBLEU's p-value is the smallest there is
+    # for identical translations, sacreBLEU reports the smallest p-value
+    differs = [hypotheses != systems[0] for hypotheses in systems]
 
     def systems_by(metric: str) -> list[SystemScore]:
         found = zip(results[metric], differs, strict=True)
@@ -169,6 +168,6 @@ def _without_samples(metric: Any, systems: Sequence[Sequence[str]]) -> Compariso
 def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
     if not hypotheses or len(hypotheses) != len(references):
         raise ValueError(
-            f"expected as many translations as references, at least one; received {len(hypotheses)} and "
-            f"{len(references)}"
+            "expected as many translations as references, at least one; "
+            f"received {len(hypotheses)} and {len(references)}"
         )

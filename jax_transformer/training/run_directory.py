@@ -102,8 +102,7 @@ class RunDirectory:
         if began_with != name:
             raise RunError(
                 f"{self.path}: expected the text, the tokenizer files and the options of data that this run began "
-                "with; received others; "
-                "put them back, or begin another run"
+                "with; received others; restore them, or start a new run"
             )
 
     def records(self) -> list[dict[str, Any]]:
@@ -116,9 +115,8 @@ class RunDirectory:
         """Drops the metrics and samples of later steps, which a resumed run repeats."""
         for file in (self.path / METRICS, self.path / SAMPLES):
             if file.exists():
-                lines = file.read_text(encoding="utf-8", errors="replace").split(
-                    "\n"
-                )  # splitlines would also split at characters inside of a sentence
+                # splitlines would also split at characters within a sentence
+                lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
                 _write(file, "".join(f"{line}\n" for line in lines if line and _step_of(line) <= step))
 
     def close(self) -> None:
@@ -130,7 +128,7 @@ def check_unused(path: str | Path) -> None:
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         advice = (
-            f"go on with that run by --resume {path}, or choose another --run-dir"
+            f"resume that run with --resume {path}, or choose another --run-dir"
             if (path / CONFIG).is_file()
             else "choose another --run-dir"
         )

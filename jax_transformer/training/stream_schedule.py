@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.batching import choose_shapes, cover_shapes, padding_share, plan_epoch
+from jax_transformer.data.batch_shapes import choose_shapes, cover_shapes
+from jax_transformer.data.batching import padding_share, plan_epoch
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.report import SplitReport, drops
@@ -123,8 +124,7 @@ class StreamSchedule:
             if not kept:
                 raise CorpusError(
                     f"dataset {self._config.data.used_dataset}: expected usable training pairs after the first "
-                    f"{start:,}; received none in "
-                    "a whole pass. It isn't what it was when it was prepared: start a new run."
+                    f"{start:,}; received none in a whole pass. It changed since it was prepared: start a new run."
                 )
             epoch, start = epoch + 1, 0
 
@@ -141,8 +141,7 @@ class StreamSchedule:
         if saved != self._revision:
             raise CorpusError(
                 f"dataset {self._config.data.used_dataset}: expected version {saved}, with which the run began; "
-                f"received {self._revision}, "
-                "as it was prepared again. Start a new run."
+                f"received {self._revision}, since it was prepared again. Start a new run."
             )
 
 

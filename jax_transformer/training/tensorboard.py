@@ -68,8 +68,8 @@ class EventLog:
         values = []
         for number, sample in enumerate(samples, 1):
             text = (
-                f"    source      {sample.source}\n    reference   {sample.reference}\n    translation "
-                f"{sample.translation}"
+                f"    source      {sample.source}\n    reference   {sample.reference}\n"
+                f"    translation {sample.translation}"
             )
             tensor = TensorProto(dtype=DT_STRING, string_val=[text.encode()], tensor_shape=shape)
             values.append(Summary.Value(tag=f"samples/{number}", metadata=metadata, tensor=tensor))

@@ -12,7 +12,8 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.model.functional import Params
-from jax_transformer.storage.model_directory import TOKENIZERS, load_model
+from jax_transformer.storage.model_directory import load_model
+from jax_transformer.storage.model_files import TOKENIZERS
 
 MAY_DIFFER = {
     "dropout_rate",

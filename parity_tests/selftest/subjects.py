@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.parity.problems import randomised

@@ -1,4 +1,4 @@
-"""Lines are there as soon as they are written, and all of them, whole."""
+"""Lines arrive as soon as they are written, complete and whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""jax-transformer evaluate: the numbers of sacreBLEU, of translations made here and given ones."""
+"""jax-transformer evaluate: sacreBLEU's numbers for a model's translations and for existing ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def text(lines: list[str]) -> str:
 
 
 def noisy(lines: list[str], share: float, seed: int) -> list[str]:
-    """The lines with some of their words replaced by others of theirs."""
+    """Replaces some words of each line by other words of it."""
     rng = np.random.default_rng(seed)
     return [
         " ".join(rng.choice(line.split()) if rng.random() < share else word for word in line.split()) for line in lines
@@ -41,7 +41,7 @@ def noisy(lines: list[str], share: float, seed: int) -> list[str]:
 
 @pytest.fixture
 def files(write: Write) -> dict[str, str]:
-    """Forty sentences: two references and the translations of three systems, of which c is worst; the first is
+    """Forty sentences: two references and the translations of three systems; c is the worst. The first file is
     gzipped."""
     rng = np.random.default_rng(0)
     words = ["Der", "alte", "Hund", "sieht", "das", "große", "Pferd", ",", "das", "schläft", ".", "Wer", "weiß", "?"]
@@ -208,7 +208,7 @@ def test_a_model_is_evaluated_by_its_translations(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target", "translations", "translations.gz"]
 
 
-def test_sentences_beyond_the_positions_are_told_and_count_as_empty(
+def test_sentences_beyond_the_positions_are_reported_and_count_as_empty(
     model_directory: Path, run: Run, write: Write, tmp_path: Path
 ) -> None:
     source, target = write("source", text([*SOURCES, "eins " * 30])), write("target", text(["EINS"] * 5))
@@ -270,7 +270,7 @@ assert not {{"jax", "flax", "torch"}} & set(sys.modules)
         ("model --target a", "expected a model and --source FILE, or --hypotheses FILE; received only model"),
         (
             "model --hypotheses a --target a",
-            "expected nothing that is of translating, for these are translations; received a model",
+            "expected no options of translating, for these are translations already; received a model",
         ),
         ("--hypotheses a --target a --beam-size 3 --source a", "received --beam-size, --source"),
         ("--hypotheses a --target a --bootstrap -1", "--bootstrap must be at least 0; received -1"),
@@ -281,7 +281,7 @@ assert not {{"jax", "flax", "torch"}} & set(sys.modules)
             "nowhere/b: expected a directory that exists; there is no nowhere",
         ),
         ("model --source a --target a --output .", ".: expected the name of a file; it is a directory"),
-        ("model --source a --target a --output a", "--output: expected a file of its own; received a, which is read"),
+        ("model --source a --target a --output a", "--output: expected a file that isn't read; received a"),
         (
             "--hypotheses a --target a --against nowhere",
             "nowhere: expected a text file; received a path at which there is no file",
@@ -295,7 +295,7 @@ assert not {{"jax", "flax", "torch"}} & set(sys.modules)
         ("nowhere --source a --target a", "nowhere: no such directory"),
     ],
 )
-def test_mistakes_are_told_in_a_line(
+def test_mistakes_give_one_line(
     given: str, message: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contents = {"a": b"eins\n", "two": b"eins\nzwei\n", "empty": b"", "latin": b"eins\nf\xfcnf\n", "nul": b"ei\0ns\n"}

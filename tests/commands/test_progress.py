@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
 
 def become_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """What standard error is from here on."""
+    """Replaces standard error from here on."""
     for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TERM", "xterm")

@@ -1,4 +1,4 @@
-"""jax-transformer score: what it prints of each line, and how it tells which it can't score."""
+"""jax-transformer score: its line for each pair, and its errors for pairs that it can't score."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_lines_of_json(model_directory: Path, run: Run, write: Write) -> None:
     assert "note" not in err
 
 
-def test_what_cannot_be_scored_keeps_its_line(model_directory: Path, run: Run, write: Write) -> None:
+def test_an_unscorable_pair_keeps_its_line(model_directory: Path, run: Run, write: Write) -> None:
     long = "eins " * 30
     source, target = (
         write("source", text(["eins", "", long, "zwei", "drei"])),
@@ -114,7 +114,7 @@ def test_a_side_from_standard_input(
         ("eins\n", None, "target: expected a text file; received a path at which there is no file"),
     ],
 )
-def test_files_that_cannot_be_meant(
+def test_bad_files_are_refused(
     source: str, target: str | bytes | None, message: str, model_directory: Path, run: Run, write: Write, tmp_path: Path
 ) -> None:
     source_path, target_path = (
@@ -127,7 +127,7 @@ def test_files_that_cannot_be_meant(
     assert err.count("\n") == 1
 
 
-def test_options_that_cannot_be_meant(model_directory: Path, run: Run, write: Write) -> None:
+def test_bad_options_are_refused(model_directory: Path, run: Run, write: Write) -> None:
     file = write("file", "eins\n")
     for given, message in (
         ([*options(model_directory, file, file), "--rows", "0"], "--rows must be at least 1; received 0"),

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.tokenizers import Words
 from jax_transformer.decoding import alignment
 from jax_transformer.decoding.alignment import align, attention, pharaoh, word_pairs

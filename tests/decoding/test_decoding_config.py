@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from jax_transformer.config.decoding import DEFAULTS, DecodingConfig
-from jax_transformer.config.model import ConfigError, GenerationConfig
+from jax_transformer.config.decoding import DEFAULTS, DecodingConfig, GenerationConfig
+from jax_transformer.config.validation import ConfigError
 
 BEAMS = {"beam_size": 4, "length_penalty": 0.8, "early_stopping": True, "renormalize": True}
 DRAWING = {"sampling": True, "temperature": 0.5, "top_k": 9, "top_p": 0.9, "min_p": 0.1}

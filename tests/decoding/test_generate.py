@@ -10,8 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.config.model import ConfigError, GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.decoding import generation as module
 from jax_transformer.decoding import padding as shapes
 from jax_transformer.decoding.checks import DecodingError

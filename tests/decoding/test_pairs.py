@@ -9,8 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.decoding import pairs as module
 from jax_transformer.decoding import scoring

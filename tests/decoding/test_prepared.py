@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import jax
 import numpy as np
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import beam
 from jax_transformer.decoding.generation import generate
 from jax_transformer.decoding.prepared import PreparedModel, prepare

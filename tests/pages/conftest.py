@@ -1,4 +1,4 @@
-"""A model whose attention is drawn: random, with tokens that would do harm as markup."""
+"""A random model to draw the attention of, with tokens that would be harmful as markup."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.model import functional
 from jax_transformer.storage.model_directory import Model, save_model
@@ -33,16 +34,16 @@ HOSTILE = [
 
 
 class Drawn(NamedTuple):
-    """A model and what it attends to."""
+    """Holds a model and its attention weights."""
 
     path: Path
     model: Model
     weights: dict[str, np.ndarray]
-    """By kind [L, N, Q, K], of text and target, as the trace of one forward pass has them."""
+    """Returns the weights [L, N, Q, K] of each kind, from the trace of one forward pass."""
     text: str = "ein Haus ist alt"
     target: str = "EIN HAUS IST ALT ALT"
     hostile: str = " ".join(HOSTILE)
-    """Its tokens would do harm as markup."""
+    """Has tokens that would be harmful as markup."""
 
 
 def weights_of(model: Model, source: str, target: str) -> dict[str, np.ndarray]:
@@ -64,7 +65,7 @@ def weights_of(model: Model, source: str, target: str) -> dict[str, np.ndarray]:
 
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Drawn:
-    """One encoder layer of 3 heads, two decoder layers of 2; its translations end soon."""
+    """Has one encoder layer of 3 heads and two decoder layers of 2; its translations are short."""
     text, target_text, hostile = (Drawn._field_defaults[name] for name in ("text", "target", "hostile"))
     source = train_tokenizer([text, hostile], kind="whitespace", specials=SPECIALS, add_eos=True)
     target = train_tokenizer([target_text, hostile], kind="whitespace", specials=SPECIALS)

@@ -1,5 +1,4 @@
-"""What `plot attention` draws is what the model computes: the numbers in a page and in a picture, its tokens, and what
-it refuses."""
+"""`plot attention` draws the weights that the model computes, in pages and in pictures; and its errors."""
 
 from __future__ import annotations
 
@@ -84,7 +83,7 @@ def test_without_a_target_it_is_the_translation(drawn: Any, tmp_path: Path) -> N
     assert len(data["kinds"][0]["queries"]) == len(expected.split()) + 1
 
 
-def test_options_choose_what_is_shown_first(drawn: Any, tmp_path: Path) -> None:
+def test_options_select_the_first_map(drawn: Any, tmp_path: Path) -> None:
     assert embedded(plot(drawn, tmp_path / "a.html"))["shown"] == {"kind": "cross", "layer": 0, "head": None}
     chosen = embedded(plot(drawn, tmp_path / "a.html", "--kind", "decoder", "--layer", "1", "--head", "0"))["shown"]
     assert chosen == {"kind": "decoder", "layer": 1, "head": 0}
@@ -117,7 +116,7 @@ def test_every_source_of_the_page_is_used() -> None:
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Those that the command draws."""
+    """Returns the figures that the command draws."""
     from jax_transformer.plotting import style as plot_style
 
     saved: list[Figure] = []
@@ -163,7 +162,7 @@ def test_one_map_is_drawn_with_its_tokens(drawn: Any, figures: list[Figure], tmp
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_long_sentences_of_odd_tokens_are_drawn(drawn: Any, figures: list[Figure], tmp_path: Path, suffix: str) -> None:
-    """Some tokens are left out where they couldn't be read; and none is taken for mathematics."""
+    """Labels that would be unreadable are skipped, and no token is parsed as mathematics."""
     text = " ".join([drawn.hostile] * 8)
     plot(drawn, tmp_path / f"a{suffix}", "--target", text, sentence=text)
     rows, columns = panels(figures[0])["layer 0, head 0"].shape
@@ -198,15 +197,15 @@ def test_characters_that_no_font_has_are_boxes() -> None:
         (["{model}", "x", "-o", "nowhere/a.html"], "expected a directory that exists; there is no nowhere"),
         (
             ["{model}", "x", "--layer", "2"],
-            "--layer must be from 0 to 1, for cross attention of this model; received 2",
+            "--layer must be from 0 to 1 for this model's cross attention; received 2",
         ),
         (
             ["{model}", "x", "--head", "-1"],
-            "--head must be from 0 to 1, for cross attention of this model; received -1",
+            "--head must be from 0 to 1 for this model's cross attention; received -1",
         ),
         (
             ["{model}", "x", "--kind", "encoder", "--layer", "1"],
-            "--layer must be from 0 to 0, for encoder attention of this model",
+            "--layer must be from 0 to 0 for this model's encoder attention",
         ),
         (
             ["{model}", "x", "--source-tag", "<2de>"],
@@ -220,7 +219,7 @@ def test_characters_that_no_font_has_are_boxes() -> None:
         ),
     ],
 )
-def test_mistakes_are_told_in_one_line(
+def test_mistakes_give_one_line(
     drawn: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

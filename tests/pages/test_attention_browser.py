@@ -1,4 +1,4 @@
-"""The page of attention in a real browser: it draws each map, tells each weight, and no token in it ever runs."""
+"""The page of attention in a real browser: it draws each map, reads each weight, and runs no token."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def readout(page: Any) -> str:
 
 
 def point_at(page: Any, row: int, column: int) -> None:
-    """Moves the pointer into a cell, where the labels say that it is."""
+    """Moves the pointer into the cell at its labels."""
     label = page.locator(f"[data-row='{row}']")
     label.scroll_into_view_if_needed()
     beside = label.bounding_box()
@@ -48,7 +48,7 @@ def told(weights: np.ndarray, row: int, column: int) -> str:
     return f"{weights[row, column]:.3f}"
 
 
-def test_the_map_tells_each_weight_and_its_tokens(visited: Visit, file: Path, drawn: Any) -> None:
+def test_the_map_reads_each_weight_and_its_tokens(visited: Visit, file: Path, drawn: Any) -> None:
     page = visited(file)
     assert page.title() == "Attention · ein Haus ist alt"
     assert readout(page) == "Point at a cell, tap it, or move with the arrow keys."

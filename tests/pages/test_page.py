@@ -1,4 +1,4 @@
-"""What every page has in common."""
+"""Properties of every page."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The page of a parity report is one file that asks for nothing, holds the report as it is, and makes markup of no name
-in it."""
+"""The page of a parity report is one file that loads nothing, contains the unchanged report, and turns no name into
+markup."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def embedded(page: str) -> Any:
 
 
 def hostile(value: Any) -> Any:
-    """The same with what would do harm in every text, but for those whose values are fixed."""
+    """Returns the report with harmful markup in every text whose value isn't fixed."""
     fixed = {"verdict", "side", "schema"}
     if isinstance(value, dict):
         return {key: inner if key in fixed else hostile(inner) for key, inner in value.items()}

@@ -1,5 +1,4 @@
-"""The page of a parity report in a real browser: it tells what the report says, all of it opens, sorts and filters, and
-no name runs."""
+"""The page of a parity report in a real browser: it shows the report, opens, sorts and filters, and runs no name."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def text(page: Any, selector: str) -> str:
-    """Without what only says where a line may break."""
+    """Removes characters that only allow a line break."""
     return " ".join(page.locator(selector).first.text_content().split())
 
 
@@ -44,7 +43,7 @@ def column(page: Any, number: int) -> list[str]:
 
 
 def plain(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """A report of one stage of these rows."""
+    """Makes a report of one stage with these rows."""
     stage = {
         "name": "forward",
         "verdict": "diverged",
@@ -136,7 +135,7 @@ def test_a_stage_filters_the_table(visited: Visit, file: Path) -> None:
 # --- depth
 
 
-def test_the_chart_tells_each_activation(visited: Visit, file: Path) -> None:
+def test_the_chart_reads_each_activation(visited: Visit, file: Path) -> None:
     page, depth = visited(file), report()["depth"]
     names = [entry["name"] for entry in depth]
     assert text(page, ".where") == f"{FIRST} first divergence, at fault"
@@ -167,8 +166,8 @@ def test_the_chart_tells_each_activation(visited: Visit, file: Path) -> None:
 # --- the rest
 
 
-def test_little_is_said_of_little(visited: Visit, tmp_path: Path) -> None:
-    """No depth, no faults, numbers that JSON can't say, an array without an error; doubts come first."""
+def test_a_sparse_report_is_drawn(visited: Visit, tmp_path: Path) -> None:
+    """No depth, no faults, numbers that JSON cannot hold, an array without an error; doubts come first."""
     error = make_row(0)["error"]
     rows = [
         make_row(
@@ -197,7 +196,7 @@ def test_little_is_said_of_little(visited: Visit, tmp_path: Path) -> None:
 
 
 def spoiled(value: Any) -> Any:
-    """The same with what would do harm in every text, but for those whose values are fixed."""
+    """Returns the report with harmful markup in every text whose value isn't fixed."""
     if isinstance(value, dict):
         return {key: inner if key in ("verdict", "side") else spoiled(inner) for key, inner in value.items()}
     if isinstance(value, list):

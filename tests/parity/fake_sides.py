@@ -11,8 +11,8 @@ import ml_dtypes
 import numpy as np
 from selftest.subjects import constants
 
-from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.backends.side import (
     Arrays,

@@ -12,8 +12,8 @@ import jax
 import numpy as np
 import pytest
 
-from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.functional import abstract_params

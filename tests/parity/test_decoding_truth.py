@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.gates.tolerances import HYPOTHESIS_SCORE

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from jax_transformer.storage import tensor_files as files
+from jax_transformer.storage import tensor_mappings
 from jax_transformer.storage.deferred import Deferred
-from jax_transformer.storage.tensor_files import as_arrays, read_tensors, write_tensors
+from jax_transformer.storage.tensor_files import read_tensors, write_tensors
+from jax_transformer.storage.tensor_mappings import as_arrays
 from jax_transformer.storage.tensors import PortingError
 
 
@@ -46,15 +48,18 @@ def test_round_trip(suffix, tmp_path):
 @pytest.mark.parametrize("key", [None, "model"])
 def test_a_file_that_is_mapped_anew_reads_the_same(suffix, key, tmp_path, monkeypatch):
     """Here after every tensor. Arrays that were read before stay what they are."""
-    monkeypatch.setattr(files, "MAPPED_BYTES", {"safetensors": 0, "torch": 0})
+    monkeypatch.setattr(tensor_mappings, "MAPPED_BYTES", {"safetensors": 0, "torch": 0})
     arrays = {f"{name}.{i}": array for name, array in make_arrays().items() for i in range(5)}
     path = tmp_path / f"a{suffix}"
     write_tensors(path, arrays)
     opened = []
-    monkeypatch.setattr(
-        files.SafetensorsFile, "_open", lambda self, own=files.SafetensorsFile._open: opened.append(1) or own(self)
-    )
-    monkeypatch.setattr(files, "_load_torch", lambda path, own=files._load_torch: opened.append(1) or own(path))
+
+    def counted(own):
+        return lambda file: opened.append(1) or own(file)
+
+    opening, loading = tensor_mappings.SafetensorsFile._open, tensor_mappings.load_torch
+    monkeypatch.setattr(tensor_mappings.SafetensorsFile, "_open", counted(opening))
+    monkeypatch.setattr(tensor_mappings, "load_torch", counted(loading))
     if suffix == ".safetensors":
         tensors = read_tensors(path)
     else:

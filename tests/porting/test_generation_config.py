@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jax_transformer.config.model import GenerationConfig
+from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.porting.generation_config import decoding_fields, in_effect, not_decoded, text_of
 from jax_transformer.storage.tensors import PortingError
 

@@ -20,12 +20,13 @@ import pytest
 from safetensors.numpy import save_file
 
 from jax_transformer.cli import main
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model import functional
 from jax_transformer.porting import export_checkpoint, import_checkpoint
-from jax_transformer.porting.convert import state_dict_from_params
 from jax_transformer.porting.dialects import all_dialects
+from jax_transformer.porting.state_dicts import state_dict_from_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model, load_model, save_model
 from jax_transformer.storage.tensors import PortingError
@@ -264,7 +265,7 @@ def test_its_tokenizer_is_the_models(tmp_path: Path, capsys: pytest.CaptureFixtu
         "text:     by tokenizer.json, tokenizer_config.json",
         "          tags >>deu<<",
         "          not done: clean_up_tokenization_spaces, so that spaces before punctuation stay",
-        f"model:    {tmp_path / 'model'}, 3,516 parameters, which translates",
+        f"model:    {tmp_path / 'model'}, 3,516 parameters, ready to translate",
     ]
     model = load_model(tmp_path / "model")
     assert model.source_tokenizer is not None

@@ -15,7 +15,7 @@ import pytest
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.porting.convert import state_dict_from_params
+from jax_transformer.porting.state_dicts import state_dict_from_params
 from jax_transformer.storage.tensor_files import write_tensors
 
 pytestmark = pytest.mark.skipif(

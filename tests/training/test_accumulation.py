@@ -1,4 +1,4 @@
-"""Gradient accumulation and the moving average: what one step makes of its parts, and what is kept of many steps."""
+"""Gradient accumulation over the parts of a step, and the moving average over many steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TRAIN = TrainConfig(
 
 @pytest.fixture(scope="module")
 def batch(ids: Any, config: TransformerConfig) -> Batch:
-    """Four rows, whose targets have 8, 6, 6 and 4 tokens: parts of it weigh differently."""
+    """Four rows with targets of 8, 6, 6 and 4 tokens, so that parts have different weights."""
     labels = np.roll(ids.target[:4], -1, axis=1)
     labels[:, -1] = config.target_pad_id
     return Batch(source_ids=ids.source[:4], decoder_input_ids=ids.target[:4], labels=labels)
@@ -80,7 +80,7 @@ def test_pads_that_count_do_in_parts_too(config: TransformerConfig, random_param
 def test_the_mean_of_the_parts_means_would_be_another_gradient(
     config: TransformerConfig, random_params: Any, batch: Batch
 ) -> None:
-    """Which shows that the batch above can tell a sum over tokens from a mean of means."""
+    """The batch above therefore distinguishes a sum over tokens from a mean of means."""
     with jax.enable_x64(True):
         params = random_params(config)
         halves = [jax.tree.map(lambda array, k=k: array[k::2], batch) for k in (0, 1)]
@@ -90,7 +90,7 @@ def test_the_mean_of_the_parts_means_would_be_another_gradient(
 
 
 def test_each_part_has_dropout_of_its_own(config: TransformerConfig, batch: Batch) -> None:
-    """Two equal rows in two parts: were their masks equal, the loss would be that of one row alone."""
+    """Two equal rows in two parts. With equal dropout masks, the loss would be that of one row alone."""
     model = dataclasses.replace(config, dropout_rate=0.4)
     twice = jax.tree.map(lambda array: np.repeat(array[:1], 2, axis=0), batch)
     train = dataclasses.replace(TRAIN, accumulate=2)

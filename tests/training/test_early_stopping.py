@@ -1,10 +1,10 @@
-"""When a run no longer improves, as its metrics tell."""
+"""Early stopping follows from the metrics of a run."""
 
 from __future__ import annotations
 
 import pytest
 
-from jax_transformer.training.early_stopping import evaluations_since_best
+from jax_transformer.training.trainer import evaluations_since_best
 
 
 @pytest.mark.parametrize(

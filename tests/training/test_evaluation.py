@@ -1,4 +1,4 @@
-"""Scores of a split: which sentences are translated, with which tag, and what can't be."""
+"""Scores of a split: the translated sentences, their tags, and sentences that are too long."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 5
 
 @pytest.fixture(autouse=True)
 def shouting_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In place of a model: translates into capitals, after the tag."""
+    """Replaces a model: translates into capitals, after the tag."""
 
     def translate(model: Any, sentences: Sequence[str], *, source_tag: str = "") -> list[str]:
         return [f"{source_tag}{sentence.upper()}" for sentence in sentences]
@@ -50,7 +50,7 @@ def test_each_corpus_has_its_tag() -> None:
     assert [sample.translation for sample in samples] == ["<de>S0", "<fr>S1", "<fr>S2", "<de>S3"]
 
 
-def test_what_is_too_long_is_scored_as_nothing_and_counted() -> None:
+def test_too_long_sentences_are_counted_and_scored_as_empty() -> None:
     scores, samples = translate_split(None, pairs(4, long=[2]))  # type: ignore[arg-type]
     assert [sample.translation for sample in samples] == ["S0", "S1", "", "S3"]
     assert (scores.sentences, scores.exact_match, scores.too_long) == (4, 75.0, 1)

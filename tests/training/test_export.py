@@ -1,12 +1,13 @@
-"""Which parameters a run keeps: the best checkpoint's, the mean of several, a moving average; and runs that start from
-a model."""
+"""The parameters that a run saves: the best checkpoint's, the mean of several, or a moving average; and runs that start
+from a model."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +17,21 @@ import pytest
 from jax_transformer.cli import main
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import load_model, save_model
-from jax_transformer.training import loop
+from jax_transformer.training import trainer
 from jax_transformer.training.averaging import mean_params
-from jax_transformer.training.loop import Interrupted, TrainingResult, describe_run, train
+from jax_transformer.training.interruption import Interrupted
+from jax_transformer.training.loop import describe_run, train
 from jax_transformer.training.run_directory import RunError
+from jax_transformer.training.trainer import TrainingResult
 from jax_transformer.training.warm_start import InitialModelError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+StoppedAfter = Callable[[int], contextlib.AbstractContextManager[None]]
 
 
 def small_run(folder: Path, **options: Any) -> RunConfig:
@@ -53,24 +60,13 @@ def small_run(folder: Path, **options: Any) -> RunConfig:
     )
 
 
-def stopping_after(checks: int) -> Callable[[], contextlib.AbstractContextManager[Callable[[], bool]]]:
-    """In place of `stop_requests`: asks to stop once it has been looked at that many times, one time a step."""
-
-    @contextlib.contextmanager
-    def requests() -> Iterator[Callable[[], bool]]:
-        looks = iter(range(10**6))
-        yield lambda: next(looks) >= checks
-
-    return requests
-
-
 def params_of(path: Path | str) -> dict[str, np.ndarray]:
     return flatten(load_model(path).params)
 
 
 @pytest.fixture(scope="module")
 def averaged(tmp_path_factory: pytest.TempPathFactory) -> TrainingResult:
-    """The mean of the last three of four checkpoints, though only one is kept for resuming; two parts a step."""
+    """The mean of the last three of four checkpoints, though only one is kept for resuming; two parts per step."""
     return train(small_run(tmp_path_factory.mktemp("averaged"), average_checkpoints=3, accumulate=2))
 
 
@@ -95,14 +91,12 @@ def test_the_model_is_the_mean_of_the_last_checkpoints(averaged: TrainingResult,
 
 
 def test_a_stopped_run_keeps_the_same_mean(
-    averaged: TrainingResult, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    averaged: TrainingResult, tmp_path: Path, stopped_after: StoppedAfter
 ) -> None:
-    """The checkpoint of the stop, at step 7, is none of those that were evaluated, and doesn't push one of them out."""
+    """The checkpoint of the stop, at step 7, wasn't evaluated, and replaces none that was."""
     config = small_run(tmp_path, average_checkpoints=3, accumulate=2)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requests", stopping_after(6))
-        with pytest.raises(Interrupted, match="saved at step 7"):
-            train(config)
+    with stopped_after(7), pytest.raises(Interrupted, match="saved at step 7"):
+        train(config)
     resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
     assert resumed.steps == averaged.steps
     assert (resumed.model / "params.safetensors").read_bytes() == (averaged.model / "params.safetensors").read_bytes()
@@ -116,7 +110,7 @@ def test_the_command_averages(averaged: TrainingResult, tmp_path: Path, capsys: 
     ).read_bytes()
 
 
-def test_the_command_refuses_what_is_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_a_directory_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["average", str(tmp_path), "--output", str(tmp_path / "mean")]) == 2
     assert "expected a run directory with checkpoints" in capsys.readouterr().err
     assert main(["average", str(tmp_path), "--output", str(tmp_path / "mean"), "--count", "0"]) == 2
@@ -124,7 +118,7 @@ def test_the_command_refuses_what_is_no_run(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_means_are_wide_and_leave_constants_alone() -> None:
-    """Of 1 and 1 + 2^-23 in float32, thrice, a sum in float32 would lose the half."""
+    """A float32 sum of 1 and 1 + 2^-23, three times each, would lose the half."""
     small = np.float32(1 + 2**-23)
     trees = [
         {"w": np.array([value], np.float32), "constants": {"table": np.array([7.0])}}
@@ -140,13 +134,13 @@ def test_means_are_wide_and_leave_constants_alone() -> None:
 
 def test_the_best_are_averaged_by_their_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 5.0, 2.0, 0.5])  # the last one is of the model itself
-    monkeypatch.setattr(loop, "split_loss", lambda *_: next(losses))
+    monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
     assert train(small_run(tmp_path, average_checkpoints=2, average_which="best")).steps == [6, 12]
 
 
 def test_patience_ends_a_run_and_a_resumed_one_stays_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 2.0, 1.0, 9.0, 1.0, 1.0])
-    monkeypatch.setattr(loop, "split_loss", lambda *_: next(losses))
+    monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
     config = small_run(tmp_path, max_steps=100, patience=2)
     result = train(config)
     records = [json.loads(line) for line in (result.run / "metrics.jsonl").read_text().splitlines()]
@@ -156,7 +150,7 @@ def test_patience_ends_a_run_and_a_resumed_one_stays_ended(tmp_path: Path, monke
     assert max(json.loads(line)["step"] for line in (result.run / "metrics.jsonl").read_text().splitlines()) == 12
 
 
-def test_the_moving_average_is_what_is_kept_and_evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_moving_average_is_evaluated_and_saved(tmp_path: Path, stopped_after: StoppedAfter) -> None:
     """With a decay of nearly 1 it moves by at most 9 / (10 + t) a step: another model than the last parameters, after a
     stop as well.
 
@@ -168,10 +162,8 @@ def test_the_moving_average_is_what_is_kept_and_evaluated(tmp_path: Path, monkey
     assert params_of(unbroken.run).keys() == params_of(plain.run).keys()
     assert any(not np.array_equal(leaf, params_of(plain.run)[path]) for path, leaf in params_of(unbroken.run).items())
     config = small_run(tmp_path / "stopped", **options)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requests", stopping_after(1))
-        with pytest.raises(Interrupted, match="saved at step 2"):
-            train(config)
+    with stopped_after(2), pytest.raises(Interrupted, match="saved at step 2"):
+        train(config)
     resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
     assert (resumed.model / "params.safetensors").read_bytes() == (unbroken.model / "params.safetensors").read_bytes()
 
@@ -230,7 +222,7 @@ def test_another_config_or_vocabulary_is_refused_before_there_is_a_run(
 
 
 def test_another_way_of_splitting_text_is_refused(averaged: TrainingResult, tmp_path: Path) -> None:
-    """The vocabulary is the model's; what is done to the text before it is looked up isn't."""
+    """The vocabulary is the model's, but the text is preprocessed differently."""
     config = small_run(tmp_path)
     files = {f"{side}_tokenizer": str(averaged.model / f"{side}_tokenizer.json") for side in ("source", "target")}
     differences = (
@@ -245,17 +237,14 @@ def test_another_way_of_splitting_text_is_refused(averaged: TrainingResult, tmp_
     assert not Path(config.run_dir).exists()
 
 
-def test_a_run_does_not_go_on_with_other_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that was changed since is noticed, though the run's config names the same file; put back, the run goes
-    on."""
+def test_a_run_does_not_go_on_with_other_text(tmp_path: Path, stopped_after: StoppedAfter) -> None:
+    """Training notices a changed file under the same name, and resumes once the file is restored."""
     text = "".join(f"the cat {k}\tdie katze {k}\n" for k in range(40))
     (tmp_path / "train.tsv").write_text(text, encoding="utf-8")
     config = small_run(tmp_path, max_steps=3)
     data = dataclasses.replace(config.data, train=(str(tmp_path / "train.tsv"),), test_pairs=4)
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requests", stopping_after(0))
-        with pytest.raises(Interrupted, match="saved at step 1"):
-            train(dataclasses.replace(config, data=data))
+    with stopped_after(1), pytest.raises(Interrupted, match="saved at step 1"):
+        train(dataclasses.replace(config, data=data))
     (tmp_path / "train.tsv").write_text(text.replace("katze 7", "katze 8"), encoding="utf-8")
     with pytest.raises(RunError, match=r"expected the text, .* that this run began with; received others"):
         train(RunConfig(run_dir=config.run_dir), resume=True)
@@ -266,13 +255,13 @@ def test_a_run_does_not_go_on_with_other_text(tmp_path: Path, monkeypatch: pytes
 # --- told beforehand
 
 
-def test_a_dry_run_tells_what_the_run_is(averaged: TrainingResult, tmp_path: Path) -> None:
+def test_a_dry_run_describes_the_run(averaged: TrainingResult, tmp_path: Path) -> None:
     config = small_run(tmp_path, accumulate=2, freeze=("encoder/*",))
     text = "\n".join(describe_run(config))
     model = load_model(averaged.run)
     sizes = {path: leaf.size for path, leaf in flatten(model.params).items()}
     trained = sum(size for path, size in sizes.items() if not path.startswith(("constants/", "encoder/")))
-    assert f"{trained:,}  (and {sum(sizes.values()) - trained:,} that are not)" in text
+    assert f"{trained:,}  (and {sum(sizes.values()) - trained:,} not trained)" in text
     assert all(path in text for path in sizes)
     assert f"source_vocab_size: {model.config.source_vocab_size}" in text
     assert "programs: 1" in text
@@ -303,17 +292,33 @@ def test_a_dry_run_refuses_a_directory_in_use(averaged: TrainingResult) -> None:
         list(describe_run(small_run(averaged.run.parent)))
 
 
+def test_a_vocabulary_size_of_ones_own_must_be_the_tokenizers(averaged: TrainingResult, tmp_path: Path) -> None:
+    size = load_model(averaged.run).config.source_vocab_size
+
+    def dry_run(**sizes: int) -> str:
+        config = small_run(tmp_path)
+        return "\n".join(describe_run(dataclasses.replace(config, model=dataclasses.replace(config.model, **sizes))))
+
+    assert dry_run(source_vocab_size=size) == dry_run()
+    message = (
+        f"source_vocab_size must be {size}, the size of the tokenizer's vocabulary, or 0, which takes that size; "
+        f"received {size + 1}; target_vocab_size must be"
+    )
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        dry_run(source_vocab_size=size + 1, target_vocab_size=1)
+
+
 def test_a_profile_is_a_trace(tmp_path: Path) -> None:
     result = train(small_run(tmp_path, max_steps=32, evaluate_every=32), profile=True)
     assert list((result.run / "profile").rglob("*.xplane.pb"))
 
 
 def test_a_validation_loss_that_is_not_finite_is_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run ends there, and can be resumed from the checkpoint before."""
+    """The run ends there; the previous checkpoint can be resumed."""
     losses = iter([3.0, float("nan")])
     config = small_run(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "split_loss", lambda *_: next(losses))
+        patch.setattr(trainer, "split_loss", lambda *_: next(losses))
         with pytest.raises(RunError, match="step 6: expected a finite validation loss; received nan"):
             train(config)
     assert sorted(path.name for path in (Path(config.run_dir) / "checkpoints").iterdir()) == ["3"]

@@ -1,4 +1,4 @@
-"""Frozen parameters stay as they are, bit for bit, and take no memory for moments."""
+"""Frozen parameters stay unchanged, bit for bit, and have no moments in memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_frozen_parameters_have_no_moments(config: TransformerConfig) -> None:
     assert not any(is_frozen(path) for path in flatten(moments))
 
 
-def test_the_gradient_norm_is_of_what_is_trained(ids: Any, config: TransformerConfig) -> None:
+def test_the_gradient_norm_covers_the_trained_parameters(ids: Any, config: TransformerConfig) -> None:
     batch = Batch(ids.source, ids.target, ids.target)
     norms = {}
     for freeze in ((), ("encoder/*",), ("decoder/*", "*_embedding/*", "head/*")):

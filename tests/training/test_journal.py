@@ -1,4 +1,4 @@
-"""What a run writes about itself, without training one."""
+"""The records of a run, without training one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def journal(path: Path, **options: int | bool) -> Journal:
     return Journal(RunDirectory.create(path, config), config.train)
 
 
-def test_what_is_known_before_the_first_step(tmp_path: Path) -> None:
+def test_facts_known_before_the_first_step(tmp_path: Path) -> None:
     written = journal(tmp_path / "run")
     written.begin(0, "abc", REPORT, PARAMS)
     written.close()
@@ -105,7 +105,7 @@ def test_the_report_comes_after_every_so_many_evaluations_and_at_the_end(
 
 
 @pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="the package tensorboard is not installed")
-def test_tensorboard_has_what_the_files_have(tmp_path: Path) -> None:
+def test_tensorboard_agrees_with_the_files(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     written = journal(tmp_path / "run", tensorboard=True)

@@ -1,4 +1,4 @@
-"""Whole runs: what they write, and that an interrupted one goes on as if it had never stopped."""
+"""Whole runs: the files they write, and that a resumed run equals an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.data.preparation import prepare
 from jax_transformer.storage.model_directory import load_model
-from jax_transformer.training import loop
+from jax_transformer.training import trainer
 from jax_transformer.training.batch_schedule import BatchSchedule
-from jax_transformer.training.loop import TrainingResult, train
+from jax_transformer.training.loop import train
 from jax_transformer.training.report_data import read_run
 from jax_transformer.training.run_directory import RunError
+from jax_transformer.training.trainer import TrainingResult
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -102,7 +103,7 @@ def wait_for_step(run: Path, step: int) -> None:
     raise AssertionError("the run made no progress")
 
 
-def test_a_run_writes_what_it_promises(unbroken: TrainingResult) -> None:
+def test_a_run_writes_its_files(unbroken: TrainingResult) -> None:
     run = unbroken.run
     files = {
         "config.yaml",
@@ -156,7 +157,7 @@ def test_a_killed_run_goes_on_where_its_checkpoint_stood(unbroken: TrainingResul
     assert parameters(resumed.run) == parameters(unbroken.run)
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(unbroken: TrainingResult, tmp_path: Path) -> None:
+def test_ctrl_c_saves_and_prints_how_to_resume(unbroken: TrainingResult, tmp_path: Path) -> None:
     config = small_run(tmp_path)
     with start(config, tmp_path) as process:
         wait_for_step(Path(config.run_dir), 7)
@@ -191,10 +192,10 @@ def test_epochs_bound_a_run(tmp_path: Path) -> None:
 
 
 def test_the_best_checkpoint_becomes_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which is the second of three here, since validation says so: the model is that of a run that ended there."""
+    """The second of three checkpoints has the lowest loss: the model equals that of a run that ended there."""
     shorter = train(small_run(tmp_path / "shorter", max_steps=8, evaluate_every=4))
     losses = iter([2.0, 1.0, 3.0, 1.0])  # the last one is of the model itself
-    monkeypatch.setattr(loop, "split_loss", lambda *_: next(losses))
+    monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
     result = train(small_run(tmp_path / "longer", max_steps=12, evaluate_every=4))
     assert result.step == shorter.step == 8
     assert parameters(result.run) == parameters(shorter.run)
@@ -223,8 +224,7 @@ MULTI30K = Path(os.environ.get("JAX_TRANSFORMER_SHARED", "/nowhere")) / "data" /
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="JAX_TRANSFORMER_SHARED names no folder with data/multi30k")
 def test_real_text_trains(tmp_path: Path) -> None:
-    """Multi30k with joint BPE, as the preset cuts it: at most 8 programs, at most 15 % padding. And a falling loss, of
-    a smaller model."""
+    """Multi30k with the preset's joint BPE needs at most 8 programs and 15 % padding; a smaller model's loss falls."""
     preset = get_preset("tiny")
     files = {
         split: tuple(str(MULTI30K / f"{name}.lc.norm.tok.{side}.gz") for side in ("en", "de"))

@@ -1,4 +1,4 @@
-"""Losses against their formulas in NumPy, and the chunked one against the whole one."""
+"""Losses against their formulas in NumPy, and the chunked loss against the whole one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ B, T, V, D, PAD = 3, 5, 7, 4, 2
 
 
 def make_batch(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [B, T, V] of some size, and labels [B, T] with pads at the end, inside, and a row of nothing else."""
+    """Random logits [B, T, V], and labels [B, T] with pads at the end, pads inside, and a row of pads only."""
     rng = np.random.default_rng(seed)
     labels = rng.choice([i for i in range(V) if i != PAD], (B, T))
     labels[0, 3:] = labels[1, 1] = labels[2] = PAD
@@ -32,7 +32,7 @@ def loss_of(logits: Any, labels: Any, smoothing: float = 0.1) -> tuple[jax.Array
 
 
 def expected_loss(logits: np.ndarray, labels: np.ndarray, smoothing: float) -> float:
-    """−Σ target · log softmax, one token after the other."""
+    """−Σ target · log softmax, token by token."""
     total = 0.0
     for b, t in np.ndindex(labels.shape):
         if labels[b, t] != PAD:
@@ -62,7 +62,7 @@ def test_its_gradient_is_softmax_minus_target(smoothing: float) -> None:
     )
 
 
-def test_what_stands_at_pads_does_not_matter() -> None:
+def test_logits_at_pads_do_not_matter() -> None:
     logits, labels = make_batch()
     other = np.where((labels == PAD)[..., None], 1e30, logits)
     np.testing.assert_array_equal(loss_of(other, labels), loss_of(logits, labels))
@@ -147,7 +147,7 @@ def test_in_bfloat16_sums_are_wide(head: Any) -> None:
 
 
 def test_all_logits_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch, head: Any) -> None:
-    """Neither forward nor backward: no array of the program has as many elements as the logits of three chunks."""
+    """In neither direction does an array of the program have as many elements as the logits of three chunks."""
 
     def largest(chunk_bytes: int) -> int:
         monkeypatch.setattr(losses, "CHUNK_BYTES", chunk_bytes)
@@ -160,7 +160,7 @@ def test_all_logits_are_never_held_at_once(monkeypatch: pytest.MonkeyPatch, head
 
 
 def largest_array(jaxpr: Any) -> int:
-    """Elements of the largest array that a program computes, its loops' bodies included."""
+    """Returns the elements of the largest array that a program computes, loop bodies included."""
     sizes = [0]
     for equation in jaxpr.eqns:
         sizes += [variable.aval.size for variable in equation.outvars]

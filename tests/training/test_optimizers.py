@@ -1,4 +1,4 @@
-"""The optimizers: which parameters each moves, and by how much, against singular value decompositions in NumPy."""
+"""The optimizers: the parameters that each updates, and the updates, against singular value decompositions in NumPy."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def gradients_like(params: Params, seed: int) -> Params:
 
 
 def updates_of(config: TrainConfig, params: Params, gradients: list[Params]) -> Params:
-    """What the last of some steps adds to the parameters."""
+    """Returns the last step's update of the parameters."""
     optimizer = make_optimizer(config, optax.constant_schedule(RATE))
     state, update = optimizer.init(params), jax.jit(optimizer.update)
     for some in gradients:
@@ -85,7 +85,7 @@ def orthogonalised(matrix: np.ndarray) -> np.ndarray:
     return 0.2 * np.sqrt(max(matrix.shape)) * (left * values) @ right
 
 
-def test_the_matrices_of_the_layers_are_told_from_all_else(params: Params) -> None:
+def test_only_the_matrices_of_the_layers_are_selected(params: Params) -> None:
     assert {path for path, leaf in flatten(params).items() if matrix_axes(path, leaf)} == MATRICES
 
 

@@ -1,4 +1,4 @@
-"""The rate that falls when validation gets no better: within a run, and across a resume."""
+"""The learning rate falls when validation stops improving: within a run, and after resuming."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pytest
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
-from jax_transformer.training import loop
-from jax_transformer.training.loop import Interrupted, TrainingResult, train
+from jax_transformer.training import trainer
+from jax_transformer.training.interruption import Interrupted
+from jax_transformer.training.loop import train
+from jax_transformer.training.trainer import TrainingResult
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -58,9 +60,9 @@ def rates(result: TrainingResult) -> list[float]:
 
 
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From now on validation has the LOSSES, one after another."""
+    """Makes validation return the LOSSES in order."""
     losses = iter(LOSSES)
-    monkeypatch.setattr(loop, "split_loss", lambda *_: next(losses))
+    monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +97,7 @@ def test_a_resumed_run_goes_on_at_the_same_rate(
 
     evaluations(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requests", interrupted)
+        patch.setattr(trainer, "stop_requests", interrupted)
         with pytest.raises(KeyboardInterrupt if last == 6 else Interrupted):
             train(run(tmp_path))
     resumed = train(RunConfig(run_dir=str(tmp_path / "run")), resume=True)

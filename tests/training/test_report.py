@@ -1,5 +1,4 @@
-"""report.html as text: what is read from the run's files, what becomes of broken ones, and that nothing in them becomes
-markup."""
+"""report.html as text: the data read from the run's files, broken files, and that no text in them becomes markup."""
 
 from __future__ import annotations
 
@@ -102,7 +101,7 @@ def test_a_report_is_rebuilt_from_the_files_alone(tmp_path: Path) -> None:
 
 
 def test_the_best_checkpoint_is_the_one_that_training_keeps(tmp_path: Path) -> None:
-    """By the figure that the config names, the later of equals."""
+    """By the metric that the config names, the later of equals."""
     records = [
         validation(step, loss, valid_bleu=bleu) for step, loss, bleu in ((1, 1.0, 30.0), (2, 1.0, 40.0), (3, 2.0, 20.0))
     ]
@@ -111,7 +110,7 @@ def test_the_best_checkpoint_is_the_one_that_training_keeps(tmp_path: Path) -> N
     assert report_data.best_evaluation([window(1), validation(2, math.nan)], "loss") is None
 
 
-def test_the_state_is_told_from_the_lock_and_the_last_record(tmp_path: Path) -> None:
+def test_the_state_follows_from_the_lock_and_the_last_record(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [window(1)])
     assert read_run(run)["state"] == "interrupted"
     with open(run / ".lock", "w") as lock:
@@ -262,7 +261,7 @@ def test_samples_are_those_of_the_last_evaluations_sentences(tmp_path: Path) -> 
     assert history["evaluations"][-1]["translations"] == ["t202"]
 
 
-def test_the_config_tells_what_differs_from_the_defaults(tmp_path: Path) -> None:
+def test_the_config_marks_fields_changed_from_the_defaults(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", [], max_steps=7)
     with open(run / "config.yaml", "a") as file:
         file.write("unknown: {list: [{a: 1}, {a: 2}], none: }\n")

@@ -167,7 +167,7 @@ def test_hovering_shows_the_values_of_a_step_in_every_chart(opened: Open, run: P
 
 
 def test_hostile_text_is_inert(opened: Open, tmp_path: Path) -> None:
-    """Shown to the letter: in samples, and as the name of a parameter, a split and the device."""
+    """Text is shown literally: in samples, and as the name of a parameter, a split and the device."""
     page = opened(write_run(tmp_path / "<img src=x onerror=alert(1)>", texts=HOSTILE))
     page.wait_for_timeout(100)
     assert page.evaluate("window.broken") is None

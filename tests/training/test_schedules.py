@@ -43,7 +43,7 @@ AFTER = {
 
 @pytest.mark.parametrize("schedule", AFTER)
 @pytest.mark.parametrize("warmup", [0, 1, 2, 8])
-def test_a_linear_warm_up_and_then_what_the_name_says(schedule: str, warmup: int) -> None:
+def test_a_linear_warm_up_precedes_the_named_schedule(schedule: str, warmup: int) -> None:
     """Step number `warmup` is the first at the peak; `linear` and `cosine` reach 0 when the run ends."""
     expected = [0.5 * step / warmup for step in range(1, warmup + 1)]
     expected += [0.5 * AFTER[schedule](step / (40 - warmup)) for step in range(41 - warmup)]

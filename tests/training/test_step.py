@@ -1,5 +1,4 @@
-"""One optimizer step: the arithmetic of Adam by hand, what it counts, what it leaves alone, and what its dropout
-depends on."""
+"""One optimizer step: Adam computed by hand, its counts, the parameters it leaves unchanged, and its dropout."""
 
 from __future__ import annotations
 
@@ -50,13 +49,13 @@ def batch(ids: Any, config: TransformerConfig) -> Batch:
 
 
 def copy(state: TrainState) -> TrainState:
-    """One to give away: a step takes its state over."""
+    """Returns a copy, because a step donates its state."""
     return jax.tree.map(jnp.array, state)
 
 
 @pytest.fixture(scope="module")
 def model(config: TransformerConfig) -> TransformerConfig:
-    """With a constant that is no position table."""
+    """Has a constant that is no position table."""
     return dataclasses.replace(config, head_bias="buffer")
 
 
@@ -85,7 +84,7 @@ def global_norm(tree: Any) -> float:
 
 
 def distance(a: Any, b: Any) -> float:
-    """Largest difference between two trees."""
+    """Returns the largest difference between two trees."""
     return max(jax.tree.leaves(jax.tree.map(lambda x, y: float(np.abs(np.asarray(x) - np.asarray(y)).max()), a, b)))
 
 
@@ -113,7 +112,7 @@ def test_two_steps_are_adams(model: TransformerConfig, state: TrainState, step: 
 
 
 def test_constants_stay(state: TrainState, step: TrainStep, batch: Batch) -> None:
-    """Position tables and a bias that is a buffer: carried along, never updated."""
+    """Position tables and a buffer bias are passed on, and never updated."""
     received, _ = step(copy(state), batch)
     assert set(received.constants) == {"encoder_positions", "decoder_positions", "head_bias"}
     assert distance(received.constants, state.constants) == 0.0
@@ -140,7 +139,7 @@ def test_a_batch_of_nothing_but_pads_changes_no_weight(
 
 
 def test_the_state_is_taken_over(state: TrainState, step: TrainStep, batch: Batch) -> None:
-    """Donated: training holds one copy of weights and moments, not two."""
+    """The state is donated: training holds one copy of weights and moments, not two."""
     given = copy(state)
     step(given, batch)
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves((given.params, given.optimizer)))

@@ -1,5 +1,5 @@
-"""Runs on a streamed corpus: stopped anywhere they go on bit for bit; every pair is trained on once an epoch; the
-unknown is called so."""
+"""Runs on a streamed corpus: resuming is bit for bit the same; every pair is trained on once per epoch; unknown numbers
+are reported as unknown."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ from jax_transformer.data.corpus import CorpusError
 from jax_transformer.data.hub import StreamedPairs, Unreachable
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.data.tables import Pair
-from jax_transformer.training import loop
-from jax_transformer.training.loop import Interrupted, TrainingResult, describe_run, train
+from jax_transformer.training.interruption import Interrupted
+from jax_transformer.training.loop import describe_run, train
 from jax_transformer.training.run_directory import RunError
 from jax_transformer.training.scheduled_batch import ScheduledBatch
 from jax_transformer.training.stream_schedule import StreamSchedule
+from jax_transformer.training.trainer import TrainingResult
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 TIMINGS = {"seconds", "tokens_per_second", "compile_seconds", "programs", "time"}
 TRAIN, VALID, SHARD = 70, 4, 30
-"""Three shards an epoch, the last of 10 pairs."""
+"""Three shards per epoch, the last of 10 pairs."""
 EPOCH = 10
-"""Batches an epoch: 4, 4 and 2, of 8 rows."""
+"""Batches per epoch: 4, 4 and 2, of 8 rows."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def library_in(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The library keeps what it reads under tmp_path, and asks no one; no test waits for another attempt."""
+    """Makes the library cache under tmp_path and stay offline, and skips the waits between attempts."""
     import datasets
     import huggingface_hub.constants
 
@@ -70,6 +71,9 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("text") / "data"
     write(folder, pairs_of(VALID + TRAIN))
     return folder
+
+
+StoppedAfter = Callable[[int], contextlib.AbstractContextManager[None]]
 
 
 def small_run(folder: Path, dataset: Path, data: dict[str, Any] | None = None, **options: Any) -> RunConfig:
@@ -105,17 +109,6 @@ def small_run(folder: Path, dataset: Path, data: dict[str, Any] | None = None, *
         ),
         run_dir=str(folder / "run"),
     )
-
-
-def stopping_after(checks: int) -> Callable[[], contextlib.AbstractContextManager[Callable[[], bool]]]:
-    """In place of `stop_requests`: asks to stop once it has been looked at that many times, one time a step."""
-
-    @contextlib.contextmanager
-    def requests() -> Iterator[Callable[[], bool]]:
-        looks = iter(range(10**6))
-        yield lambda: next(looks) >= checks
-
-    return requests
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -154,15 +147,13 @@ def test_a_run_ends_with_its_epochs(unbroken: TrainingResult) -> None:
 
 @pytest.mark.parametrize("steps", [2, 4])
 def test_a_run_that_was_stopped_again_and_again_ends_the_same(
-    unbroken: TrainingResult, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+    unbroken: TrainingResult, dataset: Path, tmp_path: Path, stopped_after: StoppedAfter, steps: int
 ) -> None:
-    """At the ends of shards, of which step 10 also ends an epoch, and within them."""
+    """The stops are at the ends of shards and within them; step 10 also ends an epoch."""
     config = small_run(tmp_path, dataset)
     stops: list[int] = []
     while True:
-        with monkeypatch.context() as patch:
-            if len(stops) < 4:  # more would cost more time
-                patch.setattr(loop, "stop_requests", stopping_after(steps - 1))
+        with stopped_after(steps if len(stops) < 4 else 10**5):  # more stops would cost more time
             try:
                 result = train(RunConfig(run_dir=config.run_dir) if stops else config, resume=bool(stops))
                 break
@@ -205,7 +196,7 @@ def test_every_pair_comes_once_an_epoch_shuffled_anew(dataset: Path, tmp_path: P
 
 
 def test_shards_are_shuffled_each_in_its_own_way(tmp_path: Path) -> None:
-    """Twice the same text is a test of the seed: equal lengths would otherwise be planned alike."""
+    """The same text twice tests the seed: without it, equal lengths would give equal plans."""
     write(tmp_path / "data", [*pairs_of(VALID), *pairs_of(SHARD), *pairs_of(SHARD)])
     schedule, corpus = schedule_of(small_run(tmp_path, tmp_path / "data", max_epochs=1))
     batches = sentences(list(schedule.scheduled_from(0, {})), corpus.source_tokenizer.pad_id)
@@ -234,13 +225,13 @@ def test_pairs_longer_than_any_of_the_first_shard_are_trained_on(tmp_path: Path)
     ]
 
 
-def test_what_was_dropped_is_told_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_dropped_pairs_are_reported_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = pairs_of(VALID + TRAIN)
     pairs[-1] = ("", "nothing")
     write(tmp_path / "data", pairs)
     train(small_run(tmp_path, tmp_path / "data", max_epochs=1, evaluate_every=1000))
     output = capsys.readouterr().out
-    assert "batches: unknown an epoch" in output
+    assert "batches: unknown per epoch" in output
     assert "train: 70 pairs read, 69 kept" in output
     assert "train: 1 pairs with an empty side dropped" in output
 
@@ -254,11 +245,11 @@ def test_steps_bound_a_run_over_any_number_of_epochs(dataset: Path, tmp_path: Pa
     assert list(schedule.scheduled_from(33, items[-1].position)) == []
 
 
-def test_a_dry_run_says_what_is_unknown(dataset: Path, tmp_path: Path) -> None:
+def test_a_dry_run_names_unknown_numbers(dataset: Path, tmp_path: Path) -> None:
     lines = list(describe_run(small_run(tmp_path, dataset)))
-    assert "unknown batches an epoch; unknown steps, unknown epochs" in lines
+    assert "unknown batches per epoch; unknown steps, unknown epochs" in lines
     lines = list(describe_run(small_run(tmp_path, dataset, max_epochs=0)))
-    assert "unknown batches an epoch; 1,000 steps, unknown epochs" in lines
+    assert "unknown batches per epoch; 1,000 steps, unknown epochs" in lines
 
 
 def test_a_stream_that_breaks_off_leaves_a_run_that_goes_on(
@@ -282,7 +273,7 @@ def test_a_stream_that_breaks_off_leaves_a_run_that_goes_on(
             train(config)
         assert str(error.value) == (
             "dataset: expected more; received ConnectionError. The run is saved at step 8; "
-            f"go on with: python train.py --resume {config.run_dir}"
+            f"resume with: jax-transformer train --resume {config.run_dir}"
         )
         with pytest.raises(CorpusError, match="received ConnectionError"):  # it is still away
             train(RunConfig(run_dir=config.run_dir), resume=True)
@@ -291,13 +282,11 @@ def test_a_stream_that_breaks_off_leaves_a_run_that_goes_on(
     assert parameters(result.run) == parameters(unbroken.run)
 
 
-def test_a_stream_that_is_another_now_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_that_is_another_now_is_refused(tmp_path: Path, stopped_after: StoppedAfter) -> None:
     write(tmp_path / "data", pairs_of(VALID + TRAIN))
     config = small_run(tmp_path, tmp_path / "data")
-    with monkeypatch.context() as patch:
-        patch.setattr(loop, "stop_requests", stopping_after(3))
-        with pytest.raises(Interrupted):
-            train(config)
+    with stopped_after(4), pytest.raises(Interrupted):
+        train(config)
     write(tmp_path / "data", pairs_of(VALID + TRAIN)[::-1])
     with pytest.raises(RunError, match=r"expected the text, .* that this run began with"):
         train(RunConfig(run_dir=config.run_dir), resume=True)

@@ -1,4 +1,4 @@
-"""TensorBoard's events, read back by TensorBoard's own reader; and what is said where it isn't installed."""
+"""TensorBoard's events, read back by TensorBoard's own reader; and the error if it isn't installed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_resumed_run_hides_the_steps_it_makes_anew(tmp_path: Path, last: int) 
     ]
 
 
-def test_a_missing_package_is_told_before_anything_is_prepared(
+def test_a_missing_package_is_refused_before_anything_is_prepared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     find = importlib.util.find_spec

@@ -1,12 +1,12 @@
-// One heat map: a row for each token that attends, a column for each that it sees.
+// One heat map: a row per query token, a column per key token.
 
 const LABEL = 13;
 const CELL = { least: 14, most: 44 };
 const LONGEST_LABEL = 132;
 
 /**
- * Draws a kind's map into `canvas`, as wide as that is, and tells `readout` what the pointer, a finger or the arrow keys are on.
- * The cell that is chosen stays chosen when another map of the same size is drawn.
+ * Draws a kind's map into `canvas`, at its width, and shows the cell under the pointer, a finger or the arrow keys in `readout`.
+ * The selected cell stays selected when another map of the same size is drawn.
  */
 function heatMap(canvas, readout) {
   const state = { kind: null, map: null, plot: null, at: null };
@@ -36,7 +36,7 @@ function heatMap(canvas, readout) {
   }
 
   function leave(event) {
-    if (event.pointerType === 'mouse') choose(null); // a finger leaves what it has chosen
+    if (event.pointerType === 'mouse') choose(null); // a finger leaves its cell selected
   }
 
   function step(event) {
@@ -60,7 +60,7 @@ function heatMap(canvas, readout) {
     mark();
   }
 
-  /** The chosen cell in the map, and what is told of it. */
+  /** Marks the selected cell, and describes it in the readout. */
   function mark() {
     const { kind, map, at, plot: { node, left, top, cell } } = state;
     node.querySelectorAll('.at').forEach((label) => label.classList.remove('at'));
@@ -91,7 +91,7 @@ function heatMap(canvas, readout) {
   return { show };
 }
 
-/** The drawing, and where its cells begin. */
+/** Returns the drawing, and where its cells begin. */
 function plot(kind, map, width, description, listeners) {
   const isNarrow = width < 560;
   const labels = kind.queries.map((token) => fitted(token, Math.min(LONGEST_LABEL, 0.28 * width)));
@@ -122,14 +122,14 @@ function plot(kind, map, width, description, listeners) {
   return { node, left, top, cell };
 }
 
-/** The largest size at which the columns, and the slanted label of each, have room; the least where they have none. */
+/** Returns the largest cell size at which the columns and their slanted labels fit, or else the smallest. */
 function cellSize(room, overhangs) {
   const count = overhangs.length;
   const largest = Math.min(room / count, ...overhangs.map((overhang, column) => (room - 8 - overhang) / (column + 0.5)));
   return Math.max(CELL.least, Math.min(CELL.most, Math.floor(largest)));
 }
 
-/** A rectangle for each weight that can be seen, the darker the larger; `largest` is the darkest. */
+/** Returns a rectangle for each visible weight: the larger, the darker; `largest` is the darkest. */
 function cells(map, left, top, cell) {
   const group = svg('g', { class: 'cells' });
   map.values.forEach((value, i) => {

@@ -1,6 +1,6 @@
-// All maps of a kind side by side, each a button that shows it large.
+// All maps of a kind side by side, each a button that enlarges it.
 
-/** A table of small maps, a row for each layer and a column for the mean and for each head; `choose(layer, head)` is told of clicks. */
+/** Makes a table of small maps: a row per layer, a column for the mean and for each head. Clicks call `choose(layer, head)`. */
 function overview(kind, choose) {
   const [layers, heads] = kind.shape;
   const columns = [null, ...Array.from({ length: heads }, (_, head) => head)];
@@ -22,10 +22,10 @@ function overview(kind, choose) {
 }
 
 function nameOf(layer, head) {
-  return head === null ? `layer ${layer}, mean of its heads` : `layer ${layer}, head ${head}`;
+  return head === null ? `layer ${layer}, mean over heads` : `layer ${layer}, head ${head}`;
 }
 
-/** The map with a pixel for each weight, in the colour of the theme: opaque where it is largest. */
+/** Draws the map with a pixel per weight, in the colour of the theme; the largest weight is opaque. */
 function miniature(map) {
   const canvas = element('canvas', { width: map.columns, height: map.rows, 'aria-hidden': 'true' });
   const context = canvas.getContext('2d');
@@ -37,7 +37,7 @@ function miniature(map) {
   return canvas;
 }
 
-/** Gives what is drawn the colour of the theme. */
+/** Gives the drawing the colour of the theme. */
 function tint(canvas) {
   const context = canvas.getContext('2d');
   context.fillStyle = getComputedStyle(document.documentElement).getPropertyValue('--slot-0');

@@ -11,7 +11,7 @@ function masthead(data) {
   ];
 }
 
-/** Radio buttons in a row; entries: [value, label]; `choose(value)` is told which. */
+/** Makes radio buttons in a row; entries: [value, label]. A change calls `choose(value)`. */
 function choices(title, name, entries, choose) {
   const inputs = entries.map(([value, label]) => [value, element('input', { type: 'radio', name, value: label, change: () => choose(value) }), label]);
   const node = element('fieldset', { class: 'choices' }, element('legend', {}, title),
@@ -41,7 +41,7 @@ function mapSection(data) {
       head: choices('Head', 'head', [[null, 'mean'], ...numbers(heads)], (head) => showMap(state.layer, head)),
       all: overview(kind, showMap),
     };
-    figure.style.flexBasis = `${140 + 32 * kind.keys.length}px`; // where this leaves no room for them, the small maps stand below
+    figure.style.flexBasis = `${140 + 32 * kind.keys.length}px`; // if the small maps don't fit beside it, they move below
     tools.replaceChildren(parts.layer.node, parts.head.node);
     aside.replaceChildren(element('h3', {}, 'All layers and heads'), parts.all.node);
     showMap(state.layer, state.head);
@@ -54,7 +54,7 @@ function mapSection(data) {
     parts.all.select(layer, head);
     const chosen = mapOf(state.kind, layer, head);
     caption.replaceChildren(element('span', { class: 'title' }, `${state.kind.title}, ${nameOf(layer, head)}`), scale(chosen.largest));
-    map.show(state.kind, chosen, `${state.kind.title}, ${nameOf(layer, head)}: a row for each ${state.kind.query_title}, a column for each ${state.kind.key_title}. Arrow keys tell each weight.`);
+    map.show(state.kind, chosen, `${state.kind.title}, ${nameOf(layer, head)}: a row for each ${state.kind.query_title}, a column for each ${state.kind.key_title}. The arrow keys read each weight.`);
     rows.textContent = `A row is a ${state.kind.query_title}, a column a ${state.kind.key_title}.`;
   }
 
@@ -66,7 +66,7 @@ function mapSection(data) {
   return { node, start: () => showKind(state.kind) };
 }
 
-/** What the darkest colour means. */
+/** Makes the legend of the colours. */
 function scale(largest) {
   return element('span', { class: 'scale' }, '0', element('span', { class: 'ramp', 'aria-hidden': 'true' }), formatWeight(largest));
 }

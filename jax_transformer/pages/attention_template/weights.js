@@ -1,12 +1,12 @@
-// The weights of the page's data, and how they and their tokens are written.
+// Decodes the weights in the page's data, and formats weights and tokens.
 
-/** The kind's weights as they were packed: 16-bit integers, the low byte first, of which 65535 is 1. */
+/** Decodes a kind's weights from little-endian 16-bit integers; 65535 is 1. */
 function unpacked(text) {
   const bytes = atob(text);
   return Float32Array.from({ length: bytes.length / 2 }, (_, i) => (bytes.charCodeAt(2 * i) + 256 * bytes.charCodeAt(2 * i + 1)) / 65535);
 }
 
-/** The map of a layer and a head; null is the mean of all heads: {values, rows, columns, largest}. */
+/** Returns the map of a layer and a head, null for the mean over heads: {values, rows, columns, largest}. */
 function mapOf(kind, layer, head) {
   const [, heads, rows, columns] = kind.shape;
   const size = rows * columns;
@@ -16,7 +16,7 @@ function mapOf(kind, layer, head) {
   return { values, rows, columns, largest: values.reduce((most, value) => Math.max(most, value), 0) };
 }
 
-/** 0.8725 → 0.873; what isn't quite 0 or 1 isn't written so. */
+/** Formats 0.8725 as 0.873. A weight close to 0 or 1 isn't rounded to it. */
 function formatWeight(value) {
   if (value > 0 && value < 0.0005) return '< 0.001';
   if (value < 1 && value >= 0.9995) return '> 0.999';
@@ -26,12 +26,12 @@ function formatWeight(value) {
 const ruler = document.createElement('canvas').getContext('2d');
 ruler.font = `700 13px ${getComputedStyle(document.body).fontFamily}`;
 
-/** How wide a text is as a label of the map, in pixels, at its boldest. */
+/** Returns the width in pixels of a text as a bold label of the map. */
 function widthOf(text) {
   return ruler.measureText(text).width;
 }
 
-/** The text, or as much of its beginning as has room, and an ellipsis. */
+/** Returns the text, or as much of its beginning as fits, with an ellipsis. */
 function fitted(text, room) {
   if (widthOf(text) <= room) return text;
   const characters = Array.from(new Intl.Segmenter().segment(text.slice(0, 200)), (part) => part.segment);

@@ -1,6 +1,6 @@
-// All arrays of all stages, to be filtered by text, stage and verdict.
+// All arrays of all stages, with filters by text, stage and verdict.
 
-/** `chosen(stage)` is told which stage is shown; showStage(stage) shows one, null all. */
+/** Calls `chosen(stage)` when another stage is shown; showStage(stage) shows one stage, or all for null. */
 function arraysSection(stages, rows, chosen) {
   const state = { query: '', stage: null, verdict: null };
   const first = firstDivergence(rows);
@@ -34,7 +34,7 @@ function arraysSection(stages, rows, chosen) {
 
   const tools = element('div', { class: 'tools' }, search, select, element('span', { class: 'verdicts', role: 'group', 'aria-label': 'Verdict' }, buttons), count);
   show();
-  const lead = 'In execution order; where several problems were run, the one on which an array was worst.';
+  const lead = 'In execution order. Each array appears with the problem on which it was worst.';
   return { node: rows.length ? section('arrays', 'Arrays', lead, tools, table.node) : section('arrays', 'Arrays', 'No array was compared.'), showStage };
 }
 

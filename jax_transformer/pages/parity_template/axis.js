@@ -1,6 +1,6 @@
-// The axes of the chart: errors, logarithmic but for 0, against activations in execution order.
+// The axes of the chart: errors on a logarithmic scale with a place for 0, against activations in execution order.
 
-/** {y, ticks} for errors from `values`: 0, which has no logarithm, stands apart on `bottom`; what is infinite on `top`. */
+/** Returns {y, ticks, …} for the errors in `values`: 0, which has no logarithm, is at `bottom`, and infinity at `top`. */
 function errorAxis(values, top, bottom) {
   const sizes = values.filter((value) => value > 0 && Number.isFinite(value));
   const exponents = sizes.map(Math.log10);
@@ -17,7 +17,7 @@ function errorAxis(values, top, bottom) {
   return { y, ticks, hasZero: values.includes(0), floor };
 }
 
-/** Runs of names that begin alike, as [{label, from, to}]: "encoder.layers.0.…" belongs to stack encoder, and to layer 0 of it. */
+/** Groups consecutive names with equal keys as [{key, label, from, to}]: "encoder.layers.0.…" is in the encoder and its layer 0. */
 function runs(names, keyOf) {
   const found = [];
   names.forEach((name, i) => {

@@ -1,4 +1,4 @@
-// Error against depth: a point for each activation, in execution order.
+// Error against depth: a point per activation, in execution order.
 
 const SERIES = [
   { key: 'propagated', label: 'propagated', shape: 'circle', slot: 1, isLine: true },
@@ -10,12 +10,12 @@ const SERIES = [
 const DEPTH = { height: 380, top: 30, right: 12, bottom: 52, left: 52 };
 
 function depthSection(data, rows) {
-  const lead = 'Relative RMS of each activation, in execution order. Propagated: candidate from reference, each computing from the ids. Local: a side from what should be made of its own inputs.';
+  const lead = 'Relative RMS error of each activation, in execution order. Propagated: candidate against reference, both computing from the ids. Local: each side against the correct result for its own inputs.';
   if (!data.depth.length) return section('depth', 'Error against depth', 'Errors by depth were not measured.');
   return section('depth', 'Error against depth', lead, depthChart(data.depth, gatesOf(rows), rows, new Set(data.faults.map((fault) => fault.node))));
 }
 
-/** By activation, what the float64 and the float32 stage allow: null where they don't say. */
+/** Returns the errors that the float64 and the float32 stage allow, by activation. */
 function gatesOf(rows) {
   const of = (stage) => new Map(rows.filter((row) => row.stage === stage && row.allowed > 0).map((row) => [row.name, row.allowed]));
   return { float64: of('forward'), float32: of('forward float32') };
@@ -78,7 +78,7 @@ function depthChart(depth, gates, rows, faulty) {
       svg('text', { x: x(first) + (isRight ? -6 : 6), y: 20, 'text-anchor': isRight ? 'end' : 'start' }, '✗ first divergence'));
   }
 
-  /** A tick below each node at fault. */
+  /** Draws a tick below each node at fault. */
   function faultMarks(x, bottom) {
     return svg('g', { class: 'at-fault' }, names.flatMap((name, i) => (faulty.has(name) ? [svg('path', { d: `M${x(i) - 4},${bottom + 10}l4,-7l4,7z` })] : [])));
   }
@@ -112,22 +112,22 @@ function depthChart(depth, gates, rows, faulty) {
     announce(`${where.textContent}: ${series.map((one, i) => `${one.label} ${values[i].textContent}`).join(', ')}`);
   }
 
-  /** Tells of the activation under the pointer; without one, of the first divergence, or the last activation. */
+  /** Describes the activation under the pointer, or else the first divergence, or else the last activation. */
   function choose(at) {
     state.at = at;
-    const told = at ?? (first < 0 ? names.length - 1 : first);
-    series.forEach((one, i) => { values[i].textContent = formatError(one.values[told]); });
-    const notes = [told === first ? 'first divergence' : null, faulty.has(names[told]) ? 'at fault' : null].filter(Boolean).join(', ');
-    where.replaceChildren(nameOf(names[told]), ...(notes ? [element('span', { class: 'note' }, ` ${notes}`)] : []));
+    const shown = at ?? (first < 0 ? names.length - 1 : first);
+    series.forEach((one, i) => { values[i].textContent = formatError(one.values[shown]); });
+    const notes = [shown === first ? 'first divergence' : null, faulty.has(names[shown]) ? 'at fault' : null].filter(Boolean).join(', ');
+    where.replaceChildren(nameOf(names[shown]), ...(notes ? [element('span', { class: 'note' }, ` ${notes}`)] : []));
     const { pointer, x } = state.plot;
     pointer.setAttribute('visibility', at === null ? 'hidden' : 'visible');
-    pointer.setAttribute('x1', x(told));
-    pointer.setAttribute('x2', x(told));
+    pointer.setAttribute('x1', x(shown));
+    pointer.setAttribute('x2', x(shown));
   }
 
   function description() {
     const marked = first < 0 ? 'None of them diverged.' : `The first divergence is at ${names[first]}.`;
-    return `Error of ${counted(names.length, 'activation')} on a logarithmic scale. ${marked} Arrow keys tell each.`;
+    return `Error of ${counted(names.length, 'activation')} on a logarithmic scale. ${marked} The arrow keys read each.`;
   }
 
   atEachWidth(canvas, draw);
@@ -144,7 +144,7 @@ function grid({ y, ticks, hasZero, floor }, width, bottom) {
   return group;
 }
 
-/** What is allowed, which may be more for some activations than for others. */
+/** Draws the allowed errors, which may vary between activations. */
 function gatePath(line, x, y, step, width) {
   const pieces = line.values.flatMap((value, i) => (value === undefined ? [] : [`M${(x(i) - step / 2).toFixed(1)},${y(value).toFixed(1)}h${step.toFixed(2)}`]));
   const { last, isSame } = sameness(line);

@@ -1,4 +1,4 @@
-// The causes: each once, with the nodes at which it stands.
+// The causes: each once, with its nodes.
 
 const MOST_NODES = 3;
 const MOST_CAUSES = 3;
@@ -10,7 +10,7 @@ function diagnosis(faults) {
   return element('div', { class: 'diagnosis' }, causes.slice(0, MOST_CAUSES), rest);
 }
 
-/** What is told of faults that have one cause; where there are several, the numbers are the least certain of them. */
+/** Describes the faults of one cause. Of several faults, the numbers are those of the least certain. */
 function cause(group) {
   const [first] = group;
   const isNamed = first.matches.length > 0;
@@ -37,7 +37,7 @@ function rival({ fault }) {
   return fault.runner_up.residual ?? Infinity;
 }
 
-/** The first names, and how many more there are. */
+/** Lists the first names, and counts the others. */
 function listed(names) {
   const shown = names.slice(0, MOST_NODES).flatMap((name, i) => (i ? [', ', nameOf(name)] : [nameOf(name)]));
   const more = names.length - MOST_NODES;

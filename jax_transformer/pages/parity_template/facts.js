@@ -1,8 +1,8 @@
-// What follows from a report: which array diverged first, how bad each is, which faults have one cause.
+// Facts derived from a report: the first array that diverged, how bad each array is, which faults share a cause.
 
 const BY_SEVERITY = ['passed', 'inconclusive', 'diverged'];
 
-/** Every row of every stage in execution order, with its number and its stage's name. */
+/** Returns the rows of all stages in execution order, with their numbers and their stages' names. */
 function allRows(stages) {
   let number = 0;
   return stages.flatMap((stage) => stage.rows.map((row) => {
@@ -11,18 +11,18 @@ function allRows(stages) {
   }));
 }
 
-/** The first array of the first stage in which one diverged, or undefined. */
+/** Returns the first row that diverged, or undefined. */
 function firstDivergence(rows) {
   return rows.find((row) => row.verdict === 'diverged');
 }
 
-/** The rows of activations: of masks and forward passes, or of all stages where there are none of these. */
+/** Returns the rows of masks and forward passes, or of all stages if there are none of these. */
 function activationRows(rows) {
   const found = rows.filter((row) => /^(masks|forward)\b/.test(row.stage));
   return found.length ? found : rows;
 }
 
-/** An error as a number: infinite where JSON couldn't say it, null where the arrays couldn't be compared. */
+/** Returns an error as a number: Infinity where JSON has null, and null if the arrays couldn't be compared. */
 function relativeRms(row) {
   if (!row.error) return null;
   return row.error.relative_rms === null ? Infinity : row.error.relative_rms;
@@ -42,13 +42,13 @@ function hasNonFinite(row) {
   return Boolean(row.error && (row.error.non_finite_candidate || row.error.non_finite_reference));
 }
 
-/** Whether a is worse than b: by verdict, then by how many times the error is what is allowed. */
+/** Returns whether a is worse than b: by verdict, then by error relative to the allowed one. */
 function isWorse(a, b) {
   const [one, other] = [a, b].map((row) => BY_SEVERITY.indexOf(row.verdict));
   return one !== other ? one > other : (timesAllowed(a) ?? Infinity) > (timesAllowed(b) ?? Infinity);
 }
 
-/** Faults of one side with the same cause, together, in execution order. */
+/** Groups faults by side and cause, in execution order. */
 function faultGroups(faults) {
   const groups = new Map();
   for (const fault of faults) {
@@ -58,7 +58,7 @@ function faultGroups(faults) {
   return [...groups.values()];
 }
 
-/** How far from what was received the cause is, and how many times that the runner-up is: {residual, margin}, null where there is none. */
+/** Returns {residual, margin}: the error that the cause leaves, and the runner-up's relative to it; null where there is none. */
 function certainty(fault) {
   const residual = fault.matches.length ? Math.max(...fault.matches.map((match) => match.residual ?? Infinity)) : null;
   const margin = residual === null || !fault.runner_up ? null : residual === 0 ? Infinity : (fault.runner_up.residual ?? Infinity) / residual;

@@ -1,10 +1,10 @@
-// Every fault by itself.
+// A table of all faults.
 
 function faultsSection(faults) {
-  if (!faults.length) return section('faults', 'Faults', 'No node was found to compute something else than it should.');
+  if (!faults.length) return section('faults', 'Faults', 'No node was found at fault.');
   const numbered = faults.map((fault, i) => ({ ...fault, number: i + 1, ...certainty(fault) }));
   const table = sortableTable('Faults', faultColumns(numbered), numbered);
-  const lead = 'Every node that computes something else from its own inputs than the config says, in execution order.';
+  const lead = 'Every node whose result for its own inputs differs from the config, in execution order.';
   return section('faults', 'Faults', lead, element('p', { class: 'count unit' }, `${counted(faults.length, 'fault')} with ${counted(faultGroups(faults).length, 'cause')}`), table.node);
 }
 

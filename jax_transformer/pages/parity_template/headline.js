@@ -1,4 +1,4 @@
-// The head of the page: the verdict, and the worst first.
+// The head of the page: the verdict and the worst divergence.
 
 const SECTIONS = [['stages', 'Stages'], ['depth', 'Depth'], ['modules', 'Modules'], ['heat', 'Heat map'], ['arrays', 'Arrays'], ['faults', 'Faults'], ['environment', 'Environment']];
 
@@ -13,7 +13,7 @@ function masthead(data, rows) {
     data.doubts.length ? doubts(data.doubts) : null,
     first ? divergedFigures(data, rows, first) : comparedFigures(rows),
     first && first.reason ? element('p', { class: 'lead' }, 'There: ', first.reason, '.') : null,
-    data.faults.length ? diagnosis(data.faults) : first ? element('p', { class: 'lead' }, 'No node was found to compute something else than it should: the divergence is unexplained.') : null,
+    data.faults.length ? diagnosis(data.faults) : first ? element('p', { class: 'lead' }, 'No node was found at fault: the divergence is unexplained.') : null,
   ].filter(Boolean);
 }
 
@@ -23,12 +23,12 @@ function headlineOf(data, first) {
   return ['Diverged at ', nameOf(first.name)];
 }
 
-/** Why nothing follows, whatever the stages say. */
+/** Lists the reasons why the report is inconclusive, whatever its stages found. */
 function doubts(texts) {
-  return element('div', { class: 'doubts' }, element('p', {}, 'Nothing follows from this report:'), element('ul', {}, texts.map((text) => element('li', {}, text))));
+  return element('div', { class: 'doubts' }, element('p', {}, 'This report is inconclusive:'), element('ul', {}, texts.map((text) => element('li', {}, text))));
 }
 
-/** [title, figure, what it means], each. */
+/** entries: [title, figure, explanation]. */
 function figures(entries) {
   return element('dl', { class: 'figures' }, entries.map(([title, figure, ...more]) => element('div', {},
     element('dt', {}, title), element('dd', {}, figure), element('dd', { class: 'more' }, ...more))));
@@ -41,16 +41,16 @@ function divergedFigures(data, rows, first) {
   const local = fault ? fault.local_error : depth.local_candidate;
   const propagated = first.stage === 'forward' ? relativeRms(first) : fault ? fault.propagated_error : depth.propagated ?? relativeRms(first);
   return figures([
-    data.verdict === 'diverged' ? ['Times what is allowed', first.error ? timesText(first) : 'not comparable', `in stage ${where}`] : ['First divergence', timesText(first), 'times what is allowed, at ', nameOf(first.name)],
-    ['Propagated error', errorText(first, propagated), 'relative RMS, each side from the ids'],
+    data.verdict === 'diverged' ? ['Times the allowed error', first.error ? timesText(first) : 'not comparable', `in stage ${where}`] : ['First divergence', timesText(first), 'times the allowed error, at ', nameOf(first.name)],
+    ['Propagated error', errorText(first, propagated), 'relative RMS, both sides computing from the ids'],
     ['Local error', formatError(local), localNote(fault, local)],
     effectFigure(data.effect),
   ]);
 }
 
 function localNote(fault, local) {
-  if (fault) return `the ${fault.side}, from its own inputs${fault.case ? `, on ${fault.case}` : ''}`;
-  return Number.isFinite(local) ? 'the candidate, from its own inputs' : 'not measured';
+  if (fault) return `the ${fault.side}, for its own inputs${fault.case ? `, on ${fault.case}` : ''}`;
+  return Number.isFinite(local) ? 'the candidate, for its own inputs' : 'not measured';
 }
 
 function effectFigure(effect) {
@@ -64,7 +64,7 @@ function comparedFigures(rows) {
   const nearest = passed.filter((row) => row.allowed > 0 && row.error).reduce((worst, row) => (!worst || isWorse(row, worst) ? row : worst), null);
   return figures([
     ['Arrays within their gates', [formatCount(passed.length), element('span', { class: 'unit' }, ` of ${formatCount(rows.length)}`)], `in ${counted(new Set(rows.map((row) => row.stage)).size, 'stage')}`],
-    nearest ? ['Nearest to its gate', [timesText(nearest), element('span', { class: 'unit' }, ' of what is allowed')], nameOf(nearest.name), ` (${nearest.stage})`] : ['Nearest to its gate', '–', 'no array has an error'],
+    nearest ? ['Nearest to its gate', [timesText(nearest), element('span', { class: 'unit' }, ' of the allowed error')], nameOf(nearest.name), ` (${nearest.stage})`] : ['Nearest to its gate', '–', 'no array has an error'],
   ]);
 }
 
@@ -72,7 +72,7 @@ function timesText(row) {
   return formatTimes(timesAllowed(row));
 }
 
-/** An error of a row, in words where it isn't a number. */
+/** Formats an error of a row, in words if it isn't a number. */
 function errorText(row, value) {
   return hasNonFinite(row) ? 'not finite' : formatError(value);
 }

@@ -1,4 +1,4 @@
-// The heat map: where in an activation the sides differ.
+// The heat map: where the sides differ within an activation.
 
 const SPAN = { linear: 1, logarithmic: 4 };
 const HEAT_CELL = { most: 26, least: 5, high: 22, low: 11 };
@@ -19,7 +19,7 @@ function heatSection(map) {
   const caption = element('figcaption', {}, element('span', { class: 'title' }, nameOf(map.name), map.case ? element('span', { class: 'unit' }, ` ${map.case}`) : null), element('span', { class: 'side' }, ramp, toggle));
   const titles = element('p', { class: 'titles' }, '↓ ', map.rows, ' · → ', map.columns);
 
-  /** From 0 to 1, how dark a value is; of logarithmic ones, the last decades. */
+  /** Returns how dark a value is, from 0 to 1; the logarithmic scale covers the last decades. */
   function share(value) {
     if (!largest || !value) return 0;
     return state.isLog ? Math.max(0.04, 1 + Math.log10(value / largest) / SPAN.logarithmic) : value / largest;
@@ -29,7 +29,7 @@ function heatSection(map) {
     const width = Math.floor(canvas.getBoundingClientRect().width);
     if (!width) return;
     const hadFocus = canvas.contains(document.activeElement);
-    const label = `${map.name}: a row for each ${map.rows}, a column for each ${map.columns}. Arrow keys tell each value.`;
+    const label = `${map.name}: a row for each ${map.rows}, a column for each ${map.columns}. The arrow keys read each value.`;
     state.plot = heatPlot(map, share, width, { 'aria-label': label, pointermove: follow, pointerdown: follow, pointerleave: (event) => { if (event.pointerType === 'mouse') choose(null); }, keydown: step });
     canvas.replaceChildren(state.plot.node);
     if (hadFocus) state.plot.node.focus();
@@ -72,10 +72,10 @@ function heatSection(map) {
   }
 
   atEachWidth(canvas, draw);
-  return section('heat', 'Where it diverges', 'The difference of the sides at the first node that diverges.', element('figure', { class: 'heat' }, caption, readout, canvas, titles));
+  return section('heat', 'Where it diverges', 'The difference between the sides at the first node that diverges.', element('figure', { class: 'heat' }, caption, readout, canvas, titles));
 }
 
-/** The drawing, and where its cells are. Labels of rows stand as far apart as they can be read. */
+/** Returns the drawing, and where its cells are. It skips row labels that would overlap. */
 function heatPlot(map, share, width, listeners) {
   const [rows, columns] = [map.values.length, map.values[0].length];
   const longest = map.values.reduce((most, _, row) => Math.max(most, String(map.row_labels[row] ?? row).length), 0);
@@ -97,7 +97,7 @@ function heatPlot(map, share, width, listeners) {
   return { node, around, left, wide, high };
 }
 
-/** For values that are not finite. */
+/** Makes the pattern for values that aren't finite. */
 function hatching() {
   return svg('defs', {}, svg('pattern', { id: 'hatch', width: 5, height: 5, patternUnits: 'userSpaceOnUse', patternTransform: 'rotate(45)' }, svg('line', { class: 'hatch', x1: 0, x2: 0, y1: 0, y2: 5 })));
 }

@@ -1,4 +1,4 @@
-// Small things that stand everywhere: verdicts, which never are a colour alone, names, and commands to copy.
+// Parts that the whole page uses: verdicts, which never rely on colour alone, names, and commands to copy.
 
 const MARKS = { passed: '✓', diverged: '✗', inconclusive: '?' };
 
@@ -6,18 +6,18 @@ function mark(verdict) {
   return element('span', { class: `mark ${verdict}`, 'aria-hidden': 'true' }, MARKS[verdict]);
 }
 
-/** The mark with its word. */
+/** Returns the mark with its word. */
 function verdictTag(verdict) {
   return element('span', { class: 'verdict' }, mark(verdict), ' ', verdict);
 }
 
-/** A node's or an array's name, which may break after its dots and slashes. */
+/** Shows the name of a node or an array, which may break after dots and slashes. */
 function nameOf(name) {
   const parts = String(name).split(/(?<=[./])/);
   return element('code', { class: 'name' }, parts.flatMap((part, i) => (i ? [element('wbr'), part] : [part])));
 }
 
-/** A command with a button that copies it; where copying isn't allowed, it is selected. */
+/** Shows a command with a button that copies it, or selects it if copying isn't allowed. */
 function commandLine(command) {
   const code = element('code', { tabindex: '0' }, command);
   return element('div', { class: 'command' }, element('div', { class: 'scroll' }, code), copyButton(command, code));
@@ -27,16 +27,16 @@ function copyButton(command, code) {
   const button = element('button', { type: 'button', class: 'small copy', click: async () => {
     try {
       await navigator.clipboard.writeText(command);
-      told('Copied');
+      report('Copied');
     } catch {
-      if (!code) return told('Not allowed');
+      if (!code) return report('Not allowed');
       getSelection().selectAllChildren(code);
-      told('Selected');
+      report('Selected');
     }
     return undefined;
   } }, 'Copy', element('span', { class: 'unseen' }, ' the command'));
 
-  function told(text) {
+  function report(text) {
     button.firstChild.data = text;
     announce(text);
     setTimeout(() => { button.firstChild.data = 'Copy'; }, 2000);
@@ -45,7 +45,7 @@ function copyButton(command, code) {
   return button;
 }
 
-/** Pairs of a title and a text or elements, as a list; pairs without the latter are left out. */
+/** Lists pairs of a title and a text or elements, and omits empty ones. */
 function factList(className, pairs) {
   const shown = pairs.filter(([, value]) => value !== null && value !== undefined && value !== '');
   return element('dl', { class: className }, shown.map(([title, ...value]) => element('div', {}, element('dt', {}, title), element('dd', {}, ...value))));

@@ -1,4 +1,4 @@
-// Numbers as people read them.
+// Formats numbers for readers.
 
 const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 
@@ -6,12 +6,12 @@ function formatCount(value) {
   return grouped.format(value);
 }
 
-/** "3 arrays", "1 array". */
+/** Counts a noun: "3 arrays", "1 array". */
 function counted(count, noun) {
   return `${formatCount(count)} ${noun}${count === 1 ? '' : 's'}`;
 }
 
-/** An error: 0.0000321 → 3.21×10⁻⁵, 0.0321 → 0.0321; nothing → an en dash. */
+/** Formats an error: 0.0000321 as 3.21×10⁻⁵, 0.0321 as 0.0321, a missing one as an en dash. */
 function formatError(value) {
   if (value === null || value === undefined) return '–';
   if (value === Infinity) return '∞';
@@ -21,14 +21,14 @@ function formatError(value) {
   return `${factor}×${formatPower(Number(exponent))}`;
 }
 
-/** How many times something is another: 3.2, 1,204, 3.21×10⁹. */
+/** Formats a ratio: 3.2, 1,204, 3.21×10⁹. */
 function formatTimes(value) {
   if (!Number.isFinite(value) || value >= 1e6 || (value > 0 && value < 0.01)) return formatError(value);
   if (value >= 1000) return formatCount(value);
   return String(Number(value.toPrecision(3)));
 }
 
-/** 1e-12 → 10⁻¹²; what is no power of ten as an error. */
+/** Formats a power of ten, such as 1e-12, as 10⁻¹², and other values as errors. */
 function formatGate(value) {
   const exponent = Math.round(Math.log10(value));
   return Math.abs(value / 10 ** exponent - 1) < 1e-9 ? formatPower(exponent) : formatError(value);

@@ -1,15 +1,15 @@
-// A table that sorts by any of its columns, and draws its first rows only until it is asked for all.
+// A table that sorts by any column, and draws only its first rows until the reader wants all.
 
 const MOST_ROWS = 200;
 const collator = new Intl.Collator('en', { numeric: true });
 
 /**
- * columns: {title, key(row), cell(row), number, class}: what it sorts by, a number, a text or null, which comes last either way, and what it shows.
+ * columns: {title, key(row), cell(row), number, class}: key returns the number or text to sort by, or null, which always comes last; cell the content.
  * Returns {node, show(rows)}.
  */
 function sortableTable(label, columns, rows) {
   const state = { rows, by: 0, descending: false, showsAll: false, rest: null };
-  const drawn = new Map(); // a row's element is made once
+  const drawn = new Map(); // each row's element is made once
   const body = element('tbody');
   const buttons = columns.map((column, i) => element('button', { type: 'button', click: () => sortBy(i) }, column.title));
   const headers = columns.map((column, i) => element('th', { scope: 'col', class: column.number ? 'number' : null, 'aria-sort': 'none' }, buttons[i]));
@@ -29,9 +29,9 @@ function sortableTable(label, columns, rows) {
     const keyed = state.rows.map((row, i) => ({ row, i, key: key(row) }));
     keyed.sort((a, b) => compared(a.key, b.key, state.descending ? -1 : 1) || a.i - b.i);
     const shown = state.showsAll ? keyed : keyed.slice(0, MOST_ROWS);
-    body.replaceChildren(...(shown.length ? [] : [element('tr', {}, element('td', { class: 'none', colspan: columns.length }, 'Nothing fits.'))]));
+    body.replaceChildren(...(shown.length ? [] : [element('tr', {}, element('td', { class: 'none', colspan: columns.length }, 'No row matches.'))]));
     body.append(...shown.slice(0, MOST_ROWS).map(({ row }) => lineFor(row)));
-    clearTimeout(state.rest); // the first rows are there at once, and the others when the page has shown them
+    clearTimeout(state.rest); // the first rows appear at once, the others after the page has shown them
     if (shown.length > MOST_ROWS) state.rest = setTimeout(() => body.append(...shown.slice(MOST_ROWS).map(({ row }) => lineFor(row))), 30);
     headers.forEach((header, i) => header.setAttribute('aria-sort', i !== state.by ? 'none' : state.descending ? 'descending' : 'ascending'));
     more.hidden = shown.length === keyed.length;

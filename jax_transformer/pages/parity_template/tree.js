@@ -1,4 +1,4 @@
-// The modules as a tree: every node with the worst that happened in it, opened down to the first divergence.
+// The tree of modules: every node with the worst row in it, open down to the first divergence.
 
 function treeSection(data, rows) {
   const found = activationRows(rows);
@@ -6,7 +6,7 @@ function treeSection(data, rows) {
   if (!names.length) return section('modules', 'Modules', 'There are no activations.');
   const first = firstDivergence(found);
   const root = grown(names, worstByName(found), faultsByName(data.faults), first ? first.name : null);
-  const lead = first ? 'Each module with its worst activation. After a fault, what follows diverges too: the modules at fault say so.' : 'Each module with its worst activation.';
+  const lead = first ? 'Each module with its worst activation. A fault makes all later activations diverge, too; tags mark the modules at fault.' : 'Each module with its worst activation.';
   const tree = element('div', { class: 'tree' }, [...root.children.values()].map((node) => branch(node, 0)));
   const setAll = (isOpen) => tree.querySelectorAll('details').forEach((details) => { details.open = isOpen; });
   const tools = element('div', { class: 'tools' },
@@ -16,7 +16,7 @@ function treeSection(data, rows) {
   return section('modules', 'Modules', lead, tools, head, tree);
 }
 
-/** Of each name the row with the worst verdict; of several, that of the first stage, as errors of different precisions can't be compared. */
+/** Returns each name's row with the worst verdict; of equal ones, that of the first stage, as errors of different precisions can't be compared. */
 function worstByName(rows) {
   const worst = new Map();
   const rank = (row) => BY_SEVERITY.indexOf(row.verdict);
@@ -30,7 +30,7 @@ function faultsByName(faults) {
   return found;
 }
 
-/** The root of {name, children, worst, faults, own, isFirst, leadsToFirst, diverged, leaves}, by the parts of the names. */
+/** Builds the tree of nodes {name, children, worst, faults, isFirst, leadsToFirst, leaves, diverged, faulty} from the parts of the names. */
 function grown(names, worst, faults, first) {
   const root = sprout('');
   for (const name of names) {
@@ -55,7 +55,7 @@ function sprout(name) {
   return { name, children: new Map(), worst: null, faults: [], isFirst: false, leadsToFirst: false, leaves: 0, diverged: 0, faulty: 0 };
 }
 
-/** A module with those inside it, or an activation. */
+/** Draws a module with its inner ones, or an activation. */
 function branch(node, depth) {
   if (!node.children.size) return element('div', { class: `line leaf${node.isFirst ? ' is-first' : ''}`, style: `--depth:${depth}` }, lineOf(node));
   const inner = [...node.children.values()].map((child) => branch(child, depth + 1));
@@ -75,7 +75,7 @@ function lineOf(node) {
   ];
 }
 
-/** Where the error isn't of the stage in float64. */
+/** Names the stage of an error that isn't of the float64 stage. */
 function stageNote(row) {
   return row && row.verdict !== 'passed' && /^forward ./.test(row.stage) ? `in ${row.stage}` : null;
 }

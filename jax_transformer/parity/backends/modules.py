@@ -25,12 +25,12 @@ from jax_transformer.parity.names.drafts import Names
 from jax_transformer.parity.names.maps import NameMap
 from jax_transformer.parity.problems import own_problem
 from jax_transformer.porting.activations import activation_names
-from jax_transformer.porting.convert import params_from_state_dict, state_dict_from_params
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.rules import Rule
+from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_files import as_arrays
+from jax_transformer.storage.tensor_mappings import as_arrays
 from jax_transformer.storage.tensors import Tensors
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.config.model import GenerationConfig
+from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
 from jax_transformer.parity.problems import Problem
 
 Arrays = Mapping[str, np.ndarray]

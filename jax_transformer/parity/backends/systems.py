@@ -12,8 +12,8 @@ import numpy as np
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.torch_module import Pass, traced
-from jax_transformer.porting.convert import params_from_state_dict, state_dict_from_params
 from jax_transformer.porting.dialects import get_dialect
+from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.runtime.trees import flatten
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from jax_transformer.config.decoding import DEFAULTS, DecodingConfig
-from jax_transformer.config.model import GenerationConfig, TransformerConfig
+from jax_transformer.config.decoding import DEFAULTS, DecodingConfig, GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import CannotRun, Hypotheses, starts_and_ends
 from jax_transformer.parity.diagnosis.decoding import Explanation, explain_decoding
 from jax_transformer.parity.diagnosis.findings import Fault, SideName

@@ -1,6 +1,6 @@
 // Scales and ticks.
 
-/** A function from values to pixels, with its inverse. */
+/** Returns a function from values to pixels, with its inverse. */
 function makeScale(domain, range, log) {
   const forward = log ? Math.log10 : (value) => value;
   const backward = log ? (value) => 10 ** value : (value) => value;
@@ -11,7 +11,7 @@ function makeScale(domain, range, log) {
   return scale;
 }
 
-/** Multiples of 1, 2 or 5 times a power of ten, about `count` of them, and the distance between them. */
+/** Returns about `count` ticks at multiples of 1, 2 or 5 times a power of ten, and the distance between them. */
 function linearTicks(low, high, count) {
   const rough = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -21,7 +21,7 @@ function linearTicks(low, high, count) {
   return { ticks, distance };
 }
 
-/** Powers of ten; between few of them also 2 and 5 times these. */
+/** Returns ticks at powers of ten; over few decades, also at multiples of them. */
 function logTicks(low, high) {
   const decades = Math.log10(high / low);
   const factors = decades > 3.2 ? [1] : decades > 1.5 ? [1, 3] : [1, 2, 5];
@@ -37,7 +37,7 @@ function logTicks(low, high) {
   return ticks;
 }
 
-/** Domain and ticks of a vertical axis that shows all of `values`: from 0 unless logarithmic. Ticks come with their labels. */
+/** Returns the domain and labelled ticks of a vertical axis that shows all `values`; it starts at 0 unless logarithmic. */
 function valueAxis(values, log, count) {
   let low = Math.min(...values);
   let high = Math.max(...values);
@@ -59,7 +59,7 @@ function valueAxis(values, log, count) {
   return { domain: [low, top], ticks: ticks.map((tick) => [tick, formatTick(tick, distance)]) };
 }
 
-/** Index of the element of the ascending `sorted` that is nearest to `value`. */
+/** Returns the index of the element of the ascending `sorted` nearest to `value`. */
 function nearest(sorted, value) {
   let low = 0;
   let high = sorted.length - 1;

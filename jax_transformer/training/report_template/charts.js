@@ -1,10 +1,10 @@
-// Curves against steps, as small multiples: one step axis, one cursor for all of them.
+// Curves against steps, as small multiples with one step axis and one cursor.
 
 const MARGIN = { top: 16, right: 14, bottom: 26, left: 58 };
 const CHART_HEIGHT = 218;
 const MOST_DOTS = 60;
 
-/** What the charts share: the last step, the best one, and the step under the cursor. */
+/** Holds what the charts share: the last step, the best step, and the step under the cursor. */
 function makeCursor(lastStep, bestStep) {
   const listeners = [];
   return {
@@ -16,7 +16,7 @@ function makeCursor(lastStep, bestStep) {
 }
 
 /**
- * A figure of one or more curves.
+ * Makes a figure of one or more curves.
  * spec: {title, unit, log: "never" | "possible" | "first", series: [{key, label, dots}]}; curves: key → {steps, values, count}.
  */
 function chart(spec, curves, cursor) {
@@ -145,7 +145,7 @@ function chart(spec, curves, cursor) {
   return figure;
 }
 
-/** The steps at which a chart can be read: those of its curve with most points. */
+/** Returns the steps at which a chart can be read: those of its longest curve. */
 function stepsOf(series) {
   return series.reduce((most, item) => (item.steps.length > most.length ? item.steps : most), []);
 }
@@ -154,7 +154,7 @@ function snapped(steps, step) {
   return steps[nearest(steps, step)];
 }
 
-/** The curves' names with their values at the cursor, or their last ones. */
+/** Lists the curves' names with their values at the cursor, or their last values. */
 function legend(spec, series) {
   const step = element('span', { class: 'step' });
   const values = series.map(() => element('b'));
@@ -180,7 +180,7 @@ function swatch(item) {
   return mark;
 }
 
-/** The line to draw and to read, and the points to draw pale beneath it: where there are means, these, and all points. */
+/** Returns the line to draw and the points to draw pale beneath it: the means, if there are any, and all points. */
 function lines({ steps, values, means }) {
   return means ? { ...means, points: { steps, values } } : { steps, values, points: { steps: [], values: [] } };
 }

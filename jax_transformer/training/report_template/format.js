@@ -1,14 +1,14 @@
-// Numbers, durations and moments as people read them.
+// Formats numbers, durations and times for readers.
 
 const MINUS = '\u2212';
 const grouped = new Intl.NumberFormat('en', { maximumFractionDigits: 0 });
 
-/** 12345 → 12,345; nothing → an en dash. */
+/** Formats 12345 as 12,345, and a missing number as an en dash. */
 function formatCount(value) {
   return Number.isFinite(value) ? grouped.format(value).replace('-', MINUS) : '–';
 }
 
-/** Four significant digits; very large and very small numbers with a power of ten. */
+/** Formats four significant digits, and very large and very small numbers with a power of ten. */
 function formatNumber(value, digits = 4) {
   if (!Number.isFinite(value)) return '–';
   if (value === 0) return '0';
@@ -18,7 +18,7 @@ function formatNumber(value, digits = 4) {
   return String(Number(value.toPrecision(digits))).replace('-', MINUS);
 }
 
-/** 0.00133 → 1.33×10⁻³; 1000 → 10³. */
+/** Formats 0.00133 as 1.33×10⁻³, and 1000 as 10³. */
 function formatPower(value, digits) {
   let exponent = Math.floor(Math.log10(Math.abs(value)) + 1e-9);
   let factor = Number((value / 10 ** exponent).toPrecision(Math.max(1, digits)));
@@ -32,7 +32,7 @@ function superscript(integer) {
   return String(integer).replace(/[-\d]/g, (character) => '⁻⁰¹²³⁴⁵⁶⁷⁸⁹'['-0123456789'.indexOf(character)]);
 }
 
-/** A tick of an axis: as many decimals as the distance between ticks asks for. */
+/** Formats an axis tick with as many decimals as the distance between ticks needs. */
 function formatTick(value, distance) {
   if (value === 0) return '0';
   const size = Math.max(Math.abs(value), distance);
@@ -41,7 +41,7 @@ function formatTick(value, distance) {
   return value.toLocaleString('en', { minimumFractionDigits: decimals, maximumFractionDigits: decimals }).replace('-', MINUS);
 }
 
-/** 2094592 → 2.09 M. */
+/** Formats 2094592 as 2.09 M. */
 function formatShort(value) {
   if (!Number.isFinite(value)) return '–';
   for (const [size, unit] of [[1e12, 'T'], [1e9, 'G'], [1e6, 'M']]) {
@@ -65,7 +65,7 @@ function formatDuration(seconds) {
   return rest ? `${text} ${rest}\u202f${name}` : text;
 }
 
-/** Seconds since 1970 → 2026-03-01 14:05, where the reader is. */
+/** Formats seconds since 1970 as 2026-03-01 14:05 in the reader's time zone. */
 function formatMoment(time) {
   if (!Number.isFinite(time)) return '';
   const date = new Date(time * 1000);

@@ -1,10 +1,10 @@
-// How long the sentences are: bars of pairs by number of tokens, one axis for all splits of a side.
+// Histograms of sentence lengths: pairs by number of tokens, on one axis for all splits.
 
 const BARS_MARGIN = { top: 10, right: 14, bottom: 24, left: 58 };
 const BARS_HEIGHT = 132;
 const MOST_BARS = 64;
 
-/** A row of figures for each split that has counts; null where none has. */
+/** Makes a row of figures for each split that has counts; null if none has. */
 function lengthHistograms(data) {
   const splits = Object.entries(data.splits).filter(([, split]) => total(split.source_length_counts) + total(split.target_length_counts) > 0);
   if (!splits.length) return null;
@@ -14,13 +14,13 @@ function lengthHistograms(data) {
   const wide = Math.max(1, Math.ceil((end + 1) / MOST_BARS));
   const figures = splits.flatMap(([name, split]) => {
     const bars = sides.map((side) => barsOf(split[`${side}_length_counts`] || [], end, wide));
-    const highest = Math.max(1, ...bars.flat().map((bar) => bar.count)); // of both sides, so that they compare
+    const highest = Math.max(1, ...bars.flat().map((bar) => bar.count)); // of both sides, so that they are comparable
     return sides.map((side, i) => histogram(name, side, split[`${side}_length_counts`] || [], bars[i], { end, highest, limit: data.max_length }));
   });
   return element('div', { class: 'multiples' }, figures);
 }
 
-/** Counts by length, in bars of `wide` lengths each. */
+/** Groups counts by length into bars of `wide` lengths each. */
 function barsOf(counts, end, wide) {
   const bars = [];
   for (let start = 0; start <= end; start += wide) {

@@ -48,7 +48,7 @@ function curvesSection(data) {
   const cursor = makeCursor(data.step, data.best ? data.best.step : null);
   const all = Object.values(data.curves);
   const averaged = all.filter((curve) => curve.means);
-  const lead = `Against steps; the values beside the names are those at the cursor, or the last.${averaged.length ? ` Of up to ${formatCount(Math.max(...averaged.map((curve) => curve.count)))} values a curve, lines are means of stretches; extremes stand pale behind them.` : ''}`;
+  const lead = `By step. The values beside the names are those at the cursor, or the last.${averaged.length ? ` A curve has up to ${formatCount(Math.max(...averaged.map((curve) => curve.count)))} values: lines show means over intervals, pale lines the extremes.` : ''}`;
   return section('curves', 'Curves', lead, element('div', { class: 'multiples' }, CHARTS.map((spec) => chart(spec, data.curves, cursor))));
 }
 
@@ -59,8 +59,8 @@ function environmentSection(environment) {
 }
 
 function colophon(data) {
-  const unread = data.unread_lines ? ` ${formatCount(data.unread_lines)} unreadable line${data.unread_lines === 1 ? ' was' : 's were'} left out.` : '';
-  return element('p', {}, 'Written by jax-transformer from the files of the run; made again by ', element('code', {}, 'jax-transformer report RUN'), `.${unread}`);
+  const unread = data.unread_lines ? ` ${formatCount(data.unread_lines)} unreadable line${data.unread_lines === 1 ? ' was' : 's were'} skipped.` : '';
+  return element('p', {}, 'Written by jax-transformer from the files of the run; rebuild it with ', element('code', {}, 'jax-transformer report RUN'), `.${unread}`);
 }
 
 // --- now

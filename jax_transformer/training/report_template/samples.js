@@ -1,11 +1,11 @@
-// How the translations of a few sentences changed while the model learned.
+// How the translations of a few sentences changed during training.
 
-/** Words; of scripts that write none apart, characters. Spaces separate and are dropped. */
+/** Splits text into words, or into characters for scripts without spaces. Drops the spaces. */
 function words(text) {
   return text.match(/[\p{sc=Han}\p{sc=Hiragana}\p{sc=Katakana}\p{sc=Thai}]|[\p{L}\p{M}\p{N}]+|[^\s]/gu) || [];
 }
 
-/** Which of the words of `text` are part of a longest common subsequence with `reference`: [[matched in text], [matched in reference]]. */
+/** Returns the pairs of positions of a longest common subsequence of the words of `text` and `reference`. */
 function matched(text, reference) {
   const rows = text.length;
   const columns = reference.length;
@@ -24,7 +24,7 @@ function matched(text, reference) {
   return pairs;
 }
 
-/** The translation with its differences to the reference marked, and how many words of the reference it has in their order. */
+/** Returns the translation with marked differences from the reference, and the number of reference words that it has in order. */
 function compared(translation, reference) {
   const said = words(translation);
   const wanted = words(reference);
@@ -41,7 +41,7 @@ function compared(translation, reference) {
     let end = start;
     for (let k = from; k < i; k += 1) end = translation.indexOf(said[k], end) + said[k].length;
     nodes.push(gap);
-    if (end > start) nodes.push(element('mark', { title: missing.length ? `in place of: ${missing.join(' ')}` : 'not in the reference' }, translation.slice(start, end)));
+    if (end > start) nodes.push(element('mark', { title: missing.length ? `instead of: ${missing.join(' ')}` : 'not in the reference' }, translation.slice(start, end)));
     else if (missing.length) nodes.push(element('span', { class: 'missing', title: `missing: ${missing.join(' ')}` }, element('span', { class: 'unseen' }, ` (missing: ${missing.join(' ')}) `)));
     at = end;
     if (i < said.length) {
@@ -56,7 +56,7 @@ function compared(translation, reference) {
   return { nodes, matches: pairs.length, wanted: wanted.length };
 }
 
-/** One sentence: source, reference, and its translation by step; equal ones in a row stand together. */
+/** Shows one sentence: source, reference, and its translations by step, with equal consecutive ones merged. */
 function history(samples, index, bestStep) {
   const { source, reference } = samples.sentences[index];
   const rows = [];
@@ -92,7 +92,7 @@ function samplesSection(samples, bestStep) {
   choose(0);
   const shown = samples.evaluations.length < samples.count ? ` ${samples.evaluations.length} of ${formatCount(samples.count)} evaluations are shown.` : '';
   const lead = `The same sentences at each evaluation.${shown} `;
-  const key = [element('mark', {}, 'Marked'), ' words differ from the reference; ', element('span', { class: 'missing' }), ' stands where words of it are missing.'];
+  const key = [element('mark', {}, 'Marked'), ' words differ from the reference; ', element('span', { class: 'missing' }), ' marks missing words.'];
   return section('samples', 'Samples', [lead, ...key],
     element('div', { class: 'samples' }, element('fieldset', {}, element('legend', { class: 'unseen' }, 'Sentence'), choices), panel));
 }

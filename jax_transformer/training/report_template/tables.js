@@ -1,6 +1,6 @@
-// Tables that can be searched and sorted: scores, data, config, parameters.
+// Tables with search and sorting: scores, data, config, parameters.
 
-/** Cells of numbers stand right. columns: [{title, number}]; rows: lists of texts or elements; the first cell of a row names it. */
+/** columns: [{title, number}], numbers aligned right; rows: lists of texts or elements, the first of which names the row. */
 function table(columns, rows, attributes = {}) {
   const head = columns.map((column) => element('th', { scope: 'col', class: column.number ? 'number' : null }, column.title));
   const body = rows.map((cells) => element('tr', {}, cells.map((cell, i) => (i === 0
@@ -14,7 +14,7 @@ function searchField(label, onInput) {
   return input;
 }
 
-/** Whether each word of the query is part of the text, whatever its case. */
+/** Returns whether the text contains each word of the query, in any case. */
 function fits(text, query) {
   const lower = text.toLowerCase();
   return query.toLowerCase().split(/\s+/).every((word) => lower.includes(word));
@@ -49,12 +49,12 @@ function percentages(record, prefix) {
 // --- data
 
 const DATA_FACTS = [
-  ['read', 'Pairs read'], ['empty', 'With an empty side'], ['too_long', 'Too long'], ['unequal', 'Of unequal lengths'],
+  ['read', 'Pairs read'], ['empty', 'With an empty side'], ['too_long', 'Too long'], ['unequal', 'Very unequal lengths'],
   ['duplicated', 'Duplicates'], ['overlapping', 'Also in valid or test'], ['kept', 'Pairs kept'],
   ['source_tokens', 'Source tokens'], ['target_tokens', 'Target tokens'],
 ];
 
-/** stream: the counts of what was read of a streamed corpus so far, whose first shard is the "train" of data; or null. */
+/** stream: the counts of a streamed corpus so far, or null; its first shard is the "train" split of data. */
 function dataSection(data, stream) {
   if (!data || !data.splits) return section('data', 'Data', 'No data.json in this run.');
   const splits = Object.entries(data.splits).flatMap(([name, split]) => (stream && name === 'train'
@@ -67,7 +67,7 @@ function dataSection(data, stream) {
       rows.push([`Unknown in the ${side}`, ...splits.map(([, split]) => formatShare(split[`${side}_unknown`], split[`${side}_tokens`]))]);
     }
   }
-  const lead = `${formatCount(data.source_vocab_size)} source and ${formatCount(data.target_vocab_size)} target tokens in the vocabulary; at most ${formatCount(data.max_length)} tokens a sentence.`;
+  const lead = `${formatCount(data.source_vocab_size)} source and ${formatCount(data.target_vocab_size)} target tokens in the vocabulary; at most ${formatCount(data.max_length)} tokens per sentence.`;
   const lengths = lengthHistograms(data);
   const heading = lengths ? element('h3', {}, 'Sentence lengths ', element('span', { class: 'unit' }, 'pairs read, by number of tokens')) : null;
   return section('data', 'Data', lead, table(columns, rows, { class: 'facts' }), heading, lengths);
@@ -90,9 +90,9 @@ function configSection(config) {
   show();
   const changed = config.filter((field) => field.changed).length;
   return section('config', 'Config', null, element('details', {},
-    element('summary', {}, `${config.length} fields, ${changed} of them other than the defaults`),
+    element('summary', {}, `${config.length} fields, ${changed} of them changed from the defaults`),
     element('div', { class: 'tools' }, searchField('Search the config', (query) => { state.query = query; show(); }),
-      element('label', {}, checkbox, ' only what differs from the defaults'), count),
+      element('label', {}, checkbox, ' only fields changed from the defaults'), count),
     element('div', { class: 'scroll tall', tabindex: '0', role: 'region', 'aria-label': 'Config' },
       element('table', { class: 'config' }, element('thead', { class: 'unseen' }, element('tr', {}, element('th', { scope: 'col' }, 'Field'), element('th', { scope: 'col' }, 'Value'))), body))));
 }
@@ -137,14 +137,14 @@ function parametersSection(parameters) {
     element('div', { class: 'tools' }, field),
     element('div', { class: 'scroll tall', tabindex: '0', role: 'region', 'aria-label': 'Parameters' },
       element('table', { class: 'parameters' }, element('thead', {}, element('tr', {}, headers)), body, element('tfoot', {}, element('tr', {}, number, sum)))));
-  return section('parameters', 'Parameters', `${formatCount(all)} in all, fixed tables included; a leading axis counts layers.`, subtrees(parameters, all, pick), details);
+  return section('parameters', 'Parameters', `${formatCount(all)} in total, fixed tables included; a leading axis counts layers.`, subtrees(parameters, all, pick), details);
 }
 
 function shapeText(row) {
   return row.shape.length ? row.shape.map(String).join(' × ') : 'scalar';
 }
 
-/** The totals of the first three levels of paths, each a button that filters the table. */
+/** Lists the totals of the first three levels of paths, each a button that filters the table. */
 function subtrees(parameters, all, pick) {
   const totals = new Map();
   for (const { path, count } of parameters) {

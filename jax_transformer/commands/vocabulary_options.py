@@ -1,0 +1,156 @@
+"""Options that name a checkpoint's vocabularies, and the tokenizers that `port` gives a model."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers import Tokenizer
+    from jax_transformer.storage.model_directory import Model
+
+
+@dataclass(frozen=True)
+class VocabularyOptions:
+    """Names the vocabularies, and how text is split for them."""
+
+    source_vocab: str | None = None
+    """Source vocabulary: a tokenizer.json, a sentencepiece .model, or a .txt with one token per line, whose id is the
+    line's number, from 0. Default: the tokenizer files of a directory of transformers."""
+    target_vocab: str | None = None
+    """Target vocabulary, as source_vocab."""
+    source_tokenizer: Literal["words", "whitespace", "characters", "spacy"] | None = None
+    """How to split text for a .txt vocabulary. Default: as the dialect's program does."""
+    target_tokenizer: Literal["words", "whitespace", "characters", "spacy"] | None = None
+    """As source_tokenizer, for the target."""
+    source_language: str = ""
+    """Language code, such as en, of a .txt vocabulary of spaCy's words."""
+    target_language: str = ""
+    """As source_language, for the target."""
+
+
+def with_vocabularies(model: Model, options: VocabularyOptions) -> tuple[Model, str]:
+    """Returns the model with the tokenizers that the options name, or else those of its own files, and the ids that
+    these define; and a line about them for the user.
+
+    Raises:
+      ValueError: one vocabulary without the other, or an option for a vocabulary that isn't named; a vocabulary of
+        another size than the embedding, with another pad, or with an <eos> other than the option's.
+    """
+    files = {"source": options.source_vocab, "target": options.target_vocab}
+    if not any(files.values()):
+        given = [field.name for field in dataclasses.fields(options) if getattr(options, field.name) != field.default]
+        if given:
+            named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+            raise ValueError(
+                f"port: expected none of these without --source-vocab and --target-vocab; received {named}"
+            )
+        return _with_own_vocabularies(model)
+    if not all(files.values()):
+        raise ValueError(
+            f"--source-vocab and --target-vocab: expected both, or neither; received {options.source_vocab} and "
+            f"{options.target_vocab}"
+        )
+    source, target = (_tokenizer(model, side, str(file), options) for side, file in files.items())
+    return _with_tokenizers(model, source, target, str(options.target_vocab)), _tags(source)
+
+
+def _with_own_vocabularies(model: Model) -> tuple[Model, str]:
+    """Returns the model with the tokenizers of its directory's files, if it can use them, and a line about them."""
+    from jax_transformer.data.tokenizers.hugging_face import cleans_up, read_tokenizers
+
+    files = model.tokenizer_files
+    if not files:
+        return model, ""
+    try:
+        source, target = read_tokenizers(files, (model.origin or {})["hugging_face"]["config"])
+        source = _fitting(model, "source", source, "its tokenizer")
+        target = _fitting(model, "target", target, "its tokenizer")
+        model = _with_tokenizers(model, source, target, "its tokenizer")
+    except ValueError as error:
+        return model, f"its tokenizer files are kept for export, but not used: {error}"
+    lines = [f"by {', '.join(files)}", _tags(source)]
+    if cleans_up(files):
+        lines.append("not done: clean_up_tokenization_spaces, so that spaces before punctuation stay")
+    return model, "\n          ".join(filter(None, lines))
+
+
+def _tags(source: Tokenizer) -> str:
+    """Describes the values of --source-tag and --target-tag; "" if there are none."""
+    tags = source.tags
+    return f"tags {', '.join(tags[:10])}{f', … ({len(tags)})' if len(tags) > 10 else ''}" if tags else ""
+
+
+def _with_tokenizers(model: Model, source: Tokenizer, target: Tokenizer, file: str) -> Model:
+    """Returns the model with these tokenizers and the ids that `target` defines.
+
+    Raises:
+      ValueError: the model already has other ids.
+    """
+    generation = model.generation
+    specials = {index for index in (target.bos_id, target.eos_id, target.unk_id, target.pad_id) if index >= 0}
+    if generation.decoder_start_id not in {None, *specials}:
+        raise ValueError(
+            f"--decoder-start-id: expected a special token of {file}, {' or '.join(map(str, sorted(specials)))}; "
+            f"received {generation.decoder_start_id}"
+        )
+    if generation.decoder_start_id is None and max(target.bos_id, target.eos_id) >= 0:
+        start_id = target.bos_id if target.bos_id >= 0 else target.eos_id
+        generation = dataclasses.replace(generation, decoder_start_id=start_id)
+    if generation.eos_id is None and target.eos_id >= 0:
+        generation = dataclasses.replace(generation, eos_id=target.eos_id)
+    elif generation.eos_id != target.eos_id >= 0:
+        raise ValueError(f"--eos-id: expected {target.eos_id}, as {file} says; received {generation.eos_id}")
+    return dataclasses.replace(model, source_tokenizer=source, target_tokenizer=target, generation=generation)
+
+
+def _tokenizer(model: Model, side: str, file: str, options: VocabularyOptions) -> Tokenizer:
+    """Loads the tokenizer of one side, and checks that it fits the model."""
+    from jax_transformer.data.tokenizers import load_tokenizer
+    from jax_transformer.porting.dialects import get_dialect
+
+    usual = get_dialect((model.origin or {})["dialect"]).text[side]
+    kind, language = getattr(options, f"{side}_tokenizer"), getattr(options, f"{side}_language")
+    is_list = Path(file).suffix == ".txt"
+    if (kind or language) and not is_list:
+        raise ValueError(
+            f"--{side}-tokenizer, --{side}-language: expected with a .txt vocabulary; {file} defines how to split text"
+        )
+    kind = kind or usual.kind
+    if language and kind != "spacy":
+        raise ValueError(f"--{side}-language: expected with --{side}-tokenizer spacy; received with {kind}")
+    if is_list and kind == "spacy" and not language:
+        raise ValueError(f"--{side}-language: expected a language code, such as en, for spaCy's rules; received none")
+    tokenizer = load_tokenizer(
+        file,
+        kind=kind,
+        specials=None,
+        lowercase=usual.lowercase and is_list,
+        language=language,
+        add_bos=usual.add_bos,
+        add_eos=usual.add_eos,
+    )
+    return _fitting(model, side, tokenizer, file)
+
+
+def _fitting(model: Model, side: str, tokenizer: Tokenizer, file: str) -> Tokenizer:
+    """Returns the tokenizer with as many ids as the side's embedding has rows. Models of transformers have more rows
+    than tokens.
+
+    Raises:
+      ValueError: another size, or another padding.
+    """
+    size, pad_id = (getattr(model.config, f"{side}_{name}") for name in ("vocab_size", "pad_id"))
+    may_be_fewer = "hugging_face" in (model.origin or {})
+    if tokenizer.vocab_size > size or (tokenizer.vocab_size < size and not may_be_fewer):
+        at_most = "at most " if may_be_fewer else ""
+        raise ValueError(
+            f"{file}: expected {at_most}{size} tokens, the rows of the {side} embedding; received "
+            f"{tokenizer.vocab_size}"
+        )
+    if pad_id not in (tokenizer.pad_id, tokenizer.unk_id):  # some programs pad with <unk>, whatever else their list has
+        received = "without any" if tokenizer.pad_id < 0 else f"whose padding is {tokenizer.pad_id}"
+        raise ValueError(f"{file}: expected {side}_pad_id={pad_id} to be its padding; received a list {received}")
+    return tokenizer.filled(size)

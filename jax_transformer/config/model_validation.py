@@ -1,0 +1,102 @@
+"""Checks a TransformerConfig: the range of every value, and the combinations that contradict each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import TransformerConfig
+
+
+def model_problems(config: TransformerConfig) -> list[str]:
+    """Returns a message for every value of the config that is out of range, or else for every contradiction."""
+    return _out_of_range(config) or _contradictions(config)  # the latter divide by the sizes
+
+
+def _checker(config: TransformerConfig) -> tuple[list[str], Callable[[bool, str, str], None]]:
+    """Returns a list of problems and the function that adds to it: check(holds, field, allowed values)."""
+    problems: list[str] = []
+
+    def check(holds: bool, field: str, allowed: str) -> None:
+        if not holds:
+            problems.append(f"{field} must be {allowed}; received {getattr(config, field)!r}")
+
+    return problems, check
+
+
+def _out_of_range(config: TransformerConfig) -> list[str]:
+    problems, check = _checker(config)
+    layers = ("num_encoder_layers", "num_decoder_layers")
+    for field in ("d_model", "num_heads", "d_ff", *layers, "max_length", "relative_buckets"):
+        check(getattr(config, field) >= 1, field, "at least 1")
+    for field in ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length"):
+        value = getattr(config, field)
+        check(value is None or value >= 1, field, "at least 1, or null")
+    for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id", "position_offset"):
+        check(getattr(config, field) >= 0, field, "at least 0")
+    for field in (name for name in config.__dataclass_fields__ if name.endswith("dropout_rate")):
+        rate = getattr(config, field)
+        check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
+    check(0.0 <= config.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
+    for field in ("attention_scale", "masked_value"):
+        value = getattr(config, field)
+        check(value is None or math.isfinite(value), field, "finite, or null")
+    pad_id = config.decoder_padding_id
+    check(pad_id is None or pad_id >= 0, "decoder_padding_id", "at least 0, or null")
+    return problems
+
+
+def _contradictions(config: TransformerConfig) -> list[str]:
+    problems, check = _checker(config)
+    divides = f"a divisor of d_model={config.d_model} unless head_dim is set"
+    if config.head_dim is None:
+        check(config.d_model % config.num_heads == 0, "num_heads", divides)
+        if config.decoder_num_heads is not None and config.decoder_head_dim is None:
+            check(config.d_model % config.decoder_num_heads == 0, "decoder_num_heads", divides)
+    if config.source_vocab_size and config.target_vocab_size:
+        for side in ("source", "target"):
+            size = getattr(config, f"{side}_vocab_size")
+            check(getattr(config, f"{side}_pad_id") < size, f"{side}_pad_id", f"below {side}_vocab_size={size}")
+        if config.share_embeddings and config.source_vocab_size != config.target_vocab_size:
+            problems.append(
+                "share_embeddings needs source_vocab_size equal to target_vocab_size; "
+                f"received {config.source_vocab_size} and {config.target_vocab_size}"
+            )
+    if config.position_kind == "sinusoidal":
+        check(config.d_model % 2 == 0, "d_model", "even with position_kind='sinusoidal'")
+    for stack in (config.encoder, config.decoder):
+        width = stack.num_heads * stack.head_dim
+        if not config.attention_output and width != config.d_model:
+            needed = f"num_heads * head_dim equal to d_model={config.d_model}"
+            problems.append(f"attention_output=False needs {needed}; received {width}")
+    return [*problems, *_contradictory_kinds(config)]
+
+
+def _contradictory_kinds(config: TransformerConfig) -> list[str]:
+    problems, check = _checker(config)
+    if config.norm_kind == "rms_norm":
+        check(not config.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
+    if config.norm_kind == "none":
+        check(not config.final_norm, "final_norm", "false with norm_kind='none'")
+        for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
+            check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
+    check(not (config.norm_unbiased and config.d_model == 1), "norm_unbiased", "false with d_model=1")
+    if config.attention_path != "reference":
+        own_rate = config.attention_dropout_rate
+        rate = own_rate if own_rate is not None else config.dropout_rate
+        if rate:
+            problems.append(
+                f"attention_path={config.attention_path!r} has no dropout on attention weights: set "
+                f"attention_dropout_rate=0 or attention_path='reference'; received a rate of {rate}"
+            )
+    if config.position_kind == "relative_bias":
+        least = config.relative_buckets // 2 + 1
+        check(config.relative_buckets >= 4, "relative_buckets", "at least 4 with position_kind='relative_bias'")
+        check(
+            config.relative_max_distance >= least,
+            "relative_max_distance",
+            f"at least {least} with relative_buckets={config.relative_buckets}",
+        )
+    return problems

@@ -1,0 +1,165 @@
+"""Read and check the files of a model directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.validation import ConfigError
+from jax_transformer.runtime.trees import flatten, nearest, unflatten
+from jax_transformer.storage.tensor_files import map_tensors, read_tensors
+from jax_transformer.storage.tensors import DTYPES, PortingError
+
+if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers import Tokenizer
+
+
+FORMAT_VERSION = 2  # 1: generation.json said nothing of how to decode
+MANIFEST, CONFIG, PARAMS, GENERATION = "manifest.json", "config.json", "params.safetensors", "generation.json"
+TOKENIZERS = {"source_tokenizer": "source_tokenizer.json", "target_tokenizer": "target_tokenizer.json"}
+FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values())
+TOKENIZER_FOLDER = "tokenizer"
+REQUIRED = (CONFIG, PARAMS, GENERATION)
+
+
+class ModelError(ValueError):
+    """Raised when a model directory can't be read or written. `problems` lists one message for each problem."""
+
+    def __init__(self, what: str, problems: list[str] | None = None) -> None:
+        self.problems = problems or []
+        super().__init__("\n  - ".join([what + ":" if self.problems else what, *self.problems]))
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{directory / MANIFEST}: no JSON ({error})") from None
+    version = manifest.get("format_version") if isinstance(manifest, dict) else None
+    if type(version) is not int or version < 1:
+        raise ModelError(f"{directory / MANIFEST}: format_version must be a positive integer; received {version!r}")
+    if version > FORMAT_VERSION:
+        raise ModelError(
+            f"{directory} was written by a newer version: its format_version is {version}, and this one reads up to "
+            f"{FORMAT_VERSION}; "
+            "upgrade jax-transformer"
+        )
+    sums = manifest.get("sha256")
+    if not isinstance(sums, dict) or not all(isinstance(value, str) for value in sums.values()):
+        raise ModelError(f"{directory / MANIFEST}: sha256 must name each file with its checksum; received {sums!r}")
+    return manifest
+
+
+def checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
+    """Files that are missing, altered or smuggled in; each problem starts with the file's name and a colon."""
+    problems = []
+    listed = [name for name in sums if Path(name).parent == Path(TOKENIZER_FOLDER)]
+    for name in dict.fromkeys((*FILES, *tokenizer_files(directory), *listed)):
+        exists = (directory / name).is_file()
+        if name not in sums:
+            if exists or name in REQUIRED:
+                problems.append(f"{name}: not listed in {MANIFEST}")
+        elif not exists:
+            problems.append(f"{name}: missing")
+        elif (received := sha256(directory / name)) != sums[name]:
+            problems.append(
+                f"{name}: altered since it was saved (sha256 expected {sums[name][:12]}…, received {received[:12]}…)"
+            )
+    return problems
+
+
+def read_config(directory: Path, name: str, config_class: type, problems: list[str]) -> Any:
+    """Reads a dataclass from a JSON file; adds to the problems and returns None if that fails."""
+    try:
+        content = json.loads((directory / name).read_text(encoding="utf-8"))
+    except ValueError as error:
+        problems.append(f"{name}: no JSON ({error})")
+        return None
+    if not isinstance(content, dict):
+        problems.append(f"{name}: expected a JSON object; received {type(content).__name__}")
+        return None
+    fields = {field.name: field for field in dataclasses.fields(config_class)}
+    unknown = [field for field in content if field not in fields]
+    missing = [field for field, spec in fields.items() if spec.default is dataclasses.MISSING and field not in content]
+    problems += [f"{name}: unknown field {field}{nearest(field, fields)}" for field in unknown]
+    problems += [f"{name}: missing field {field}" for field in missing]
+    if unknown or missing:
+        return None
+    try:
+        return config_class(**content)
+    except ConfigError as error:
+        problems.append(f"{name}: {error}")
+        return None
+
+
+def read_params(
+    directory: Path, config: TransformerConfig | None, mapped: bool, problems: list[str]
+) -> dict[str, Any] | None:
+    try:
+        leaves = map_tensors(directory / PARAMS) if mapped else dict(read_tensors(directory / PARAMS))
+    except PortingError as error:
+        problems.append(f"{PARAMS}: {error}")
+        return None
+    if config is None:
+        return None
+    found = param_problems(config, leaves)
+    problems += [f"{PARAMS}: {problem}" for problem in found]
+    return None if found else unflatten(leaves)
+
+
+def read_tokenizer(directory: Path, name: str, problems: list[str]) -> Tokenizer | None:
+    from jax_transformer.data.tokenizers import Tokenizer
+
+    try:
+        return Tokenizer.from_json((directory / name).read_text(encoding="utf-8"))
+    except ValueError as error:
+        problems.append(f"{name}: {error}")
+        return None
+
+
+def tokenizer_files(directory: Path) -> list[str]:
+    """Returns the tokenizer files' names below the directory."""
+    folder = directory / TOKENIZER_FOLDER
+    return sorted(f"{TOKENIZER_FOLDER}/{file.name}" for file in folder.iterdir()) if folder.is_dir() else []
+
+
+def param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> list[str]:
+    """Returns the differences between parameters and config in name, shape and kind of dtype."""
+    from jax_transformer.model.functional import abstract_params  # Flax is only needed from here on
+
+    try:
+        expected = {path: tuple(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
+    except ValueError as error:
+        return [f"config: {error}"]
+    unexpected = [path for path in received if path not in expected]
+    missing = [path for path in expected if path not in received]
+    problems = [f"missing parameter {path} {expected[path]}{nearest(path, unexpected)}" for path in missing]
+    problems += [
+        f"unexpected parameter {path} {np.shape(received[path])}{nearest(path, missing or expected)}"
+        for path in unexpected
+    ]
+    for path, shape in expected.items():
+        if path in received and np.shape(received[path]) != shape:
+            problems.append(f"parameter {path}: expected shape {shape}; received {np.shape(received[path])}")
+        if path in received and np.dtype(received[path].dtype).name not in DTYPES:
+            problems.append(
+                f"parameter {path}: expected a dtype of {', '.join(DTYPES)}; received {received[path].dtype}"
+            )
+    return problems
+
+
+def id_problems(config: TransformerConfig, generation: GenerationConfig) -> list[str]:
+    return [f"generation: {problem}" for problem in generation.ids_outside(config.target_vocab_size)]
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
