@@ -21,6 +21,7 @@ import torch
 import transformers
 from torch import nn
 
+from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
@@ -300,7 +301,8 @@ def greedy_tokens(case: Case, length: int = 24) -> tuple[np.ndarray, np.ndarray,
 
     def decode(side: type[JaxSide] | partial[TorchSide], eos_id: int) -> np.ndarray:
         generation = dataclasses.replace(case.model.generation, eos_id=eos_id)
-        tokens = side("side", dataclasses.replace(case.model, generation=generation)).decode(problem, 1, length)
+        greedy = DecodingConfig(beam_size=1, max_new_tokens=length)
+        tokens = side("side", dataclasses.replace(case.model, generation=generation)).decode(problem, greedy).ids
         return np.pad(tokens, ((0, 0), (0, length - tokens.shape[1])), constant_values=pad_id)
 
     theirs = partial(TorchSide, reference=case.family_reference)

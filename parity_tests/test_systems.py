@@ -11,6 +11,7 @@ import pytest
 import torch
 from systems import SYSTEMS, TIED, Case, layers, make_case
 
+from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.jax_model import JaxSide
@@ -28,6 +29,9 @@ pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 FIRSTS = list({system.dialect: name for name, system in reversed(SYSTEMS.items())}.values())
 """One system of each dialect."""
+LENGTH = 14
+"""The most tokens to decode."""
+GREEDY = DecodingConfig(beam_size=1, max_new_tokens=LENGTH)
 
 
 @pytest.fixture(params=[*SYSTEMS, *TIED])
@@ -95,7 +99,7 @@ def test_positions_by_row_bound_the_batch() -> None:
     assert_refused(case, source, target, refusal)
     candidate, _ = case.decoding(eos_id=config.target_vocab_size)
     with pytest.raises(ValueError, match=refusal):
-        candidate.decode(Problem("too many", case.model.params, source, target, target), 1, 2)
+        candidate.decode(Problem("too many", case.model.params, source, target, target), GREEDY)
 
 
 def assert_same_logits(case: Case, problem: Problem) -> None:
@@ -143,13 +147,9 @@ def largest_of_zero_gradients(*sides: Gradients) -> float:
 # --- decoding
 
 
-LENGTH = 14
-"""The most tokens that decoding makes."""
-
-
 def decode(side: JaxSide | TorchSide, problem: Problem) -> np.ndarray:
     """Returns tokens [B, LENGTH]: pads follow the end."""
-    tokens = side.decode(problem, 1, LENGTH)
+    tokens = side.decode(problem, GREEDY).ids
     return np.pad(tokens, ((0, 0), (0, LENGTH - tokens.shape[1])), constant_values=side.config.target_pad_id)
 
 
