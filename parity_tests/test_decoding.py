@@ -1,4 +1,4 @@
-"""Decoding against transformers' `generate`: the same tokens and scores of every hypothesis, and the same defaults of a
+"""Decoding gives every hypothesis of transformers' `generate` with its score, and follows the same defaults of a
 checkpoint."""
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """A model there and here, with an end that fires, and ragged sentences."""
+    """Holds a model of both libraries, an end token that comes up, and ragged sentences."""
 
     case: Case
     model: Model
     sources: np.ndarray
     common: list[int]
-    """The tokens that it decodes most often, but for the end."""
+    """The tokens that it decodes most often, except the end."""
 
     def theirs(self, beams: int, prefix: list[int], **options: Any) -> tuple[np.ndarray, np.ndarray]:
         config, generation = self.case.config, self.model.generation
@@ -67,7 +67,10 @@ class Search:
         return sequences, scores.numpy().reshape(len(self.sources), beams)
 
     def padded(self, sequences: np.ndarray) -> np.ndarray:
-        """With pads after the end: where the padding's id is 0, beam search of transformers fills up with ends."""
+        """Returns the sequences with pads after the end.
+
+        If the pad id is 0, beam search of transformers repeats the end there.
+        """
         is_end = sequences == self.model.generation.eos_id
         return np.where(is_end.cumsum(axis=-1) - is_end > 0, self.case.config.target_pad_id, sequences)
 
@@ -78,7 +81,7 @@ class Search:
     def assert_same(
         self, beams: int, theirs: dict[str, Any], ours: dict[str, Any], prefix: list[int] | None = None
     ) -> np.ndarray:
-        """The same hypotheses, in the same order, and scores; returns the hypotheses."""
+        """Asserts equal hypotheses, order and scores; returns the hypotheses."""
         sequences, scores = self.theirs(beams, prefix or [], **theirs)
         found = self.ours(beams, prefix or [], **ours)
         length = sequences.shape[2]
@@ -110,7 +113,7 @@ PENALTIES = (1.0, 0.0, 2.0, -0.5)
 @pytest.mark.parametrize("beams", [1, 2, 4, 5, 8])
 @pytest.mark.parametrize("stopping", [False, True, "never"])
 def test_beams_of_marian(beams: int, stopping: Any, folder: Path) -> None:
-    """All sizes, with every rule of when to stop, and rewards of length that are none, usual, large and negative."""
+    """Every size and stopping rule, with length penalties that are 0, usual, large and negative."""
     if beams == 1 and stopping:
         return
     search = make_search("marian", folder)
@@ -122,13 +125,12 @@ def test_beams_of_marian(beams: int, stopping: Any, folder: Path) -> None:
     assert 0 < max(ended) < 1, "some hypotheses should end, and some be cut off"
 
 
-@pytest.mark.parametrize("family", ["bart", "m2m_100", "t5"])
-def test_beams_of_the_other_families(family: str, folder: Path) -> None:
-    """Each size, and each rule of when to stop. (All pairs of these: what Marian's test has.)"""
-    search = make_search(family, folder)
-    for beams, stopping in ((1, False), (2, True), (4, False), (5, "never"), (8, True)):
-        options = {"early_stopping": stopping}
-        search.assert_same(beams, options, options)
+@pytest.mark.parametrize(("family", "beams", "stopping"), [("bart", 8, True), ("m2m_100", 5, "never"), ("t5", 2, True)])
+def test_beams_of_the_other_families(family: str, beams: int, stopping: Any, folder: Path) -> None:
+    """One size and stopping rule each, and greedily. (The test of Marian has every pair of them.)"""
+    search, options = make_search(family, folder), {"early_stopping": stopping}
+    search.assert_same(1, {}, {})
+    search.assert_same(beams, options, options)
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("marian", "bart", "m2m_100", "t5")])
@@ -137,7 +139,7 @@ def test_beams_of_their_relatives(family: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_what_may_and_must_be_decoded(beams: int, folder: Path) -> None:
+def test_rules_of_allowed_and_forced_tokens_are_transformers(beams: int, folder: Path) -> None:
     search = make_search("bart", folder)
     first, second, third = search.common[:3]
     eos_id = search.model.generation.eos_id
@@ -163,15 +165,15 @@ def test_what_may_and_must_be_decoded(beams: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("beams", [1, 4])
-def test_a_prompt(beams: int, folder: Path) -> None:
-    """It counts neither as long nor in the score, and its sequences aren't repeated."""
+def test_a_prompt_counts_neither_in_the_length_nor_in_the_score(beams: int, folder: Path) -> None:
+    """Its n-grams aren't repeated."""
     search = make_search("marian", folder)
     first, second = search.common[:2]
     search.assert_same(beams, {}, {}, [first, second])
     search.assert_same(beams, {"no_repeat_ngram_size": 2}, {"no_repeat_ngram": 2}, [first, second, first])
 
 
-# --- without options: as generation_config.json says
+# --- without options: the defaults of generation_config.json
 
 
 OF_CHECKPOINTS: dict[str, dict[str, Any]] = {
@@ -210,7 +212,7 @@ OF_CHECKPOINTS: dict[str, dict[str, Any]] = {
         "top_p": 0.9,
     },
 }
-"""What the checkpoints of these names say, in other ids, and of shorter sentences; and more at once."""
+"""The defaults of the named checkpoints, with other ids and shorter sentences, and one with many at once."""
 
 
 def with_ids(value: Any, ids: dict[str, int]) -> Any:
@@ -219,9 +221,9 @@ def with_ids(value: Any, ids: dict[str, int]) -> Any:
     return ids.get(value, value) if isinstance(value, str) else value
 
 
-def saying(search: Search, options: dict[str, Any], path: Path, *, legacy: bool = False) -> Path:
-    """The directory of the search's model, whose generation_config.json (or of old, config.json) says this beside the
-    special ids."""
+def write_options(search: Search, options: dict[str, Any], path: Path, *, legacy: bool = False) -> Path:
+    """Writes the model's directory with these options in generation_config.json, or in config.json as old ones had
+    them."""
     generation, pad_id = search.model.generation, search.case.config.target_pad_id
     named = dict(zip(("first", "second", "third"), search.common[:3], strict=True)) | {
         "eos": generation.eos_id,
@@ -244,7 +246,7 @@ def saying(search: Search, options: dict[str, Any], path: Path, *, legacy: bool 
 
 
 def assert_decodes_as(search: Search, directory: Path, model: Model) -> np.ndarray:
-    """The model decodes as what `from_pretrained` makes of the directory, without any option; returns the
+    """Asserts that the model decodes without options as `from_pretrained` of the directory does; returns the
     hypotheses."""
     reference = type(search.case.theirs).from_pretrained(directory, attn_implementation="eager").eval()
     sources = torch.from_numpy(search.sources)
@@ -261,14 +263,14 @@ def assert_decodes_as(search: Search, directory: Path, model: Model) -> np.ndarr
 
 
 def assert_has_the_defaults(search: Search, options: dict[str, Any], tmp_path: Path, *, legacy: bool = False) -> None:
-    """After importing, saving, loading and exporting, too, which leaves the file as it was."""
-    there = saying(search, options, tmp_path / "there", legacy=legacy)
+    """Asserts the same defaults after import, save and load, and the same file after export."""
+    there = write_options(search, options, tmp_path / "there", legacy=legacy)
     save_model(import_checkpoint(there), tmp_path / "model")
     model = load_model(tmp_path / "model")
     found = assert_decodes_as(search, there, model)
     plain = search.ours(1, []).sequences[:, 0]
     assert (found[:, : plain.shape[1]] != plain[:, : found.shape[1]]).any() == ("num_beams" in options), (
-        "what is said should matter"
+        "the options should matter"
     )
     export_checkpoint(model, tmp_path / "back")
     if legacy:
@@ -281,7 +283,7 @@ def assert_has_the_defaults(search: Search, options: dict[str, Any], tmp_path: P
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_checkpoint_that_says_much(family: str, folder: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_with_many_defaults_decodes_by_them(family: str, folder: Path, tmp_path: Path) -> None:
     assert_has_the_defaults(make_search(family, folder), OF_CHECKPOINTS["several"], tmp_path)
 
 
@@ -289,21 +291,23 @@ def test_a_checkpoint_that_says_much(family: str, folder: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("family", "name"), [("marian", "opus_mt"), ("bart", "bart_large_cnn"), ("m2m_100", "nllb"), ("t5", "t5")]
 )
-def test_checkpoints_that_people_have(family: str, name: str, folder: Path, tmp_path: Path) -> None:
-    """T5's says nothing; transformers then stops after 20 tokens, which says nothing of a model."""
+def test_defaults_of_common_checkpoints_are_followed(family: str, name: str, folder: Path, tmp_path: Path) -> None:
+    """T5's has none; transformers then stops after 20 tokens, which isn't a property of the model."""
     assert_has_the_defaults(make_search(family, folder), OF_CHECKPOINTS[name], tmp_path)
 
 
-def test_a_config_json_of_old(folder: Path, tmp_path: Path) -> None:
+def test_defaults_of_an_old_config_json_are_followed(folder: Path, tmp_path: Path) -> None:
     options = OF_CHECKPOINTS["bart_large_cnn"] | {"force_bos_token_to_be_generated": True, "bos_token_id": "second"}
     assert_has_the_defaults(make_search("bart", folder), options, tmp_path, legacy=True)
 
 
 @pytest.mark.parametrize("legacy", [False, True])
 def test_changed_defaults_are_exported(legacy: bool, folder: Path, tmp_path: Path) -> None:
-    """To where the old ones were; from a config.json, with all that it said."""
+    """They replace the old ones in the same file; the rest of a config.json stays."""
     search = make_search("bart", folder)
-    model = import_checkpoint(saying(search, OF_CHECKPOINTS["bart_large_cnn"], tmp_path / "there", legacy=legacy))
+    model = import_checkpoint(
+        write_options(search, OF_CHECKPOINTS["bart_large_cnn"], tmp_path / "there", legacy=legacy)
+    )
     generation = dataclasses.replace(
         model.generation, max_new_tokens=13, min_new_tokens=None, length_penalty=-0.5, forced_bos_id=None
     )

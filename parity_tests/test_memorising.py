@@ -1,10 +1,10 @@
-"""stepwise on 50 real pairs. At its published size each of 300 steps is PyTorch's, and so are the 50 translations after
-them; at width 32 it memorises them.
+"""stepwise on 50 real pairs: at its published size, 300 steps and the 50 translations after them are PyTorch's; at
+width 32 it memorises the pairs.
 
-Training at width 4 amplifies rounding: PyTorch itself, its first weights changed in the last bit, gives losses that
-differ by 2e-9 to 5e-2 within 300 steps (stepwise_drift.py). So every step also begins with PyTorch's weights and Adam's
-moments as they then are, and must end with its next ones; and the seed is the one in which PyTorch stays closest to
-itself, so that the two can be left to themselves, too.
+Training at width 4 amplifies rounding. If PyTorch's first weights change in the last bit, its own losses differ by 2e-9
+to 5e-2 within 300 steps (stepwise_drift.py). The test therefore starts every step from PyTorch's current weights and
+Adam moments, and expects its next weights. It also trains without such corrections, with the seed in which PyTorch
+stays closest to itself.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from jax_transformer.config.recipes import stepwise_wide
 from jax_transformer.data.batching import Batch
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model.functional import Params
+from jax_transformer.parity.backends.jax_model import QUICKLY, understood
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import (
     FLOAT64_RELATIVE_RMS,
@@ -51,14 +52,14 @@ PAD, EOS = 0, 1
 
 
 def first_sentences(language: str) -> list[list[str]]:
-    """Of Multi30k's training text, as words between spaces."""
+    """Returns Multi30k's first training sentences, split at spaces."""
     assert SHARED is not None
     with gzip.open(Path(SHARED) / "data" / "multi30k" / f"train.{language}.gz", "rt", encoding="utf-8") as file:
         return [line.split() for line in itertools.islice(file, PAIRS)]
 
 
 def as_ids(sentences: list[list[str]]) -> tuple[list[list[int]], int]:
-    """The sentences, and how many words there are with <PAD> and <EOS>."""
+    """Returns the sentences as ids, and the size of the vocabulary with <PAD> and <EOS>."""
     words = dict.fromkeys(itertools.chain.from_iterable(sentences))
     ids = {word: index for index, word in enumerate(words, 2)}
     return [[ids[word] for word in sentence] for sentence in sentences], len(ids) + 2
@@ -69,7 +70,7 @@ def padded(rows: list[list[int]]) -> np.ndarray:
 
 
 def carried(model: stepwise.StepwiseTransformer, config: TransformerConfig, tensors: dict[str, torch.Tensor]) -> Params:
-    """Tensors of the parameters' names as a tree like that of the trained parameters."""
+    """Returns tensors under the parameters' names as a tree of trained parameters."""
     tree = params_from_state_dict(
         config, {"positional_encoding.pe": model.positional_encoding.pe} | tensors, "stepwise"
     )
@@ -78,7 +79,7 @@ def carried(model: stepwise.StepwiseTransformer, config: TransformerConfig, tens
 
 
 def weights(model: stepwise.StepwiseTransformer, config: TransformerConfig) -> Params:
-    """PyTorch's, as they now are, as a tree like that of the trained parameters."""
+    """Returns PyTorch's current parameters as a tree."""
     return carried(model, config, {name: parameter.detach() for name, parameter in model.named_parameters()})
 
 
@@ -89,7 +90,7 @@ def as_torch_stands(
     optimizer: torch.optim.Adam,
     config: TransformerConfig,
 ) -> TrainState:
-    """The state with PyTorch's weights, `params`, and moments in place of its own."""
+    """Returns the state with PyTorch's weights (`params`) and moments."""
     parameters = dict(model.named_parameters())
     of_adam: dict[str, Any] = {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
     mean, square = (
@@ -102,7 +103,7 @@ def as_torch_stands(
 
 
 @needs_data
-def test_three_hundred_steps_and_fifty_translations() -> None:
+def test_three_hundred_steps_and_fifty_translations_are_torchs() -> None:
     source, source_size = as_ids(first_sentences("de"))
     target, target_size = as_ids(first_sentences("en"))
     source_ids, inputs, labels = (
@@ -118,7 +119,7 @@ def test_three_hundred_steps_and_fifty_translations() -> None:
     begun = import_checkpoint(model.state_dict(), "stepwise", num_heads=2, source_pad_id=PAD, target_pad_id=PAD)
     config = begun.config
     assert dataclasses.replace(config, source_vocab_size=0, target_vocab_size=0) == recipe().model
-    train_step = make_train_step(config, recipe().train)
+    train_step = jax.jit(make_train_step(config, recipe().train), compiler_options=understood(QUICKLY))
     state, params = init_state(config, recipe().train, begun.params), weights(model, config)
     own_state = init_state(config, recipe().train, begun.params)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -157,7 +158,7 @@ def test_three_hundred_steps_and_fifty_translations() -> None:
 
 @needs_data
 def test_the_wide_variant_memorises(tmp_path: Path) -> None:
-    """All 50, as its preset trains it, in less than half of its epochs: text files in, translations out."""
+    """Its preset memorises all 50 in less than half of its epochs, from text files to translations."""
     pairs = zip(first_sentences("de"), first_sentences("en"), strict=True)
     table = tmp_path / "train.tsv"
     table.write_text("".join(f"{' '.join(source)}\t{' '.join(target)}\n" for source, target in pairs), encoding="utf-8")

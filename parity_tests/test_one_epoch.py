@@ -1,5 +1,5 @@
-"""The first steps of `annotated_zh` on Tatoeba, in float64 and without dropout: each loss is PyTorch's. (The epoch:
-one_epoch.py.)"""
+"""The first losses of `annotated_zh` on Tatoeba are PyTorch's, in float64 and without dropout. (one_epoch.py trains the
+whole epoch.)"""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from one_epoch import Trained, data_folder, differences, make_task, read_corpus,
 
 from jax_transformer.parity.gates.tolerances import TRAJECTORY_LOSS_RELATIVE, TRAJECTORY_PARAMETERS_RELATIVE_RMS
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 FOLDER = data_folder()
 STEPS = 6
 SEED = 1  # its first batches all fit one shape
 
 
 @pytest.mark.skipif(FOLDER is None, reason="JAX_TRANSFORMER_SHARED names no folder with data")
-def test_the_first_steps_of_an_epoch(tmp_path: Path) -> None:
+def test_the_first_steps_of_an_epoch_are_torchs(tmp_path: Path) -> None:
     assert FOLDER is not None
     corpus = read_corpus(FOLDER, str(tmp_path))
     whole = make_task(corpus, SEED, epochs=1, shapes=[(16, 32)])
@@ -58,7 +60,7 @@ def test_an_epoch_whose_losses_differ_fails(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The command still writes what it has measured."""
+    """The command writes its measurements all the same."""
     weights = {"head/kernel": np.ones(2), "encoder/layers/self_attention/key/bias[0]": np.ones(2)}
     theirs, ours = (Trained([3.0, 2.0 * times, 1.0], [1.5], weights) for times in (1.0, factor))
     for name in ("read_corpus", "make_task"):
