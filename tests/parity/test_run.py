@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from fake_sides import CONFIG, GENERATION, FakeSide, blamed, own_params, reasons, run_pair
@@ -13,8 +14,10 @@ from fake_sides import CONFIG, GENERATION, FakeSide, blamed, own_params, reasons
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.oracle.losses import LossRule
+from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.run import run
 from jax_transformer.parity.run_results import STAGES, Pair
+from jax_transformer.parity.stages import precision
 from jax_transformer.parity.stages.training import update_rule
 from jax_transformer.runtime.trees import map_leaves
 
@@ -399,3 +402,15 @@ def test_a_node_that_is_nowhere() -> None:
 def test_stages_come_in_their_own_order() -> None:
     report = run_pair(FakeSide(), FakeSide(), stages=("loss", "weights"))
     assert [stage.name for stage in report.stages] == ["weights", "loss"]
+
+
+def test_every_parameter_is_rounded_but_constants() -> None:
+    """The bias of a tied head is a leaf at the top."""
+    third = np.full(2, 1 / 3, np.float32)
+    ids = np.zeros((1, 1), int)
+    problem = Problem(
+        "any", {"head_bias": third, "head": {"kernel": third}, "constants": {"table": third}}, ids, ids, ids
+    )
+    params = precision.rounded(problem, "bfloat16").params
+    assert params["head_bias"][0] == params["head"]["kernel"][0] == np.float32(ml_dtypes.bfloat16(1 / 3))
+    assert params["constants"]["table"][0] == third[0]

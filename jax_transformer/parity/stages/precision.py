@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +13,7 @@ from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.run_results import Pair, RunResults
 from jax_transformer.parity.stages.forward import MASK, attended
-from jax_transformer.runtime.trees import flatten, map_leaves
+from jax_transformer.runtime.trees import flatten, unflatten
 
 
 def rounded(problem: Problem, dtype: Dtype) -> Problem:
@@ -26,13 +24,11 @@ def rounded(problem: Problem, dtype: Dtype) -> Problem:
     if dtype == "float32" and all(np.asarray(leaf).dtype == np.float32 for leaf in flatten(problem.params).values()):
         return problem
     kept = np.dtype(np.float32) if dtype == "float32" else np.dtype(ml_dtypes.bfloat16)
-    params: Mapping[str, Any] = {
-        name: part
-        if name == "constants"
-        else map_leaves(lambda leaf: np.asarray(leaf).astype(kept).astype(np.float32), part)
-        for name, part in problem.params.items()
+    leaves = {
+        path: leaf if path.startswith("constants/") else np.asarray(leaf).astype(kept).astype(np.float32)
+        for path, leaf in flatten(problem.params).items()
     }
-    return dataclasses.replace(problem, params=params)
+    return dataclasses.replace(problem, params=unflatten(leaves))
 
 
 def compare_precision(dtype: Dtype, candidate: Arrays, reference: Arrays, truth: Arrays) -> Stage:
