@@ -44,7 +44,7 @@ HEAD_VERBS_OF = {noun: tuple(verb for verb in HEAD_VERBS if noun in verb.objects
 
 
 def statement(rng: random.Random) -> Sentence:
-    """Returns the old man calls the doctor. / Der alte Mann ruft den Arzt an."""
+    """The old man calls the doctor. / Der alte Mann ruft den Arzt an."""
     clause = choose_clause(rng)
     return make_sentence(clause.english(), clause.german(), clause.uses())
 
@@ -65,7 +65,7 @@ def past(rng: random.Random) -> Sentence:
 
 
 def future(rng: random.Random) -> Sentence:
-    """Returns the bird will see us tomorrow. / Der Vogel wird uns morgen sehen."""
+    """The bird will see us tomorrow. / Der Vogel wird uns morgen sehen."""
     return _with_adverb(
         choose_clause(rng)._replace(tense=FUTURE), rng.choice(lex.FUTURE_TIMES), fronted=rng.random() < 0.5
     )
@@ -82,13 +82,13 @@ def _with_adverb(clause: Clause, adverb: lex.Adverb, fronted: bool) -> Sentence:
 
 
 def modal(rng: random.Random) -> Sentence:
-    """Returns the teacher wants to read the letter. / Der Lehrer will den Brief lesen."""
+    """The teacher wants to read the letter. / Der Lehrer will den Brief lesen."""
     clause = choose_clause(rng, MODAL_VERBS)._replace(tense=rng.choice(lex.MODALS))
     return make_sentence(clause.english(), clause.german(), clause.uses())
 
 
 def negation(rng: random.Random) -> Sentence:
-    """Returns the boy does not buy a hat. / Der Junge kauft keinen Hut."""
+    """The boy does not buy a hat. / Der Junge kauft keinen Hut."""
     clause = in_any_tense(rng, choose_clause(rng)._replace(negated=True))
     return make_sentence(clause.english(), clause.german(), clause.uses())
 
@@ -104,7 +104,7 @@ def command(rng: random.Random) -> Sentence:
 
 
 def joint_subject(rng: random.Random) -> Sentence:
-    """Returns the man and my aunt wait. / Der Mann und meine Tante warten."""
+    """The man and my aunt wait. / Der Mann und meine Tante warten."""
     first = choose_phrase(rng, rng.choice(lex.PEOPLE), "subject", PLAIN)
     second = choose_phrase(rng, choose_other(rng, lex.PEOPLE, first.noun), "subject", PLAIN)
     german = f"{first.german[NOMINATIVE]} und {second.german[NOMINATIVE]}"
@@ -114,7 +114,7 @@ def joint_subject(rng: random.Random) -> Sentence:
 
 
 def possession(rng: random.Random) -> Sentence:
-    """Returns the teacher's dog sleeps. / Der Hund des Lehrers schläft."""
+    """The teacher's dog sleeps. / Der Hund des Lehrers schläft."""
     if rng.random() < 0.5:
         verb = rng.choice(PERSONAL_VERBS)
         subject = _possessed(rng, rng.choice(verb.subjects))
@@ -289,7 +289,7 @@ def indirect_question(rng: random.Random) -> Sentence:
 
 
 def subject_relative(rng: random.Random) -> Sentence:
-    """Returns the man who helps the child is tired. / Der Mann, der dem Kind hilft, ist müde."""
+    """The man who helps the child is tired. / Der Mann, der dem Kind hilft, ist müde."""
     verb = rng.choice(VERBS)
     noun = rng.choice(verb.subjects)
     head = _head(rng, noun)
@@ -336,7 +336,7 @@ def _around(rng: random.Random, head: Phrase, noun: Noun, english: str, german: 
 
 
 def coordination(rng: random.Random) -> Sentence:
-    """Returns the man works, but the child plays. / Der Mann arbeitet, aber das Kind spielt."""
+    """The man works, but the child plays. / Der Mann arbeitet, aber das Kind spielt."""
     first = in_any_tense(rng, choose_clause(rng, SHORT_VERBS, SHORT))
     second = in_any_tense(rng, choose_clause(rng, SHORT_VERBS, SHORT, first.subject.noun))
     but, aber = rng.choice(((" and", " und"), (", but", ", aber")))
