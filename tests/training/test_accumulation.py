@@ -90,22 +90,21 @@ def test_the_mean_of_the_parts_means_would_be_another_gradient(
 
 
 def test_each_part_has_dropout_of_its_own(config: TransformerConfig, batch: Batch) -> None:
-    """Two equal rows in two parts. With equal dropout masks, the loss would be that of one row alone."""
+    """Two equal rows in two parts: the loss is the mean over two dropout keys, the step's key folded with the part."""
     model = dataclasses.replace(config, dropout_rate=0.4)
-    twice = jax.tree.map(lambda array: np.repeat(array[:1], 2, axis=0), batch)
+    row = jax.tree.map(lambda array: array[:1], batch)
+    twice = jax.tree.map(lambda array: np.repeat(array, 2, axis=0), row)
     train = dataclasses.replace(TRAIN, accumulate=2)
-    state = init_state(model, train)
-    _, metrics = make_train_step(model, train)(state, twice)
-    key = jax.random.fold_in(jax.random.fold_in(jax.random.key(train.seed), 0), 0)
     params = all_params(init_state(model, train))
-    total, tokens = summed_loss(
-        model,
-        params,
-        jax.tree.map(lambda array: array[:1], twice),
-        Criterion(model.target_pad_id, train.label_smoothing),
-        key,
-    )
-    assert abs(float(metrics["loss"]) - float(total / tokens)) > 1e-3
+    criterion = Criterion(model.target_pad_id, train.label_smoothing)
+    of_step = jax.random.fold_in(jax.random.key(train.seed), 0)
+    losses = []
+    for part in range(2):
+        total, tokens = summed_loss(model, params, row, criterion, jax.random.fold_in(of_step, part))
+        losses.append(float(total / tokens))
+    _, metrics = make_train_step(model, train)(init_state(model, train), twice)
+    assert abs(losses[0] - losses[1]) > 1e-3
+    np.testing.assert_allclose(metrics["loss"], np.mean(losses), rtol=1e-5)
 
 
 def test_rows_that_are_no_multiple_are_refused(config: TransformerConfig, batch: Batch) -> None:
