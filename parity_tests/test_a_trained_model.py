@@ -28,6 +28,8 @@ from jax_transformer.training.loop import train
 from jax_transformer.training.losses import Criterion, cross_entropy
 from torch_reference.pytorch import PytorchTransformer, greedy
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 Params = dict[str, Any]
 
 

@@ -16,6 +16,8 @@ import pytest
 from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
 from jax_transformer.storage.model_directory import Model, save_model
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 SPECIALS = SpecialIds(pad=0, unk=1, bos=2, eos=3)
 WORDS = "eins zwei drei vier fünf sechs sieben acht neun zehn"
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
+import pytest
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
@@ -18,6 +19,8 @@ from jax_transformer.decoding.prepared import PreparedModel, prepare
 from jax_transformer.decoding.scoring import score
 from jax_transformer.model.functional import init_params
 from jax_transformer.storage.model_directory import Model
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 CONFIG = TransformerConfig(source_vocab_size=5, target_vocab_size=6, d_model=4, num_heads=2, d_ff=8, max_length=8)
 

@@ -242,7 +242,11 @@ def test_real_text_trains(tmp_path: Path) -> None:
         preset,
         model=dataclasses.replace(preset.model, num_encoder_layers=1, num_decoder_layers=1),
         data=dataclasses.replace(
-            data, valid=(str(tmp_path / "valid.en"), str(tmp_path / "valid.de")), num_shapes=1, max_length=64
+            data,
+            valid=(str(tmp_path / "valid.en"), str(tmp_path / "valid.de")),
+            num_shapes=1,
+            max_length=64,
+            batch_tokens=1024,
         ),
         train=dataclasses.replace(
             preset.train, max_steps=30, evaluate_every=30, evaluate_sentences=0, warmup_steps=10, log_every=5

@@ -14,6 +14,8 @@ from jax_transformer.model.functional import Params, init_params
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.training.optimizers import make_optimizer, matrix_axes
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 RATE = 0.5
 MODEL = TransformerConfig(
     source_vocab_size=11,
