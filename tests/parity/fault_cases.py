@@ -1,0 +1,98 @@
+"""Models whose nodes are replayed with faults: four configs between which every part of a model comes up, on inputs
+with pads on the right, on the left and inside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.model.functional import abstract_params
+from jax_transformer.parity.diagnosis.nodes import distance, with_ids
+from jax_transformer.parity.faults import Replay, outcomes
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.oracle import formulas, forward, nodes, parameter
+from jax_transformer.runtime.trees import flatten, unflatten
+
+SIZES: dict[str, Any] = {
+    "source_vocab_size": 17, "target_vocab_size": 13, "d_model": 12, "num_heads": 3, "d_ff": 7, "num_encoder_layers": 2,
+    "num_decoder_layers": 2, "max_length": 20, "source_pad_id": 1, "target_pad_id": 2,
+}  # fmt: skip
+CONFIGS: dict[str, dict[str, Any]] = {
+    "post": {},
+    "pre": {
+        "norm_placement": "pre",
+        "final_norm": True,
+        "norm_eps_outside": True,
+        "norm_unbiased": True,
+        "activation": "gelu",
+        "masked_value": -1e9,
+        "position_frequency": "doubled",
+        "encoder_embedding_norm": "after_positions",
+    },
+    "rms": {
+        "norm_kind": "rms_norm",
+        "norm_bias": False,
+        "norm_placement": "pre",
+        "feed_forward_gated": True,
+        "scale_head": True,
+        "attention_bias": False,
+        "position_kind": "learned",
+        "decoder_padding": "queries",
+        "cross_padding": "both",
+    },
+    "counted": {
+        "position_index": "non_pad_count",
+        "position_offset": 1,
+        "position_layout": "halves",
+        "position_frequency": "inclusive",
+        "attention_output": False,
+        "tie_head": True,
+        "scale_embedding": False,
+        "decoder_embedding_norm": "before_positions",
+    },
+}
+LENGTHS = {"post": (7, 5), "pre": (7, 5), "rms": (6, 6), "counted": (7, 5)}
+LAYER = "decoder.layers.1"
+
+
+class Case(NamedTuple):
+    config: TransformerConfig
+    params: dict[str, Any]
+    captured: dict[str, np.ndarray]
+
+    def replay(self, name: str, **captured: np.ndarray) -> Replay:
+        """Returns the node on what was captured, some of it in place of the trace's own."""
+        (node,) = (node for node in nodes(self.config) if node.name == name)
+        arrays = self.captured | captured
+        inputs = {argument: arrays[source] for argument, source in node.inputs.items()}
+        parameters = {role: parameter(self.params, path) for role, path in node.parameters.items()}
+        return Replay(self.config, node, inputs, parameters, arrays, self.params)
+
+
+@cache
+def make_case(name: str) -> Case:
+    rng, config = np.random.default_rng(0), TransformerConfig(**SIZES | CONFIGS[name])
+    leaves = {path: rng.standard_normal(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
+    for stack in ("encoder", "decoder"):
+        if f"constants/{stack}_positions" in leaves:
+            leaves[f"constants/{stack}_positions"] = formulas.sinusoid_table(config, config.max_length)
+    source, target = (rng.integers(3, high, (4, length)) for high, length in zip((17, 13), LENGTHS[name], strict=True))
+    source[1, 5:] = source[2, :2] = source[3, 3] = 1
+    target[0, 3:] = target[1, :2] = target[2, 2] = 2
+    params = unflatten(leaves)
+    return Case(config, params, with_ids(forward(config, params, source, target), source, target))
+
+
+def with_received(replay: Replay, value: np.ndarray) -> Replay:
+    return replace(replay, captured={**replay.captured, replay.node.name: value})
+
+
+def matches(replay: Replay, received: np.ndarray) -> list[str]:
+    """Returns the variants that the diagnosis would name."""
+    where = replay.inputs.get("mask")
+    found = outcomes(with_received(replay, received))
+    return [name for name, value in found if distance(received, value, where) <= FLOAT64_RELATIVE_RMS]
