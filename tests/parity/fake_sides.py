@@ -54,6 +54,13 @@ CONFIG = TransformerConfig(
     dropout_rate=0.0,
 )
 GENERATION = GenerationConfig(decoder_start_id=0, eos_id=3)
+LAYER = "encoder.layers.0."
+NORM, HIDDEN, QUERY = (
+    f"{LAYER}self_attention_norm",
+    "decoder.layers.1.feed_forward.hidden",
+    "decoder.layers.0.cross_attention.query",
+)
+Trace = dict[str, np.ndarray]
 Fault = Callable[[Replay], np.ndarray]
 """What a node computes instead of what it should."""
 
@@ -77,11 +84,11 @@ class FakeSide:
     config: TransformerConfig = CONFIG
     faults: Mapping[str, Fault] = field(default_factory=dict)
     """By node."""
-    after: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda trace: trace
+    after: Callable[[Trace], Trace] = lambda trace: trace
     """What is made of a whole trace before it is shown: nothing that was computed depends on it."""
     force: Mapping[str, Any] = field(default_factory=dict)
     """What is in force, where it is something else than was asked for."""
-    held: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = lambda weights: weights
+    held: Callable[[Trace], Trace] = lambda weights: weights
     loss_rule: LossRule = field(
         default_factory=lambda: LossRule(CONFIG.target_pad_id, SETUP.label_smoothing, SETUP.smoothing)
     )
@@ -170,6 +177,15 @@ def _trained(problem: Problem) -> dict[str, np.ndarray]:
         for path, leaf in _by_layer(problem.params).items()
         if not path.startswith("constants/")
     }
+
+
+def showing(name: str, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Trace], Trace]:
+    """Returns a function of a trace that shows one array otherwise than it was computed."""
+    return lambda trace: {**trace, name: change(trace[name])}
+
+
+def hiding(*names: str) -> Callable[[Trace], Trace]:
+    return lambda trace: {name: array for name, array in trace.items() if name not in names}
 
 
 def run_pair(candidate: FakeSide, reference: FakeSide, **options: Any) -> Report:
