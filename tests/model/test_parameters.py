@@ -1,0 +1,170 @@
+"""A config has the parameters that it should: their paths and shapes, by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.model import functional
+from jax_transformer.runtime.trees import flatten
+
+pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
+
+
+def shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    return {path: leaf.shape for path, leaf in flatten(functional.abstract_params(config)).items()}
+
+
+def attention_shapes(prefix: str, layers: int, heads: int, head_dim: int) -> dict[str, tuple[int, ...]]:
+    into_heads = {f"{prefix}/{name}/kernel": (layers, 12, heads, head_dim) for name in ("query", "key", "value")}
+    biases = {f"{prefix}/{name}/bias": (layers, heads, head_dim) for name in ("query", "key", "value")}
+    return {
+        **into_heads,
+        **biases,
+        f"{prefix}/output/kernel": (layers, heads, head_dim, 12),
+        f"{prefix}/output/bias": (layers, 12),
+    }
+
+
+def norm_shapes(path: str, *shape: int) -> dict[str, tuple[int, ...]]:
+    return {f"{path}/scale": shape, f"{path}/bias": shape}
+
+
+@pytest.fixture(scope="module")
+def base(config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+    """The shapes of the shared config, by hand: encoder 1 layer, 3 heads of 5, 7 wide; decoder 2 layers, 2 heads of 4,
+    14 wide."""
+    expected: dict[str, tuple[int, ...]] = {
+        "source_embedding/embedding": (13, 12),
+        "target_embedding/embedding": (11, 12),
+        "head/kernel": (12, 11),
+        "head/bias": (11,),
+        "constants/encoder_positions": (9, 12),
+        "constants/decoder_positions": (10, 12),
+    }
+    for stack, layers, heads, head_dim, width in (("encoder", 1, 3, 5, 7), ("decoder", 2, 2, 4, 14)):
+        prefix = f"{stack}/layers"
+        for attention in ("self_attention", "cross_attention")[: 1 if stack == "encoder" else 2]:
+            expected |= attention_shapes(f"{prefix}/{attention}", layers, heads, head_dim)
+            expected |= norm_shapes(f"{prefix}/{attention}_norm", layers, 12)
+        expected |= {
+            f"{prefix}/feed_forward/hidden/kernel": (layers, 12, width),
+            f"{prefix}/feed_forward/hidden/bias": (layers, width),
+        }
+        expected |= {
+            f"{prefix}/feed_forward/output/kernel": (layers, width, 12),
+            f"{prefix}/feed_forward/output/bias": (layers, 12),
+        }
+        expected |= norm_shapes(f"{prefix}/feed_forward_norm", layers, 12)
+    return expected
+
+
+def test_the_parameters_of_the_shared_config(config: TransformerConfig, base: dict[str, tuple[int, ...]]) -> None:
+    assert shapes(config) == base
+
+
+def changed(
+    base: dict[str, Any], config: TransformerConfig, **options: Any
+) -> tuple[set[str], dict[str, tuple[int, ...]]]:
+    """What an option takes away from the parameters, and what it adds or changes."""
+    received = shapes(dataclasses.replace(config, **options))
+    return base.keys() - received.keys(), {path: shape for path, shape in received.items() if base.get(path) != shape}
+
+
+def test_gated(config: TransformerConfig, base: Any) -> None:
+    gates = {
+        "encoder/layers/feed_forward/gate/kernel": (1, 12, 7), "encoder/layers/feed_forward/gate/bias": (1, 7),
+        "decoder/layers/feed_forward/gate/kernel": (2, 12, 14), "decoder/layers/feed_forward/gate/bias": (2, 14),
+    }  # fmt: skip
+    assert changed(base, config, feed_forward_gated=True) == (set(), gates)
+
+
+@pytest.mark.parametrize(
+    ("options", "gone"),
+    [
+        ({"norm_kind": "rms_norm", "norm_bias": False}, lambda path: "_norm/bias" in path),
+        ({"norm_bias": False}, lambda path: "_norm/bias" in path),
+        ({"norm_kind": "none"}, lambda path: "_norm/" in path),
+        ({"feed_forward": False}, lambda path: "feed_forward" in path),
+        ({"feed_forward_bias": False}, lambda path: "feed_forward/" in path and path.endswith("bias")),
+        ({"attention_bias": False}, lambda path: path.endswith(("query/bias", "key/bias", "value/bias"))),
+        ({"attention_output_bias": False}, lambda path: path.endswith("attention/output/bias")),
+        ({"position_kind": "none"}, lambda path: path.startswith("constants/")),
+        ({"head_bias": "none"}, lambda path: path == "head/bias"),
+        ({"tie_head": True, "head_bias": "none"}, lambda path: path.startswith("head/")),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_is_absent_is_absent(
+    config: TransformerConfig, base: Any, options: Any, gone: Callable[[str], bool]
+) -> None:
+    removed, added = changed(base, config, **options)
+    assert removed == {path for path in base if gone(path)}
+    assert removed
+    assert added == {}
+
+
+def test_no_output_projection(config: TransformerConfig) -> None:
+    config = dataclasses.replace(config, head_dim=4, decoder_num_heads=3)
+    received = shapes(dataclasses.replace(config, attention_output=False))
+    assert shapes(config).keys() - received.keys() == {path for path in shapes(config) if "attention/output/" in path}
+
+
+def test_norms_may_be_added(config: TransformerConfig, base: Any) -> None:
+    assert changed(base, config, final_norm=True) == (
+        set(),
+        norm_shapes("encoder/final_norm", 12) | norm_shapes("decoder/final_norm", 12),
+    )
+    assert changed(base, config, decoder_embedding_norm="after_positions") == (
+        set(),
+        norm_shapes("decoder/embedding_norm", 12),
+    )
+
+
+def test_learned_positions_are_parameters(config: TransformerConfig, base: Any) -> None:
+    removed, added = changed(base, config, position_kind="learned", position_offset=2)
+    assert removed == {"constants/encoder_positions", "constants/decoder_positions"}
+    assert added == {"encoder/positions/embedding": (11, 12), "decoder/positions/embedding": (12, 12)}
+
+
+def test_what_is_tied_is_one_leaf(config: TransformerConfig) -> None:
+    config = dataclasses.replace(config, source_vocab_size=11, share_embeddings=True, tie_head=True)
+    vocabulary = {
+        path: shape for path, shape in shapes(config).items() if 11 in shape and not path.startswith("constants")
+    }
+    assert vocabulary == {"shared_embedding/embedding": (11, 12), "head_bias": (11,)}
+    untied = shapes(dataclasses.replace(config, tie_head=False))
+    assert {path for path in untied if path.startswith(("head", "shared", "source", "target"))} == {
+        "shared_embedding/embedding",
+        "head/kernel",
+        "head/bias",
+    }
+
+
+def test_a_bias_that_is_a_buffer_is_a_constant(config: TransformerConfig) -> None:
+    for tie_head in (True, False):
+        received = shapes(dataclasses.replace(config, head_bias="buffer", tie_head=tie_head))
+        assert received["constants/head_bias"] == (11,)
+        assert not {"head_bias", "head/bias"} & received.keys()
+
+
+@pytest.mark.parametrize("field", ["source_vocab_size", "target_vocab_size"])
+def test_parameters_need_vocabulary_sizes(config: TransformerConfig, field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field} must be set before parameters are made; received 0"):
+        functional.init_params(dataclasses.replace(config, **{field: 0}), jax.random.key(0))
+
+
+def test_params_are_plain_dicts(config: TransformerConfig) -> None:
+    def check(node: Any) -> None:
+        assert type(node) in (dict, jax.ShapeDtypeStruct)
+        if type(node) is dict:
+            assert all(type(key) is str for key in node)
+            for child in node.values():
+                check(child)
+
+    check(functional.abstract_params(config))
