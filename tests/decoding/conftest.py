@@ -1,15 +1,17 @@
-"""What tests of decoding share: a model whose sentences end."""
+"""What tests of decoding share: a model whose sentences end, and sentences for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from search_cases import EOS, START
 
+from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-
-EOS = 3
+from jax_transformer.storage.model_directory import Model
 
 
 @pytest.fixture(scope="module")
@@ -23,3 +25,16 @@ def params(x64: None, config: TransformerConfig, random_params: Callable[..., An
     layers["cross_attention"]["output"]["kernel"] *= 4.0
     params["head"]["bias"][EOS] = 0.0
     return params
+
+
+@pytest.fixture(scope="module")
+def model(config: TransformerConfig, params: Any) -> Model:
+    return Model(config, params, None, None, GenerationConfig(decoder_start_id=START, eos_id=EOS))
+
+
+@pytest.fixture(scope="module")
+def sources(config: TransformerConfig) -> list[list[int]]:
+    """Sixteen sentences of 1 to 6 tokens."""
+    rng = np.random.default_rng(0)
+    real = [i for i in range(config.source_vocab_size) if i != config.source_pad_id]
+    return [row[: rng.integers(1, 7)].tolist() for row in rng.choice(real, (16, 6))]

@@ -84,11 +84,6 @@ def test_a_model_with_one_layer_aligns_with_it() -> None:
     np.testing.assert_allclose(align(model, [[7, 5]], [[5]])[0], [[0, 1]], atol=1e-12)
 
 
-@pytest.fixture(scope="module")
-def model(config: TransformerConfig, params: Any) -> Model:
-    return Model(config, params, None, None, GENERATION)
-
-
 def sentences(config: TransformerConfig, *lengths: int) -> list[list[int]]:
     rng = np.random.default_rng(5)
     real = [i for i in range(config.target_vocab_size) if i not in (config.source_pad_id, config.target_pad_id)]
