@@ -1,10 +1,8 @@
-"""Pictures show the numbers that the model and its training compute; the command writes whole files or none."""
+"""Pictures show the numbers that the model and its training compute, and are saved whole or not at all."""
 
 from __future__ import annotations
 
 import dataclasses
-import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,52 +10,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from matplotlib.axes import Axes
+from figure_parts import SIGNATURES, SMALL, image, panel
 from matplotlib.figure import Figure
 
 from jax_transformer import plotting as plots
-from jax_transformer.cli import main
-from jax_transformer.config.decoding import GenerationConfig
-from jax_transformer.config.files import dump_config
-from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
-from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
+from jax_transformer.config.run import TrainConfig
 from jax_transformer.model import functional
 from jax_transformer.model.masks import make_masks
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.plotting import training_figures
 from jax_transformer.plotting.style import figure_style, save
-from jax_transformer.storage.model_directory import Model, save_model
 from jax_transformer.training.losses import Criterion, cross_entropy
 from jax_transformer.training.schedules import inverse_square_root, make_schedule
 
-ROOT = Path(__file__).resolve().parent.parent
-SIGNATURES = {".png": b"\x89PNG\r\n", ".svg": b"<?xml", ".pdf": b"%PDF-", ".html": b"<!doctype html>"}
-SMALL = TransformerConfig(
-    source_vocab_size=7,
-    target_vocab_size=7,
-    d_model=16,
-    num_heads=2,
-    d_ff=8,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    max_length=24,
-    decoder_max_length=20,
-    position_offset=2,
-)
 SOURCE, TARGET = [4, 0, 5, 6, 0], [2, 4, 0, 5, 1, 0]
-
-
-def panel(figure: Figure, title: str) -> Axes:
-    found = [axes for axes in figure.axes if axes.get_title().startswith(title)]
-    assert len(found) == 1, [axes.get_title() for axes in figure.axes]
-    return found[0]
-
-
-def image(figure: Figure, title: str) -> np.ndarray:
-    (only,) = panel(figure, title).images
-    return np.asarray(only.get_array())
-
 
 # --- positions
 
@@ -270,138 +236,3 @@ def test_a_picture_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest
         save(Figure(), tmp_path / "a.png")
     assert [file.name for file in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_bytes() == b"old"
-
-
-# --- the command
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory: empty, but for docs/pictures/ and a run with a model of learned positions, two layers and
-    four heads."""
-    sizes = {"num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
-    config = dataclasses.replace(SMALL, position_kind="learned", target_pad_id=3, **sizes)
-    words = train_tokenizer(["dog Hund"], kind="words", specials=SpecialIds(pad=3, unk=0, bos=2, eos=4), vocab_size=7)
-    run = RunConfig(
-        model=config,
-        data=DataConfig(max_length=20),
-        train=TrainConfig(schedule="constant", learning_rate=0.25, max_steps=30, warmup_steps=0),
-    )
-    (tmp_path / "docs" / "pictures").mkdir(parents=True)
-    (tmp_path / "runs" / "demo").mkdir(parents=True)
-    (tmp_path / "runs" / "demo" / "config.yaml").write_text(dump_config(run))
-    params = functional.init_params(config, jax.random.key(0))
-    save_model(
-        Model(config, params, words, words, GenerationConfig(decoder_start_id=2, eos_id=4)),
-        tmp_path / "runs" / "demo" / "model",
-    )
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """Returns the figures that the command draws."""
-    from jax_transformer.plotting import style as plot_style
-
-    figures: list[Figure] = []
-    write: Callable[..., None] = plot_style.save
-    monkeypatch.setattr(
-        plot_style, "save", lambda figure, path, **options: (figures.append(figure), write(figure, path, **options))
-    )
-    return figures
-
-
-def files(folder: Path) -> set[str]:
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and "runs" not in path.parts}
-
-
-def documented_commands() -> list[str]:
-    lines = [
-        line
-        for page in ("docs/pictures.md", "README.md")
-        for line in (ROOT / page).read_text(encoding="utf-8").splitlines()
-    ]
-    commands = [
-        line.split("#")[0].strip() for line in lines if line.startswith("jax-transformer plot ") and "[" not in line
-    ]
-    assert len(commands) >= 9
-    return commands
-
-
-@pytest.mark.parametrize("command", documented_commands())
-def test_documented_commands_run(here: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
-    assert main(shlex.split(command)[1:]) == 0
-    written = files(here)
-    assert capsys.readouterr().out.split("\n") == [*written, ""]
-    (name,) = written
-    assert (here / name).read_bytes().startswith(SIGNATURES[Path(name).suffix])
-
-
-def test_the_pictures_of_the_page_are_there_and_small() -> None:
-    page = (ROOT / "docs" / "pictures.md").read_text(encoding="utf-8")
-    for kind in ("positions", "masks", "schedule", "smoothing", "attention"):
-        assert f"(pictures/{kind}.png)" in page
-        assert (ROOT / "docs" / "pictures" / f"{kind}.png").stat().st_size < 120_000
-
-
-@pytest.mark.usefixtures("here")
-def test_a_run_is_drawn_with_its_own_values(drawn: list[Figure]) -> None:
-    from jax_transformer.storage.model_directory import load_model
-
-    model = load_model("runs/demo")
-    for name in ("runs/demo", "runs/demo/model"):
-        assert main(["plot", "positions", name]) == 0
-        assert np.array_equal(image(drawn[-1], "The table"), model.params["encoder"]["positions"]["embedding"])
-        assert main(["plot", "masks", name, "--target", "<bos> a <pad> b"]) == 0
-        expected = np.tril(np.ones((4, 4), bool)) & np.array([True, True, False, True])
-        assert np.array_equal(image(drawn[-1], "Decoder self"), expected)
-    assert main(["plot", "schedule", "runs/demo"]) == 0
-    rates = panel(drawn[-1], "This config").lines[0].get_ydata()
-    assert set(np.asarray(rates)) == {0.25}
-    assert main(["plot", "smoothing", "runs/demo"]) == 0
-    assert image(drawn[-1], "Target distributions").max() == pytest.approx(1 - 0.1 + 0.1 / 7)
-
-
-@pytest.mark.usefixtures("here")
-def test_without_a_config_the_papers_base_model_is_drawn(drawn: list[Figure]) -> None:
-    assert main(["plot", "positions"]) == 0
-    assert image(drawn[-1], "The table").shape == (128, 512)
-    assert main(["plot", "schedule"]) == 0
-    assert panel(drawn[-1], "This config").lines[0].get_ydata().max() == pytest.approx((512 * 4000) ** -0.5)
-
-
-@pytest.mark.usefixtures("here")
-def test_sizes_are_the_options(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["plot", "schedule", "--width", "6", "--height", "4", "--dpi", "50"]) == 0
-    header = Path(capsys.readouterr().out.strip()).read_bytes()[16:24]
-    assert (int.from_bytes(header[:4], "big"), int.from_bytes(header[4:], "big")) == (300, 200)
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("flow", "unknown picture 'flow'; expected one of positions, masks, schedule, smoothing, attention"),
-        ("positions dmeo", "unknown preset 'dmeo'; expected one of demo"),
-        ("positions docs", "docs is no model directory"),
-        ("positions --columns 600", "expected columns from 0 to 511 (d_model=512); received 600"),
-        ("positions --rows 0", "--rows must be at least 1; received 0"),
-        ("positions -o a.jpg", "a.jpg: expected a file name that ends in one of .png, .svg, .pdf; received '.jpg'"),
-        ("positions -o a", "a: expected a file name that ends in one of .png, .svg, .pdf; received ''"),
-        ("positions -o nowhere/a.png", "expected a directory that exists; there is no nowhere"),
-        ("masks --source ''", "expect at least one token each"),
-        ("schedule runs/demo/model", "it has no config.yaml with training settings"),
-        ("schedule --curves 512", "--curves expects D_MODEL:WARMUP such as 512:4000; received '512'"),
-        ("schedule --curves 0:5", "expected a d_model and a warm-up of at least 1; received 0:5"),
-        ("schedule --steps 0", "expected from 1 to 1,000,000,000 steps; received 0"),
-        ("smoothing --label-smoothing 1", "label_smoothing must be in [0, 1); received 1.0"),
-        ("smoothing --dpi 7", "--dpi must be from 30 to 600; received 7"),
-    ],
-)
-def test_mistakes_give_one_line(here: Path, capsys: pytest.CaptureFixture[str], command: str, message: str) -> None:
-    assert main(["plot", *shlex.split(command)]) == 2
-    captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.err.count("\n") == 1
-    assert captured.out == ""
-    assert files(here) == set()
