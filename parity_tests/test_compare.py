@@ -1,4 +1,4 @@
-"""`compare` with PyTorch on one side; the command, which calls it, has the rest in test_parity_command.py."""
+"""`compare` with PyTorch on one side; the command, which calls it, has the rest in the folder command."""
 
 from __future__ import annotations
 
