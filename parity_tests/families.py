@@ -246,6 +246,13 @@ def compare_activations(case: Case) -> list[Forward]:
     ]
 
 
+def assert_same_activations(case: Case) -> None:
+    for result in compare_activations(case):
+        assert result.faults == (), result.faults
+        assert result.masks.verdict == result.forward.verdict == result.truth.verdict == "passed", result
+        assert len(result.forward.rows) > 5 + 9 * case.config.num_encoder_layers + 14 * case.config.num_decoder_layers
+
+
 def compare_in_precision(case: Case, dtype: Dtype) -> Stage:
     """Compares the distances of both sides' activations from the float64 truth."""
     problem, reference = rounded(case.problem, dtype), case.reference
