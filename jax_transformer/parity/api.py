@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from jax_transformer.parity.checksums import hash_files
-from jax_transformer.parity.gates.arrays import Kept, ParityError, read_arrays
-from jax_transformer.parity.gates.stages import compare_stage
-from jax_transformer.parity.report.report import Report, depth_of
+from jax_transformer.parity.array_pairs import compare_arrays, compare_on_inputs
+from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.options import Path, check_options, config_of_run, kind_of, selected, train_config
+from jax_transformer.parity.report.report import Report
 
 if TYPE_CHECKING:
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.config.run import TrainConfig
     from jax_transformer.parity.names.maps import NameMap
-
-Path = str | os.PathLike[str]
-Kind = Literal["arrays", "model", "module", "function"]
-
-OPTIONS: dict[str, frozenset[str]] = {
-    "named arrays": frozenset({"truth", "tolerance"}),
-    "a function and a module on inputs": frozenset({"inputs", "names", "stages", "dtypes"}),
-    "models": frozenset({"model", "names", "stages", "dtypes", "node", "seed", "dialect"})
-    | {"train", "loss", "optimizer", "decode", "decoding", "jax_loss", "jax_optimizer"},
-}
-"""The options of each sort of comparison; that of models also takes hints."""
 
 
 def compare(
@@ -158,14 +143,14 @@ def compare(
     given = [name for name, value in options.items() if value is not None]
     kinds = kind_of(candidate), None if reference is None else kind_of(reference)
     if "arrays" in kinds:
-        _check_options("named arrays", given)
-        return _compare_arrays(candidate, reference, truth, tolerance, candidate_name, reference_name)
+        check_options("named arrays", given)
+        return compare_arrays(candidate, reference, truth, tolerance, candidate_name, reference_name)
     if inputs is not None:
         if kinds != ("function", "module"):
             raise ValueError("inputs: only a JAX function compared with a torch.nn.Module takes them")
-        _check_options("a function and a module on inputs", given)
-        return _compare_on_inputs(candidate, reference, inputs, names, stages, dtypes, candidate_name, reference_name)
-    _check_options("models", given, hints)
+        check_options("a function and a module on inputs", given)
+        return compare_on_inputs(candidate, reference, inputs, names, stages, dtypes, candidate_name, reference_name)
+    check_options("models", given, hints)
     if model is not None and kind_of(model) != "model":
         raise ParityError(f"model: expected a Model or its path; received {type(model).__name__}")
     from jax_transformer.parity.pairing import Sides, compare_models
@@ -175,8 +160,8 @@ def compare(
     ours, theirs = Programs(jax_loss, jax_optimizer), Programs(loss, optimizer, decode)
     needs_rule = (loss and not jax_loss) or (optimizer and not jax_optimizer)
     if train is None and isinstance(candidate, str | os.PathLike) and needs_rule:
-        train = _config_of_run(candidate)
-    rules = make_rules(_train_config(train), ours, theirs, decoding)
+        train = config_of_run(candidate)
+    rules = make_rules(train_config(train), ours, theirs, decoding)
     return compare_models(
         Sides(
             candidate,
@@ -192,8 +177,8 @@ def compare(
             candidate_programs=ours,
             reference_programs=theirs,
         ),
-        stages=_selected(stages, STAGES, "stages"),
-        dtypes=_selected(dtypes, DTYPES, "dtypes"),
+        stages=selected(stages, STAGES, "stages"),
+        dtypes=selected(dtypes, DTYPES, "dtypes"),
         seed=seed,
         node=node,
         progress=progress,
@@ -254,165 +239,3 @@ def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: A
 
     check_module(module, name_of(module))
     return draft(*names_for_draft(module, load(model, dialect, hints)))
-
-
-# --- the sides and their options
-
-
-def kind_of(side: Any) -> Kind:
-    """Returns what sort of thing a side is.
-
-    Raises:
-      ParityError: it is nothing that can be compared.
-    """
-    from jax_transformer.storage.model_directory import Model
-
-    if isinstance(side, str | os.PathLike):
-        return "arrays" if os.fspath(side).endswith(".npz") else "model"
-    if isinstance(side, Mapping):
-        return "arrays"
-    if isinstance(side, Model):
-        return "model"
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(side, torch.nn.Module):
-        return "module"
-    if callable(side):
-        return "function"
-    raise ParityError(
-        "expected a model, a path, a torch.nn.Module, a function or a mapping of arrays to compare; received "
-        f"{type(side).__name__}"
-    )
-
-
-def _check_options(comparison: str, given: Collection[str], hints: Collection[str] = ()) -> None:
-    """Raises ParityError for options that this sort of comparison doesn't take."""
-    allowed = OPTIONS[comparison]
-    wrong = [name for name in given if name not in allowed and name not in hints]
-    if wrong:
-        raise ParityError(f"{wrong[0]} doesn't apply to {comparison}; expected only {', '.join(sorted(allowed))}")
-
-
-def _selected(chosen: Sequence[str] | None, known: Sequence[str], option: str) -> Any:
-    """Returns the names that were chosen, or all. Raises ParityError for unknown ones, or none."""
-    if chosen is None:
-        return known
-    chosen = [chosen] if isinstance(chosen, str) else list(chosen)
-    if not chosen or not {*chosen} <= {*known}:
-        raise ParityError(f"{option}: expected some of {', '.join(known)}; received {', '.join(chosen) or 'none'}")
-    return chosen
-
-
-def _config_of_run(directory: Path) -> str | None:
-    """Returns the path of a run's config; None if the directory is no run."""
-    path = os.path.join(directory, "config.yaml")
-    return path if os.path.isfile(path) else None
-
-
-def _train_config(train: TrainConfig | Path | None) -> TrainConfig | None:
-    """Returns the training part of a config, read from its file if need be. Raises ConfigError for a bad file."""
-    if not isinstance(train, str | os.PathLike):
-        return train
-    from jax_transformer.config.files import load_config
-    from jax_transformer.config.run import RunConfig
-
-    return load_config(_config_of_run(train) or os.fspath(train), RunConfig()).train
-
-
-# --- arrays, and a function with a module
-
-
-def _read(side: Mapping[str, Any] | Path, what: str) -> Kept:
-    """Returns named arrays as NumPy's. Raises ParityError for values that are no arrays of numbers."""
-    if isinstance(side, str | os.PathLike):
-        return read_arrays(side)
-    arrays, widened = {}, {}
-    for name, value in side.items():
-        array, dtype = _as_numpy(value)
-        if array.dtype.kind not in "biufc":
-            raise ParityError(f"{what}: expected names with arrays; {name!r} is a {type(value).__name__}")
-        arrays[name] = array
-        if dtype != array.dtype.name:
-            widened[name] = dtype
-    return Kept(arrays, {"widened": widened})
-
-
-def _as_numpy(value: Any) -> tuple[np.ndarray, str]:
-    """Returns an array of NumPy, JAX or PyTorch, those in bfloat16 as float32, and the name of its dtype."""
-    if hasattr(value, "detach"):
-        value, dtype = value.detach().cpu(), str(value.dtype).removeprefix("torch.")
-        return (value if hasattr(np, dtype) else value.float()).numpy(), dtype
-    array = np.asarray(value)
-    is_extended = array.dtype.kind == "V" and array.dtype.fields is None  # one of ml_dtypes
-    return (array.astype(np.float32) if is_extended else array), array.dtype.name
-
-
-def _compare_arrays(
-    candidate: Mapping[str, Any] | Path,
-    reference: Mapping[str, Any] | Path | None,
-    truth: Mapping[str, Any] | Path | None,
-    tolerance: float | None,
-    candidate_name: str | None,
-    reference_name: str | None,
-) -> Report:
-    if reference is None:
-        raise ParityError("expected a reference: a mapping of arrays, or an .npz, to compare the candidate's with")
-    for name, side in (("candidate", candidate), ("reference", reference)):
-        if not isinstance(side, Mapping | str | os.PathLike):
-            raise ParityError(f"{name}: arrays are compared with arrays; received {type(side).__name__}")
-    ours, theirs = _read(candidate, "candidate"), _read(reference, "reference")
-    stage = compare_stage(
-        "arrays",
-        ours.arrays,
-        theirs.arrays,
-        truth=None if truth is None else _read(truth, "truth").arrays,
-        tolerance=tolerance,
-        dtypes=theirs.notes.get("widened"),
-    )
-    notes = {
-        f"{side}_{name}": value
-        for side, kept in (("candidate", ours), ("reference", theirs))
-        for name, value in kept.notes.items()
-        if name != "widened"
-    }
-    return Report(
-        candidate_name or _path_or(candidate, "candidate"),
-        reference_name or _path_or(reference, "reference"),
-        stages=(stage,),
-        environment=notes,
-        sha256=hash_files(candidate, reference),
-        depth=depth_of(stage),
-    )
-
-
-def _path_or(side: Any, name: str) -> str:
-    return os.fspath(side) if isinstance(side, str | os.PathLike) else name
-
-
-def _compare_on_inputs(
-    function: Callable[..., Any],
-    module: Any,
-    inputs: Mapping[str, Any] | Path,
-    names: NameMap | Path | None,
-    stages: Sequence[str] | None,
-    dtypes: Sequence[str] | None,
-    candidate_name: str | None,
-    reference_name: str | None,
-) -> Report:
-    from jax_transformer.parity import run_any
-    from jax_transformer.parity.names.maps import NameMap
-    from jax_transformer.parity.pairing import check_module, name_of
-    from jax_transformer.parity.run_results import DTYPES
-
-    pair = run_any.AnyPair(
-        candidate_name or name_of(function),
-        function,
-        reference_name or name_of(module),
-        module,
-        _read(inputs, "inputs").arrays,
-        NameMap.read(names) if isinstance(names, str | os.PathLike) else names or NameMap(),
-    )
-    check_module(module, pair.reference_name)
-    report = run_any.run(
-        pair, stages=_selected(stages, run_any.STAGES, "stages"), dtypes=_selected(dtypes, DTYPES, "dtypes")
-    )
-    return dataclasses.replace(report, sha256=hash_files(inputs))
