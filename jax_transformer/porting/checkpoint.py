@@ -7,10 +7,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from jax_transformer.storage.tensor_files import read_tensors
-from jax_transformer.storage.tensor_mappings import as_arrays, is_state_dict, settings_of
+from jax_transformer.storage.tensor_mappings import Relocated, as_arrays, is_state_dict, settings_of
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 
@@ -68,7 +66,7 @@ def open_checkpoint(
     prefix, settings = prefix_of(tensors), settings_of(tensors)
     if prefix is None:
         added = next((base for base in base_prefixes if base and recognised([base + name for name in tensors])), "")
-        renamed = _Renamed(tensors, {added + name: name for name in tensors}) if added else tensors
+        renamed = Relocated({added + name: (tensors, name) for name in tensors}) if added else tensors
         return Checkpoint(renamed, "", added, inside, settings)
     return Checkpoint(_without_prefix(tensors, prefix) if prefix else tensors, prefix, "", inside, settings)
 
@@ -118,31 +116,11 @@ def _without(prefix: str, names: Collection[str]) -> list[str]:
 
 def _without_prefix(tensors: Tensors, prefix: str) -> Tensors:
     """Returns the same tensors under shorter names. (A name that would collide with another stays as it is.)"""
-    return _Renamed(
-        tensors, {name if (short := name.removeprefix(prefix)) in tensors else short: name for name in tensors}
+    return Relocated(
+        {name if (short := name.removeprefix(prefix)) in tensors else short: (tensors, name) for name in tensors}
     )
-
-
-class _Renamed(Mapping[str, np.ndarray]):
-    """Tensors under other names."""
-
-    def __init__(self, tensors: Tensors, names: Mapping[str, str]) -> None:
-        """Stores the tensors and `names`, a map from new names to those in `tensors`."""
-        self._tensors, self._names = tensors, names
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self._tensors[self._names[name]]
-
-    def __contains__(self, name: object) -> bool:  # without reading it
-        return name in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
 
 
 def leaving_out(tensors: Tensors, names: Collection[str]) -> Tensors:
     """Returns the other tensors."""
-    return _Renamed(tensors, {name: name for name in tensors if name not in names})
+    return Relocated({name: (tensors, name) for name in tensors if name not in names})

@@ -21,8 +21,8 @@ from jax_transformer.storage.deferred import Deferred
 from jax_transformer.storage.safetensors_writer import SAFETENSORS_DTYPES, save_safetensors
 from jax_transformer.storage.tensor_mappings import (
     SETTINGS,
+    Relocated,
     SafetensorsFile,
-    ShardedFiles,
     TorchFile,
     as_arrays,
     first_line,
@@ -183,7 +183,7 @@ def _read_shards(index: Path) -> Tensors:
     ]
     if problems:
         raise PortingError(f"{index}: expected {len(places)} tensors in {len(names)} files", problems)
-    return ShardedFiles({name: shards[place] for name, place in places.items()})
+    return Relocated({name: (shards[place], name) for name, place in places.items()})
 
 
 def _check_suffix(path: Path) -> None:

@@ -21,24 +21,25 @@ MAPPED_BYTES = {"safetensors": 8 * 2**20, "torch": 32 * 2**20}
 process's memory. To open a torch file again takes longer, since it is unpickled."""
 
 
-class ShardedFiles(Mapping[str, np.ndarray]):
-    """Presents the tensors of several files; each access reads one."""
+class Relocated(Mapping[str, np.ndarray]):
+    """Presents tensors of one or several other mappings, under their names or new ones; each access reads one."""
 
-    def __init__(self, homes: Mapping[str, Tensors]) -> None:
-        """Stores `homes`, the file of each tensor."""
-        self._homes = homes
+    def __init__(self, places: Mapping[str, tuple[Tensors, str]]) -> None:
+        """Stores `places`, the mapping that has each tensor and its name there."""
+        self._places = places
 
     def __getitem__(self, name: str) -> np.ndarray:
-        return self._homes[name][name]
+        tensors, name_there = self._places[name]
+        return tensors[name_there]
 
     def __contains__(self, name: object) -> bool:  # without reading it
-        return name in self._homes
+        return name in self._places
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._homes)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._homes)
+        return len(self._places)
 
 
 class SafetensorsFile(Mapping[str, np.ndarray]):
@@ -145,7 +146,7 @@ def as_arrays(state_dict: Mapping[str, Any], what: str = "state_dict") -> Tensor
     Raises:
       PortingError: the mapping isn't flat, from names to arrays.
     """
-    if isinstance(state_dict, SafetensorsFile | ShardedFiles | StateDict):
+    if isinstance(state_dict, SafetensorsFile | Relocated | StateDict):
         return state_dict
     odd = [name for name, value in state_dict.items() if not _is_named_tensor(name, value)]
     if odd:
@@ -165,7 +166,7 @@ def settings_of(tensors: Tensors) -> str | None:
 
 def is_state_dict(content: Mapping[str, Any]) -> bool:
     """Returns whether it is a flat mapping from names to tensors or arrays."""
-    if isinstance(content, SafetensorsFile | ShardedFiles | StateDict):
+    if isinstance(content, SafetensorsFile | Relocated | StateDict):
         return True
     return all(_is_named_tensor(name, value) for name, value in content.items())
 
