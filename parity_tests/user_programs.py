@@ -209,28 +209,8 @@ def no_decoder(module: Any, source_ids: Tensor, **options: int) -> Tensor:
     return source_ids[:2]
 
 
-def beams(
-    module: Any,
-    source_ids: Tensor,
-    start_id: int,
-    eos_id: int,
-    max_new_tokens: int,
-    *,
-    size: int = 3,
-    power: float = 0.6,
-    counts_end: bool = True,
-) -> list[list[int]]:
-    """Searches sentence by sentence, as transformers do with early_stopping=False."""
-    return beams_with_scores(
-        module,
-        source_ids,
-        start_id,
-        eos_id,
-        max_new_tokens,
-        size=size,
-        power=power,
-        counts_end=counts_end,
-    )[0]
+def beams(module: Any, source_ids: Tensor, **options: Any) -> list[list[int]]:
+    return beams_with_scores(module, source_ids, **options)[0]
 
 
 def beams_with_scores(
@@ -244,6 +224,7 @@ def beams_with_scores(
     power: float = 0.6,
     counts_end: bool = True,
 ) -> tuple[list[list[int]], list[float]]:
+    """Searches sentence by sentence, as transformers do with early_stopping=False."""
     found = [
         _beams_of(module, row[None], start_id, eos_id, max_new_tokens, size, power, counts_end) for row in source_ids
     ]
