@@ -262,7 +262,7 @@ def load_factory(name: str, option: str) -> Any:
         raise ValueError(f"{option} {name}: expected a function {attribute}; received a {type(factory).__name__}")
     try:
         return factory()
-    except Exception as error:
+    except Exception as error:  # the user's own code may raise anything
         raise ValueError(f"{option} {name}: {attribute}() raised {type(error).__name__}: {error}") from error
 
 
