@@ -130,6 +130,7 @@ class Trainer:
             else None
         )
         state = init_state(self.model_config, self.config.train, initial)
+        state = jax.device_put(state, jax.devices()[0])  # as Orbax restores it: a resumed run compiles nothing anew
         if latest is None:
             self.run_dir.forget_after(0)
             return state
