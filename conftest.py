@@ -28,7 +28,7 @@ _finished = 0
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Programs are compiled once for all tests and the processes that they start, and none is left at home."""
+    """Each worker compiles a program once for all its tests and the processes that they start, and leaves none at home."""
     options = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
         "jax_persistent_cache_min_compile_time_secs": 0.3,

@@ -2,9 +2,9 @@
 width 32 it memorises the pairs.
 
 Training at width 4 amplifies rounding. If PyTorch's first weights change in the last bit, its own losses differ by 2e-9
-to 5e-2 within 300 steps (stepwise_drift.py). The test therefore starts every step from PyTorch's current weights and
-Adam moments, and expects its next weights. It also trains without such corrections, with the seed in which PyTorch
-stays closest to itself.
+to 5e-2 within 300 steps (stepwise_drift.py). The test therefore starts each of the first ten steps, and every fifth one
+after them, from PyTorch's current weights and Adam moments, and expects its next weights. It also trains without such
+corrections, with the seed in which PyTorch stays closest to itself.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ SHARED = os.environ.get("JAX_TRANSFORMER_SHARED")
 needs_data = pytest.mark.skipif(SHARED is None, reason="JAX_TRANSFORMER_SHARED names no folder with data")
 PAIRS, BATCH, STEPS, SEED = 50, 32, 300, 4
 PAD, EOS = 0, 1
+CHECKED_EVERY = 5
+"""Odd, so that batches of both sizes are checked."""
 
 
 def first_sentences(language: str) -> list[list[str]]:
@@ -83,14 +85,21 @@ def weights(model: stepwise.StepwiseTransformer, config: TransformerConfig) -> P
     return carried(model, config, {name: parameter.detach() for name, parameter in model.named_parameters()})
 
 
+def assert_same_weights(step: str, expected: Params, received: Params) -> None:
+    leaves = trained_leaves(jax.device_get(received))
+    for path, leaf in trained_leaves(expected).items():
+        if not has_zero_gradient(path.split("[")[0]):
+            found = compare(leaves[path], leaf)
+            assert found.within(FLOAT64_RELATIVE_RMS), f"{step}, {path}: {found}"
+
+
 def as_torch_stands(
     state: TrainState,
-    params: Params,
     model: stepwise.StepwiseTransformer,
     optimizer: torch.optim.Adam,
     config: TransformerConfig,
 ) -> TrainState:
-    """Returns the state with PyTorch's weights (`params`) and moments."""
+    """Returns the state with PyTorch's current weights and moments."""
     parameters = dict(model.named_parameters())
     of_adam: dict[str, Any] = {name: optimizer.state[parameter] for name, parameter in model.named_parameters()}
     mean, square = (
@@ -99,7 +108,9 @@ def as_torch_stands(
         )
         for key in ("exp_avg", "exp_avg_sq")
     )
-    return state._replace(params=params, optimizer=optax.tree_utils.tree_set(state.optimizer, mu=mean, nu=square))
+    return state._replace(
+        params=weights(model, config), optimizer=optax.tree_utils.tree_set(state.optimizer, mu=mean, nu=square)
+    )
 
 
 @needs_data
@@ -120,14 +131,15 @@ def test_three_hundred_steps_and_fifty_translations_are_torchs() -> None:
     config = begun.config
     assert dataclasses.replace(config, source_vocab_size=0, target_vocab_size=0) == recipe().model
     train_step = jax.jit(make_train_step(config, recipe().train), compiler_options=understood(QUICKLY))
-    state, params = init_state(config, recipe().train, begun.params), weights(model, config)
     own_state = init_state(config, recipe().train, begun.params)
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     losses = []
     for number in range(STEPS):
         rows = slice(BATCH) if number % 2 == 0 else slice(BATCH, PAIRS)
         batch = Batch(source_ids[rows], inputs[rows], labels[rows])
-        state, metrics = train_step(as_torch_stands(state, params, model, optimizer, config), batch)
+        is_checked = number < 10 or number % CHECKED_EVERY == 0
+        if is_checked:
+            state, metrics = train_step(as_torch_stands(own_state, model, optimizer, config), batch)
         own_state, own_metrics = train_step(own_state, batch)
         optimizer.zero_grad()
         logits = model(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.decoder_input_ids))
@@ -135,17 +147,12 @@ def test_three_hundred_steps_and_fifty_translations_are_torchs() -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        np.testing.assert_allclose(metrics["loss"], loss.item(), rtol=FLOAT64_RELATIVE_RMS, err_msg=f"step {number}")
         np.testing.assert_allclose(
             own_metrics["loss"], loss.item(), rtol=LONG_TRAJECTORY_LOSS_RELATIVE, err_msg=f"step {number}"
         )
-        params = weights(model, config)
-        expected, received = trained_leaves(params), trained_leaves(jax.device_get(state.params))
-        for path, leaf in expected.items():
-            if not has_zero_gradient(path.split("[")[0]):
-                assert compare(received[path], leaf).within(FLOAT64_RELATIVE_RMS), (
-                    f"step {number}, {path}: {compare(received[path], leaf)}"
-                )
+        if is_checked:
+            np.testing.assert_allclose(metrics["loss"], loss.item(), rtol=FLOAT64_RELATIVE_RMS)
+            assert_same_weights(f"step {number}", weights(model, config), state.params)
     assert losses[-1] < 0.5 * losses[0]
 
     expected_ids = stepwise.greedy(model, torch.from_numpy(source_ids), EOS, EOS).numpy()
@@ -158,7 +165,7 @@ def test_three_hundred_steps_and_fifty_translations_are_torchs() -> None:
 
 @needs_data
 def test_the_wide_variant_memorises(tmp_path: Path) -> None:
-    """Its preset memorises all 50 in less than half of its epochs, from text files to translations."""
+    """Its preset memorises all 50 in a third of its epochs, from text files to translations."""
     pairs = zip(first_sentences("de"), first_sentences("en"), strict=True)
     table = tmp_path / "train.tsv"
     table.write_text("".join(f"{' '.join(source)}\t{' '.join(target)}\n" for source, target in pairs), encoding="utf-8")
@@ -166,7 +173,7 @@ def test_the_wide_variant_memorises(tmp_path: Path) -> None:
     run = dataclasses.replace(
         run,
         data=dataclasses.replace(run.data, train=(file,), valid=(file,), cache_dir=str(tmp_path / "cache")),
-        train=dataclasses.replace(run.train, max_epochs=400, evaluate_every=1000),
+        train=dataclasses.replace(run.train, max_epochs=300, evaluate_every=1000),
         run_dir=str(tmp_path / "run"),
     )
     result = train(run)

@@ -33,12 +33,12 @@ def test_lines_come_out_in_order_one_for_one(plain_model: Path, command: Command
     assert alone.stdout.decode() == translated[3] + "\n"
 
 
-def test_a_file_gives_the_same_as_standard_input(plain_model: Path, tmp_path: Path, command: Command) -> None:
+def test_a_file_gives_the_same_as_standard_input(plain_model: Path, tmp_path: Path, command: Command, run: Run) -> None:
     text = "\n".join(["eins zwei", "drei vier fünf sechs"] * 40).encode() + b"\n"
     file = tmp_path / "text.gz"
     file.write_bytes(gzip.compress(text))
     piped = command("translate", str(plain_model), "--rows", "7", text=text)
-    assert piped.stdout == command("translate", str(plain_model), "--input", str(file)).stdout
+    assert piped.stdout.decode() == run("translate", str(plain_model), "--input", str(file))[1]
     assert piped.stdout.count(b"\n") == 80
 
 
@@ -61,28 +61,28 @@ def test_a_reader_that_has_gone_is_no_error(plain_model: Path, write: Write) -> 
 
 
 def test_a_bad_line_gives_an_error_and_the_others_are_translated(
-    plain_model: Path, tmp_path: Path, command: Command, told: Told
+    plain_model: Path, tmp_path: Path, command: Command, run: Run, write: Write, told: Told
 ) -> None:
     good = [b"eins zwei drei", b"vier", b"zehn neun"]
     bad = {2: b"f\xfcnf", 3: b"eins\0zwei", 5: b"zwei " * 10_000}
     lines = [good[0], bad[2], bad[3], good[1], bad[5], b"", good[2]]
-    expected = command("translate", str(plain_model), text=b"\n".join(good)).stdout.split(b"\n")
+    expected = run("translate", str(plain_model), "--input", write("good", b"\n".join(good)))[1].split("\n")
     file = tmp_path / "text"
     file.write_bytes(b"\n".join(lines) + b"\n")
     piped = command("translate", str(plain_model), text=file.read_bytes())
-    for name, result in {
-        "standard input": piped,
-        str(file): command("translate", str(plain_model), "--input", str(file)),
+    for name, (code, out, err) in {
+        "standard input": (piped.returncode, piped.stdout.decode(), piped.stderr.decode()),
+        str(file): run("translate", str(plain_model), "--input", str(file)),
     }.items():
-        assert result.returncode == 2
-        assert result.stdout.split(b"\n") == [expected[0], b"", b"", expected[1], b"", b"", expected[2], b""]
-        assert told(result.stderr.decode()).splitlines() == [
+        assert code == 2
+        assert out.split("\n") == [expected[0], "", "", expected[1], "", "", expected[2], ""]
+        assert told(err).splitlines() == [
             f"error: {name}:2: expected UTF-8 text; received byte 0xfc at byte 2 of the line",
             f"error: {name}:3: expected text; received a NUL at character 5",
             f"error: {name}:5: expected at most 24 tokens, the model's longest; received 10001",
         ]
-        assert b"7 lines" in result.stderr
-        assert b"; 3 not translated" in result.stderr
+        assert "7 lines" in err
+        assert "; 3 not translated" in err
 
 
 def test_many_problems_are_only_counted(plain_model: Path, command: Command, told: Told) -> None:
@@ -99,22 +99,24 @@ def test_utf_16_gives_an_error(plain_model: Path, command: Command) -> None:
     assert b"the first bytes of UTF-16. Convert the text" in result.stderr
 
 
-def test_a_byte_order_mark_and_carriage_returns_are_no_text(plain_model: Path, command: Command) -> None:
+def test_a_byte_order_mark_and_carriage_returns_are_no_text(
+    plain_model: Path, command: Command, run: Run, write: Write
+) -> None:
     marked = command("translate", str(plain_model), text=b"\xef\xbb\xbfeins\r\nzwei\r\n")
-    assert marked.stdout == command("translate", str(plain_model), text=b"eins\nzwei\n").stdout
+    assert marked.stdout.decode() == run("translate", str(plain_model), "--input", write("text", "eins\nzwei\n"))[1]
 
 
-def test_each_line_is_answered_before_the_next_is_written(plain_model: Path, command: Command) -> None:
+def test_each_line_is_answered_before_the_next_is_written(plain_model: Path, run: Run, write: Write) -> None:
     lines = ["eins zwei drei", "", "vier"]
-    expected = command("translate", str(plain_model), text="\n".join(lines).encode()).stdout.splitlines(keepends=True)
+    _, expected, _ = run("translate", str(plain_model), "--input", write("text", "\n".join(lines)))
     arguments = [sys.executable, "-m", "jax_transformer.cli", "translate", str(plain_model)]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        for line, answer in zip(lines, expected, strict=True):
+        for line, answer in zip(lines, expected.splitlines(keepends=True), strict=True):
             process.stdin.write(line.encode() + b"\n")
             process.stdin.flush()
-            assert process.stdout.readline() == answer
+            assert process.stdout.readline().decode() == answer
         process.stdin.close()
         assert process.wait() == 0
 
@@ -210,9 +212,9 @@ def test_random_weights_end_sentences(plain_model: Path) -> None:
     assert np.mean([len(ids) < 23 for ids in decoded]) > 0.5
 
 
-def test_a_prompt_answers_line_after_line(plain_model: Path, command: Command) -> None:
+def test_a_prompt_answers_line_after_line(plain_model: Path, run: Run, write: Write) -> None:
     """On a terminal, a bad line gives an error, and the next is translated."""
-    (expected,) = command("translate", str(plain_model), text=b"eins zwei drei\n").stdout.splitlines()
+    _, expected, _ = run("translate", str(plain_model), "--input", write("text", "eins zwei drei\n"))
     master, slave = os.openpty()
     arguments = [sys.executable, "-m", "jax_transformer.cli", "translate", str(plain_model)]
     with subprocess.Popen(arguments, stdin=slave, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -221,7 +223,7 @@ def test_a_prompt_answers_line_after_line(plain_model: Path, command: Command) -
         out, err = process.communicate(timeout=120)
     os.close(master)
     assert process.returncode == 2
-    assert out.decode().splitlines() == ["", "", expected.decode()]
+    assert out.decode() == "\n\n" + expected
     assert err.count(b"> ") == 4
     assert b"received byte 0xff" in err
     assert b"expected at most 24 tokens" in err

@@ -238,11 +238,15 @@ def test_real_text_trains(tmp_path: Path) -> None:
     for side, name in zip(("en", "de"), data.valid, strict=True):
         with gzip.open(name, "rt", encoding="utf-8") as lines:
             (tmp_path / f"valid.{side}").write_text("".join(itertools.islice(lines, 40)), encoding="utf-8")
+    for side, name in zip(("en", "de"), data.train, strict=True):
+        with gzip.open(name, "rt", encoding="utf-8") as lines:
+            (tmp_path / f"train.{side}").write_text("".join(itertools.islice(lines, 3000)), encoding="utf-8")
     config = dataclasses.replace(
         preset,
         model=dataclasses.replace(preset.model, num_encoder_layers=1, num_decoder_layers=1),
         data=dataclasses.replace(
             data,
+            train=(str(tmp_path / "train.en"), str(tmp_path / "train.de")),
             valid=(str(tmp_path / "valid.en"), str(tmp_path / "valid.de")),
             num_shapes=1,
             max_length=64,
