@@ -52,7 +52,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Model:
             dropout_rate=0.1,
         ),
         data=DataConfig(
-            phrasebook_pairs=5000, max_length=32, batch_tokens=1024, num_shapes=1, cache_dir=str(folder / "cache")
+            phrasebook_pairs=5000,
+            valid_pairs=8,
+            test_pairs=8,
+            max_length=32,
+            batch_tokens=1024,
+            num_shapes=1,
+            cache_dir=str(folder / "cache"),
         ),
         train=TrainConfig(
             max_steps=100,

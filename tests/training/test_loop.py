@@ -243,7 +243,9 @@ def test_real_text_trains(tmp_path: Path) -> None:
             (tmp_path / f"train.{side}").write_text("".join(itertools.islice(lines, 3000)), encoding="utf-8")
     config = dataclasses.replace(
         preset,
-        model=dataclasses.replace(preset.model, num_encoder_layers=1, num_decoder_layers=1),
+        model=dataclasses.replace(
+            preset.model, d_model=64, num_heads=4, d_ff=128, num_encoder_layers=1, num_decoder_layers=1
+        ),
         data=dataclasses.replace(
             data,
             train=(str(tmp_path / "train.en"), str(tmp_path / "train.de")),
