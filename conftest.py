@@ -34,7 +34,7 @@ def shared_compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """A worker compiles a program once for all its tests and the processes that they start, and keeps none at home."""
     options = {
         "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
-        "jax_persistent_cache_min_compile_time_secs": 0.3,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
     }
     before = {name: getattr(jax.config, name) for name in options}
     with pytest.MonkeyPatch.context() as patch:
