@@ -26,7 +26,10 @@ from torch_reference.trace import Trace
 
 SHARED = os.environ.get("JAX_TRANSFORMER_SHARED")
 GOLDENS = Path(SHARED) / "goldens" if SHARED else None
-pytestmark = pytest.mark.skipif(GOLDENS is None, reason="JAX_TRANSFORMER_SHARED names no folder with goldens")
+pytestmark = [
+    pytest.mark.skipif(GOLDENS is None, reason="JAX_TRANSFORMER_SHARED names no folder with goldens"),
+    pytest.mark.usefixtures("quick_compilation"),
+]
 
 NAMES = ("floydhub", "annotated_zh", "codersarts", "sayhello", "sayhello_bias", "stepwise", "harvard", "hyunwoongko")
 DTYPES = {"f32": torch.float32, "f64": torch.float64}

@@ -18,6 +18,8 @@ from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.storage.model_directory import load_model
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 OPTIONS = {"num_heads": "--num-heads", "source_pad_id": "--source-pad-id", "target_pad_id": "--target-pad-id"}
 """Hint of import → option of the command; --set takes the rest."""
 

@@ -23,6 +23,8 @@ from jax_transformer.runtime.trees import flatten
 from torch_reference.pytorch import greedy
 from torch_reference.trace import Trace
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 @pytest.fixture(params=[name for name in SYSTEMS | TIED if name.startswith("pytorch")])
 def case(request: pytest.FixtureRequest) -> Case:

@@ -35,6 +35,8 @@ from jax_transformer.porting.dialects import Text, get_dialect
 from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.training.step import TrainState, init_state, make_train_step
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 class Recipe(NamedTuple):
     """How a system's own program trains."""

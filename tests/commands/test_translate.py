@@ -12,8 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from jax_transformer.storage.model_directory import save_model
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 Run = Callable[..., tuple[int, str, str]]
 Write = Callable[[str, str | bytes], str]

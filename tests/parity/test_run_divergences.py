@@ -15,6 +15,8 @@ from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.oracle.losses import LossRule
 from jax_transformer.parity.stages.training import update_rule
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 
 def other_eps(replay: Replay) -> np.ndarray:
     return replay.under(norm_eps=1e-6)
