@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from jax_transformer import data, decoding, parity, porting, training
+    from jax_transformer import data, decoding, parallel, parity, porting, training
     from jax_transformer.config.data import DataConfig
     from jax_transformer.config.decoding import DecodingConfig, GenerationConfig
     from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.parallel import ParallelConfig
     from jax_transformer.config.run import RunConfig, TrainConfig
     from jax_transformer.decoding.generation import generate
     from jax_transformer.decoding.scoring import score
@@ -35,6 +36,7 @@ __all__ = [
     "DecodingConfig",
     "GenerationConfig",
     "Model",
+    "ParallelConfig",
     "RunConfig",
     "TrainConfig",
     "TransformerConfig",
@@ -52,6 +54,7 @@ __all__ = [
     "init_state",
     "load_model",
     "make_train_step",
+    "parallel",
     "parity",
     "porting",
     "save_model",
@@ -61,11 +64,12 @@ __all__ = [
     "training",
     "translate",
 ]
-SUBPACKAGES = ("data", "decoding", "parity", "porting", "training")
+SUBPACKAGES = ("data", "decoding", "parallel", "parity", "porting", "training")
 _HOMES = {
     "jax_transformer.config.data": ("DataConfig",),
     "jax_transformer.config.decoding": ("DecodingConfig", "GenerationConfig"),
     "jax_transformer.config.model": ("TransformerConfig",),
+    "jax_transformer.config.parallel": ("ParallelConfig",),
     "jax_transformer.config.run": ("RunConfig", "TrainConfig"),
     "jax_transformer.decoding.generation": ("generate",),
     "jax_transformer.decoding.scoring": ("score",),

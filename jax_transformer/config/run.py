@@ -8,6 +8,7 @@ from typing import Literal
 
 from jax_transformer.config.data import CorpusConfig, DataConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.validation import check_field_types, require
 
 
@@ -155,7 +156,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """Configures a training run: model, data and training.
+    """Configures a training run: model, data, training, and devices.
 
     Raises:
       ConfigError: the parts contradict each other, such as a data.max_length above model.max_length.
@@ -170,6 +171,7 @@ class RunConfig:
     model: TransformerConfig = field(default_factory=TransformerConfig)
     data: DataConfig = field(default_factory=DataConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
     init_from: str = ""
     """Model or run directory to start from (fine-tuning). Empty: random weights."""
     run_dir: str = ""

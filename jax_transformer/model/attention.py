@@ -57,7 +57,9 @@ class Attention(nnx.Module):
         self.key = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
         self.value = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
         if config.attention_output:
-            self.output = Projection(config, heads, features, keys, use_bias=config.attention_output_bias)
+            self.output = Projection(
+                config, heads, features, keys, use_bias=config.attention_output_bias, wide="inputs"
+            )
         if own_bias:
             self.relative_bias = RelativeBias(config, stack, keys)
 

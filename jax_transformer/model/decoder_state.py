@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_transformer.model.masks import Mask
+from jax_transformer.model.sharding import constrain
 
 
 class LayerCache(NamedTuple):
@@ -95,6 +96,7 @@ def empty_state(
     caches = []
     for cross_keys, cross_values in layers:
         empty = jnp.zeros((batch, cross_keys.shape[1], length * num_beams, cross_keys.shape[3]), cross_keys.dtype)
+        empty = constrain(empty, "rows", "width", None, None)
         caches.append(LayerCache(empty, empty, cross_keys, cross_values))
     return DecoderState(
         layers=tuple(caches),

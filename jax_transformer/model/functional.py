@@ -28,12 +28,14 @@ Params = dict[str, Any]
 """A nested dict of arrays."""
 
 
-def init_params(config: TransformerConfig, key: jax.Array) -> Params:
+def init_params(config: TransformerConfig, key: jax.Array, shardings: Any = None) -> Params:
     """Draws fresh float32 parameters with the config's initializer.
 
     Args:
       config: with both vocabulary sizes set.
-      key: a PRNG key; the same key gives the same parameters.
+      key: a PRNG key; the same key gives the same parameters, however they lie.
+      shardings: how each parameter lies on a mesh of devices, as a tree of the parameters' structure. None: JAX's
+        default device holds them all.
 
     Returns:
       A nested dict of float32 arrays, `constants` included.
@@ -56,16 +58,20 @@ def init_params(config: TransformerConfig, key: jax.Array) -> Params:
             raise ValueError(f"{name} must be set before parameters are made; received 0")
     if isinstance(key, jax.core.Tracer):
         return _init(config, key)
+    if shardings is not None:
+        return jax.jit(_init, static_argnums=0, out_shardings=shardings, compiler_options=_init_options())(config, key)
     return _compiled_init(jax.default_backend())(config, key)
 
 
 @cache
 def _compiled_init(backend: str) -> Callable[[TransformerConfig, jax.Array], Params]:
+    return jax.jit(_init, static_argnums=0, compiler_options=_init_options())
+
+
+def _init_options() -> dict[str, Any] | None:
     # runs once, so on a CPU the time goes into compiling it: without optimisation, less than half
-    options = (
-        {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True} if backend == "cpu" else None
-    )
-    return jax.jit(_init, static_argnums=0, compiler_options=options)
+    options = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    return options if jax.default_backend() == "cpu" else None
 
 
 def _init(config: TransformerConfig, key: jax.Array) -> Params:

@@ -16,6 +16,7 @@ from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.norms import Norm
 from jax_transformer.model.projections import Projection, StepProjections
 from jax_transformer.model.scope import Scope
+from jax_transformer.model.sharding import constrain
 
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
@@ -35,7 +36,9 @@ class FeedForward(nnx.Module):
         self.hidden: Projection | StepProjections = Projection(config, features, hidden, keys, use_bias=use_bias)
         if config.feed_forward_gated:
             self.gate: Projection | StepProjections = Projection(config, features, hidden, keys, use_bias=use_bias)
-        self.output: Projection | StepProjections = Projection(config, hidden, features, keys, use_bias=use_bias)
+        self.output: Projection | StepProjections = Projection(
+            config, hidden, features, keys, use_bias=use_bias, wide="inputs"
+        )
 
     def __call__(self, x: jax.Array, scope: Scope) -> jax.Array:
         """Returns the sublayer's output [B, T, D] for x [B, T, D]."""
@@ -79,6 +82,7 @@ class Layer(nnx.Module):
         """Returns the residual stream x [B, T, D] plus the sublayer's output y, normed if the norm is placed after."""
         x = x + scope(site).dropout(y, self.config.dropout_rate, Site.RESIDUAL)
         x = self._norm(site, x, scope) if self.config.norm_placement == "post" else x
+        x = constrain(x, "rows", None, None)
         return x if site is Site.FEED_FORWARD else scope.tap(f"{site.name.lower()}_residual", x)
 
     def _norm(self, site: Site, x: jax.Array, scope: Scope) -> jax.Array:

@@ -8,6 +8,7 @@ from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.dtypes import at_least_float32
+from jax_transformer.model.sharding import gather
 
 
 class Norm(nnx.Module):
@@ -27,9 +28,9 @@ class Norm(nnx.Module):
         if self.config.norm_kind == "layer_norm":
             # two passes: mean(x²) − mean(x)² would cancel if the mean is large
             wide = wide - wide.mean(axis=-1, keepdims=True)
-        y = wide / self._deviation(wide) * self.scale[...].astype(wide.dtype)
+        y = wide / self._deviation(wide) * gather(self.scale[...], "features").astype(wide.dtype)
         if self.config.norm_bias:
-            y = y + self.bias[...].astype(wide.dtype)
+            y = y + gather(self.bias[...], "features").astype(wide.dtype)
         return y.astype(x.dtype)
 
     def _deviation(self, centred: jax.Array) -> jax.Array:

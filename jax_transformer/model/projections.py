@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import initializers
 from jax_transformer.model.dtypes import compute_dtype
 from jax_transformer.model.initializers import KeyStream
+from jax_transformer.model.sharding import Axis, gather, width_shards
 
 
 class Projection(nnx.Module):
@@ -21,6 +23,7 @@ class Projection(nnx.Module):
 
     Args:
       role: the kernel's role, which some initializers treat differently (see `initializers.kernel`).
+      wide: which end, of the two, is heads, feed-forward units or vocabulary. A mesh of devices may divide it.
     """
 
     def __init__(
@@ -32,8 +35,9 @@ class Projection(nnx.Module):
         *,
         use_bias: bool,
         role: str = "",
+        wide: Literal["inputs", "outputs"] = "outputs",
     ) -> None:
-        self.config, self.inputs, self.use_bias = config, inputs, use_bias
+        self.config, self.inputs, self.use_bias, self.wide = config, inputs, use_bias, wide
         fan_in, fan_out = math.prod(inputs), math.prod(outputs)
         shape = (*inputs, *outputs)
         self.kernel = nnx.Param(
@@ -47,6 +51,23 @@ class Projection(nnx.Module):
         (y,) = project_together([self], x)
         return y
 
+    def matrix(self, dtype: jnp.dtype) -> jax.Array:
+        """Returns the kernel [inputs, outputs] in `dtype`."""
+        kernel = self.kernel[...].astype(dtype)
+        count = len(self.inputs)
+        axes = *self._stored(kernel.shape[:count], "inputs"), *self._stored(kernel.shape[count:], "outputs")
+        return gather(kernel, *axes).reshape(math.prod(self.inputs), -1)
+
+    def vector(self, dtype: jnp.dtype) -> jax.Array:
+        """Returns the bias [outputs] in `dtype`."""
+        bias = self.bias[...].astype(dtype)
+        return gather(bias, *self._stored(bias.shape, "outputs")).reshape(-1)
+
+    def _stored(self, shape: tuple[int, ...], end: str) -> tuple[Axis, ...]:
+        """Returns how the axes of one end are stored on a mesh: the first of the wide end is divided, and the
+        features."""
+        return ("width" if self.wide == end else "features", *[None] * (len(shape) - 1))
+
 
 def project_together(projections: Sequence[Projection], x: jax.Array) -> list[jax.Array]:
     """Applies several projections to x [..., *inputs] in one product; returns [..., *outputs] of each.
@@ -56,11 +77,13 @@ def project_together(projections: Sequence[Projection], x: jax.Array) -> list[ja
     copies of the activations, which takes a fifth of a training step.
     """
     first = projections[0]
+    if len(projections) > 1 and width_shards() > 1:  # side by side, the kernels would move between the devices
+        return [project_together([projection], x)[0] for projection in projections]
     inputs, dtype = first.inputs, compute_dtype(first.config, first.kernel[...])
-    kernels = [projection.kernel[...].reshape(math.prod(inputs), -1).astype(dtype) for projection in projections]
+    kernels = [projection.matrix(dtype) for projection in projections]
     y = x.astype(dtype).reshape(-1, math.prod(inputs)) @ _concatenate(kernels)
     if first.use_bias:
-        y = y + _concatenate([projection.bias[...].reshape(-1).astype(dtype) for projection in projections])
+        y = y + _concatenate([projection.vector(dtype) for projection in projections])
 
     return _split(
         y, x.shape[: x.ndim - len(inputs)], [projection.kernel.shape[len(inputs) :] for projection in projections]
@@ -71,17 +94,17 @@ class StepProjections(nnx.Module):
     """Applies several projections to a few tokens at a time, in one product with one kernel [outputs, inputs].
 
     With few tokens, a CPU spends its time on reading the kernel. XLA reads it fastest by rows, as the left matrix of
-    the product.
+    the product. The kernels lie side by side within each head, so that a mesh of devices may divide the heads.
     """
 
     def __init__(self, projections: Sequence[Projection]) -> None:
         first = projections[0]
-        self.config, self.inputs, self.use_bias = first.config, first.inputs, first.use_bias
+        self.config, self.inputs, self.use_bias, self.wide = first.config, first.inputs, first.use_bias, first.wide
         self.shapes = tuple(projection.kernel.shape[len(first.inputs) :] for projection in projections)
-        kernels = [projection.kernel[...].reshape(math.prod(first.inputs), -1) for projection in projections]
-        self.kernel = nnx.Param(_concatenate(kernels).T)
+        kernel = _concatenate([projection.kernel[...] for projection in projections])
+        self.kernel = nnx.Param(kernel.reshape(math.prod(first.inputs), -1).T)
         if first.use_bias:
-            self.bias = nnx.Param(_concatenate([projection.bias[...].reshape(-1) for projection in projections]))
+            self.bias = nnx.Param(_concatenate([projection.bias[...] for projection in projections]).reshape(-1))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns x [..., *inputs] mapped to [..., *outputs] by the only projection."""
@@ -94,7 +117,9 @@ class StepProjections(nnx.Module):
         columns = x.astype(dtype).reshape(-1, math.prod(self.inputs)).T
         y = jax.lax.optimization_barrier(self.kernel[...].astype(dtype) @ columns).T  # or XLA turns the product around
         y = y + self.bias[...].astype(dtype) if self.use_bias else y
-        return _split(y, x.shape[: x.ndim - len(self.inputs)], self.shapes)
+        ends = list(itertools.accumulate(shape[-1] for shape in self.shapes))
+        leading = x.shape[: x.ndim - len(self.inputs)]
+        return jnp.split(y.reshape(*leading, *self.shapes[0][:-1], ends[-1]), ends[:-1], axis=-1)
 
 
 def _split(y: jax.Array, leading: tuple[int, ...], shapes: Sequence[tuple[int, ...]]) -> list[jax.Array]:

@@ -24,6 +24,7 @@ from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import Layer
 from jax_transformer.model.norms import Norm
 from jax_transformer.model.scope import Scope
+from jax_transformer.model.sharding import constrain, gather
 from jax_transformer.model.trace import Tap, Trace
 
 CallLayer = Callable[[Any, jax.Array, Scope], jax.Array]
@@ -62,12 +63,15 @@ class Stack(nnx.Module):
             x = self.embedding_norm(x)
         table = self.positions.embedding[...] if self.config.position_kind == "learned" else table
         if table is not None:
-            x = x + scope.tap("positions", table[numbers].astype(x.dtype))  # [B, T, D], or 1 for B or T
+            x = x + scope.tap(
+                "positions", gather(table, None, "features")[numbers].astype(x.dtype)
+            )  # [B, T, D], or 1 for B or T
         if self.stack.embedding_norm == "after_positions":
             x = self.embedding_norm(x)
         rate = self.config.embedding_dropout_rate
         rate = self.config.dropout_rate if rate is None else rate
-        return scope.dropout(scope.tap("embedding", x), rate, Site.EMBEDDING)
+        x = scope.dropout(scope.tap("embedding", x), rate, Site.EMBEDDING)
+        return constrain(x, "rows", None, None)
 
     def position_bias(self, length: int, scope: Scope, position: jax.Array | None = None) -> Bias:
         """Returns the bias that every layer adds to its self-attention logits, as `RelativeBias` computes it.

@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jax_transformer.model.sharding import ROWS, constrain, divisor, gather, row_shards, width_shards
+
 Smoothing = Literal["all", "others", "others_but_pad"]
 
 
@@ -57,17 +59,29 @@ def cross_entropy(logits: jax.Array, labels: jax.Array, criterion: Criterion) ->
       (1.3863, 2)
     """
     counted = counted_tokens(labels, criterion)
+    return _summed_loss(logits, labels, criterion, logits.shape[-1]), counted.sum(dtype=jnp.int32)
+
+
+def _summed_loss(logits: jax.Array, labels: jax.Array, criterion: Criterion, vocabulary: int) -> jax.Array:
+    """Returns the sum of the losses. The columns of `logits` after the first `vocabulary` hold zeros, and don't
+    exist."""
     logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
-    log_normalizer = jax.nn.logsumexp(logits, axis=-1)
-    # a comparison instead of a gather: its gradient is a fused select, not a scatter
-    at_label = labels[..., None] == jnp.arange(logits.shape[-1])
-    label_logit = jnp.sum(jnp.where(at_label, logits, 0.0), axis=-1)
+    columns = jnp.arange(logits.shape[-1])
+    existing = logits if vocabulary == len(columns) else jnp.where(columns < vocabulary, logits, -jnp.inf)
+    log_normalizer = jax.nn.logsumexp(existing, axis=-1)
+    label_logit = _column(logits, labels[..., None])
     losses = log_normalizer - (1.0 - criterion.label_smoothing) * label_logit
     if criterion.label_smoothing:
-        losses = losses - criterion.label_smoothing * _mean_of_smoothed(logits, label_logit, criterion)
+        losses = losses - criterion.label_smoothing * _mean_of_smoothed(logits, label_logit, criterion, vocabulary)
     if criterion.label_smoothing and criterion.smoothing == "others_but_pad":
-        losses = losses - _entropy(criterion.label_smoothing, logits.shape[-1] - 2)
-    return jnp.where(counted, losses, 0.0).sum(), counted.sum(dtype=jnp.int32)
+        losses = losses - _entropy(criterion.label_smoothing, vocabulary - 2)
+    return jnp.where(counted_tokens(labels, criterion), losses, 0.0).sum()
+
+
+def _column(logits: jax.Array, number: jax.Array | int) -> jax.Array:
+    """Returns the logits [..., V] in one column [...]. A comparison finds it: the gradient of a gather is a scatter,
+    and that of a slice moves the columns between the devices of a mesh."""
+    return jnp.sum(jnp.where(number == jnp.arange(logits.shape[-1]), logits, 0.0), axis=-1)
 
 
 def counted_tokens(labels: jax.Array, criterion: Criterion) -> jax.Array:
@@ -83,13 +97,13 @@ def without_filling(labels: jax.Array, criterion: Criterion) -> jax.Array:
     return jnp.where(jnp.any(labels != criterion.pad_id, axis=1, keepdims=True), labels, -1)
 
 
-def _mean_of_smoothed(logits: jax.Array, label_logit: jax.Array, criterion: Criterion) -> jax.Array:
+def _mean_of_smoothed(logits: jax.Array, label_logit: jax.Array, criterion: Criterion, vocabulary: int) -> jax.Array:
     """Returns the mean of the logits [B, T, V] over the entries that share ε."""
-    if criterion.smoothing == "all":
-        return logits.mean(axis=-1)
-    rest, count = logits.sum(axis=-1) - label_logit, logits.shape[-1] - 1
+    rest, count = logits.sum(axis=-1), vocabulary
+    if criterion.smoothing != "all":
+        rest, count = rest - label_logit, count - 1
     if criterion.smoothing == "others_but_pad":
-        rest, count = rest - logits[..., criterion.pad_id], count - 1
+        rest, count = rest - _column(logits, criterion.pad_id), count - 1
     return rest / count
 
 
@@ -133,41 +147,77 @@ def chunked_cross_entropy(
       >>> round(float(total), 4), int(tokens)
       (1.3863, 1)
     """
-    tokens = labels.size
-    most = max(CHUNK_BYTES // (4 * kernel.shape[1]), 1)
+    counted = counted_tokens(labels, criterion).sum(dtype=jnp.int32)
+    head = _wide_head(kernel, bias)
+    shards = row_shards()
+    if shards == 1:
+        return _chunked_loss(hidden, head, labels, criterion, kernel.shape[1]), counted
+    loss_of_shard = partial(_chunked_loss, criterion=criterion, vocabulary=kernel.shape[1])
+    by_shard = jax.vmap(loss_of_shard, in_axes=(0, None, 0), spmd_axis_name=ROWS)
+    hidden, labels = (array.reshape(shards, -1, *array.shape[1:]) for array in (hidden, labels))
+    return by_shard(hidden, head, labels).sum(), counted
+
+
+Head = tuple[jax.Array, jax.Array | None]
+"""The kernel [D, V] and the bias [V] of the head."""
+
+
+def _wide_head(kernel: jax.Array, bias: jax.Array | None) -> Head:
+    """Returns the head with the vocabulary divided among the devices of `tensor`, padded with zeros to a multiple of
+    their number."""
+    filling = -kernel.shape[1] % width_shards()
+    if not filling:
+        return gather(kernel, "features", "width"), bias
+    kernel = jnp.pad(constrain(kernel, divisor(len(kernel)), None), ((0, 0), (0, filling)))
+    bias = None if bias is None else jnp.pad(bias, (0, filling))
+    return constrain(kernel, None, "width"), None if bias is None else constrain(bias, "width")
+
+
+def _chunked_loss(hidden: jax.Array, head: Head, labels: jax.Array, criterion: Criterion, vocabulary: int) -> jax.Array:
+    """Returns the summed loss of one shard of the rows, hidden [B, T, D] and labels [B, T]."""
+    tokens, filler = labels.size, -1 if criterion.counts_pads else criterion.pad_id
+    most = max(CHUNK_BYTES * width_shards() // (4 * vocabulary), 1)
     chunks = -(-tokens // most)
     length = -(-tokens // chunks)
-    filling, filler = chunks * length - tokens, -1 if criterion.counts_pads else criterion.pad_id
+    filling = chunks * length - tokens
     hidden = jnp.pad(hidden.reshape(tokens, -1), ((0, filling), (0, 0))).reshape(chunks, length, -1)
-    in_chunks = jnp.pad(labels.reshape(tokens), (0, filling), constant_values=filler).reshape(chunks, length)
-    total = _loss_of_chunks(criterion, hidden, kernel, bias, in_chunks)
-    return total, counted_tokens(labels, criterion).sum(dtype=jnp.int32)
+    labels = jnp.pad(labels.reshape(tokens), (0, filling), constant_values=filler).reshape(chunks, length)
+    return _loss_of_chunks(criterion, vocabulary, hidden, *head, labels)
 
 
 Gradients = tuple[jax.Array, jax.Array, jax.Array | None]
 """Gradients to hidden, kernel and bias."""
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _loss_of_chunks(
-    criterion: Criterion, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
+    criterion: Criterion,
+    vocabulary: int,
+    hidden: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None,
+    labels: jax.Array,
 ) -> jax.Array:
     """Returns the summed loss of hidden [C, L, D] and labels [C, L]: C chunks of L tokens."""
 
     def chunk_loss(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
-        logits = _logits(chunk[0], kernel, bias)
-        return cross_entropy(logits, chunk[1], criterion)[0]
+        return _summed_loss(_logits(chunk[0], kernel, bias), chunk[1], criterion, vocabulary)
 
     return jax.lax.map(chunk_loss, (hidden, labels)).sum()
 
 
 def _loss_and_gradients(
-    criterion: Criterion, hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None, labels: jax.Array
+    criterion: Criterion,
+    vocabulary: int,
+    hidden: jax.Array,
+    kernel: jax.Array,
+    bias: jax.Array | None,
+    labels: jax.Array,
 ) -> tuple[jax.Array, Gradients]:
     """Returns the summed loss and its gradients."""
 
     def loss_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
-        return cross_entropy(logits, labels, criterion)[0]
+        return _summed_loss(logits, labels, criterion, vocabulary)
 
     def add_chunk(
         sums: tuple[Any, Any, Any], chunk: tuple[jax.Array, jax.Array]
@@ -181,12 +231,15 @@ def _loss_and_gradients(
         return (total + loss, to_kernel, to_bias), to_logits @ kernel.astype(hidden.dtype).T
 
     zero = jnp.zeros((), jnp.promote_types(hidden.dtype, jnp.float32))
-    nothing = (zero, jnp.zeros_like(kernel), None if bias is None else jnp.zeros_like(bias))
+    no_kernel = constrain(jnp.zeros_like(kernel), None, "width")
+    nothing = (zero, no_kernel, None if bias is None else constrain(jnp.zeros_like(bias), "width"))
     (total, to_kernel, to_bias), to_hidden = jax.lax.scan(add_chunk, nothing, (hidden, labels))
     return total, (to_hidden, to_kernel, to_bias)
 
 
-def _scale_gradients(criterion: Criterion, gradients: Gradients, cotangent: jax.Array) -> tuple[Any, ...]:
+def _scale_gradients(
+    criterion: Criterion, vocabulary: int, gradients: Gradients, cotangent: jax.Array
+) -> tuple[Any, ...]:
     scaled = jax.tree.map(lambda gradient: (gradient * cotangent).astype(gradient.dtype), gradients)
     return (*scaled, None)  # labels have none
 
@@ -197,4 +250,5 @@ _loss_of_chunks.defvjp(_loss_and_gradients, _scale_gradients)
 def _logits(hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> jax.Array:
     """Returns the logits [L, V] of hidden [L, D], in its dtype."""
     logits = hidden @ kernel.astype(hidden.dtype)
-    return logits if bias is None else logits + bias.astype(hidden.dtype)
+    logits = logits if bias is None else logits + bias.astype(hidden.dtype)
+    return constrain(logits, None, "width")

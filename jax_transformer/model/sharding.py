@@ -1,0 +1,89 @@
+"""Constraints on how activations lie on a mesh of devices. Without a mesh they do nothing.
+
+The model names its axes; the table here says which axes of the mesh share them. The partitioner of XLA derives the
+rest, and inserts the communication.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, Literal
+
+import jax
+from jax.sharding import PartitionSpec
+
+ROWS = ("data", "fsdp")
+"""The axes of the mesh that share the rows of a batch."""
+WIDTH = "tensor"
+"""The axis that shares heads, feed-forward units and vocabulary."""
+
+FEATURES = "fsdp"
+"""The axis that shares the features of parameters while nothing computes with them."""
+
+Axis = Literal["rows", "width", "features"] | None
+"""What shares an axis of an array; None: every device has all of it."""
+
+_MESH_AXES: dict[Axis, Any] = {"rows": ROWS, "width": WIDTH, "features": FEATURES, None: None}
+
+
+def constrain(x: jax.Array, *axes: Axis) -> jax.Array:
+    """Returns x, laid out on the mesh in whose context it is traced: one entry of `axes` for each axis of x."""
+    return x if _is_alone() else jax.lax.with_sharding_constraint(x, _spec(*axes))
+
+
+def gather(parameter: jax.Array, *axes: Axis) -> jax.Array:
+    """Returns a parameter as computations use it, with all features on each device; `axes` tell how it is stored.
+
+    Its gradient is summed over the rows and divided as the parameter is, in one communication.
+    """
+    return parameter if _is_alone() else _gather(axes, parameter)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _gather(axes: tuple[Axis, ...], parameter: jax.Array) -> jax.Array:
+    return jax.lax.with_sharding_constraint(parameter, _spec(*_whole(axes)))
+
+
+def _gather_forward(axes: tuple[Axis, ...], parameter: jax.Array) -> tuple[jax.Array, None]:
+    return _gather(axes, parameter), None
+
+
+def _gather_backward(axes: tuple[Axis, ...], residual: None, gradient: jax.Array) -> tuple[jax.Array]:
+    summed = jax.lax.with_sharding_constraint(gradient, _spec(*_whole(axes)))
+    return (jax.lax.with_sharding_constraint(summed, _spec(*axes)),)  # XLA merges both: a reduce-scatter
+
+
+def _whole(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    return tuple(None if axis == "features" else axis for axis in axes)
+
+
+_gather.defvjp(_gather_forward, _gather_backward)
+
+
+def _spec(*axes: Axis) -> PartitionSpec:
+    return PartitionSpec(*(_MESH_AXES[axis] for axis in axes))
+
+
+def _is_alone() -> bool:
+    return jax.sharding.get_abstract_mesh().size <= 1
+
+
+def row_shards() -> int:
+    """Returns among how many devices the mesh divides the rows of a batch; 1 without a mesh."""
+    return math.prod(_sizes()[axis] for axis in ROWS)
+
+
+def width_shards() -> int:
+    """Returns among how many devices the mesh divides heads, feed-forward units and vocabulary; 1 without a mesh."""
+    return _sizes()[WIDTH]
+
+
+def divisor(features: int) -> Axis:
+    """Returns "width" if its devices divide the features of a table whose vocabulary they don't divide, else None."""
+    return None if features % width_shards() else "width"
+
+
+def _sizes() -> dict[str, int]:
+    mesh = jax.sharding.get_abstract_mesh()
+    return {axis: mesh.shape.get(axis, 1) for axis in (*ROWS, WIDTH)}

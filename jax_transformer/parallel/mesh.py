@@ -1,0 +1,54 @@
+"""The mesh: every device of every process in one grid, whose axes are those of `ParallelConfig`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+from jax.experimental import mesh_utils
+from jax.sharding import AxisType, Mesh
+
+from jax_transformer.config.parallel import AXES, ParallelConfig
+from jax_transformer.config.validation import ConfigError
+
+
+def make_mesh(config: ParallelConfig | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """Returns the mesh of the devices.
+
+    On several TPU slices, the axis `data` runs over the network between them, which is slow, and the others within a
+    slice.
+
+    Args:
+      config: the sizes of its axes. None: all devices share the rows.
+      devices: the devices. None: those of all processes.
+
+    Raises:
+      ConfigError: the sizes don't multiply to the number of devices; `data` isn't a multiple of the number of slices.
+
+    Example:
+      >>> from jax_transformer.parallel import make_mesh
+      >>> make_mesh().axis_names
+      ('data', 'fsdp', 'tensor')
+    """
+    devices = jax.devices() if devices is None else list(devices)
+    sizes = (config or ParallelConfig()).sizes(len(devices))
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices == 1:
+        return jax.make_mesh(tuple(sizes.values()), AXES, (AxisType.Auto,) * len(AXES), devices=devices)
+    if sizes["data"] % slices:
+        raise ConfigError(
+            f"parallel.data: expected a multiple of {slices}, the number of slices, between which only data "
+            f"parallelism is fast; received {sizes['data']}"
+        )
+    within = (sizes["data"] // slices, sizes["fsdp"], sizes["tensor"])
+    grid: np.ndarray = mesh_utils.create_hybrid_device_mesh(within, (slices, 1, 1), devices)
+    return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def described(mesh: Mesh) -> str:
+    """Describes the devices, such as "8 × TPU v5e (data 4, fsdp 2, tensor 1)"."""
+    kind = mesh.devices.flat[0].device_kind
+    if mesh.size == 1:
+        return kind
+    return f"{mesh.size} × {kind} ({', '.join(f'{axis} {size}' for axis, size in mesh.shape.items())})"

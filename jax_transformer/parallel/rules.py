@@ -1,0 +1,124 @@
+"""How parameters lie on the mesh: one table from the paths of parameters to the axes of the mesh.
+
+A rule names the axes of the stacked leaf. Vocabulary, heads and feed-forward units are divided among the devices of
+`tensor`, features among those of `fsdp`. The other axes are never divided. Optimizer state, moving average and
+gradients lie as their parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.validation import ConfigError
+from jax_transformer.model.sharding import WIDTH
+from jax_transformer.runtime.trees import flatten
+
+RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("*_embedding/embedding", ("vocabulary", "features")),
+    ("*/positions/embedding", ("positions", "features")),
+    ("*/layers/*/relative_bias/embedding", ("layers", "buckets", "heads")),
+    ("*/relative_bias/embedding", ("buckets", "heads")),
+    ("*/layers/*_attention/output/kernel", ("layers", "heads", "head_dim", "features")),
+    ("*/layers/*_attention/output/bias", ("layers", "features")),
+    ("*/layers/*_attention/*/kernel", ("layers", "features", "heads", "head_dim")),
+    ("*/layers/*_attention/*/bias", ("layers", "heads", "head_dim")),
+    ("*/layers/feed_forward/output/kernel", ("layers", "hidden", "features")),
+    ("*/layers/feed_forward/output/bias", ("layers", "features")),
+    ("*/layers/feed_forward/*/kernel", ("layers", "features", "hidden")),
+    ("*/layers/feed_forward/*/bias", ("layers", "hidden")),
+    ("*/layers/*_norm/*", ("layers", "features")),
+    ("*_norm/*", ("features",)),
+    ("head/kernel", ("features", "vocabulary")),
+    ("head/bias", ("vocabulary",)),
+    ("head_bias", ("vocabulary",)),
+    ("constants/*_positions", ("positions", "features")),
+    ("constants/head_bias", ("vocabulary",)),
+)
+"""Patterns of paths, and the axes of the leaves that match; the first match counts."""
+
+MESH_AXES = {"vocabulary": WIDTH, "heads": WIDTH, "hidden": WIDTH, "features": "fsdp"}
+"""Axes of parameters that the mesh divides."""
+
+
+def axes_of(path: str) -> tuple[str, ...]:
+    """Returns the names of the axes of the parameter at `path`, such as encoder/layers/self_attention/query/kernel.
+
+    Raises:
+      KeyError: no rule matches.
+    """
+    for pattern, axes in RULES:
+        if fnmatchcase(path, pattern):
+            return axes
+    raise KeyError(f"no rule of parallel/rules.py matches the parameter {path}")
+
+
+def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:
+    """Returns how the parameter at `path` lies on the mesh.
+
+    A vocabulary that `tensor` doesn't divide stays whole. Its features are then divided among the devices of `tensor`
+    too, so that no device holds more; the training step pads the vocabulary while it computes the loss.
+    """
+    axes = axes_of(path)
+    table: dict[str, Any] = MESH_AXES
+    sizes = dict(zip(axes, shape, strict=True))
+    if sizes.get("vocabulary", 0) % mesh.shape[WIDTH]:
+        both = sizes.get("features", 0) % (mesh.shape["fsdp"] * mesh.shape[WIDTH]) == 0
+        table = {**table, "vocabulary": None, "features": (WIDTH, "fsdp") if both else "fsdp"}
+    return PartitionSpec(*(table.get(axis) for axis in axes))
+
+
+def tree_shardings(tree: Any, params: Mapping[str, Any], mesh: Mesh) -> Any:
+    """Returns how each leaf of a tree lies on the mesh, as a tree of the same structure.
+
+    A leaf lies as the parameter whose path ends its own, if both have the same shape: so do optimizer state, gradients
+    and moving averages. Every device holds all of any other leaf, such as a count of steps.
+
+    Args:
+      tree: any pytree of arrays or of their shapes.
+      params: the complete parameters, as nested dicts of arrays or shapes.
+      mesh: the mesh.
+
+    Example:
+      >>> import optax
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.parallel import make_mesh, tree_shardings
+      >>> from jax_transformer.training import abstract_state, all_params
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1)
+      >>> state = abstract_state(config, optimizer=optax.sgd(0.1, momentum=0.9))
+      >>> shardings = tree_shardings(state.optimizer, all_params(state), make_mesh())
+      >>> shardings[0].trace["head"]["kernel"].spec
+      P('fsdp', 'tensor')
+    """
+    shapes = {path: tuple(leaf.shape) for path, leaf in flatten(params).items()}
+
+    def sharding(key_path: tuple[Any, ...], leaf: Any) -> NamedSharding:
+        names = [str(getattr(key, "key", getattr(key, "name", key))) for key in key_path]
+        suffixes = ("/".join(names[start:]) for start in range(len(names)))
+        path = next((path for path in suffixes if shapes.get(path) == tuple(leaf.shape)), None)
+        return NamedSharding(mesh, PartitionSpec() if path is None else parameter_spec(path, shapes[path], mesh))
+
+    return jax.tree_util.tree_map_with_path(sharding, tree)
+
+
+def check_divides(config: TransformerConfig, mesh: Mesh) -> None:
+    """Raises ConfigError unless the mesh divides the model's heads, feed-forward units and features."""
+    decoder = {"num_heads": config.decoder_num_heads, "d_ff": config.decoder_d_ff}
+    sizes = [("d_model", "fsdp", config.d_model)]
+    for name in ("num_heads", "d_ff"):
+        sizes.append((name, WIDTH, getattr(config.encoder, name)))
+        if decoder[name] is not None:
+            sizes.append((f"decoder_{name}", WIDTH, getattr(config.decoder, name)))
+    problems = [
+        f"parallel.{axis}: expected a divisor of model.{name}={size}; received {mesh.shape[axis]}"
+        for name, axis, size in sizes
+        if size % mesh.shape[axis]
+    ]
+    if problems:
+        raise ConfigError("; ".join(problems))

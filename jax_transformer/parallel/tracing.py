@@ -1,0 +1,56 @@
+"""Traces programs for a mesh: in its context, with batches and parameter-like trees where they belong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import jax
+from jax.sharding import Mesh
+
+from jax_transformer.data.batching import Batch
+from jax_transformer.model.functional import Params
+from jax_transformer.model.sharding import constrain, row_shards
+from jax_transformer.parallel.rules import tree_shardings
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Tree = TypeVar("Tree")
+
+
+def in_mesh(mesh: Mesh | None) -> AbstractContextManager[Any]:
+    """Returns a context in which the model, while it is traced, lays out its activations on the mesh."""
+    return nullcontext() if mesh is None else jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
+
+
+def on_mesh(function: Function, mesh: Mesh | None) -> Function:
+    """Returns the function such that it is always traced in the mesh's context."""
+    if mesh is None:
+        return function
+
+    def traced(*arguments: Any) -> Any:
+        with in_mesh(mesh):
+            return function(*arguments)
+
+    return traced  # type: ignore[return-value]
+
+
+def lie_as_parameters(tree: Tree, params: Params, mesh: Mesh | None) -> Tree:
+    """Returns the tree with each leaf where the parameter at its path lies; see `tree_shardings`."""
+    if mesh is None:
+        return tree
+    constrained: Tree = jax.lax.with_sharding_constraint(tree, tree_shardings(tree, params, mesh))
+    return constrained
+
+
+def divide_rows(batch: Batch, parts: int) -> Batch:
+    """Returns the batch with its rows [B, …] divided among the devices of the mesh.
+
+    Raises:
+      ValueError: B isn't a multiple of the number of devices that share the rows, times `parts`.
+    """
+    rows, multiple = len(batch.labels), parts * row_shards()
+    if rows % multiple:
+        shared = f", {parts} parts for each of {row_shards()} shares of the mesh" if row_shards() > 1 else ""
+        raise ValueError(f"batch: expected rows that are a multiple of {multiple}{shared}; received {rows}")
+    return jax.tree.map(lambda array: constrain(array, "rows", None), batch)
