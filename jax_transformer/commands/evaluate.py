@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +15,7 @@ import tyro
 from jax_transformer.commands.decode_options import DecodeOptions, check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import check_writable, read_columns, shown, write_lines
 from jax_transformer.commands.progress import progress
+from jax_transformer.config.parallel import ParallelConfig
 
 if TYPE_CHECKING:
     from jax_transformer.training.metrics import Comparison
@@ -54,6 +55,7 @@ class EvaluateOptions(DecodeOptions):
     """Token to put before every sentence, such as <2de>, which tells a multilingual model the target language."""
     rows: int = 64
     """Maximum number of sentences decoded at once."""
+    parallel: ParallelConfig = field(default=ParallelConfig())
 
 
 SCORING = ("target", "hypotheses", "against", "format", "tokenize", "bootstrap")
@@ -116,9 +118,10 @@ def _translate(options: EvaluateOptions, sources: list[str]) -> tuple[list[str],
     """Returns the translations, and the numbers of lines that can't be translated; their translations are empty."""
     from jax_transformer.decoding.prepared import prepare
     from jax_transformer.decoding.translation import translate_each
+    from jax_transformer.parallel.mesh import make_mesh
 
     model = load(str(options.model), options.source_tag)
-    model, decoding = prepare(model), options.config_for(model)
+    model, decoding = prepare(model, make_mesh(options.parallel)), options.config_for(model)
     with progress("translated", sum(bool(line.strip()) for line in sources)) as advance:
         found = translate_each(
             model, sources, decoding, rows=options.rows, source_tag=options.source_tag, on_batch=advance

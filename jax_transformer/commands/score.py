@@ -7,7 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import tyro
@@ -15,6 +15,7 @@ import tyro
 from jax_transformer.commands.decode_options import check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import read_columns, shown
 from jax_transformer.commands.progress import progress
+from jax_transformer.config.parallel import ParallelConfig
 
 if TYPE_CHECKING:
     from jax_transformer.decoding.pairs import PairScore
@@ -42,6 +43,7 @@ class ScoreOptions:
     """Token to put before every sentence, such as <2de>, which tells a multilingual model the target language."""
     rows: int = 64
     """Maximum number of sentences scored at once."""
+    parallel: ParallelConfig = field(default=ParallelConfig())
 
 
 class Totals:
@@ -80,8 +82,11 @@ def score(arguments: Sequence[str]) -> int:
     options = tyro.cli(ScoreOptions, args=arguments, prog="jax-transformer score")
     check_rows(options.rows)
     sources, targets = read_columns((options.source, options.target))
-    model = load(options.model, options.source_tag)
     from jax_transformer.decoding.pairs import score_pairs
+    from jax_transformer.decoding.prepared import prepare
+    from jax_transformer.parallel.mesh import make_mesh
+
+    model = prepare(load(options.model, options.source_tag), make_mesh(options.parallel))
 
     totals = Totals()
     scores = score_pairs(model, zip(sources, targets, strict=True), rows=options.rows, source_tag=options.source_tag)

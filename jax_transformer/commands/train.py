@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import tyro
 
+from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.presets import PRESETS, get_preset
 from jax_transformer.config.run import RunConfig
 from jax_transformer.runtime.allocator import keep_freed_memory
@@ -13,11 +16,12 @@ from jax_transformer.runtime.allocator import keep_freed_memory
 DEFAULT_PRESET = "demo"
 TRAIN_HELP = f"""Train a model.
 
-usage: jax-transformer train [PRESET] [--config FILE] [--resume RUN] [--dry-run] [--profile] [options]
+usage: jax-transformer train [PRESET] [--config FILE] [--dry-run] [--profile] [options]
+       jax-transformer train --resume RUN [--profile] [--parallel.* options]
 
 PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}.
 --config FILE.yaml sets the fields it names; options override it.
---resume RUN continues an interrupted run from its latest checkpoint. It allows no other option but --profile.
+--resume RUN continues an interrupted run from its latest checkpoint, on the same devices or others.
 --dry-run prints the config, parameters, batches and memory without training.
 --profile writes a trace of some steps to the run's profile/."""
 
@@ -30,17 +34,9 @@ def train(arguments: Sequence[str]) -> int:
     profile, arguments = _take_flag(arguments, "--profile")
     preset = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
     if resumed is not None:
-        if arguments or preset or config_file or dry_run:
-            given = " ".join(
-                filter(
-                    None,
-                    [preset, config_file and f"--config {config_file}", "--dry-run" if dry_run else None, *arguments],
-                )
-            )
-            raise ValueError(
-                f"--resume takes no other option (a run continues with its own config.yaml); received {given}"
-            )
-        return _run_training(RunConfig(run_dir=resumed), name="", resume=True, profile=profile)
+        others = [preset, config_file and f"--config {config_file}", "--dry-run" if dry_run else None]
+        parallel = _parallel_of_resumed(resumed, [other for other in others if other], arguments)
+        return _run_training(RunConfig(run_dir=resumed), name="", resume=True, profile=profile, parallel=parallel)
 
     config = get_preset(preset or DEFAULT_PRESET)
     if config_file is not None:
@@ -57,13 +53,41 @@ def train(arguments: Sequence[str]) -> int:
     return _run_training(config, name=preset or DEFAULT_PRESET, resume=False, profile=profile)
 
 
-def _run_training(config: RunConfig, *, name: str, resume: bool, profile: bool) -> int:
+@dataclass(frozen=True, kw_only=True)
+class _ResumeOptions:
+    parallel: ParallelConfig
+
+
+def _parallel_of_resumed(run: str, others: list[str], arguments: list[str]) -> ParallelConfig | None:
+    """Returns the mesh to continue a run on, given the options beside --resume; None: the run's own.
+
+    Raises:
+      ValueError: other options than those of the mesh.
+    """
+    if others or any(name.startswith("--") and not name.startswith("--parallel.") for name in arguments):
+        raise ValueError(
+            "--resume takes no other options than --parallel.* (a run continues with its own config.yaml); "
+            f"received {' '.join([*others, *arguments])}"
+        )
+    if not arguments:
+        return None
+    from jax_transformer.config.files import load_config
+
+    file = Path(run) / "config.yaml"
+    own = load_config(file, RunConfig()).parallel if file.exists() else ParallelConfig()
+    default = _ResumeOptions(parallel=own)
+    return tyro.cli(_ResumeOptions, default=default, args=arguments, prog="jax-transformer train --resume RUN").parallel
+
+
+def _run_training(
+    config: RunConfig, *, name: str, resume: bool, profile: bool, parallel: ParallelConfig | None = None
+) -> int:
     keep_freed_memory()
     from jax_transformer.training.interruption import Interrupted
     from jax_transformer.training.loop import train as train_run
 
     try:
-        result = train_run(config, name=name, resume=resume, profile=profile)
+        result = train_run(config, name=name, resume=resume, profile=profile, parallel=parallel)
     except Interrupted as stopped:
         print(stopped)
         return 130

@@ -15,6 +15,7 @@ from jax_transformer.commands.decode_options import DecodeOptions, check_rows, l
 from jax_transformer.commands.parallel_text import STANDARD_INPUT, shown
 from jax_transformer.commands.progress import progress
 from jax_transformer.commands.stdin_lines import arriving_lines, windows
+from jax_transformer.config.parallel import ParallelConfig
 
 if TYPE_CHECKING:
     from jax_transformer.config.decoding import DecodingConfig
@@ -55,6 +56,7 @@ class TranslateOptions(DecodeOptions):
     """Maximum number of sentences decoded at once."""
     batch_tokens: int = 8192
     """Maximum number of source tokens decoded at once, padding included."""
+    parallel: ParallelConfig = field(default=ParallelConfig())
 
 
 @dataclass
@@ -171,6 +173,7 @@ def translate(arguments: Sequence[str]) -> int:
     from jax_transformer.data.text_files import iterate_raw_lines
     from jax_transformer.decoding.prepared import prepare
     from jax_transformer.decoding.translation import translate_each
+    from jax_transformer.parallel.mesh import make_mesh
 
     reads_stdin = options.input in (None, STANDARD_INPUT)
     if reads_stdin and sys.stdin is None:
@@ -179,7 +182,7 @@ def translate(arguments: Sequence[str]) -> int:
         raise ValueError("expected standard output, which is closed, to write translations to")
     lines = None if reads_stdin else list(iterate_raw_lines(str(options.input)))
     model = load(options.model, options.source_tag)
-    model, decoding = prepare(model), options.config_for(model)
+    model, decoding = prepare(model, make_mesh(options.parallel)), options.config_for(model)
     # refuses options that fit no line before the first line is read
     translate_each(model, [], decoding, source_tag=options.source_tag, prefix=options.prefix)
     translator = Translator(options, model, decoding)

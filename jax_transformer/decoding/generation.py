@@ -12,9 +12,11 @@ import numpy as np
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding import beam, sampling_loop
 from jax_transformer.decoding.checks import check_count, check_decoding, check_ids, source_array, starts_and_ends
-from jax_transformer.decoding.padding import limit, pad, round_length
+from jax_transformer.decoding.padding import limit, pad, pad_rows, round_length
 from jax_transformer.decoding.prepared import PreparedModel, prepare
 from jax_transformer.decoding.search_params import SamplingParams, SearchParams, SearchProgram
+from jax_transformer.parallel.placement import place_rows, row_shards
+from jax_transformer.parallel.tracing import in_mesh
 from jax_transformer.storage.model_directory import Model
 
 
@@ -97,11 +99,13 @@ def generate(
     if not count:
         return Generated(np.zeros((0, num_return, 0), np.int32), np.zeros((0, num_return), np.float32))
     program = SearchProgram.from_config(decoding)
+    filling = -count % row_shards(model.mesh)
     if count * program.num_rows == 1 and config.batch_rows_are_independent:
-        # on a CPU, XLA multiplies two rows three times as fast as one
-        pads = np.full_like(source, config.source_pad_id)
-        source, prefixes, numbers = np.concatenate([source, pads]), [*prefixes, []], [*numbers, 0]
-    sequences, scores = _search(model, decoding, program, source, prefixes, numbers)
+        filling = max(filling, 1)  # on a CPU, XLA multiplies two rows three times as fast as one
+    source = pad_rows(source, filling, config.source_pad_id)
+    prefixes, numbers = prefixes + [[]] * filling, numbers + [0] * filling
+    with in_mesh(model.mesh):
+        sequences, scores = _search(model, decoding, program, source, prefixes, numbers)
     return Generated(np.asarray(sequences[:count, :num_return]), np.asarray(scores[:count, :num_return]))
 
 
@@ -119,6 +123,7 @@ def _search(
         min(decoding.max_new_tokens or most, most), most - np.array([len(ids) for ids in prefixes], int)
     )
     search = _search_params(model, decoding, max_new, prefixes, numbers)
+    source = place_rows(source, model.mesh)
     loop: Any = beam if program.uses_beams else sampling_loop
     last = max(len(ids) + int(more) for ids, more in zip(prefixes, max_new, strict=True))
     room = round_length(min(2 * source.shape[1], last), last)

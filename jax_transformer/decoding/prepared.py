@@ -1,4 +1,4 @@
-"""Prepared models: parameters on the device, and the decoder's layers taken apart as single steps read them.
+"""Prepared models: parameters on the devices, and the decoder's layers taken apart as single steps read them.
 
 `generate`, `translate`, `score` and `align` prepare the model that they receive, once for each Model object: the result
 is kept on that object. Don't change `model.params` in place afterwards: decoding would still use the old values. Make a
@@ -13,8 +13,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import jax
+from jax.sharding import Mesh
 
 from jax_transformer.decoding.cache import Weights
+from jax_transformer.parallel.placement import place_params
+from jax_transformer.parallel.rules import check_divides
+from jax_transformer.parallel.tracing import in_mesh
 from jax_transformer.storage.model_directory import Model
 
 _LOCK = threading.Lock()
@@ -22,30 +26,38 @@ _LOCK = threading.Lock()
 
 @dataclass(frozen=True)
 class PreparedModel(Model):
-    """Holds a model whose parameters are on the device, ready for decoding. It can stand wherever a Model can.
+    """Holds a model whose parameters are on the devices, ready for decoding. It can stand wherever a Model can.
 
     Example:
       >>> issubclass(PreparedModel, Model)
       True
     """
 
+    mesh: Mesh | None = None
+    """The devices that share the parameters and the rows of a batch. None: JAX's default device alone."""
+
     @cached_property
     def weights(self) -> Weights:
         """The parameters as decoding reads them. The first access takes the decoder's layers apart."""
-        return Weights.of(self.config, self.params)
+        with in_mesh(self.mesh):
+            return Weights.of(self.config, self.params)
 
 
-def prepare(model: Model) -> PreparedModel:
-    """Puts a model's parameters on the device for decoding.
+def prepare(model: Model, mesh: Mesh | None = None) -> PreparedModel:
+    """Puts a model's parameters on the device, or on the devices of a mesh, for decoding.
 
     Decoding functions call this themselves. Call it to choose the moment, or to free the host's copy of the parameters
     by dropping `model`.
 
     Args:
       model: the model. A prepared one is returned unchanged.
+      mesh: the devices, which share the parameters and the rows; see `make_mesh`. None: JAX's default device.
 
     Returns:
-      The prepared model: the same object for the same Model.
+      The prepared model. Without a mesh, it is the same object for the same Model.
+
+    Raises:
+      ConfigError: the mesh doesn't divide the model's heads, feed-forward units or features.
 
     Example:
       >>> import jax
@@ -61,9 +73,12 @@ def prepare(model: Model) -> PreparedModel:
     """
     if isinstance(model, PreparedModel):
         return model
+    fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.init}
+    if mesh is not None and mesh.size > 1:
+        check_divides(model.config, mesh)
+        return PreparedModel(**fields | {"params": place_params(model.params, mesh)}, mesh=mesh)
     with _LOCK:
         if model._prepared is None:
-            fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(model) if field.init}
             fields["params"] = jax.device_put(model.params)
             object.__setattr__(model, "_prepared", PreparedModel(**fields))
     prepared: PreparedModel = model._prepared

@@ -14,11 +14,13 @@ import numpy as np
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import cache
 from jax_transformer.decoding.checks import DecodingError, check_count, check_ids, source_array, starts_and_ends
-from jax_transformer.decoding.padding import WITHOUT_TABLE, num_positions, pad, round_length
+from jax_transformer.decoding.padding import WITHOUT_TABLE, num_positions, pad, pad_rows, round_length
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import decoder_padding_id
+from jax_transformer.parallel.placement import place_rows, row_shards
+from jax_transformer.parallel.tracing import in_mesh
 from jax_transformer.storage.model_directory import Model
 
 
@@ -95,9 +97,13 @@ def score(
         raise DecodingError(f"target_ids: expected at most {most} ids; received {max(lengths)}")
     targets = pad(target_ids, pad_id=config.target_pad_id, length=round_length(max(lengths, default=1), most))
     start_id, _ = starts_and_ends(model)
-    log_probs = np.asarray(
-        _log_probs(config, model.params, source, targets, start_id, at_once=_is_causal(config, start_id))
-    )
+    filling = -len(source) % row_shards(model.mesh)
+    rows = pad_rows(source, filling, config.source_pad_id), pad_rows(targets, filling, config.target_pad_id)
+    with in_mesh(model.mesh):
+        log_probs = _log_probs(
+            config, model.params, *place_rows(rows, model.mesh), start_id, at_once=_is_causal(config, start_id)
+        )
+    log_probs = np.asarray(log_probs)[: len(source)]
     return Scores(np.where(np.arange(targets.shape[1]) < lengths[:, None], log_probs, 0.0), lengths)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jax_transformer.training.schedules import make_schedule
     from jax_transformer.training.step import (
         TrainState,
+        abstract_state,
         all_params,
         evaluation_params,
         init_state,
@@ -37,6 +38,7 @@ _HOMES = {
     "jax_transformer.training.schedules": ("make_schedule",),
     "jax_transformer.training.step": (
         "TrainState",
+        "abstract_state",
         "all_params",
         "evaluation_params",
         "init_state",
@@ -52,6 +54,7 @@ __all__ = [
     "TrainState",
     "TrainingResult",
     "TranslationScores",
+    "abstract_state",
     "all_params",
     "chunked_cross_entropy",
     "cross_entropy",

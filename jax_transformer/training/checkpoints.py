@@ -78,12 +78,13 @@ class Checkpoints:
         return sorted(ordered[-count:])
 
     def restore(self, step: int, like: TrainState) -> TrainState:
-        """Restores the state saved at `step`; `like` gives structure, shapes and dtypes.
+        """Restores the state saved at `step`, on whatever devices; `like` gives structure, shapes, dtypes and, if it
+        has them, the devices.
 
         Raises:
           CheckpointError: the checkpoint can't be read, or holds another model's state.
         """
-        abstract = jax.eval_shape(lambda: like._asdict())
+        abstract = jax.tree.map(_described, like._asdict())
         try:
             restored = self._manager.restore(step, args=ocp.args.StandardRestore(abstract))
         except Exception as error:  # Orbax raises many kinds
@@ -102,6 +103,10 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+
+
+def _described(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
 
 
 def _score(metrics: dict[str, float]) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import jax
 import numpy as np
 
 from jax_transformer.data.batch_shapes import choose_shapes
@@ -20,7 +20,8 @@ from jax_transformer.model.functional import Params
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.metrics import TranslationScores, score_translations
 
-EvaluationStep = Callable[[Params, Batch], tuple[jax.Array, jax.Array]]
+EvaluationStep = Callable[[Params, Batch], tuple[Any, Any]]
+"""(params, batch) → the sum of the losses and the number of tokens, scalars."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,15 @@ def batches(
         )
 
 
-def split_loss(split: Split, step: EvaluationStep, params: Params, source: Tokenizer, target: Tokenizer) -> float:
-    """Returns the cross-entropy of the split in nats per target token, without dropout and label smoothing; NaN if it
-    has no usable pair."""
-    sums = [step(params, batch) for batch in batches(split.pairs, split.plan, source, target)]
+def split_batches(split: Split, source: Tokenizer, target: Tokenizer) -> Iterator[Batch]:
+    """Yields a split's evaluation batches."""
+    return batches(split.pairs, split.plan, source, target)
+
+
+def mean_loss(step: EvaluationStep, params: Params, batches: Iterable[Batch]) -> float:
+    """Returns the cross-entropy of the batches in nats per target token, without dropout and label smoothing; NaN if
+    there are none."""
+    sums = [step(params, batch) for batch in batches]
     total, tokens = (float(np.sum([np.asarray(pair[k], np.float64) for pair in sums])) for k in (0, 1))
     return total / tokens if tokens else math.nan
 

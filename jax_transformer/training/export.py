@@ -18,7 +18,7 @@ from jax_transformer.model.functional import Params
 from jax_transformer.storage.model_directory import Model, generation_of, origin_of
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints
-from jax_transformer.training.evaluation import Split, split_loss
+from jax_transformer.training.evaluation import Split, mean_loss, split_batches
 from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
 from jax_transformer.training.step import init_state, make_evaluation_step
 
@@ -116,6 +116,7 @@ def load_averaged_model(run: str | Path, which: str, count: int) -> Model:
     finally:
         checkpoints.close()
     valid = Split.lay_out(corpus.splits["valid"], config.data.batch_tokens)
-    loss = split_loss(valid, make_evaluation_step(model), params, corpus.source_tokenizer, corpus.target_tokenizer)
+    batches = split_batches(valid, corpus.source_tokenizer, corpus.target_tokenizer)
+    loss = mean_loss(make_evaluation_step(model), params, batches)
     training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss}
     return dataclasses.replace(make_model(config, corpus, params), training=training)

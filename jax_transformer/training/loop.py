@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
 
 import jax
 
+from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import PreparedCorpus, prepare
+from jax_transformer.parallel.mesh import make_mesh
+from jax_transformer.parallel.rules import check_divides
 from jax_transformer.training.dry_run import describe
 from jax_transformer.training.export import fit_config
 from jax_transformer.training.journal import Journal
@@ -21,7 +25,14 @@ from jax_transformer.training.trainer import Trainer, TrainingResult
 from jax_transformer.training.warm_start import load_initial_params, use_initial_tokenizers
 
 
-def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile: bool = False) -> TrainingResult:
+def train(
+    config: RunConfig,
+    *,
+    name: str = "run",
+    resume: bool = False,
+    profile: bool = False,
+    parallel: ParallelConfig | None = None,
+) -> TrainingResult:
     """Trains and evaluates a model, and writes its run directory.
 
     Args:
@@ -29,6 +40,7 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile
       name: name of the new directory runs/NAME if the config names none.
       resume: continue the run at config.run_dir from its latest checkpoint, with its own config.yaml.
       profile: write a trace of some steps to the run's profile/.
+      parallel: with `resume`, the mesh to continue on. None: the run's own.
 
     Returns:
       The paths, scores and timings of the run.
@@ -55,8 +67,10 @@ def train(config: RunConfig, *, name: str = "run", resume: bool = False, profile
     if resume:
         run, config = RunDirectory.open(config.run_dir)
         try:
+            config = config if parallel is None else dataclasses.replace(config, parallel=parallel)
             corpus = _prepare(config)
             run.check_corpus(corpus.directory.name)
+            check_divides(fit_config(config.model, corpus), make_mesh(config.parallel))
         except BaseException:
             run.close()
             raise
@@ -92,6 +106,7 @@ def describe_run(config: RunConfig) -> Iterator[str]:
 
 
 def _prepare(config: RunConfig) -> PreparedCorpus:
+    make_mesh(config.parallel)  # a mistake in its sizes is told before the data is read
     if config.train.tensorboard:
         require_tensorboard()
     check_tokenizer(config.train.score_tokenizer)
@@ -102,8 +117,9 @@ def _prepare(config: RunConfig) -> PreparedCorpus:
 
 
 def _check_start(config: RunConfig, corpus: PreparedCorpus) -> None:
-    """Raises ValueError unless the initial parameters and the freeze patterns fit the model."""
+    """Raises ValueError unless the initial parameters, the freeze patterns and the mesh fit the model."""
     model = fit_config(config.model, corpus)
+    check_divides(model, make_mesh(config.parallel))
     jax.eval_shape(lambda: init_state(model, config.train))
     if config.init_from:
         load_initial_params(config.init_from, model, corpus)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
+from jax.sharding import Mesh
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
+from jax_transformer.model.sharding import constrain
+from jax_transformer.parallel.rules import check_divides, tree_shardings
+from jax_transformer.parallel.tracing import divide_rows, lie_as_parameters, on_mesh
 from jax_transformer.training.freezing import join_frozen, split_frozen
 from jax_transformer.training.losses import Criterion, chunked_cross_entropy, counted_tokens, without_filling
 from jax_transformer.training.optimizers import make_optimizer
@@ -90,10 +96,12 @@ def init_state(
     *,
     optimizer: optax.GradientTransformation | None = None,
     seed: int | None = None,
+    mesh: Mesh | None = None,
 ) -> TrainState:
     """Returns the state before the first step.
 
-    Pass `optimizer`, `config`, or both; `make_train_step` takes the same ones.
+    Pass `optimizer`, `config`, or both; `make_train_step` takes the same ones. With a mesh, no device ever holds more
+    than its part of the state.
 
     Args:
       model: the model's config, with its vocabulary sizes set.
@@ -101,8 +109,10 @@ def init_state(
       params: the first parameters, copied, in their own dtype. None: float32 weights drawn by the seed.
       optimizer: any Optax optimizer, in place of the config's optimizer and schedule.
       seed: of the drawn weights. None: config.seed, or 0 without a config.
+      mesh: the devices that share the state; see `make_mesh`. None: JAX's default device holds it.
 
     Raises:
+      ConfigError: the mesh doesn't divide the model's heads, feed-forward units or features.
       FreezeError: config.freeze has a pattern that matches nothing, or leaves nothing to train.
       ValueError: neither `config` nor `optimizer`; a vocabulary size of 0.
 
@@ -116,15 +126,62 @@ def init_state(
       0
     """
     config, optimizer, _ = _settings("init_state", model, config, optimizer)
-    if params is None:
-        params = functional.init_params(model, jax.random.key(config.seed if seed is None else seed))
-    else:
-        params = jax.tree.map(jnp.array, params)  # copied: the first step overwrites the state's arrays
-    constants = params.pop("constants", {})
-    trained, frozen = split_frozen(params, config.freeze)
+    key = jax.random.key(config.seed if seed is None else seed)
+    if mesh is None:
+        params = functional.init_params(model, key) if params is None else jax.tree.map(jnp.array, params)
+        return _first_state(config, optimizer, params)
+    check_divides(model, mesh)
+    abstract = functional.abstract_params(model)
+    lie = tree_shardings(abstract, abstract, mesh)
+    # the values of given parameters are copied, since the first step overwrites the state's arrays
+    params = functional.init_params(model, key, lie) if params is None else jax.device_put(params, lie, may_alias=False)
+    make = partial(_first_state, config, optimizer)
+    return jax.jit(make, out_shardings=tree_shardings(jax.eval_shape(make, params), params, mesh))(params)
+
+
+def _first_state(config: TrainConfig, optimizer: optax.GradientTransformation, params: Params) -> TrainState:
+    """Returns the state that begins with complete parameters."""
+    constants = params.get("constants", {})
+    trained, frozen = split_frozen({name: tree for name, tree in params.items() if name != "constants"}, config.freeze)
     average = jax.tree.map(jnp.copy, trained) if config.ema_decay else {}
     return TrainState(
         jnp.zeros((), jnp.int32), trained, frozen, constants, optimizer.init(trained), average, jnp.ones(())
+    )
+
+
+def abstract_state(
+    model: TransformerConfig,
+    config: TrainConfig | None = None,
+    *,
+    optimizer: optax.GradientTransformation | None = None,
+    mesh: Mesh | None = None,
+) -> TrainState:
+    """Returns the shapes and dtypes of `init_state`, and how its arrays lie on the mesh, as `jax.ShapeDtypeStruct`s.
+
+    Args:
+      model: as for `init_state`, like the others.
+      config: how to train.
+      optimizer: any Optax optimizer, in place of the config's.
+      mesh: the devices; those of a topology that isn't there will do.
+
+    Raises:
+      ConfigError, FreezeError, ValueError: see `init_state`.
+
+    Example:
+      >>> import optax
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.training import abstract_state
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8)
+      >>> abstract_state(config, optimizer=optax.sgd(0.1)).params["head"]["kernel"].shape
+      (8, 7)
+    """
+    state: TrainState = jax.eval_shape(lambda: init_state(model, config, optimizer=optimizer))
+    if mesh is None:
+        return state
+    check_divides(model, mesh)
+    shardings = tree_shardings(state, all_params(state), mesh)
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state, shardings
     )
 
 
@@ -135,6 +192,7 @@ def make_train_step(
     optimizer: optax.GradientTransformation | None = None,
     loss: TokenLoss | None = None,
     seed: int | None = None,
+    mesh: Mesh | None = None,
 ) -> TrainStep:
     """Returns a jitted step (state, batch) → (state, metrics), which donates the state: don't use the old one again.
 
@@ -153,10 +211,11 @@ def make_train_step(
         cross-entropy. The step takes their mean over the labels that aren't padding. The built-in loss never holds all
         logits at once; with `loss` they are all in memory.
       seed: of dropout. None: config.seed, or 0 without a config.
+      mesh: the devices that share the step, as given to `init_state`. None: one device.
 
     Raises:
-      ValueError: neither `config` nor `optimizer`. When the step is called: rows that config.accumulate doesn't
-        divide; losses of another shape than the labels.
+      ValueError: neither `config` nor `optimizer`. When the step is called: rows that config.accumulate, times the
+        devices that share the rows, doesn't divide; losses of another shape than the labels.
 
     Example:
       >>> import optax
@@ -176,38 +235,89 @@ def make_train_step(
       >>> losses[-1] < losses[0], int(metrics["tokens"])
       (True, 7)
     """
-    config, optimizer, schedule = _settings("make_train_step", model, config, optimizer)
-    seed = config.seed if seed is None else seed
-    criterion = Criterion(model.target_pad_id, config.label_smoothing, config.smoothing, config.loss_counts_pads)
-
-    def mean_loss(
-        trained: Params, state: TrainState, part: Batch, tokens: jax.Array, dropout_key: jax.Array
-    ) -> jax.Array:
-        """Returns the part's share of the loss per target token of the whole batch."""
-        params = all_params(state._replace(params=trained))
-        total, _ = summed_loss(model, params, part, criterion, dropout_key, loss)
-        return total / jnp.maximum(tokens, 1)
+    step = StepFunctions.of("make_train_step", model, config, optimizer, loss=loss, seed=seed, mesh=mesh)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        dropout_key = jax.random.fold_in(jax.random.key(seed), state.step)
-        tokens = counted_tokens(without_filling(jnp.asarray(batch.labels), criterion), criterion).sum(dtype=jnp.int32)
+        batch = divide_rows(batch, step.config.accumulate)
+        tokens = step.count(batch)
+        mean, gradients = step.gradients(state, batch, tokens, step.dropout_key(state))
+        return step.update(state, mean, tokens, gradients)
+
+    return jax.jit(on_mesh(train_step, mesh), donate_argnums=0)
+
+
+@dataclass(frozen=True)
+class StepFunctions:
+    """Holds the parts of a training step as functions to be compiled."""
+
+    model: TransformerConfig
+    config: TrainConfig
+    optimizer: optax.GradientTransformation
+    schedule: optax.Schedule | None
+    seed: int
+    loss: TokenLoss | None = None
+    mesh: Mesh | None = None
+
+    @classmethod
+    def of(
+        cls,
+        function: str,
+        model: TransformerConfig,
+        config: TrainConfig | None,
+        optimizer: optax.GradientTransformation | None = None,
+        *,
+        seed: int | None = None,
+        loss: TokenLoss | None = None,
+        mesh: Mesh | None = None,
+    ) -> StepFunctions:
+        """Returns the parts for the arguments of `function`, whose name errors tell; see `make_train_step`."""
+        config, optimizer, schedule = _settings(function, model, config, optimizer)
+        return cls(model, config, optimizer, schedule, config.seed if seed is None else seed, loss, mesh)
+
+    @property
+    def criterion(self) -> Criterion:
+        config = self.config
+        return Criterion(self.model.target_pad_id, config.label_smoothing, config.smoothing, config.loss_counts_pads)
+
+    def dropout_key(self, state: TrainState) -> jax.Array:
+        return jax.random.fold_in(jax.random.key(self.seed), state.step)
+
+    def count(self, batch: Batch) -> jax.Array:
+        """Returns the number of target tokens that count, [] int32."""
+        labels = without_filling(jnp.asarray(batch.labels), self.criterion)
+        return counted_tokens(labels, self.criterion).sum(dtype=jnp.int32)
+
+    def gradients(
+        self, state: TrainState, batch: Batch, tokens: jax.Array | int, dropout_key: jax.Array
+    ) -> tuple[jax.Array, Params]:
+        """Returns the summed loss over `tokens`, and its gradients, computed in config.accumulate parts."""
+
+        def mean_loss(trained: Params, part: Batch, dropout_key: jax.Array) -> jax.Array:
+            """Returns the part's share of the loss per target token of the whole batch."""
+            params = all_params(state._replace(params=trained))
+            total, _ = summed_loss(self.model, params, part, self.criterion, dropout_key, self.loss)
+            return total / jnp.maximum(tokens, 1)
 
         def loss_and_gradients(part: Batch, dropout_key: jax.Array) -> tuple[jax.Array, Params]:
-            return jax.value_and_grad(mean_loss)(state.params, state, part, tokens, dropout_key)
+            mean, gradients = jax.value_and_grad(mean_loss)(state.params, part, dropout_key)
+            return mean, lie_as_parameters(gradients, state.params, self.mesh)
 
-        mean, gradients = _accumulate(loss_and_gradients, batch, dropout_key, config.accumulate)
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
+        return _accumulate(loss_and_gradients, batch, dropout_key, self.config.accumulate)
+
+    def update(
+        self, state: TrainState, mean: jax.Array, tokens: jax.Array, gradients: Params
+    ) -> tuple[TrainState, Metrics]:
+        """Returns the state after an optimizer step, and the metrics of the step."""
+        updates, optimizer_state = self.optimizer.update(gradients, state.optimizer, state.params)
         updates = jax.tree.map(lambda update: update * state.rate_scale.astype(update.dtype), updates)
         params = optax.apply_updates(state.params, updates)
-        average = (
-            _moved_average(state.average, params, state.step, config.ema_decay) if config.ema_decay else state.average
-        )
+        decay = self.config.ema_decay
+        average = _moved_average(state.average, params, state.step, decay) if decay else state.average
         metrics = {"loss": mean, "tokens": tokens, "gradient_norm": optax.tree.norm(gradients)}
-        if schedule is not None:
-            metrics["learning_rate"] = schedule(state.step) * state.rate_scale
-        return state._replace(step=state.step + 1, params=params, optimizer=optimizer_state, average=average), metrics
-
-    return jax.jit(train_step, donate_argnums=0)
+        if self.schedule is not None:
+            metrics["learning_rate"] = self.schedule(state.step) * state.rate_scale
+        state = state._replace(step=state.step + 1, params=params, optimizer=optimizer_state, average=average)
+        return lie_as_parameters(state, all_params(state), self.mesh), metrics
 
 
 def _settings(
@@ -251,10 +361,12 @@ def _accumulate(
 
 def _split_rows(batch: Batch, parts: int) -> Batch:
     """Reshapes [B, …] to [parts, B / parts, …]. Row k goes to part k mod parts, which spreads padding rows evenly."""
-    rows = len(batch.labels)
-    if rows % parts:
-        raise ValueError(f"accumulate: expected batches whose rows are a multiple of {parts}; received {rows}")
-    return jax.tree.map(lambda array: jnp.swapaxes(jnp.reshape(array, (rows // parts, parts, -1)), 0, 1), batch)
+
+    def split(array: jax.Array) -> jax.Array:
+        by_part = jnp.reshape(array, (len(array) // parts, parts, -1))  # contiguous rows stay on their device
+        return constrain(jnp.swapaxes(by_part, 0, 1), None, "rows", None)
+
+    return jax.tree.map(split, batch)
 
 
 def _moved_average(average: Params, params: Params, step: jax.Array, decay: float) -> Params:
@@ -265,9 +377,15 @@ def _moved_average(average: Params, params: Params, step: jax.Array, decay: floa
     return jax.tree.map(lambda mean, new: mean + ((1.0 - decay_now) * (new - mean)).astype(mean.dtype), average, params)
 
 
-def make_evaluation_step(model: TransformerConfig) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
+def make_evaluation_step(
+    model: TransformerConfig, mesh: Mesh | None = None
+) -> Callable[[Params, Batch], tuple[jax.Array, jax.Array]]:
     """Returns a jitted function (params, batch) → (cross-entropy summed in nats, number of target tokens), without
     label smoothing and dropout.
+
+    Args:
+      model: the model's config.
+      mesh: the devices that share the rows and the parameters. None: one device.
 
     Example:
       >>> import math
@@ -283,7 +401,11 @@ def make_evaluation_step(model: TransformerConfig) -> Callable[[Params, Batch], 
       >>> int(tokens), bool(total / tokens > 0)
       (3, True)
     """
-    return jax.jit(lambda params, batch: summed_loss(model, params, batch, Criterion(model.target_pad_id)))
+
+    def evaluate(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        return summed_loss(model, params, divide_rows(batch, 1), Criterion(model.target_pad_id))
+
+    return jax.jit(on_mesh(evaluate, mesh))
 
 
 def summed_loss(

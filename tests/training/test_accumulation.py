@@ -108,7 +108,7 @@ def test_each_part_has_dropout_of_its_own(config: TransformerConfig, batch: Batc
 
 
 def test_rows_that_are_no_multiple_are_refused(config: TransformerConfig, batch: Batch) -> None:
-    with pytest.raises(ValueError, match="rows are a multiple of 3; received 4"):
+    with pytest.raises(ValueError, match="rows that are a multiple of 3; received 4"):
         make_train_step(config, dataclasses.replace(TRAIN, accumulate=3))(init_state(config, TRAIN), batch)
 
 

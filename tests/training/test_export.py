@@ -148,13 +148,13 @@ def test_means_are_wide_and_leave_constants_alone() -> None:
 
 def test_the_best_are_averaged_by_their_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 5.0, 2.0, 0.5])  # the last one is of the model itself
-    monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
+    monkeypatch.setattr(trainer, "mean_loss", lambda *_: next(losses))
     assert train(small_run(tmp_path, average_checkpoints=2, average_which="best")).steps == [6, 12]
 
 
 def test_patience_ends_a_run_and_a_resumed_one_stays_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = iter([3.0, 1.0, 2.0, 1.0, 9.0, 1.0, 1.0])
-    monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
+    monkeypatch.setattr(trainer, "mean_loss", lambda *_: next(losses))
     config = small_run(tmp_path, max_steps=100, patience=2)
     result = train(config)
     records = [json.loads(line) for line in (result.run / "metrics.jsonl").read_text().splitlines()]
@@ -333,7 +333,7 @@ def test_a_validation_loss_that_is_not_finite_is_no_checkpoint(tmp_path: Path, m
     losses = iter([3.0, float("nan")])
     config = small_run(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "split_loss", lambda *_: next(losses))
+        patch.setattr(trainer, "mean_loss", lambda *_: next(losses))
         with pytest.raises(RunError, match="step 6: expected a finite validation loss; received nan"):
             train(config)
     assert sorted(path.name for path in (Path(config.run_dir) / "checkpoints").iterdir()) == ["3"]

@@ -195,7 +195,7 @@ def test_the_best_checkpoint_becomes_the_model(tmp_path: Path, monkeypatch: pyte
     """The second of three checkpoints has the lowest loss: the model equals that of a run that ended there."""
     shorter = train(small_run(tmp_path / "shorter", max_steps=8, evaluate_every=4))
     losses = iter([2.0, 1.0, 3.0, 1.0])  # the last one is of the model itself
-    monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
+    monkeypatch.setattr(trainer, "mean_loss", lambda *_: next(losses))
     result = train(small_run(tmp_path / "longer", max_steps=12, evaluate_every=4))
     assert result.step == shorter.step == 8
     assert parameters(result.run) == parameters(shorter.run)

@@ -62,7 +62,7 @@ def rates(result: TrainingResult) -> list[float]:
 def evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes validation return the LOSSES in order."""
     losses = iter(LOSSES)
-    monkeypatch.setattr(trainer, "split_loss", lambda *_: next(losses))
+    monkeypatch.setattr(trainer, "mean_loss", lambda *_: next(losses))
 
 
 @pytest.fixture(scope="module")
