@@ -1,40 +1,43 @@
-"""Compilation per batch shape, and the metrics of the steps since the last line of metrics.jsonl."""
+"""Compilation per shape, and the metrics of the steps since the last line of metrics.jsonl."""
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
 
-from jax_transformer.data.batching import Batch
-from jax_transformer.training.step import TrainState, TrainStep
 
+class Compiled:
+    """Compiles a jitted function ahead of time for each shape of its arguments, and each device that holds them, and
+    measures the compilation time."""
 
-class CompiledByShape:
-    """Compiles a jitted training step ahead of time for each batch shape, and measures the compilation time."""
-
-    def __init__(self, step: TrainStep) -> None:
-        self._step: Any = step
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function: Any = function
         self.programs: dict[Any, Any] = {}
         self.seconds = 0.0
         self._taken = 0.0
 
-    def __call__(self, state: TrainState, batch: Batch) -> tuple[TrainState, dict[str, jax.Array]]:
-        shape = tuple(array.shape for array in batch)
-        if shape not in self.programs:
-            jax.block_until_ready(state)  # steps before this one still run: their time is not compilation's
+    def __call__(self, *arguments: Any) -> Any:
+        key = tuple(_kind(leaf) for leaf in jax.tree.leaves(arguments[1:]))  # the state's shapes never change
+        if key not in self.programs:
+            jax.block_until_ready(arguments)  # steps before this one still run: their time is not compilation's
             start = time.perf_counter()
-            self.programs[shape] = self._step.lower(state, batch).compile()
+            self.programs[key] = self._function.lower(*arguments).compile()
             self.seconds += time.perf_counter() - start
-        return self.programs[shape](state, batch)
+        return self.programs[key](*arguments)
 
     def take_seconds(self) -> float:
         """Returns the seconds of compilation since the last call."""
         since, self._taken = self.seconds - self._taken, self.seconds
         return since
+
+
+def _kind(leaf: Any) -> Any:
+    return np.shape(leaf), getattr(leaf, "sharding", None)
 
 
 class Window:

@@ -14,13 +14,17 @@ import jax
 import jax.numpy as jnp
 
 from jax_transformer.config.run import RunConfig
+from jax_transformer.data.batching import Batch
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus
+from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model.functional import Params
+from jax_transformer.parallel.mesh import described, make_mesh
+from jax_transformer.parallel.placement import pad_rows, place_rows, row_shards
 from jax_transformer.storage.model_directory import save_model
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import Checkpoints
-from jax_transformer.training.evaluation import Sample, Split, split_loss, translate_split
+from jax_transformer.training.evaluation import EvaluationStep, Sample, Split, mean_loss, split_batches, translate_split
 from jax_transformer.training.export import fit_config, make_model
 from jax_transformer.training.interruption import Interrupted, how_to_resume, stop_requests
 from jax_transformer.training.journal import Journal
@@ -38,7 +42,8 @@ from jax_transformer.training.step import (
     make_train_step,
 )
 from jax_transformer.training.stream_schedule import make_batch_schedule
-from jax_transformer.training.throughput import CompiledByShape, Window
+from jax_transformer.training.throughput import Compiled, Window
+from jax_transformer.training.virtual_shards import VirtualShards
 from jax_transformer.training.warm_start import load_initial_params
 
 
@@ -97,10 +102,19 @@ class Trainer:
         self.model_config = fit_config(config.model, corpus)
         self.schedule = make_batch_schedule(config, corpus)
         self.position: Position = {}
-        self.train_step = CompiledByShape(make_train_step(self.model_config, config.train))
-        self.evaluation_step = make_evaluation_step(self.model_config)
+        self.mesh = make_mesh(config.parallel)
+        self.train_step, self.evaluation_step, self.row_parts = self._programs()
         self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
         self.window = Window()
+
+    def _programs(self) -> tuple[Any, EvaluationStep, int]:
+        """Returns the training step, the evaluation step, and the number that divides the rows of their batches."""
+        shards, model, train = self.config.parallel.virtual_shards, self.model_config, self.config.train
+        if shards:
+            virtual = VirtualShards(model, train, self.mesh, shards)
+            return virtual, virtual.evaluate, shards
+        step = Compiled(make_train_step(model, train, mesh=self.mesh))
+        return step, make_evaluation_step(model, self.mesh), row_shards(self.mesh)
 
     def run_to_the_end(self) -> TrainingResult:
         checkpoints = Checkpoints(self.run_dir.checkpoints, self.config.train)
@@ -129,8 +143,7 @@ class Trainer:
             if self.config.init_from and latest is None
             else None
         )
-        state = init_state(self.model_config, self.config.train, initial)
-        state = jax.device_put(state, jax.devices()[0])  # as Orbax restores it: a resumed run compiles nothing anew
+        state = init_state(self.model_config, self.config.train, initial, mesh=self.mesh)
         if latest is None:
             self.run_dir.forget_after(0)
             return state
@@ -143,7 +156,7 @@ class Trainer:
         count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
         shapes = ", ".join(f"{rows}×{source}→{target}" for rows, source, target in self.schedule.shapes)
         return (
-            f"model: {count:,} parameters on {jax.devices()[0].device_kind}\n"
+            f"model: {count:,} parameters on {described(self.mesh)}\n"
             f"batches: {known(self.schedule.batches_per_epoch, 'd')} per epoch, {self.schedule.padding:.1%} padding, "
             f"shapes {shapes} (rows×source→target)"
         )
@@ -159,7 +172,7 @@ class Trainer:
         done = int(state.step)
         if self._has_stopped_improving():
             return state
-        with prefetch(self.schedule.scheduled_from(done, self.position), transfer=_to_device) as stream:
+        with prefetch(self.schedule.scheduled_from(done, self.position), transfer=self._to_devices) as stream:
             self.window.restart()
             for step, (batch, self.position, figures, is_last, failure) in enumerate(stream, start=done + 1):
                 if self.profile:
@@ -267,14 +280,26 @@ class Trainer:
         )
 
     def _valid_loss(self, params: Params) -> float:
-        return split_loss(
-            self.valid, self.evaluation_step, params, self.corpus.source_tokenizer, self.corpus.target_tokenizer
-        )
+        corpus = self.corpus
+        batches = split_batches(self.valid, corpus.source_tokenizer, corpus.target_tokenizer)
+        return mean_loss(self.evaluation_step, params, (self._placed(batch, 1) for batch in batches))
+
+    def _to_devices(self, scheduled: ScheduledBatch) -> ScheduledBatch:
+        return scheduled._replace(batch=self._placed(scheduled.batch, self.config.train.accumulate))
+
+    def _placed(self, batch: Batch, parts: int) -> Batch:
+        """Returns a batch on the mesh, with rows of padding if its devices, and the parts of a step, need them."""
+        pads = self.model_config.source_pad_id, self.model_config.target_pad_id
+        return place_rows(pad_rows(batch, parts * self.row_parts, pads), self.mesh)
 
     def _translate(self, split: str, params: Params, most: int | None = None) -> tuple[TranslationScores, list[Sample]]:
         model = make_model(self.config, self.corpus, params)
         greedy = dataclasses.replace(model.generation, beam_size=None, sampling=None)
         model = dataclasses.replace(model, generation=greedy)
+        if self.config.parallel.virtual_shards:  # one device gives the same bits everywhere
+            model = dataclasses.replace(model, params=jax.device_get(params))
+        else:
+            model = prepare(model, self.mesh)
         tags = [corpus.source_tag for corpus in self.config.data.corpora]
         return translate_split(
             model, self.corpus.splits[split], most, tokenize=self.config.train.score_tokenizer, tags=tags
@@ -286,7 +311,3 @@ def evaluations_since_best(records: Iterable[Mapping[str, Any]], metric: Literal
     name, sign = {"loss": ("valid_loss", -1.0), "bleu": ("valid_bleu", 1.0)}[metric]
     scores = [sign * record[name] for record in records if record.get(name) is not None]
     return len(scores) - 1 - scores.index(max(scores)) if scores else 0
-
-
-def _to_device(scheduled: ScheduledBatch) -> ScheduledBatch:
-    return scheduled._replace(batch=jax.device_put(scheduled.batch))

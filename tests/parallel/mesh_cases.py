@@ -1,0 +1,318 @@
+"""A program for one process with eight CPU devices: it computes on several meshes what one device computes, and prints
+the largest differences as JSON. test_mesh.py runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.parallel import ParallelConfig
+from jax_transformer.config.run import TrainConfig
+from jax_transformer.data.batching import Batch, make_batch
+from jax_transformer.decoding.generation import generate
+from jax_transformer.decoding.prepared import prepare
+from jax_transformer.decoding.scoring import score
+from jax_transformer.model.functional import Params, init_params
+from jax_transformer.parallel import make_mesh, pad_rows, place_rows, tree_shardings
+from jax_transformer.parallel.placement import place_params, row_shards
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_directory import Model
+from jax_transformer.training.checkpoints import Checkpoints
+from jax_transformer.training.step import (
+    TrainState,
+    abstract_state,
+    all_params,
+    init_state,
+    make_evaluation_step,
+    make_train_step,
+)
+from jax_transformer.training.virtual_shards import VirtualShards
+
+Sizes = tuple[int, int, int]
+MESHES: tuple[Sizes, ...] = ((8, 1, 1), (2, 4, 1), (2, 2, 2), (1, 8, 1), (1, 1, 8))
+ROWS, STEPS = 12, 20
+
+PAPER = TransformerConfig(
+    source_vocab_size=40,
+    target_vocab_size=40,
+    d_model=16,
+    num_heads=8,
+    d_ff=24,
+    num_encoder_layers=1,
+    num_decoder_layers=2,
+    max_length=12,
+    share_embeddings=True,
+    tie_head=True,
+    dropout_rate=0.2,
+)
+FAMILIES = {
+    "T5": dataclasses.replace(
+        PAPER,
+        position_kind="relative_bias",
+        relative_buckets=8,
+        relative_max_distance=6,
+        norm_kind="rms_norm",
+        norm_placement="pre",
+        norm_bias=False,
+        final_norm=True,
+        scale_head=True,
+        scale_embedding=False,
+        attention_scale=1.0,
+        attention_bias=False,
+        attention_output_bias=False,
+        feed_forward_bias=False,
+        feed_forward_gated=True,
+        activation="gelu_tanh",
+        head_bias="none",
+        output_dropout_rate=0.1,
+    ),
+    "BART": dataclasses.replace(
+        PAPER,
+        position_kind="learned",
+        position_offset=2,
+        encoder_embedding_norm="after_positions",
+        decoder_embedding_norm="after_positions",
+        activation="gelu",
+        head_bias="buffer",
+        scale_embedding=False,
+    ),
+    "own tables, layers unrolled": dataclasses.replace(
+        PAPER,
+        share_embeddings=False,
+        tie_head=False,
+        source_vocab_size=33,
+        layer_loop="unrolled",
+        remat="none",
+        relative_bias_per_layer=True,
+        position_kind="relative_bias",
+        relative_buckets=8,
+        relative_max_distance=6,
+    ),
+    "a vocabulary that doesn't divide": dataclasses.replace(PAPER, source_vocab_size=41, target_vocab_size=41),
+}
+TRAIN = TrainConfig(
+    schedule="constant", learning_rate=1e-3, warmup_steps=2, clip_norm=0.5, ema_decay=0.99, adam_eps=1e-6
+)
+
+
+class Trained(NamedTuple):
+    losses: list[float]
+    state: TrainState
+
+
+def batches(config: TransformerConfig, count: int) -> list[Batch]:
+    """Batches of ROWS rows, which no mesh here divides, of one shape."""
+    rng = np.random.default_rng(7)
+
+    def sentences(vocabulary: int) -> list[list[int]]:
+        return [rng.integers(4, vocabulary, rng.integers(2, 8)).tolist() for _ in range(ROWS)]
+
+    return [
+        make_batch(sentences(config.source_vocab_size), sentences(config.target_vocab_size), shape=(ROWS, 9, 9))  # type: ignore[arg-type]
+        for _ in range(count)
+    ]
+
+
+def first_params(config: TransformerConfig, dtype: type = np.float64) -> Params:
+    params = jax.device_get(init_params(config, jax.random.key(3)))
+    return jax.tree.map(lambda leaf: np.asarray(leaf, dtype), params)
+
+
+def train(
+    config: TransformerConfig, train: TrainConfig, sizes: Sizes | None, steps: int, dtype: type = np.float64
+) -> Trained:
+    """Trains `steps` steps; `sizes` None: on one device, without a mesh."""
+    mesh = None if sizes is None else make_mesh(ParallelConfig(data=sizes[0], fsdp=sizes[1], tensor=sizes[2]))
+    state = init_state(config, train, first_params(config, dtype), mesh=mesh)
+    step = make_train_step(config, train, mesh=mesh)
+    losses = []
+    for batch in batches(config, steps):
+        padded = pad_rows(batch, row_shards(mesh) * train.accumulate, (0, 0))
+        state, metrics = step(state, place_rows(padded, mesh))
+        losses.append(float(metrics["loss"]))
+    if mesh is not None:
+        check_divided(state, sizes)
+    return Trained(losses, jax.device_get(state))
+
+
+def check_divided(state: TrainState, sizes: Any) -> None:
+    """Every parameter and its moments are still divided among the devices after the last step."""
+    _, fsdp, tensor = sizes
+    for tree in (state.params, state.average, *(part.mu for part in state.optimizer if hasattr(part, "mu"))):
+        kernel = flatten(tree)["encoder/layers/feed_forward/hidden/kernel"]
+        layers, features, hidden = kernel.sharding.shard_shape(kernel.shape)
+        assert (layers, features * fsdp, hidden * tensor) == kernel.shape, kernel.sharding
+
+
+def difference(received: Params, expected: Params) -> float:
+    """Returns the largest relative difference of a parameter, in the norm of each. A key's bias has gradient zero but
+    for rounding, which Adam magnifies."""
+    pairs = ((leaf, flatten(expected)[path]) for path, leaf in flatten(received).items() if "key/bias" not in path)
+    return max(float(np.linalg.norm(one - other) / np.linalg.norm(other)) for one, other in pairs)
+
+
+def compare(received: Trained, expected: Trained) -> dict[str, float]:
+    return {
+        "losses": float(np.abs(np.array(received.losses) / np.array(expected.losses) - 1.0).max()),
+        "parameters": difference(received.state.params, expected.state.params),
+        "averages": difference(received.state.average, expected.state.average),
+        "learned": 1.0 - received.losses[-1] / received.losses[0],
+    }
+
+
+def twenty_steps() -> dict[str, Any]:
+    """All meshes with two parts, one of them with one part too (--all: all of them)."""
+    found = {}
+    for parts, meshes in ((2, MESHES), (1, MESHES if "--all" in sys.argv else MESHES[2:3])):
+        config = dataclasses.replace(TRAIN, accumulate=parts)
+        alone = train(PAPER, config, None, STEPS)
+        for sizes in meshes:
+            found[f"{sizes}, {parts}"] = compare(train(PAPER, config, sizes, STEPS), alone)
+    return found
+
+
+def families() -> dict[str, Any]:
+    return {
+        name: compare(train(config, TRAIN, (2, 2, 2), 3), train(config, TRAIN, None, 3))
+        for name, config in FAMILIES.items()
+    }
+
+
+def in_float32() -> dict[str, Any]:
+    alone = train(PAPER, TRAIN, None, 1, np.float32)
+    meshes = MESHES if "--all" in sys.argv else MESHES[2:4]
+    return {str(sizes): compare(train(PAPER, TRAIN, sizes, 1, np.float32), alone) for sizes in meshes}
+
+
+def initial() -> dict[str, Any]:
+    """Weights that are drawn on a mesh."""
+    mesh = make_mesh(ParallelConfig(data=2, fsdp=2, tensor=2))
+    alone, divided = (jax.device_get(all_params(init_state(PAPER, TRAIN, mesh=where))) for where in (None, mesh))
+    return {"equal": jax.tree.all(jax.tree.map(np.array_equal, alone, divided))}
+
+
+def evaluation() -> dict[str, Any]:
+    mesh = make_mesh(ParallelConfig(data=2, fsdp=2, tensor=2))
+    params, (batch,) = first_params(PAPER), batches(PAPER, 1)
+    alone = make_evaluation_step(PAPER)(params, batch)
+    padded = place_rows(pad_rows(batch, row_shards(mesh), (0, 0)), mesh)
+    divided = make_evaluation_step(PAPER, mesh)(place_params(params, mesh), padded)
+    return {"loss": abs(float(divided[0]) / float(alone[0]) - 1.0), "tokens": int(divided[1]) - int(alone[1])}
+
+
+def decoding() -> dict[str, Any]:
+    """Greedy decoding, beam search, sampling and scores of 5 sentences, which no mesh divides."""
+    found = {}
+    source = [[4, 5, 6], [7, 8], [9, 10, 11, 12], [5, 5], [6]]
+    for name in ("T5", "a vocabulary that doesn't divide"):
+        config = FAMILIES[name]
+        generation = GenerationConfig(decoder_start_id=2, eos_id=3)
+        model = Model(config, first_params(config), None, None, generation)
+        for sizes in ((8, 1, 1), (2, 2, 2)):
+            divided = prepare(model, make_mesh(ParallelConfig(data=sizes[0], fsdp=sizes[1], tensor=sizes[2])))
+            same = {}
+            for options in ({}, {"beam_size": 3, "num_return": 2}, {"sampling": True, "seed": 5}):
+                expected, received = (generate(each, source, max_new_tokens=6, **options) for each in (model, divided))
+                same[str(options)] = bool(
+                    np.array_equal(received.sequences, expected.sequences)
+                    and np.allclose(received.scores, expected.scores, rtol=1e-6)
+                )
+            targets = [[4, 9, 3], [5, 3], [6, 7, 8, 3], [9], [10, 3]]
+            expected, received = (score(each, source, targets).log_probs for each in (model, divided))
+            same["scores"] = bool(np.allclose(received, expected, rtol=1e-12))
+            found[f"{name}, {sizes}"] = same
+    return found
+
+
+def restoring() -> dict[str, Any]:
+    """Saves a trained state on one mesh and restores it onto others, onto one device, and back."""
+    devices = jax.devices()
+    meshes = {
+        "(2, 2, 2)": make_mesh(ParallelConfig(data=2, fsdp=2, tensor=2)),
+        "(1, 8, 1)": make_mesh(ParallelConfig(data=1, fsdp=8)),
+        "one": make_mesh(ParallelConfig(), devices[:1]),
+    }
+    found = {}
+    trained = train(PAPER, TRAIN, None, 2).state
+    with tempfile.TemporaryDirectory() as folder:
+        for name, mesh in meshes.items():
+            shardings = tree_shardings(trained, all_params(trained), mesh)
+            checkpoints = Checkpoints(Path(folder) / name, TRAIN)
+            checkpoints.save(jax.device_put(trained, shardings), None, {})
+            for other in meshes:
+                like = abstract_state(PAPER, TRAIN, mesh=meshes[other])
+                like = jax.tree.map(
+                    lambda leaf, value: jax.ShapeDtypeStruct(leaf.shape, value.dtype, sharding=leaf.sharding),
+                    like,
+                    trained,
+                )
+                restored = checkpoints.restore(2, like)
+                placed = all(leaf.sharding.mesh == meshes[other] for leaf in jax.tree.leaves(restored))
+                same = jax.tree.all(jax.tree.map(np.array_equal, jax.device_get(restored), trained))
+                found[f"{name} to {other}"] = placed and same
+            checkpoints.close()
+    return found
+
+
+def virtual_shards() -> dict[str, Any]:
+    """Trains on 1, 2, 4 and 8 devices in 8 virtual shards, in float32, two parts each; also from 8 devices on to 2."""
+    config = dataclasses.replace(TRAIN, accumulate=2)
+
+    def trained(devices: int, state: TrainState, batches: list[Batch]) -> tuple[TrainState, list[float], float]:
+        mesh = make_mesh(ParallelConfig(virtual_shards=8), jax.devices()[:devices])
+        state = jax.device_put(state, tree_shardings(state, all_params(state), mesh))
+        step = VirtualShards(PAPER, config, mesh, 8)
+        losses = []
+        for batch in batches:
+            state, metrics = step(state, place_rows(pad_rows(batch, 16, (0, 0)), mesh))
+            losses.append(float(metrics["loss"]))
+        loss, _ = step.evaluate(all_params(state), place_rows(pad_rows(batches[0], 8, (0, 0)), mesh))
+        return jax.device_get(state), losses, float(loss)
+
+    first, given = jax.device_get(init_state(PAPER, config)), batches(PAPER, 4)
+    alone = trained(1, first, given)
+    counts = (2, 4, 8) if "--all" in sys.argv else (2, 8)
+    found = {str(devices): same(trained(devices, first, given), alone) for devices in counts}
+    half, _, _ = trained(8, first, given[:2])
+    found["8 to 2"] = same(trained(2, half, given[2:])[0], alone[0])
+    plain = init_state(PAPER, config)
+    step = make_train_step(dataclasses.replace(PAPER, dropout_rate=0.0), config)
+    state, _ = step(plain, pad_rows(given[0], 16, (0, 0)))
+    mesh = make_mesh(ParallelConfig(virtual_shards=8))
+    virtual = VirtualShards(dataclasses.replace(PAPER, dropout_rate=0.0), config, mesh, 8)
+    divided = jax.device_put(first, tree_shardings(first, all_params(first), mesh))
+    received, _ = virtual(divided, place_rows(pad_rows(given[0], 16, (0, 0)), mesh))
+    found["of the plain step"] = difference(jax.device_get(received.params), jax.device_get(state.params))
+    return found
+
+
+def same(received: Any, expected: Any) -> bool:
+    return bool(jax.tree.all(jax.tree.map(np.array_equal, received, expected)))
+
+
+CASES: tuple[Callable[[], dict[str, Any]], ...] = (
+    twenty_steps,
+    families,
+    in_float32,
+    initial,
+    evaluation,
+    decoding,
+    restoring,
+    virtual_shards,
+)
+
+if __name__ == "__main__":
+    assert jax.device_count() == 8
+    chosen = [name for name in sys.argv[1:] if name != "--all"] or [case.__name__ for case in CASES]
+    with jax.enable_x64(True):
+        print(json.dumps({case.__name__: case() for case in CASES if case.__name__ in chosen}))
