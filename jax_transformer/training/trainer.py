@@ -20,7 +20,7 @@ from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.parallel.mesh import described, make_mesh
-from jax_transformer.parallel.placement import pad_rows, place_rows, row_shards
+from jax_transformer.parallel.placement import pad_rows, place_params, place_rows, row_shards
 from jax_transformer.storage.model_directory import save_model
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import Checkpoints
@@ -253,7 +253,7 @@ class Trainer:
         config = self.config.train
         which, count = (config.average_which, config.average_checkpoints) if config.average_checkpoints else ("best", 1)
         steps = checkpoints.steps_to_keep(which, count)
-        params = average(checkpoints, steps, like=state)
+        params = place_params(average(checkpoints, steps, like=state), self.mesh)
         splits: list[str] = [name for name in ("test", "combinations") if name in self.corpus.splits] or ["valid"]
         scores: dict[str, TranslationScores] = {}
         samples: list[Sample] = []

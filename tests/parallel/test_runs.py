@@ -135,3 +135,16 @@ def test_a_dry_run_tells_how_each_parameter_lies(tmp_path: Path) -> None:
         "encoder/layers/feed_forward/hidden/kernel", "1,536", "1×32×48", "(-,", "fsdp,", "tensor)", "0.001", "MiB",
     ]  # fmt: skip
     assert "memory on each device: " in output
+
+
+def test_a_run_in_virtual_shards_writes_the_same_bytes_on_four_devices_and_on_one(tmp_path: Path) -> None:
+    models = []
+    for devices in (4, 1):
+        folder = tmp_path / str(devices)
+        folder.mkdir()
+        options = ("--config", config_file(folder), "--parallel.virtual-shards", "4", "--train.max-steps", "3")
+        with start(folder, *options, devices=devices) as process:
+            output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+        models.append((folder / "run" / "model" / "params.safetensors").read_bytes())
+    assert models[0] == models[1]
