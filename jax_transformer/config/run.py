@@ -196,6 +196,11 @@ class RunConfig:
                 f"train.accumulate must be 1 with model.position_index='batch_row', which depends on the row's number; "
                 f"received {self.train.accumulate}"
             )
+        if self.parallel.virtual_shards > 1 and not self.model.batch_rows_are_independent:
+            problems.append(
+                "parallel.virtual_shards must be 0 with model.position_index='batch_row', which depends on the row's "
+                f"number; received {self.parallel.virtual_shards}"
+            )
         require(self, problems)
 
 

@@ -13,7 +13,7 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import AXES, ParallelConfig
 from jax_transformer.config.presets import PRESETS
-from jax_transformer.config.run import TrainConfig
+from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parallel.mesh import make_mesh
@@ -138,3 +138,8 @@ def test_impossible_sizes_are_refused(sizes: dict[str, int]) -> None:
 
 def test_the_default_mesh_has_every_device() -> None:
     assert make_mesh().size == jax.device_count()
+
+
+def test_virtual_shards_are_refused_where_a_rows_number_counts() -> None:
+    with pytest.raises(ConfigError, match=r"virtual_shards must be 0 with model\.position_index='batch_row'"):
+        RunConfig(model=TransformerConfig(position_index="batch_row"), parallel=ParallelConfig(virtual_shards=2))
