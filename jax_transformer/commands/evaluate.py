@@ -15,7 +15,7 @@ import tyro
 from jax_transformer.commands.decode_options import DecodeOptions, check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import check_writable, read_columns, shown, write_lines
 from jax_transformer.commands.progress import progress
-from jax_transformer.config.parallel import ParallelConfig
+from jax_transformer.config.parallel import MeshConfig
 
 if TYPE_CHECKING:
     from jax_transformer.training.metrics import Comparison
@@ -55,7 +55,7 @@ class EvaluateOptions(DecodeOptions):
     """Token to put before every sentence, such as <2de>, which tells a multilingual model the target language."""
     rows: int = 64
     """Maximum number of sentences decoded at once."""
-    parallel: ParallelConfig = field(default=ParallelConfig())
+    parallel: MeshConfig = field(default=MeshConfig())
 
 
 SCORING = ("target", "hypotheses", "against", "format", "tokenize", "bootstrap")

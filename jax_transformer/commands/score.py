@@ -15,7 +15,7 @@ import tyro
 from jax_transformer.commands.decode_options import check_rows, load, output_may_close
 from jax_transformer.commands.parallel_text import read_columns, shown
 from jax_transformer.commands.progress import progress
-from jax_transformer.config.parallel import ParallelConfig
+from jax_transformer.config.parallel import MeshConfig
 
 if TYPE_CHECKING:
     from jax_transformer.decoding.pairs import PairScore
@@ -43,7 +43,7 @@ class ScoreOptions:
     """Token to put before every sentence, such as <2de>, which tells a multilingual model the target language."""
     rows: int = 64
     """Maximum number of sentences scored at once."""
-    parallel: ParallelConfig = field(default=ParallelConfig())
+    parallel: MeshConfig = field(default=MeshConfig())
 
 
 class Totals:

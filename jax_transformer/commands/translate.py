@@ -15,7 +15,7 @@ from jax_transformer.commands.decode_options import DecodeOptions, check_rows, l
 from jax_transformer.commands.parallel_text import STANDARD_INPUT, shown
 from jax_transformer.commands.progress import progress
 from jax_transformer.commands.stdin_lines import arriving_lines, windows
-from jax_transformer.config.parallel import ParallelConfig
+from jax_transformer.config.parallel import MeshConfig
 
 if TYPE_CHECKING:
     from jax_transformer.config.decoding import DecodingConfig
@@ -56,7 +56,7 @@ class TranslateOptions(DecodeOptions):
     """Maximum number of sentences decoded at once."""
     batch_tokens: int = 8192
     """Maximum number of source tokens decoded at once, padding included."""
-    parallel: ParallelConfig = field(default=ParallelConfig())
+    parallel: MeshConfig = field(default=MeshConfig())
 
 
 @dataclass

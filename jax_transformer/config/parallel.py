@@ -12,27 +12,27 @@ AXES = ("data", "fsdp", "tensor")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParallelConfig:
+class MeshConfig:
     """Configures the device mesh. Its sizes multiply to the number of devices; one of them may be -1: what is left.
 
     Example:
-      >>> from jax_transformer import ParallelConfig
-      >>> ParallelConfig(tensor=2).sizes(8)
+      >>> from jax_transformer.parallel import MeshConfig
+      >>> MeshConfig(tensor=2).sizes(8)
       {'data': 4, 'fsdp': 1, 'tensor': 2}
     """
 
     data: int = -1
-    """Groups of devices that each hold the whole state and train on a share of the rows. -1: what is left."""
+    """Groups of devices that each hold all parameters, and work on a share of the rows. -1: what is left."""
     fsdp: int = 1
-    """Devices that share the state, and train on a share of the rows each (fully sharded data parallelism)."""
+    """Devices that share the parameters, and work on a share of the rows each (fully sharded data parallelism)."""
     tensor: int = 1
     """Devices that share the heads, the feed-forward units and the vocabulary (tensor parallelism)."""
-    virtual_shards: int = 0
-    """Divide each batch into this many virtual shards, a power of two, so that data-parallel training gives the same
-    bits on any number of devices that divides it. 0: don't; faster."""
 
     def __post_init__(self) -> None:
         check_field_types(self)
+        require(self, self._problems())
+
+    def _problems(self) -> list[str]:
         sizes = {axis: getattr(self, axis) for axis in AXES}
         problems = [
             f"{axis} must be at least 1, or -1 for what is left; received {size}"
@@ -41,20 +41,13 @@ class ParallelConfig:
         ]
         if list(sizes.values()).count(-1) > 1:
             problems.append(f"one size may be -1; received {_written(sizes)}")
-        shards = self.virtual_shards
-        if shards < 0 or shards & (shards - 1):
-            problems.append(f"virtual_shards must be 0 or a power of two; received {shards}")
-        if shards and (self.fsdp, self.tensor) != (1, 1):
-            problems.append(
-                f"virtual_shards needs fsdp=1 and tensor=1; received fsdp={self.fsdp}, tensor={self.tensor}"
-            )
-        require(self, problems)
+        return problems
 
     def sizes(self, devices: int) -> dict[str, int]:
         """Returns the size of each axis of a mesh of `devices` devices.
 
         Raises:
-          ConfigError: the sizes don't multiply to `devices`, or `devices` doesn't divide virtual_shards.
+          ConfigError: the sizes don't multiply to `devices`.
         """
         given = {axis: getattr(self, axis) for axis in AXES}
         known = math.prod(size for size in given.values() if size != -1)
@@ -64,12 +57,45 @@ class ParallelConfig:
             raise ConfigError(
                 f"parallel: expected sizes whose product is {needed}, the number of devices; received {_written(given)}"
             )
+        return sizes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelConfig(MeshConfig):
+    """Configures the devices of a training run: the mesh, and whether its bits may depend on their number.
+
+    Example:
+      >>> from jax_transformer import ParallelConfig
+      >>> ParallelConfig(virtual_shards=8).sizes(4)
+      {'data': 4, 'fsdp': 1, 'tensor': 1}
+    """
+
+    virtual_shards: int = 0
+    """Divide each batch into this many virtual shards, a power of two, so that data-parallel training gives the same
+    bits on any number of devices that divides it. 0: don't; faster."""
+
+    def _problems(self) -> list[str]:
+        problems, shards = super()._problems(), self.virtual_shards
+        if shards < 0 or shards & (shards - 1):
+            problems.append(f"virtual_shards must be 0 or a power of two; received {shards}")
+        if shards and (self.fsdp, self.tensor) != (1, 1):
+            problems.append(
+                f"virtual_shards needs fsdp=1 and tensor=1; received fsdp={self.fsdp}, tensor={self.tensor}"
+            )
+        return problems
+
+    def sizes(self, devices: int) -> dict[str, int]:
+        """Returns the size of each axis of a mesh of `devices` devices.
+
+        Raises:
+          ConfigError: the sizes don't multiply to `devices`, or `devices` doesn't divide virtual_shards.
+        """
         if self.virtual_shards % devices:
             raise ConfigError(
                 f"parallel.virtual_shards: expected a multiple of {devices}, the number of devices; received "
                 f"{self.virtual_shards}"
             )
-        return sizes
+        return super().sizes(devices)
 
 
 def _written(sizes: dict[str, int]) -> str:

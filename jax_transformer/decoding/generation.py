@@ -12,10 +12,10 @@ import numpy as np
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding import beam, sampling_loop
 from jax_transformer.decoding.checks import check_count, check_decoding, check_ids, source_array, starts_and_ends
-from jax_transformer.decoding.padding import limit, pad, pad_rows, round_length
+from jax_transformer.decoding.padding import limit, pad, round_length
 from jax_transformer.decoding.prepared import PreparedModel, prepare
 from jax_transformer.decoding.search_params import SamplingParams, SearchParams, SearchProgram
-from jax_transformer.parallel.placement import place_rows, row_shards
+from jax_transformer.parallel.placement import add_rows, place_rows, row_shards
 from jax_transformer.parallel.tracing import in_mesh
 from jax_transformer.storage.model_directory import Model
 
@@ -102,7 +102,7 @@ def generate(
     filling = -count % row_shards(model.mesh)
     if count * program.num_rows == 1 and config.batch_rows_are_independent:
         filling = max(filling, 1)  # on a CPU, XLA multiplies two rows three times as fast as one
-    source = pad_rows(source, filling, config.source_pad_id)
+    source = add_rows(source, filling, config.source_pad_id)
     prefixes, numbers = prefixes + [[]] * filling, numbers + [0] * filling
     with in_mesh(model.mesh):
         sequences, scores = _search(model, decoding, program, source, prefixes, numbers)

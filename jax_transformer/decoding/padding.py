@@ -39,11 +39,6 @@ def pad(sequences: Sequence[Sequence[int]], *, pad_id: int, rows: int = 0, lengt
     return padded
 
 
-def pad_rows(padded: np.ndarray, count: int, pad_id: int) -> np.ndarray:
-    """Returns ids [B, T] with `count` more rows of pads alone."""
-    return np.pad(padded, ((0, count), (0, 0)), constant_values=pad_id) if count else padded
-
-
 def num_positions(model: Model, side: Literal["source", "target"]) -> int | None:
     """Returns the most tokens that a side's position table has room for; None without a table."""
     config = model.config

@@ -14,12 +14,12 @@ import numpy as np
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.decoding import cache
 from jax_transformer.decoding.checks import DecodingError, check_count, check_ids, source_array, starts_and_ends
-from jax_transformer.decoding.padding import WITHOUT_TABLE, num_positions, pad, pad_rows, round_length
+from jax_transformer.decoding.padding import WITHOUT_TABLE, num_positions, pad, round_length
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import decoder_padding_id
-from jax_transformer.parallel.placement import place_rows, row_shards
+from jax_transformer.parallel.placement import add_rows, place_rows, row_shards
 from jax_transformer.parallel.tracing import in_mesh
 from jax_transformer.storage.model_directory import Model
 
@@ -98,7 +98,7 @@ def score(
     targets = pad(target_ids, pad_id=config.target_pad_id, length=round_length(max(lengths, default=1), most))
     start_id, _ = starts_and_ends(model)
     filling = -len(source) % row_shards(model.mesh)
-    rows = pad_rows(source, filling, config.source_pad_id), pad_rows(targets, filling, config.target_pad_id)
+    rows = add_rows(source, filling, config.source_pad_id), add_rows(targets, filling, config.target_pad_id)
     with in_mesh(model.mesh):
         log_probs = _log_probs(
             config, model.params, *place_rows(rows, model.mesh), start_id, at_once=_is_causal(config, start_id)

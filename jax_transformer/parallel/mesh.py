@@ -1,4 +1,4 @@
-"""The mesh: every device of every process in one grid, whose axes are those of `ParallelConfig`."""
+"""The mesh: every device of every process in one grid, whose axes are those of `MeshConfig`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh
 
-from jax_transformer.config.parallel import AXES, ParallelConfig
+from jax_transformer.config.parallel import AXES, MeshConfig
 from jax_transformer.config.validation import ConfigError
 
 
-def make_mesh(config: ParallelConfig | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
+def make_mesh(config: MeshConfig | None = None, devices: Sequence[jax.Device] | None = None) -> Mesh:
     """Returns the mesh of the devices.
 
     On several TPU slices, the axis `data` runs over the network between them, which is slow, and the others within a
     slice.
 
     Args:
-      config: the sizes of its axes. None: all devices share the rows.
+      config: the sizes of its axes, such as a ParallelConfig. None: all devices share the rows.
       devices: the devices. None: those of all processes.
 
     Raises:
@@ -32,7 +32,7 @@ def make_mesh(config: ParallelConfig | None = None, devices: Sequence[jax.Device
       ('data', 'fsdp', 'tensor')
     """
     devices = jax.devices() if devices is None else list(devices)
-    sizes = (config or ParallelConfig()).sizes(len(devices))
+    sizes = (config or MeshConfig()).sizes(len(devices))
     slices = len({getattr(device, "slice_index", 0) for device in devices})
     if slices == 1:
         return jax.make_mesh(tuple(sizes.values()), AXES, (AxisType.Auto,) * len(AXES), devices=devices)

@@ -39,12 +39,12 @@ def pad_rows(batch: Batch, multiple: int, pad_ids: tuple[int, int]) -> Batch:
     if not filling:
         return batch
     source, target = pad_ids
-    return Batch(
-        *(
-            np.pad(array, ((0, filling), (0, 0)), constant_values=pad)
-            for array, pad in zip(batch, (source, target, target), strict=True)
-        )
-    )
+    return Batch(*(add_rows(array, filling, pad) for array, pad in zip(batch, (source, target, target), strict=True)))
+
+
+def add_rows(ids: np.ndarray, count: int, pad_id: int) -> np.ndarray:
+    """Returns ids [B, T] with `count` more rows of pads alone."""
+    return np.pad(ids, ((0, count), (0, 0)), constant_values=pad_id) if count else ids
 
 
 def row_sharding(mesh: Mesh) -> NamedSharding:

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.model.sharding import WIDTH
+from jax_transformer.model.sharding import FEATURES, WIDTH
 from jax_transformer.runtime.trees import flatten
 
 RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -42,7 +42,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Patterns of paths, and the axes of the leaves that match; the first match counts."""
 
-MESH_AXES = {"vocabulary": WIDTH, "heads": WIDTH, "hidden": WIDTH, "features": "fsdp"}
+MESH_AXES = {"vocabulary": WIDTH, "heads": WIDTH, "hidden": WIDTH, "features": FEATURES}
 """Axes of parameters that the mesh divides."""
 
 
@@ -68,8 +68,8 @@ def parameter_spec(path: str, shape: tuple[int, ...], mesh: Mesh) -> PartitionSp
     table: dict[str, Any] = MESH_AXES
     sizes = dict(zip(axes, shape, strict=True))
     if sizes.get("vocabulary", 0) % mesh.shape[WIDTH]:
-        both = sizes.get("features", 0) % (mesh.shape["fsdp"] * mesh.shape[WIDTH]) == 0
-        table = {**table, "vocabulary": None, "features": (WIDTH, "fsdp") if both else "fsdp"}
+        both = sizes.get("features", 0) % (mesh.shape[FEATURES] * mesh.shape[WIDTH]) == 0
+        table = {**table, "vocabulary": None, "features": (WIDTH, FEATURES) if both else FEATURES}
     return PartitionSpec(*(table.get(axis) for axis in axes))
 
 
@@ -110,7 +110,7 @@ def tree_shardings(tree: Any, params: Mapping[str, Any], mesh: Mesh) -> Any:
 def check_divides(config: TransformerConfig, mesh: Mesh) -> None:
     """Raises ConfigError unless the mesh divides the model's heads, feed-forward units and features."""
     decoder = {"num_heads": config.decoder_num_heads, "d_ff": config.decoder_d_ff}
-    sizes = [("d_model", "fsdp", config.d_model)]
+    sizes = [("d_model", FEATURES, config.d_model)]
     for name in ("num_heads", "d_ff"):
         sizes.append((name, WIDTH, getattr(config.encoder, name)))
         if decoder[name] is not None:
