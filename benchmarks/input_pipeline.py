@@ -157,7 +157,8 @@ def consumption(files: list[str], tokenizer: str, cache: str) -> dict[str, float
     from jax_transformer.runtime.allocator import keep_freed_memory
     from jax_transformer.training.batch_schedule import BatchSchedule
     from jax_transformer.training.export import fit_config
-    from jax_transformer.training.step import init_state, make_train_step
+    from jax_transformer.training.state import init_state
+    from jax_transformer.training.step import make_train_step
 
     keep_freed_memory()
     run = run_config(files, tokenizer, cache)

@@ -55,7 +55,8 @@ def jax_steps(size: Size) -> Callable[[int], float]:
     from jax_transformer.config.model import TransformerConfig
     from jax_transformer.config.run import TrainConfig
     from jax_transformer.data.batching import Batch
-    from jax_transformer.training.step import init_state, make_train_step
+    from jax_transformer.training.state import init_state
+    from jax_transformer.training.step import make_train_step
 
     model = TransformerConfig(
         source_vocab_size=size.vocab,

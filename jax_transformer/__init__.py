@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from jax_transformer.porting.convert import export_checkpoint, import_checkpoint
     from jax_transformer.storage.model_directory import Model, load_model, save_model
     from jax_transformer.training.loop import train
-    from jax_transformer.training.step import init_state, make_train_step
+    from jax_transformer.training.state import init_state
+    from jax_transformer.training.step import make_train_step
 
 __version__ = "0.1.0"
 __all__ = [
@@ -79,6 +80,7 @@ _HOMES = {
     "jax_transformer.porting.convert": ("export_checkpoint", "import_checkpoint"),
     "jax_transformer.storage.model_directory": ("Model", "load_model", "save_model"),
     "jax_transformer.training.loop": ("train",),
-    "jax_transformer.training.step": ("init_state", "make_train_step"),
+    "jax_transformer.training.state": ("init_state",),
+    "jax_transformer.training.step": ("make_train_step",),
 }
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES, SUBPACKAGES)

@@ -42,7 +42,8 @@ from jax_transformer.porting import import_checkpoint
 from jax_transformer.porting.state_dicts import params_from_state_dict
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.loop import train
-from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step
+from jax_transformer.training.state import TrainState, all_params, init_state
+from jax_transformer.training.step import make_train_step
 from torch_reference import stepwise
 
 SHARED = os.environ.get("JAX_TRANSFORMER_SHARED")

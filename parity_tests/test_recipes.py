@@ -33,7 +33,8 @@ from jax_transformer.parity.gates.tolerances import (
 from jax_transformer.parity.problems import own_problem
 from jax_transformer.porting.dialects import Text, get_dialect
 from jax_transformer.porting.state_dicts import params_from_state_dict
-from jax_transformer.training.step import TrainState, init_state, make_train_step
+from jax_transformer.training.state import TrainState, init_state
+from jax_transformer.training.step import make_train_step
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -17,15 +17,8 @@ if TYPE_CHECKING:
     from jax_transformer.training.metrics import TranslationScores, score_translations
     from jax_transformer.training.optimizers import make_optimizer
     from jax_transformer.training.schedules import make_schedule
-    from jax_transformer.training.step import (
-        TrainState,
-        abstract_state,
-        all_params,
-        evaluation_params,
-        init_state,
-        make_evaluation_step,
-        make_train_step,
-    )
+    from jax_transformer.training.state import TrainState, abstract_state, all_params, evaluation_params, init_state
+    from jax_transformer.training.step import make_evaluation_step, make_train_step
     from jax_transformer.training.trainer import TrainingResult
 
 _HOMES = {
@@ -36,15 +29,8 @@ _HOMES = {
     "jax_transformer.training.metrics": ("TranslationScores", "score_translations"),
     "jax_transformer.training.optimizers": ("make_optimizer",),
     "jax_transformer.training.schedules": ("make_schedule",),
-    "jax_transformer.training.step": (
-        "TrainState",
-        "abstract_state",
-        "all_params",
-        "evaluation_params",
-        "init_state",
-        "make_evaluation_step",
-        "make_train_step",
-    ),
+    "jax_transformer.training.state": ("TrainState", "abstract_state", "all_params", "evaluation_params", "init_state"),
+    "jax_transformer.training.step": ("make_evaluation_step", "make_train_step"),
     "jax_transformer.training.trainer": ("TrainingResult",),
 }
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from jax_transformer.model.functional import Params
 from jax_transformer.training.checkpoints import Checkpoints
-from jax_transformer.training.step import TrainState, evaluation_params
+from jax_transformer.training.state import TrainState, evaluation_params
 
 
 def mean_params(parameters: Iterable[Params]) -> Params:

@@ -14,7 +14,7 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.training.scheduled_batch import Position
-from jax_transformer.training.step import TrainState
+from jax_transformer.training.state import TrainState
 
 UNEVALUATED: dict[str, Any] = {"score": -math.inf, "evaluated_step": -1}
 """Metrics of a checkpoint saved without an evaluation, because the run stopped there."""

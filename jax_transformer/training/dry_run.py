@@ -20,7 +20,8 @@ from jax_transformer.parallel.mesh import described, make_mesh
 from jax_transformer.parallel.placement import row_sharding, row_shards
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.scheduled_batch import known
-from jax_transformer.training.step import TrainState, abstract_state, make_train_step
+from jax_transformer.training.state import TrainState, abstract_state
+from jax_transformer.training.step import make_train_step
 from jax_transformer.training.stream_schedule import make_batch_schedule
 
 

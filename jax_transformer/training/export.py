@@ -20,7 +20,8 @@ from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints
 from jax_transformer.training.evaluation import Split, mean_loss, split_batches
 from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
-from jax_transformer.training.step import init_state, make_evaluation_step
+from jax_transformer.training.state import init_state
+from jax_transformer.training.step import make_evaluation_step
 
 
 def fit_config(model: TransformerConfig, corpus: PreparedCorpus) -> TransformerConfig:

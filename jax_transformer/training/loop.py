@@ -19,7 +19,7 @@ from jax_transformer.training.journal import Journal
 from jax_transformer.training.metrics import check_tokenizer
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.run_directory import RunDirectory, check_unused
-from jax_transformer.training.step import init_state
+from jax_transformer.training.state import init_state
 from jax_transformer.training.tensorboard import require_tensorboard
 from jax_transformer.training.trainer import Trainer, TrainingResult
 from jax_transformer.training.warm_start import load_initial_params, use_initial_tokenizers

@@ -34,13 +34,8 @@ from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import RunDirectory, RunError
 from jax_transformer.training.scheduled_batch import Position, ScheduledBatch, known
 from jax_transformer.training.schedules import plateau_scale
-from jax_transformer.training.step import (
-    TrainState,
-    evaluation_params,
-    init_state,
-    make_evaluation_step,
-    make_train_step,
-)
+from jax_transformer.training.state import TrainState, evaluation_params, init_state
+from jax_transformer.training.step import make_evaluation_step, make_train_step
 from jax_transformer.training.stream_schedule import make_batch_schedule
 from jax_transformer.training.throughput import Compiled, Window
 from jax_transformer.training.virtual_shards import VirtualShards

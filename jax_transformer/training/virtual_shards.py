@@ -23,7 +23,8 @@ from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.model.functional import Params
 from jax_transformer.training.losses import Criterion
-from jax_transformer.training.step import Metrics, StepFunctions, TrainState, summed_loss
+from jax_transformer.training.state import TrainState
+from jax_transformer.training.step import Metrics, StepFunctions, summed_loss
 from jax_transformer.training.throughput import Compiled
 
 

@@ -28,14 +28,8 @@ from jax_transformer.parallel.placement import place_params, row_shards
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.checkpoints import Checkpoints
-from jax_transformer.training.step import (
-    TrainState,
-    abstract_state,
-    all_params,
-    init_state,
-    make_evaluation_step,
-    make_train_step,
-)
+from jax_transformer.training.state import TrainState, abstract_state, all_params, init_state
+from jax_transformer.training.step import make_evaluation_step, make_train_step
 from jax_transformer.training.virtual_shards import VirtualShards
 
 Sizes = tuple[int, int, int]

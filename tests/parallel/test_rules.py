@@ -19,7 +19,7 @@ from jax_transformer.model.functional import abstract_params
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.rules import RULES, axes_of, check_divides, parameter_spec, tree_shardings
 from jax_transformer.runtime.trees import flatten
-from jax_transformer.training.step import abstract_state, init_state
+from jax_transformer.training.state import abstract_state, init_state
 
 CONFIGS = [
     dataclasses.replace(make().model, source_vocab_size=50, target_vocab_size=50) for make in PRESETS.values()

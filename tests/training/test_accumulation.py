@@ -16,14 +16,8 @@ from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.batching import Batch
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.losses import Criterion
-from jax_transformer.training.step import (
-    TrainState,
-    all_params,
-    evaluation_params,
-    init_state,
-    make_train_step,
-    summed_loss,
-)
+from jax_transformer.training.state import TrainState, all_params, evaluation_params, init_state
+from jax_transformer.training.step import make_train_step, summed_loss
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

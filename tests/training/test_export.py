@@ -28,7 +28,7 @@ from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.interruption import Interrupted
 from jax_transformer.training.loop import describe_run, train
 from jax_transformer.training.run_directory import RunError
-from jax_transformer.training.step import TrainState, all_params, evaluation_params, init_state
+from jax_transformer.training.state import TrainState, all_params, evaluation_params, init_state
 from jax_transformer.training.trainer import TrainingResult
 from jax_transformer.training.warm_start import InitialModelError
 

@@ -14,7 +14,8 @@ from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.batching import Batch
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.freezing import FreezeError, join_frozen, split_frozen
-from jax_transformer.training.step import all_params, init_state, make_train_step
+from jax_transformer.training.state import all_params, init_state
+from jax_transformer.training.step import make_train_step
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -18,15 +18,8 @@ from jax_transformer.data.batching import Batch
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.training.losses import Criterion
 from jax_transformer.training.optimizers import make_optimizer
-from jax_transformer.training.step import (
-    TrainState,
-    TrainStep,
-    all_params,
-    init_state,
-    make_evaluation_step,
-    make_train_step,
-    summed_loss,
-)
+from jax_transformer.training.state import TrainState, all_params, init_state
+from jax_transformer.training.step import TrainStep, make_evaluation_step, make_train_step, summed_loss
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

@@ -35,7 +35,8 @@ from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.losses import Criterion, counted_tokens, cross_entropy
-from jax_transformer.training.step import TrainState, all_params, init_state, make_train_step
+from jax_transformer.training.state import TrainState, all_params, init_state
+from jax_transformer.training.step import make_train_step
 
 QUICKLY = {"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False}
 """On a CPU, for programs that run once: the same operations, compiled in a third of the time."""

@@ -1,0 +1,192 @@
+"""The state of training: parameters, optimizer state and moving average, as one pytree."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.sharding import Mesh
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import TrainConfig
+from jax_transformer.model import functional
+from jax_transformer.model.functional import Params
+from jax_transformer.parallel.rules import check_divides, tree_shardings
+from jax_transformer.training.freezing import join_frozen, split_frozen
+from jax_transformer.training.optimizers import make_optimizer
+from jax_transformer.training.schedules import make_schedule
+
+
+class TrainState(NamedTuple):
+    """Holds everything that a training step changes, and the parameters it leaves alone; a plain pytree.
+
+    Example:
+      >>> import jax, optax
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.training import init_state
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, max_length=8)
+      >>> state = init_state(config, optimizer=optax.sgd(0.1))
+      >>> int(state.step), sorted(state.params)
+      (0, ['decoder', 'encoder', 'head', 'source_embedding', 'target_embedding'])
+    """
+
+    step: jax.Array  # [] int32: optimizer steps done
+    params: Params  # the trained parameters
+    frozen: Params  # the parameters that config.freeze matches
+    constants: Params
+    optimizer: optax.OptState
+    average: Params  # moving average of params with config.ema_decay; else empty
+    rate_scale: jax.Array  # []: every update is multiplied by it (config.plateau_patience)
+
+
+PLAIN = TrainConfig(label_smoothing=0.0)
+"""The settings where a caller passes an optimizer alone: cross-entropy, no accumulation, nothing frozen or averaged."""
+
+
+def all_params(state: TrainState) -> Params:
+    """Returns the complete parameters as `apply` takes them: trained, frozen, and constants.
+
+    Example:
+      >>> import optax
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.training import all_params, init_state
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, max_length=8)
+      >>> "constants" in all_params(init_state(config, optimizer=optax.sgd(0.1)))
+      True
+    """
+    return {**join_frozen(state.params, state.frozen), "constants": state.constants}
+
+
+def evaluation_params(state: TrainState) -> Params:
+    """Returns the complete parameters that are evaluated and saved: the moving average if there is one.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer import TrainConfig, TransformerConfig
+      >>> from jax_transformer.training import evaluation_params, init_state
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, max_length=8)
+      >>> state = init_state(config, TrainConfig(ema_decay=0.99))
+      >>> evaluation_params(state)["head"] is state.average["head"]
+      True
+    """
+    return all_params(state._replace(params=state.average) if state.average else state)
+
+
+def init_state(
+    model: TransformerConfig,
+    config: TrainConfig | None = None,
+    params: Params | None = None,
+    *,
+    optimizer: optax.GradientTransformation | None = None,
+    seed: int | None = None,
+    mesh: Mesh | None = None,
+) -> TrainState:
+    """Returns the state before the first step.
+
+    Pass `optimizer`, `config`, or both; `make_train_step` takes the same ones. With a mesh, no device ever holds more
+    than its part of the state.
+
+    Args:
+      model: the model's config, with its vocabulary sizes set.
+      config: how to train: optimizer, schedule, frozen parameters, moving average, seed.
+      params: the first parameters, copied, in their own dtype. None: float32 weights drawn by the seed.
+      optimizer: any Optax optimizer, in place of the config's optimizer and schedule.
+      seed: of the drawn weights. None: config.seed, or 0 without a config.
+      mesh: the devices that share the state; see `make_mesh`. None: JAX's default device holds it.
+
+    Raises:
+      ConfigError: the mesh doesn't divide the model's heads, feed-forward units or features.
+      FreezeError: config.freeze has a pattern that matches nothing, or leaves nothing to train.
+      ValueError: neither `config` nor `optimizer`; a vocabulary size of 0.
+
+    Example:
+      >>> import optax
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.training import init_state
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8,
+      ...                            num_encoder_layers=1, num_decoder_layers=1, max_length=8)
+      >>> int(init_state(config, optimizer=optax.adamw(1e-3), seed=1).step)
+      0
+    """
+    config, optimizer, _ = resolve_optimizer("init_state", model, config, optimizer)
+    key = jax.random.key(config.seed if seed is None else seed)
+    if mesh is None:
+        params = functional.init_params(model, key) if params is None else jax.tree.map(jnp.array, params)
+        return _first_state(config, optimizer, params)
+    check_divides(model, mesh)
+    abstract = functional.abstract_params(model)
+    lie = tree_shardings(abstract, abstract, mesh)
+    # the values of given parameters are copied, since the first step overwrites the state's arrays
+    params = functional.init_params(model, key, lie) if params is None else jax.device_put(params, lie, may_alias=False)
+    make = partial(_first_state, config, optimizer)
+    return jax.jit(make, out_shardings=tree_shardings(jax.eval_shape(make, params), params, mesh))(params)
+
+
+def _first_state(config: TrainConfig, optimizer: optax.GradientTransformation, params: Params) -> TrainState:
+    """Returns the state that begins with complete parameters."""
+    constants = params.get("constants", {})
+    trained, frozen = split_frozen({name: tree for name, tree in params.items() if name != "constants"}, config.freeze)
+    average = jax.tree.map(jnp.copy, trained) if config.ema_decay else {}
+    return TrainState(
+        jnp.zeros((), jnp.int32), trained, frozen, constants, optimizer.init(trained), average, jnp.ones(())
+    )
+
+
+def abstract_state(
+    model: TransformerConfig,
+    config: TrainConfig | None = None,
+    *,
+    optimizer: optax.GradientTransformation | None = None,
+    mesh: Mesh | None = None,
+) -> TrainState:
+    """Returns the shapes and dtypes of `init_state`, and how its arrays lie on the mesh, as `jax.ShapeDtypeStruct`s.
+
+    Args:
+      model: as for `init_state`, like the others.
+      config: how to train.
+      optimizer: any Optax optimizer, in place of the config's.
+      mesh: the devices; those of a topology that isn't there will do.
+
+    Raises:
+      ConfigError, FreezeError, ValueError: see `init_state`.
+
+    Example:
+      >>> import optax
+      >>> from jax_transformer import TransformerConfig
+      >>> from jax_transformer.training import abstract_state
+      >>> config = TransformerConfig(source_vocab_size=7, target_vocab_size=7, d_model=8, num_heads=2, d_ff=8)
+      >>> abstract_state(config, optimizer=optax.sgd(0.1)).params["head"]["kernel"].shape
+      (8, 7)
+    """
+    state: TrainState = jax.eval_shape(lambda: init_state(model, config, optimizer=optimizer))
+    if mesh is None:
+        return state
+    check_divides(model, mesh)
+    shardings = tree_shardings(state, all_params(state), mesh)
+    return jax.tree.map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state, shardings
+    )
+
+
+def resolve_optimizer(
+    function: str, model: TransformerConfig, config: TrainConfig | None, optimizer: optax.GradientTransformation | None
+) -> tuple[TrainConfig, optax.GradientTransformation, optax.Schedule | None]:
+    """Returns the config, the optimizer, and the learning rates if they are the config's own.
+
+    Raises:
+      ValueError: neither `config` nor `optimizer`.
+    """
+    if optimizer is not None:
+        return config or PLAIN, optimizer, None
+    if config is None:
+        raise ValueError(
+            f"{function}: expected optimizer=, such as optax.adamw(1e-3), or config=, a TrainConfig; received neither"
+        )
+    schedule = make_schedule(config, model.d_model)
+    return config, make_optimizer(config, schedule), schedule
