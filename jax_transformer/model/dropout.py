@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-DropoutKey = jax.Array | None
-"""A PRNG key, or None: no dropout."""
+
+class Words(NamedTuple):
+    """Holds the key of a place in the model: two words, [] uint32 each."""
+
+    first: jax.Array
+    second: jax.Array
+
+
+DropoutKey = jax.Array | Words | None
+"""A PRNG key, the key of a place, or None: no dropout."""
 
 
 class Site(IntEnum):
@@ -29,8 +38,16 @@ class Site(IntEnum):
 
 
 def fold(key: DropoutKey, data: int | jax.Array) -> DropoutKey:
-    """Returns the key of place `data` within the place that `key` belongs to; None for None."""
-    return None if key is None else jax.random.fold_in(key, data)
+    """Returns the key of place `data` within the place that `key` belongs to; None for None.
+
+    It mixes the words, where `jax.random.fold_in` would run Threefry, whose twenty rounds for each of a layer's places
+    take a third of the time in which XLA compiles a training step for a TPU.
+    """
+    if key is None:
+        return None
+    words = _words(key)
+    first = _mix(words.first + _GOLDEN * (jnp.uint32(data) + jnp.uint32(1)))
+    return Words(first, _mix(words.second ^ first))
 
 
 def dropout(x: jax.Array, rate: float, key: DropoutKey) -> jax.Array:
@@ -45,17 +62,27 @@ def dropout(x: jax.Array, rate: float, key: DropoutKey) -> jax.Array:
     return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
 
 
-def _random_words(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _words(key: jax.Array | Words) -> Words:
+    return key if isinstance(key, Words) else Words(*jax.random.bits(key, (2,), jnp.uint32))
+
+
+def _random_words(key: jax.Array | Words, shape: tuple[int, ...]) -> jax.Array:
     """Returns uniform 32-bit words: each element's index, mixed twice, each time with one word of the key.
 
     XLA fuses these operations into the multiplication that follows. On a CPU, this takes a fraction of the time of
-    `jax.random.bits`. The index is a sum over the axes, so that each device of a mesh computes its own part.
+    `jax.random.bits`. The index is a sum over the axes, so that each device of a mesh computes its own part. It begins
+    with the key, or XLA would compute the indices of all elements before the loop over the layers, and keep them.
     """
-    first, second = jax.random.bits(key, (2,), jnp.uint32)
-    index = jnp.zeros(shape, jnp.uint32)
+    words = _words(key)
+    index = jnp.reshape(words.first, (1,) * len(shape))
     for axis, stride in enumerate(np.cumprod((1, *shape[:0:-1]))[::-1]):
-        index = index + jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride % 2**32)
-    return _mix(_mix(index + first) ^ second)
+        along = [size if number == axis else 1 for number, size in enumerate(shape)]
+        index = index + jax.lax.broadcasted_iota(jnp.uint32, along, axis) * jnp.uint32(stride % 2**32)
+    return _mix(_mix(index) ^ words.second)
+
+
+_GOLDEN = np.uint32(0x9E3779B9)
+"""2^32 divided by the golden ratio, and odd: multiples of it are spread evenly (Knuth, TAOCP 3, §6.4)."""
 
 
 def _mix(x: jax.Array) -> jax.Array:

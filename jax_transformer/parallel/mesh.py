@@ -46,6 +46,11 @@ def make_mesh(config: MeshConfig | None = None, devices: Sequence[jax.Device] | 
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
+def platform_of(mesh: Mesh | None) -> str:
+    """Returns the platform of the mesh's devices, such as "tpu"; of JAX's default device without a mesh."""
+    return jax.default_backend() if mesh is None else str(mesh.devices.flat[0].platform)
+
+
 def described(mesh: Mesh) -> str:
     """Describes the devices, such as "8 × TPU v5e (data 4, fsdp 2, tensor 1)"."""
     kind = mesh.devices.flat[0].device_kind

@@ -113,7 +113,15 @@ def _entropy(epsilon: float, others: int) -> float:
 
 
 CHUNK_BYTES = 16 * 2**20
-"""Approximate size of the logits held at once: large enough for full speed, small enough for a cache."""
+"""Approximate size of the logits held at once: large enough for full speed, small enough for a CPU's cache."""
+ACCELERATOR_CHUNK = 1024
+"""Tokens in a chunk on a GPU or TPU. Each chunk reads the kernel and updates its gradient in the device's memory; with
+fewer tokens, that takes longer than the products."""
+
+
+def chunk_on(platform: str) -> int | None:
+    """Returns the `chunk` of `chunked_cross_entropy` that is fast on a platform, such as "cpu" or "tpu"."""
+    return None if platform == "cpu" else ACCELERATOR_CHUNK
 
 
 def chunked_cross_entropy(
@@ -122,6 +130,7 @@ def chunked_cross_entropy(
     bias: jax.Array | None,
     labels: jax.Array,
     criterion: Criterion,
+    chunk: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns `cross_entropy(hidden @ kernel + bias, labels, criterion)` without holding all logits, by far the largest
     array.
@@ -135,6 +144,7 @@ def chunked_cross_entropy(
       bias: [V], or None.
       labels: [B, T], integers.
       criterion: label smoothing, and which labels count.
+      chunk: the tokens whose logits a device holds at once. None: as many as a CPU's cache holds.
 
     Returns:
       The sum over the tokens that count, in nats, and their number (int32).
@@ -149,10 +159,11 @@ def chunked_cross_entropy(
     """
     counted = counted_tokens(labels, criterion).sum(dtype=jnp.int32)
     head = _wide_head(kernel, bias)
+    chunk = chunk or max(CHUNK_BYTES * width_shards() // (4 * kernel.shape[1]), 1)
+    loss_of_shard = partial(_chunked_loss, criterion=criterion, vocabulary=kernel.shape[1], chunk=chunk)
     shards = row_shards()
     if shards == 1:
-        return _chunked_loss(hidden, head, labels, criterion, kernel.shape[1]), counted
-    loss_of_shard = partial(_chunked_loss, criterion=criterion, vocabulary=kernel.shape[1])
+        return loss_of_shard(hidden, head, labels), counted
     by_shard = jax.vmap(loss_of_shard, in_axes=(0, None, 0), spmd_axis_name=ROWS)
     hidden, labels = (array.reshape(shards, -1, *array.shape[1:]) for array in (hidden, labels))
     return by_shard(hidden, head, labels).sum(), counted
@@ -173,11 +184,12 @@ def _wide_head(kernel: jax.Array, bias: jax.Array | None) -> Head:
     return constrain(kernel, None, "width"), None if bias is None else constrain(bias, "width")
 
 
-def _chunked_loss(hidden: jax.Array, head: Head, labels: jax.Array, criterion: Criterion, vocabulary: int) -> jax.Array:
+def _chunked_loss(
+    hidden: jax.Array, head: Head, labels: jax.Array, criterion: Criterion, vocabulary: int, chunk: int
+) -> jax.Array:
     """Returns the summed loss of one shard of the rows, hidden [B, T, D] and labels [B, T]."""
     tokens, filler = labels.size, -1 if criterion.counts_pads else criterion.pad_id
-    most = max(CHUNK_BYTES * width_shards() // (4 * vocabulary), 1)
-    chunks = -(-tokens // most)
+    chunks = -(-tokens // chunk)
     length = -(-tokens // chunks)
     filling = chunks * length - tokens
     hidden = jnp.pad(hidden.reshape(tokens, -1), ((0, filling), (0, 0))).reshape(chunks, length, -1)
@@ -200,8 +212,10 @@ def _loss_of_chunks(
 ) -> jax.Array:
     """Returns the summed loss of hidden [C, L, D] and labels [C, L]: C chunks of L tokens."""
 
+    narrow = kernel.astype(hidden.dtype)
+
     def chunk_loss(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return _summed_loss(_logits(chunk[0], kernel, bias), chunk[1], criterion, vocabulary)
+        return _summed_loss(_logits(chunk[0], narrow, bias), chunk[1], criterion, vocabulary)
 
     return jax.lax.map(chunk_loss, (hidden, labels)).sum()
 
@@ -215,6 +229,7 @@ def _loss_and_gradients(
     labels: jax.Array,
 ) -> tuple[jax.Array, Gradients]:
     """Returns the summed loss and its gradients."""
+    narrow = kernel.astype(hidden.dtype)
 
     def loss_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
         return _summed_loss(logits, labels, criterion, vocabulary)
@@ -224,11 +239,11 @@ def _loss_and_gradients(
     ) -> tuple[tuple[Any, Any, Any], jax.Array]:
         total, to_kernel, to_bias = sums
         hidden, labels = chunk
-        loss, to_logits = jax.value_and_grad(loss_of)(_logits(hidden, kernel, bias), labels)
+        loss, to_logits = jax.value_and_grad(loss_of)(_logits(hidden, narrow, bias), labels)
         # the barrier keeps XLA from transposing the logits' gradient, which is many times larger
         to_kernel = to_kernel + jax.lax.optimization_barrier(hidden.T) @ to_logits
         to_bias = None if bias is None else to_bias + to_logits.sum(axis=0, dtype=bias.dtype)
-        return (total + loss, to_kernel, to_bias), to_logits @ kernel.astype(hidden.dtype).T
+        return (total + loss, to_kernel, to_bias), to_logits @ narrow.T
 
     zero = jnp.zeros((), jnp.promote_types(hidden.dtype, jnp.float32))
     no_kernel = constrain(jnp.zeros_like(kernel), None, "width")
@@ -248,7 +263,7 @@ _loss_of_chunks.defvjp(_loss_and_gradients, _scale_gradients)
 
 
 def _logits(hidden: jax.Array, kernel: jax.Array, bias: jax.Array | None) -> jax.Array:
-    """Returns the logits [L, V] of hidden [L, D], in its dtype."""
-    logits = hidden @ kernel.astype(hidden.dtype)
+    """Returns the logits [L, V] of hidden [L, D] and a kernel [D, V] of the same dtype, in that dtype."""
+    logits = hidden @ kernel
     logits = logits if bias is None else logits + bias.astype(hidden.dtype)
     return constrain(logits, None, "width")

@@ -16,8 +16,15 @@ from jax_transformer.data.batching import Batch
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model.sharding import constrain
+from jax_transformer.parallel.mesh import platform_of
 from jax_transformer.parallel.tracing import divide_rows, lie_as_parameters, on_mesh
-from jax_transformer.training.losses import Criterion, chunked_cross_entropy, counted_tokens, without_filling
+from jax_transformer.training.losses import (
+    Criterion,
+    chunk_on,
+    chunked_cross_entropy,
+    counted_tokens,
+    without_filling,
+)
 from jax_transformer.training.state import TrainState, all_params, resolve_optimizer
 
 Metrics = dict[str, jax.Array]
@@ -133,10 +140,12 @@ class StepFunctions:
     ) -> tuple[jax.Array, Params]:
         """Returns the summed loss over `tokens`, and its gradients, computed in config.accumulate parts."""
 
+        chunk = chunk_on(platform_of(self.mesh))
+
         def mean_loss(trained: Params, part: Batch, dropout_key: jax.Array) -> jax.Array:
             """Returns the part's share of the loss per target token of the whole batch."""
             params = all_params(state._replace(params=trained))
-            total, _ = summed_loss(self.model, params, part, self.criterion, dropout_key, self.loss)
+            total, _ = summed_loss(self.model, params, part, self.criterion, dropout_key, self.loss, chunk)
             return total / jnp.maximum(tokens, 1)
 
         def loss_and_gradients(part: Batch, dropout_key: jax.Array) -> tuple[jax.Array, Params]:
@@ -226,7 +235,8 @@ def make_evaluation_step(
     """
 
     def evaluate(params: Params, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        return summed_loss(model, params, divide_rows(batch, 1), Criterion(model.target_pad_id))
+        criterion, chunk = Criterion(model.target_pad_id), chunk_on(platform_of(mesh))
+        return summed_loss(model, params, divide_rows(batch, 1), criterion, chunk=chunk)
 
     return jax.jit(on_mesh(evaluate, mesh))
 
@@ -238,11 +248,13 @@ def summed_loss(
     criterion: Criterion,
     dropout_key: jax.Array | None = None,
     loss: TokenLoss | None = None,
+    chunk: int | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Returns the batch's loss, summed over the target tokens that count, and their number.
 
     Args:
       loss: as in `make_train_step`. None: cross-entropy in nats, as `criterion` describes it.
+      chunk: as in `chunked_cross_entropy`.
     """
     labels = without_filling(jnp.asarray(batch.labels), criterion)
     if loss is None:
@@ -250,7 +262,7 @@ def summed_loss(
             model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key
         )
         kernel, bias = functional.head(model, params)
-        return chunked_cross_entropy(hidden, kernel, bias, labels, criterion)
+        return chunked_cross_entropy(hidden, kernel, bias, labels, criterion, chunk)
     logits = functional.apply(model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key)
     losses = loss(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), jnp.asarray(batch.labels))
     if jnp.shape(losses) != labels.shape:

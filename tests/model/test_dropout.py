@@ -16,7 +16,7 @@ import pytest
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import dropout as module
 from jax_transformer.model import functional, scope
-from jax_transformer.model.dropout import Site, dropout, fold
+from jax_transformer.model.dropout import Site, Words, dropout, fold
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -95,6 +95,19 @@ def test_every_bit_is_fair() -> None:
         assert abs(int((words >> bit & 1).sum()) - 50_000) < SIGMAS * math.sqrt(25_000), bit
 
 
+def test_places_have_keys_of_their_own() -> None:
+    """A million places in a place, and as many places in as many: none shares a word with another of its kind more
+    often than chance allows."""
+    count = 2**20
+    several = jax.vmap(lambda place: jnp.stack(fold(jax.random.key(0), place)))(jnp.arange(count))
+    nested = jax.vmap(lambda place: jnp.stack(fold(fold(jax.random.key(0), place), 7)))(jnp.arange(count))
+    pairs = {tuple(words) for words in np.concatenate([np.asarray(several), np.asarray(nested)]).tolist()}
+    assert len(pairs) == 2 * count
+    for word in range(2):  # of n words among 2^32, n^2 / 2^33 pairs are the same by chance: 128
+        same = count - len(np.unique(np.asarray(nested)[:, word]))
+        assert same < 128 + SIGMAS * math.sqrt(128)
+
+
 # --- the mixing function
 
 
@@ -105,13 +118,12 @@ def test_mixing_is_murmurs(seed: int, expected: int) -> None:
 
 
 @pytest.mark.parametrize("changed", ["index", "first word of the key", "second word of the key"])
-def test_every_bit_of_index_and_key_changes_half_of_the_bits(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_bit_of_index_and_key_changes_half_of_the_bits(changed: str) -> None:
     """Within five deviations of a half, for each of the 32 × 32 pairs of bits."""
     first, second, count = 0x9E3779B9, 0x243F6A88, 20_000
 
     def words(first: int, second: int) -> np.ndarray:
-        monkeypatch.setattr(module.jax.random, "bits", lambda *arguments: jnp.array([first, second], jnp.uint32))
-        return np.asarray(module._random_words(None, (2 * count,)))  # type: ignore[arg-type]
+        return np.asarray(module._random_words(Words(jnp.uint32(first), jnp.uint32(second)), (2 * count,)))
 
     before = words(first, second)
     for bit in range(32 if changed != "index" else 14):
@@ -144,7 +156,7 @@ def record(
 
     def recorder(x: Any, rate: float, key: Any) -> Any:
         sites.append((x.shape, rate))
-        keys.append(None if key is None else jax.random.key_data(key))
+        keys.append(None if key is None else jnp.stack(key))
         return x
 
     monkeypatch.setattr(scope, "dropout", recorder)

@@ -35,7 +35,7 @@ def cheap_random_words() -> Iterator[None]:
     """Random words made of key and index with less to compile; what counts here is which key is where."""
 
     def words(key: Any, shape: tuple[int, ...]) -> Any:
-        first, second = jax.random.key_data(key)
+        first, second = key
         index = jax.lax.iota(jnp.uint32, math.prod(shape)).reshape(shape)
         return (first ^ second) * jnp.uint32(2654435769) + index * jnp.uint32(2246822519)
 
