@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from jax_transformer.commands.average import average
+from jax_transformer.commands.compile import compile
 from jax_transformer.commands.evaluate import evaluate
 from jax_transformer.commands.parity import parity
 from jax_transformer.commands.plot import plot
@@ -54,6 +55,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "parity": parity,
     "report": report,
     "plot": plot,
+    "compile": compile,
 }
 USAGE = """jax-transformer COMMAND …
 
@@ -66,6 +68,7 @@ USAGE = """jax-transformer COMMAND …
   parity      tell whether a model is the same function as a PyTorch one, and if not, where and why
   report      write a run's report.html anew
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
+  compile     compile a program for TPUs or GPUs that aren't here: does it fit, and how long must a step take
 
 jax-transformer COMMAND --help tells the options."""
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import tyro
 
+from jax_transformer.commands.run_options import DEFAULT_PRESET, first_config, take_flag, take_option, take_preset
 from jax_transformer.config.parallel import ParallelConfig
-from jax_transformer.config.presets import PRESETS, get_preset
+from jax_transformer.config.presets import PRESETS
 from jax_transformer.config.run import RunConfig
 from jax_transformer.runtime.allocator import keep_freed_memory
 
-DEFAULT_PRESET = "demo"
 TRAIN_HELP = f"""Train a model.
 
 usage: jax-transformer train [PRESET] [--config FILE] [--dry-run] [--profile] [options]
@@ -28,21 +28,17 @@ PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}.
 
 def train(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer train ARGUMENTS`; returns the exit code, which is 130 after Ctrl-C."""
-    config_file, arguments = _take_option(list(arguments), "--config")
-    resumed, arguments = _take_option(arguments, "--resume")
-    dry_run, arguments = _take_flag(arguments, "--dry-run")
-    profile, arguments = _take_flag(arguments, "--profile")
-    preset = arguments.pop(0) if arguments and not arguments[0].startswith("-") else None
+    config_file, arguments = take_option(list(arguments), "--config")
+    resumed, arguments = take_option(arguments, "--resume")
+    dry_run, arguments = take_flag(arguments, "--dry-run")
+    profile, arguments = take_flag(arguments, "--profile")
+    preset, arguments = take_preset(arguments)
     if resumed is not None:
         others = [preset, config_file and f"--config {config_file}", "--dry-run" if dry_run else None]
         parallel = _parallel_of_resumed(resumed, [other for other in others if other], arguments)
         return _run_training(RunConfig(run_dir=resumed), name="", resume=True, profile=profile, parallel=parallel)
 
-    config = get_preset(preset or DEFAULT_PRESET)
-    if config_file is not None:
-        from jax_transformer.config.files import load_config
-
-        config = load_config(config_file, config)
+    config = first_config(preset, config_file)
     config = tyro.cli(RunConfig, default=config, args=arguments, prog="jax-transformer train", description=TRAIN_HELP)
     if dry_run:
         from jax_transformer.training.loop import describe_run
@@ -112,20 +108,3 @@ def _run_training(
     print(f"run:    {result.run}\nmodel:  {result.model} ({made_of})\nreport: {result.report}")
     print(f"translate with it: jax-transformer translate {result.model}")
     return 0
-
-
-def _take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]]:
-    """Returns the value of `--name VALUE` or `--name=VALUE`, and the other arguments."""
-    for i, argument in enumerate(arguments):
-        if argument.startswith(name + "="):
-            return argument.removeprefix(name + "="), arguments[:i] + arguments[i + 1 :]
-        if argument == name:
-            if i + 1 == len(arguments):
-                raise ValueError(f"{name} expects a value; received none")
-            return arguments[i + 1], arguments[:i] + arguments[i + 2 :]
-    return None, arguments
-
-
-def _take_flag(arguments: list[str], name: str) -> tuple[bool, list[str]]:
-    """Returns whether `name` is among the arguments, and the other arguments."""
-    return name in arguments, [argument for argument in arguments if argument != name]
