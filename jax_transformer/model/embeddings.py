@@ -12,7 +12,7 @@ from jax_transformer.config.model import StackConfig, TransformerConfig
 from jax_transformer.model import initializers, positions
 from jax_transformer.model.dtypes import compute_dtype
 from jax_transformer.model.initializers import KeyStream
-from jax_transformer.model.sharding import constrain, divisor, gather, width_shards
+from jax_transformer.model.sharding import constrain, divisor, width_shards
 
 
 class Embedding(nnx.Module):
@@ -26,18 +26,22 @@ class Embedding(nnx.Module):
         """Returns the vectors [B, T, D] of ids [B, T], scaled if the config scales embeddings."""
         table = self.embedding[...]
         dtype = compute_dtype(self.config, table)
-        vectors = constrain(_stored(table)[ids].astype(dtype), "rows", None, None)  # [B, T, D]
+        vectors = constrain(_rows(table, ids).astype(dtype), "rows", None, None)  # [B, T, D]
         if self.pad_id is not None and not self.config.trains_pad_embedding:
             is_pad = jnp.equal(ids, self.pad_id)[..., None]  # [B, T, 1]
             vectors = jnp.where(is_pad, jax.lax.stop_gradient(vectors), vectors)
         return vectors * math.sqrt(self.config.d_model) if self.config.scale_embedding else vectors
 
 
-def _stored(table: jax.Array) -> jax.Array:
-    """Returns a table [V, D] for looking up rows: a mesh divides the vocabulary, or else the features."""
+def _rows(table: jax.Array, ids: jax.Array) -> jax.Array:
+    """Returns the rows [B, T, D] of a table [V, D]. A mesh divides the vocabulary or, if it can't, the features.
+
+    Each device looks up its features of the rows that its group needs. The group then exchanges the rows, which are
+    fewer than those of the table.
+    """
     if len(table) % width_shards():
-        return constrain(table, None, divisor(table.shape[1]))
-    return gather(table, "width", "features")
+        return constrain(table, None, divisor(table.shape[1]))[ids]
+    return constrain(constrain(table, "width", "features")[ids], "groups", None, "features")
 
 
 class Constant(nnx.Variable[jax.Array]):

@@ -21,10 +21,10 @@ WIDTH = "tensor"
 FEATURES = "fsdp"
 """The axis that shares the features of parameters while nothing computes with them."""
 
-Axis = Literal["rows", "width", "features"] | None
-"""What shares an axis of an array; None: every device has all of it."""
+Axis = Literal["rows", "groups", "width", "features"] | None
+"""What shares an axis of an array; None: every device has all of it. "groups" are rows that only `data` divides."""
 
-_MESH_AXES: dict[Axis, Any] = {"rows": ROWS, "width": WIDTH, "features": FEATURES, None: None}
+_MESH_AXES: dict[Axis, Any] = {"rows": ROWS, "groups": ROWS[0], "width": WIDTH, "features": FEATURES, None: None}
 
 
 def constrain(x: jax.Array, *axes: Axis) -> jax.Array:
@@ -37,28 +37,32 @@ def gather(parameter: jax.Array, *axes: Axis) -> jax.Array:
 
     Its gradient is summed over the rows and divided as the parameter is, in one communication.
     """
-    return parameter if _is_alone() else _gather(axes, parameter)
+    whole = tuple(None if axis == "features" else axis for axis in axes)
+    return parameter if _is_alone() else _laid_out(whole, axes, parameter)
 
 
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _gather(axes: tuple[Axis, ...], parameter: jax.Array) -> jax.Array:
-    return jax.lax.with_sharding_constraint(parameter, _spec(*_whole(axes)))
+def scatter_gradient(parameter: jax.Array, *axes: Axis) -> jax.Array:
+    """Returns the parameter as it is stored. Its gradient is divided as that of `gather` is."""
+    return parameter if _is_alone() else _laid_out(axes, axes, parameter)
 
 
-def _gather_forward(axes: tuple[Axis, ...], parameter: jax.Array) -> tuple[jax.Array, None]:
-    return _gather(axes, parameter), None
+@partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _laid_out(used: tuple[Axis, ...], stored: tuple[Axis, ...], parameter: jax.Array) -> jax.Array:
+    return jax.lax.with_sharding_constraint(parameter, _spec(*used))
 
 
-def _gather_backward(axes: tuple[Axis, ...], residual: None, gradient: jax.Array) -> tuple[jax.Array]:
-    summed = jax.lax.with_sharding_constraint(gradient, _spec(*_whole(axes)))
-    return (jax.lax.with_sharding_constraint(summed, _spec(*axes)),)  # XLA merges both: a reduce-scatter
+def _forward(used: tuple[Axis, ...], stored: tuple[Axis, ...], parameter: jax.Array) -> tuple[jax.Array, None]:
+    return _laid_out(used, stored, parameter), None
 
 
-def _whole(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    return tuple(None if axis == "features" else axis for axis in axes)
+def _backward(
+    used: tuple[Axis, ...], stored: tuple[Axis, ...], residual: None, gradient: jax.Array
+) -> tuple[jax.Array]:
+    # a constraint as used, which is what JAX would add, makes an all-reduce of what should be a reduce-scatter
+    return (jax.lax.with_sharding_constraint(gradient, _spec(*stored)),)
 
 
-_gather.defvjp(_gather_forward, _gather_backward)
+_laid_out.defvjp(_forward, _backward)
 
 
 def _spec(*axes: Axis) -> PartitionSpec:

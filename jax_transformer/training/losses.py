@@ -9,7 +9,8 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jax_transformer.model.sharding import ROWS, constrain, divisor, gather, row_shards, width_shards
+from jax_transformer.model import sharding
+from jax_transformer.model.sharding import ROWS, constrain, divisor, row_shards, width_shards
 
 Smoothing = Literal["all", "others", "others_but_pad"]
 
@@ -158,7 +159,8 @@ def chunked_cross_entropy(
       (1.3863, 1)
     """
     counted = counted_tokens(labels, criterion).sum(dtype=jnp.int32)
-    head = _wide_head(kernel, bias)
+    narrow = jax.lax.stop_gradient(kernel.astype(hidden.dtype))
+    head = Head(*_wide_head(kernel, bias, gather=False), _wide_head(narrow, None, gather=True)[0])
     chunk = chunk or max(CHUNK_BYTES * width_shards() // (4 * kernel.shape[1]), 1)
     loss_of_shard = partial(_chunked_loss, criterion=criterion, vocabulary=kernel.shape[1], chunk=chunk)
     shards = row_shards()
@@ -169,16 +171,28 @@ def chunked_cross_entropy(
     return by_shard(hidden, head, labels).sum(), counted
 
 
-Head = tuple[jax.Array, jax.Array | None]
-"""The kernel [D, V] and the bias [V] of the head."""
+class Head(NamedTuple):
+    """Holds the head's parameters, and the kernel as products take it."""
+
+    kernel: jax.Array
+    """[D, V], which receives the gradient and is never read."""
+    bias: jax.Array | None
+    """[V]."""
+    narrow: jax.Array
+    """[D, V] in the dtype of the hidden states, with all features on each device."""
 
 
-def _wide_head(kernel: jax.Array, bias: jax.Array | None) -> Head:
-    """Returns the head with the vocabulary divided among the devices of `tensor`, padded with zeros to a multiple of
-    their number."""
+def _wide_head(kernel: jax.Array, bias: jax.Array | None, *, gather: bool) -> tuple[jax.Array, jax.Array | None]:
+    """Returns the kernel [D, V] and the bias [V] with the vocabulary divided among the devices of `tensor`, padded with
+    zeros to a multiple of their number.
+
+    Args:
+      gather: whether each device receives all features.
+    """
     filling = -kernel.shape[1] % width_shards()
     if not filling:
-        return gather(kernel, "features", "width"), bias
+        collect = sharding.gather if gather else sharding.scatter_gradient
+        return collect(kernel, "features", "width"), bias
     kernel = jnp.pad(constrain(kernel, divisor(len(kernel)), None), ((0, 0), (0, filling)))
     bias = None if bias is None else jnp.pad(bias, (0, filling))
     return constrain(kernel, None, "width"), None if bias is None else constrain(bias, "width")
@@ -194,7 +208,7 @@ def _chunked_loss(
     filling = chunks * length - tokens
     hidden = jnp.pad(hidden.reshape(tokens, -1), ((0, filling), (0, 0))).reshape(chunks, length, -1)
     labels = jnp.pad(labels.reshape(tokens), (0, filling), constant_values=filler).reshape(chunks, length)
-    return _loss_of_chunks(criterion, vocabulary, hidden, *head, labels)
+    return _loss_of_chunks(criterion, vocabulary, hidden, head, labels)
 
 
 Gradients = tuple[jax.Array, jax.Array, jax.Array | None]
@@ -206,16 +220,13 @@ def _loss_of_chunks(
     criterion: Criterion,
     vocabulary: int,
     hidden: jax.Array,
-    kernel: jax.Array,
-    bias: jax.Array | None,
+    head: Head,
     labels: jax.Array,
 ) -> jax.Array:
     """Returns the summed loss of hidden [C, L, D] and labels [C, L]: C chunks of L tokens."""
 
-    narrow = kernel.astype(hidden.dtype)
-
     def chunk_loss(chunk: tuple[jax.Array, jax.Array]) -> jax.Array:
-        return _summed_loss(_logits(chunk[0], narrow, bias), chunk[1], criterion, vocabulary)
+        return _summed_loss(_logits(chunk[0], head.narrow, head.bias), chunk[1], criterion, vocabulary)
 
     return jax.lax.map(chunk_loss, (hidden, labels)).sum()
 
@@ -224,12 +235,11 @@ def _loss_and_gradients(
     criterion: Criterion,
     vocabulary: int,
     hidden: jax.Array,
-    kernel: jax.Array,
-    bias: jax.Array | None,
+    head: Head,
     labels: jax.Array,
 ) -> tuple[jax.Array, Gradients]:
     """Returns the summed loss and its gradients."""
-    narrow = kernel.astype(hidden.dtype)
+    kernel, bias, narrow = head
 
     def loss_of(logits: jax.Array, labels: jax.Array) -> jax.Array:
         return _summed_loss(logits, labels, criterion, vocabulary)
@@ -256,7 +266,8 @@ def _scale_gradients(
     criterion: Criterion, vocabulary: int, gradients: Gradients, cotangent: jax.Array
 ) -> tuple[Any, ...]:
     scaled = jax.tree.map(lambda gradient: (gradient * cotangent).astype(gradient.dtype), gradients)
-    return (*scaled, None)  # labels have none
+    to_hidden, to_kernel, to_bias = scaled
+    return to_hidden, Head(to_kernel, to_bias, jnp.zeros_like(to_kernel, to_hidden.dtype)), None  # labels have none
 
 
 _loss_of_chunks.defvjp(_loss_and_gradients, _scale_gradients)
