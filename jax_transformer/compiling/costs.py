@@ -59,11 +59,16 @@ def count_costs(program: Program, devices: int, most_trips: int = 1) -> Costs:
     """
     flops = traffic = 0.0
     sums: dict[tuple[str, int, str], list[float]] = {}
+    seen: set[str] = set()
     for computation, times, fused in program.executed(most_trips):
         for instruction in computation.instructions.values():
             flops += times * _flops(computation, instruction)
             if not fused:
                 traffic += times * _traffic(program, computation, instruction)
+            channel = _channel(instruction) if fused else ""
+            if channel in seen:  # a TPU's program has a collective in the fusions that start, carry and end it
+                continue
+            seen |= {channel} - {""}
             for kind, group, dtype, sent in _communication(computation, instruction, devices):
                 entry = sums.setdefault((kind, group, dtype), [0, 0.0])
                 entry[0] += times
@@ -211,8 +216,22 @@ def _communication(
     yield kind, group, arrays[0].dtype, size * share
 
 
+def _channel(instruction: Instruction) -> str:
+    """Returns what tells a collective from others; "" for another instruction."""
+    if instruction.opcode.removesuffix("-start") not in COLLECTIVES:
+        return ""
+    given = re.search(r"channel_id=(\d+)", instruction.attributes)
+    return given.group(1) if given else ""
+
+
 def _group(attributes: str, devices: int) -> int:
-    """Returns how many devices a collective joins, from `replica_groups={{0,1},{2,3}}` or `[2,4]<=[8]`."""
+    """Returns how many devices a collective joins, from `replica_groups={{0,1},{2,3}}`, `[2,4]<=[8]` or
+    `mesh['x'=2,'y'=4] {'y'}`."""
+    by_axes = re.search(r"replica_groups=mesh\[([^\]]*)\] \{([^}]*)\}", attributes)
+    if by_axes:
+        sizes = dict(re.findall(r"'([^']+)'=(\d+)", by_axes.group(1)))
+        joined = re.findall(r"'([^']+)'(?::\(\d+\)(\d+))?", by_axes.group(2))
+        return math.prod(int(part or sizes[axis]) for axis, part in joined)
     by_shape = re.search(r"replica_groups=\[([\d,]+)\]", attributes)
     if by_shape:
         return int(by_shape.group(1).split(",")[-1])

@@ -124,8 +124,24 @@ class Program:
         condition = self.computations[loop.calls["condition"][0]]
         if condition.root.opcode != "compare" or "direction=LT" not in condition.root.attributes:
             return unknown
-        bounds = [one for one in condition.operands(condition.root) if one.opcode == "constant"]
-        return int(bounds[0].literal) if bounds else unknown
+        compared = condition.operands(condition.root)
+        counters = [one for one in compared if one.opcode == "get-tuple-element"]
+        bounds = [one for one in compared if one.opcode == "constant"]
+        if not (counters and bounds):
+            return unknown
+        return -(-int(bounds[0].literal) // self._step(loop, _tuple_index(counters[0])))
+
+    def _step(self, loop: Instruction, counter: int) -> int:
+        """Returns by how much a loop's body raises its counter, the element `counter` of its state."""
+        body = self.computations[loop.calls["body"][0]]
+        new = body.instructions.get(body.root.operands[counter]) if body.root.opcode == "tuple" else None
+        steps = [one for one in body.operands(new) if one.opcode == "constant"] if new and new.opcode == "add" else []
+        return int(steps[0].literal) if steps else 1
+
+
+def _tuple_index(element: Instruction) -> int:
+    given = re.search(r"\bindex=(\d+)", element.attributes)
+    return int(given.group(1)) if given else 0
 
 
 def parse(text: str) -> Program:
