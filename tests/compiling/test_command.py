@@ -1,4 +1,4 @@
-"""`jax-transformer compile` in processes of its own: for a CPU and, where their compilers are installed, TPU and GPU."""
+"""`jax-transformer compile` in processes of its own: for a CPU and, where the compilers are installed, TPU and GPU."""
 
 from __future__ import annotations
 

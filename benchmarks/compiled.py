@@ -1,0 +1,108 @@
+"""Compile models of several sizes for TPUs and GPUs that aren't here, and print the table of docs/devices.md.
+
+    pip install -e '.[compile-tpu,compile-nvidia]'
+    python benchmarks/compiled.py --out compiled           # all models and targets: about an hour on two cores
+    python benchmarks/compiled.py --out compiled --models paper_base --targets nvidia:h200:8 --programs train
+
+Each line is one call of `jax-transformer compile`, whose JSON report is kept in --out and not made again. Training
+shares the state among all devices (fsdp), 16 rows of 128 tokens on each. Decoding shares the width among four devices
+(tensor): 4 beams, 8 rows on each device, 128 tokens. Everything is in bfloat16 with float32 weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+LARGE = [
+    "--model.num-encoder-layers", "24", "--model.num-decoder-layers", "24", "--model.max-length", "512",
+    "--model.norm-placement", "pre", "--model.final-norm", "--model.share-embeddings", "--model.tie-head",
+    "--model.dropout-rate", "0.1",
+]  # fmt: skip
+MODELS: dict[str, list[str]] = {
+    "paper_base": ["paper_base", "--vocabulary", "37000"],
+    "paper_big": ["paper_big", "--vocabulary", "37000"],
+    # the sizes of T5-3B (Raffel et al. 2020, §3.7)
+    "T5-3B's sizes": [
+        "paper_big", *LARGE, "--model.d-model", "1024", "--model.num-heads", "32", "--model.head-dim", "128",
+        "--model.d-ff", "16384", "--model.position-kind", "relative_bias", "--vocabulary", "32128",
+    ],
+    # the sizes of NLLB's dense 3.3B model (NLLB Team 2022, §8.1)
+    "NLLB-3.3B's sizes": [
+        "paper_big", *LARGE, "--model.d-model", "2048", "--model.num-heads", "16", "--model.d-ff", "8192",
+        "--vocabulary", "256206",
+    ],
+}  # fmt: skip
+TARGETS = {"tpu:v5e:4x4": 16, "tpu:v5p:2x2x1": 4, "tpu:v6e:2x4": 8, "nvidia:h100:8": 8, "nvidia:h200:8": 8}
+PROGRAMS = ("train", "decode")
+TITLES = (
+    "model", "program", "target", "memory, GB", "temporaries, GB", "FLOPs ÷ model's", "sent, GB", "least ms, bound by",
+    "MFU at most", "compile, processor s",
+)  # fmt: skip
+
+
+def report_of(model: str, program: str, target: str, out: Path) -> dict[str, Any]:
+    """Returns the report of one compilation, or {"failed": the reason}."""
+    file = out / f"{model} {program} {target}.json".replace(":", "_").replace("'", "").replace(" ", "_")
+    if file.exists():
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+    devices = TARGETS[target]
+    shared = ["--rows", str(16 * devices), "--parallel.fsdp", str(devices)]
+    if program == "decode":
+        shared = ["--rows", str(8 * devices), "--beam-size", "4", "--parallel.tensor", "4"]
+    result = subprocess.run(
+        [sys.executable, "-m", "jax_transformer.cli", "compile", *MODELS[model], *shared, "--program", program,
+         "--source-length", "128", "--target-length", "128", "--model.compute-dtype", "bfloat16",
+         "--target", target, "--json", str(file)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    print(result.stdout, file=sys.stderr, flush=True)
+    if not file.exists():
+        lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
+        file.write_text(json.dumps({"failed": lines[-1] if lines else f"exit code {result.returncode}"}))
+    report: dict[str, Any] = json.loads(file.read_text())
+    return report
+
+
+def row(model: str, program: str, target: str, report: dict[str, Any]) -> str:
+    """Returns a line of the table."""
+    if "failed" in report:
+        return f"| {model} | {program} | {target} | {report['failed']} |"
+    sent = sum(one["sent"] for one in report["collectives"])
+    cells = [
+        model,
+        program,
+        target,
+        f"{report['needed'] / 1e9:.2f} of {report['memory'] / 1e9:.0f}",
+        f"{report['temporaries'] / 1e9:.2f}",
+        f"{report['flops_ratio']:.2f}",
+        f"{sent / 1e9:.2f}",
+        f"{1e3 * report['roofline_seconds']:.1f}, {report['bound']}",
+        f"{report['utilization']:.0%}",
+        f"{report['compile_processor_seconds']:.0f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("compiled"), help="directory of the reports")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
+    parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    print(f"| {' | '.join(TITLES)} |\n{'|---' * len(TITLES)}|")
+    for program in options.programs:
+        for model in options.models:
+            for target in options.targets:
+                print(row(model, program, target, report_of(model, program, target, options.out)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
