@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jax_transformer.config.model import TransformerConfig
@@ -174,7 +175,7 @@ def test_from_every_position_the_same_batches_follow(dataset: Path, tmp_path: Pa
         rest = list(schedule.scheduled_from(step, position))
         assert len(rest) == len(whole) - step
         for item, other in zip(rest, whole[step:], strict=True):
-            assert all((one == two).all() for one, two in zip(item.batch, other.batch, strict=True))
+            assert all(np.array_equal(one, two) for one, two in zip(item.batch, other.batch, strict=True))
             assert item._replace(batch=other.batch) == other
 
 
