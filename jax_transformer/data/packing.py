@@ -88,10 +88,10 @@ def pack_batch(
         )
     pairs = TokenPairs(Sentences.pack(source), Sentences.pack(target), max_length=1 << 30)
     lengths = pairs.source_lengths, pairs.target_lengths + 1
-    longest = max(1, int(lengths[0].max())), int(lengths[1].max())
-    shape = Shape(len(source), *longest) if shape is None else Shape(*shape)
-    rows = pack_rows(*lengths, shape)
+    row = Shape(0, max(1, int(lengths[0].max())), int(lengths[1].max())) if shape is None else Shape(*shape)
+    rows = pack_rows(*lengths, row)
     used = int(rows.max()) + 1
+    shape = row._replace(rows=used) if shape is None else row
     if used > shape.rows:
         raise ValueError(f"batch: expected a shape of at least {used} rows for these pairs; received {tuple(shape)}")
     order = np.argsort(rows, kind="stable")
