@@ -1,6 +1,6 @@
 """Packed training batches beside batches of a few shapes: padding, and target tokens per second.
 
-    python benchmarks/packing.py TRAIN.en TRAIN.de [--batch-tokens 2048] [--shapes 1 4 7] [--lengths 64 128] [--rounds 7]
+    python benchmarks/packing.py TRAIN.en TRAIN.de [--batch-tokens 2048] [--shapes 1 4 7] [--lengths 64 128]
 
 All train the preset `tiny` on the same text, in one process, some steps each in turns; a row of the table is one of
 them. Compilation doesn't count. The tokens are those in the loss.

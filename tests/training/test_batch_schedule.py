@@ -89,7 +89,7 @@ def packed(request: pytest.FixtureRequest, tmp_path: Path) -> RunConfig:
 def texts(corpus: PreparedCorpus, batches: list[Batch]) -> list[str]:
     rows = [(ids, segments) for batch in batches for ids, segments in zip(batch[0], batch[3], strict=True)]
     sources = [ids[segments == number] for ids, segments in rows for number in range(1, segments.max() + 1)]
-    return corpus.source_tokenizer.decode(sources)
+    return [text.strip() for text in corpus.source_tokenizer.decode(sources)]
 
 
 def test_packed_epochs_have_every_pair_and_one_length(packed: RunConfig) -> None:
