@@ -207,6 +207,13 @@ class RunConfig:
         problems = []
         if self.data.packing and self.model.packing_obstacle:
             problems.append(f"data.packing must be false with model.{self.model.packing_obstacle}; received true")
+        masks_queries = {self.model.decoder_padding, self.model.cross_padding} & {"queries", "both"}
+        if self.data.packing and masks_queries and self.data.pad_id == self.data.unk_id:
+            problems.append(
+                f"data.pad_id must not be data.unk_id={self.data.unk_id} with data.packing and "
+                f"model.decoder_padding={self.model.decoder_padding!r}, model.cross_padding="
+                f"{self.model.cross_padding!r}: an unknown token would attend to its whole row"
+            )
         if self.data.packing and self.train.loss_counts_pads:
             problems.append("data.packing must be false with train.loss_counts_pads; received true")
         return problems
