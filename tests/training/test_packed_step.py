@@ -218,11 +218,8 @@ def test_virtual_shards(random_params: Any) -> None:
 
 
 def test_dropout_drops(random_params: Any) -> None:
-    config, params, (_, packed) = (
-        dataclasses.replace(PLAIN, dropout_rate=0.3),
-        random_params(PLAIN),
-        both_batches(PLAIN),
-    )
+    config, params = dataclasses.replace(PLAIN, dropout_rate=0.3), random_params(PLAIN)
+    _, packed = both_batches(PLAIN)
     loss = jax.jit(lambda key: summed_loss(config, params, packed, Criterion(2), key)[0])
     first, second = (float(loss(jax.random.key(seed))) for seed in (0, 1))
     assert np.isfinite([first, second]).all()
