@@ -159,7 +159,7 @@ def train_in_torch(model: AnnotatedZhTransformer, config: TransformerConfig, tas
     scheduler = noam(2000, first=1)(optimizer, config.d_model)
 
     def loss_of(batch: Batch) -> torch.Tensor:
-        source_ids, decoder_input_ids, labels = (torch.from_numpy(ids).long() for ids in batch)
+        source_ids, decoder_input_ids, labels = (torch.from_numpy(ids).long() for ids in batch[:3])
         logits = model(source_ids, decoder_input_ids)
         return compute_loss(logits.flatten(0, 1), labels.flatten(), config.target_pad_id)
 

@@ -273,6 +273,20 @@ class TransformerConfig:
         return self.encoder_padding in ("keys", "both") and self.cross_padding in ("keys", "both")
 
     @property
+    def packing_obstacle(self) -> str:
+        """Why pairs packed into one row, each hidden from the others, wouldn't have the logits that they have in rows
+        of their own, padded at the end. Empty: they have."""
+        if not self.batch_rows_are_independent:
+            return f"position_index={self.position_index!r}, which depends on the row's number"
+        knows_pads = self.decoder_padding == "none" or self.decoder_padding_id in (None, self.target_pad_id)
+        sees_no_later_pads = self.decoder_causal and knows_pads
+        if not (self.source_padding_is_invisible and (sees_no_later_pads or self._decoder_hides_pads)):
+            names = ("encoder_padding", "decoder_padding", "cross_padding", "decoder_padding_id")
+            masks = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
+            return f"{masks}, with which padding changes the result"
+        return ""
+
+    @property
     def is_causal(self) -> bool:
         """Whether no logit at a real position depends on a later decoder input.
 

@@ -201,7 +201,22 @@ class RunConfig:
                 "parallel.virtual_shards must be 0 with model.position_index='batch_row', which depends on the row's "
                 f"number; received {self.parallel.virtual_shards}"
             )
-        require(self, problems)
+        require(self, problems + self._packing_problems())
+
+    def _packing_problems(self) -> list[str]:
+        problems = []
+        if self.data.packing and self.model.packing_obstacle:
+            problems.append(f"data.packing must be false with model.{self.model.packing_obstacle}; received true")
+        masks_queries = {self.model.decoder_padding, self.model.cross_padding} & {"queries", "both"}
+        if self.data.packing and masks_queries and self.data.pad_id == self.data.unk_id:
+            problems.append(
+                f"data.pad_id must not be data.unk_id={self.data.unk_id} with data.packing and "
+                f"model.decoder_padding={self.model.decoder_padding!r}, model.cross_padding="
+                f"{self.model.cross_padding!r}: an unknown token would attend to its whole row"
+            )
+        if self.data.packing and self.train.loss_counts_pads:
+            problems.append("data.packing must be false with train.loss_counts_pads; received true")
+        return problems
 
 
 __all__ = ["CorpusConfig", "DataConfig", "RunConfig", "TrainConfig"]

@@ -1,6 +1,7 @@
 """Data: from parallel text to batches of token ids.
 
-`prepare` reads, tokenizes and caches the corpora of a `DataConfig`. `make_batch` turns lists of ids into a `Batch`.
+`prepare` reads, tokenizes and caches the corpora of a `DataConfig`. `make_batch` turns lists of ids into a `Batch`,
+and `pack_batch` into one with several pairs in a row.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     )
     from jax_transformer.data.corpus import read_pairs
     from jax_transformer.data.loader import prefetch
+    from jax_transformer.data.packing import pack_batch
     from jax_transformer.data.preparation import PreparedCorpus, prepare
     from jax_transformer.data.text_files import CorpusError
     from jax_transformer.data.token_pairs import TokenPairs
@@ -40,6 +42,7 @@ _HOMES = {
     "jax_transformer.data.batch_shapes": ("choose_shapes",),
     "jax_transformer.data.corpus": ("read_pairs",),
     "jax_transformer.data.loader": ("prefetch",),
+    "jax_transformer.data.packing": ("pack_batch",),
     "jax_transformer.data.preparation": ("PreparedCorpus", "prepare"),
     "jax_transformer.data.text_files": ("CorpusError",),
     "jax_transformer.data.token_pairs": ("TokenPairs",),
@@ -58,6 +61,7 @@ __all__ = [
     "choose_shapes",
     "load_tokenizer",
     "make_batch",
+    "pack_batch",
     "padding_share",
     "plan_epoch",
     "plan_in_order",

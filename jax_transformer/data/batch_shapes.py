@@ -46,7 +46,7 @@ def choose_shapes(
       >>> choose_shapes(np.array([4] * 6 + [20] * 2), np.array([5] * 6 + [19] * 2), batch_tokens=40, num_shapes=2)
       (Shape(rows=6, source_length=4, target_length=6), Shape(rows=2, source_length=20, target_length=20))
     """
-    source, target, counts = _length_table(source_lengths, target_lengths, pair_weights)
+    source, target, counts = length_table(source_lengths, target_lengths, pair_weights)
     longest = int(max(source.max(), target.max()))
     if num_shapes < 1:
         raise ValueError(f"num_shapes: expected 1 or more; received {num_shapes}")
@@ -72,10 +72,11 @@ def cover_shapes(shapes: Sequence[Shape], lengths: TokenPairs | Lengths, *, batc
     homeless = assign_shapes(source, target, shapes) < 0
     if not homeless.any():
         return tuple(shapes)
-    return (*shapes, _shape(int(source[homeless].max()), int(target[homeless].max()), batch_tokens))
+    return (*shapes, shape_of(int(source[homeless].max()), int(target[homeless].max()), batch_tokens))
 
 
-def _shape(source_length: int, target_length: int, batch_tokens: int) -> Shape:
+def shape_of(source_length: int, target_length: int, batch_tokens: int) -> Shape:
+    """Returns the shape with rows of these lengths."""
     return Shape(int(_rows(max(source_length, target_length), batch_tokens)), max(1, source_length), target_length)
 
 
@@ -84,7 +85,7 @@ def _rows(longer: int | Ints, batch_tokens: int) -> Ints:
     return np.asarray(np.where(rows >= 8, rows - rows % 8, rows))
 
 
-def _length_table(source_lengths: Ints, target_lengths: Ints, pair_weights: Floats | None) -> tuple[Ints, Ints, Ints]:
+def length_table(source_lengths: Ints, target_lengths: Ints, pair_weights: Floats | None) -> tuple[Ints, Ints, Ints]:
     """Returns the distinct (source, target) positions and the number of pairs per epoch that have them."""
     source = np.asarray(source_lengths, np.int64)
     target = np.asarray(target_lengths, np.int64) + 1
@@ -143,7 +144,7 @@ def _cut_sorted(
     end = size
     for k in range(int(least[:, size].argmin()), 0, -1):
         start = int(last_cut[k, end])
-        shapes.append(_shape(int(sides[0, start:end].max()), int(sides[1, start:end].max()), batch_tokens))
+        shapes.append(shape_of(int(sides[0, start:end].max()), int(sides[1, start:end].max()), batch_tokens))
         end = start
     return shapes[::-1]
 
@@ -162,7 +163,7 @@ def _improve(
                 for length in candidates[side]:
                     sides = [shapes[k].source_length, shapes[k].target_length]
                     sides[side] = int(length)
-                    trial = [*shapes[:k], _shape(sides[0], sides[1], batch_tokens), *shapes[k + 1 :]]
+                    trial = [*shapes[:k], shape_of(sides[0], sides[1], batch_tokens), *shapes[k + 1 :]]
                     cost = _total_cost(trial, source, target, counts, batch_tokens)
                     if cost < least:
                         shapes, least = trial, cost

@@ -38,16 +38,21 @@ class Shape(NamedTuple):
 class Batch(NamedTuple):
     """Holds the int32 arrays of one training step, padded with each side's pad_id; see `make_batch`.
 
+    A packed batch has several pairs in a row, and says with two more arrays which token belongs to which; see
+    `pack_batch`.
+
     Example:
       >>> from jax_transformer.data import make_batch
       >>> batch = make_batch([[4, 5, 3]], [[6, 7]])
-      >>> [array.shape for array in batch]
-      [(1, 3), (1, 3), (1, 3)]
+      >>> batch.source_ids.shape, batch.decoder_input_ids.shape, batch.labels.shape, batch.source_segments
+      ((1, 3), (1, 3), (1, 3), None)
     """
 
     source_ids: npt.NDArray[np.int32]  # [B, S]
     decoder_input_ids: npt.NDArray[np.int32]  # [B, T], bos + target
     labels: npt.NDArray[np.int32]  # [B, T], target + eos
+    source_segments: npt.NDArray[np.int32] | None = None  # [B, S], number of the pair in its row, from 1; 0 at pads
+    target_segments: npt.NDArray[np.int32] | None = None  # [B, T]
 
 
 def make_batch(
@@ -153,7 +158,7 @@ def plan_epoch(
     assigned = _assigned(source, target, shapes, indices)
     chosen = np.arange(len(indices))
     if any(weight != 1.0 for weight in weights):
-        chosen = np.repeat(chosen, _copies(assigned, _corpora(lengths, indices), weights, generator))
+        chosen = np.repeat(chosen, _copies(assigned, corpora_of(lengths, indices), weights, generator))
     order = chosen[generator.permutation(len(chosen))]
     plan = _fill(indices[order], assigned[order], shapes)
     return [plan[k] for k in generator.permutation(len(plan))]
@@ -267,7 +272,7 @@ def source_and_target_positions(lengths: TokenPairs | Lengths) -> tuple[Ints, In
     return source[indices], target[indices] + 1, indices
 
 
-def _corpora(lengths: TokenPairs | Lengths, indices: Ints) -> Ints:
+def corpora_of(lengths: TokenPairs | Lengths, indices: Ints) -> Ints:
     """Returns the corpus number of each pair."""
     if isinstance(lengths, tuple) or lengths.corpus is None:
         return np.zeros(len(indices), np.uint16)

@@ -52,6 +52,7 @@ UNHASHED = (
     "dataset",
     "weight",
     "batch_tokens",
+    "packing",
     "num_shapes",
     "max_unknown",
     "cache_dir",

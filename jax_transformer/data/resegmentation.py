@@ -51,17 +51,27 @@ class Resegmentation:
         )
         return source, target
 
-    def draw(self, shape: Shape, indices: npt.NDArray[np.int64], *, seed: tuple[int, ...]) -> TokenPairs:
-        """Returns the pairs `indices` in segmentations drawn by the seed, none longer than the shape allows."""
+    def draw(self, shape: Shape | None, indices: npt.NDArray[np.int64], *, seed: tuple[int, ...]) -> TokenPairs:
+        """Returns the pairs `indices` in segmentations drawn by the seed.
 
-        def fitting(side: int, room: int) -> Sentences:
-            best = self._sides[side]
+        None is longer than the shape allows; without a shape, none is longer than its room.
+        """
+
+        def fitting(side: int) -> Sentences:
+            best, rooms = self._sides[side], (self.rooms.source_sentences, self.rooms.target_sentences)[side]
+            if shape is None:
+                most = rooms.offsets[indices + 1] - rooms.offsets[indices]
+            else:
+                most = np.full(len(indices), (shape.source_length, shape.target_length - 1)[side])
             drawn = self._draw(side, indices, (*seed, side))
             return Sentences.pack(
-                [ids if len(ids) <= room else best[i].tolist() for ids, i in zip(drawn, indices, strict=True)]
+                [
+                    ids if len(ids) <= room else best[i].tolist()
+                    for ids, i, room in zip(drawn, indices, most, strict=True)
+                ]
             )
 
-        return TokenPairs(fitting(0, shape.source_length), fitting(1, shape.target_length - 1), self._pairs.max_length)
+        return TokenPairs(fitting(0), fitting(1), self._pairs.max_length)
 
     @property
     def _sides(self) -> tuple[Sentences, Sentences]:

@@ -18,7 +18,7 @@ from flax import nnx
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.decoder_state import DecoderState
 from jax_transformer.model.initializers import KeyStream
-from jax_transformer.model.masks import Mask, Masks, make_masks
+from jax_transformer.model.masks import UNPACKED, Mask, Masks, Segments, make_masks
 from jax_transformer.model.positions import check_fits
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.trace import Tap, Trace
@@ -106,6 +106,8 @@ def apply(
     masks: Masks | None = None,
     add: Mapping[str, jax.Array] | None = None,
     replace: Mapping[str, jax.Array] | None = None,
+    source_segments: jax.Array | None = None,
+    target_segments: jax.Array | None = None,
 ) -> jax.Array | tuple[jax.Array, Trace]:
     """Computes the logits of every target position (Vaswani et al. 2017, figure 1).
 
@@ -121,6 +123,10 @@ def apply(
       add: arrays to add to the activations of these names. The gradient with respect to an added zero is the gradient
         of the activation.
       replace: arrays to put in place of the activations of these names.
+      source_segments: of packed rows (`data.pack_batch`), the number of each token's pair in its row, from 1, and 0 at
+        pads: integers [B, S]. A token sees its own pair alone, and positions start anew in each pair. None: a row holds
+        one pair.
+      target_segments: the same of decoder_input_ids, [B, T].
 
     Returns:
       Logits [B, T, V] in the compute dtype; with `return_trace`, a pair of logits and a dict of the activations by name
@@ -128,7 +134,8 @@ def apply(
 
     Raises:
       ValueError: more tokens than the position table has rows; an intervention that names no activation or has the
-        wrong shape; `return_trace` with a fused attention path, which has no weights to return.
+        wrong shape; `return_trace` with a fused attention path, which has no weights to return; segments of one side
+        alone, or with a config that can't be packed (`config.packing_obstacle`).
 
     Example:
       >>> import jax
@@ -151,13 +158,14 @@ def apply(
         )
     tap = Tap(return_trace, add, replace)
     scope = Scope(tap, dropout_key)
-    masks = make_masks(config, source_ids, decoder_input_ids) if masks is None else masks
+    segments = _segments(config, source_segments, target_segments)
+    masks = make_masks(config, source_ids, decoder_input_ids, segments) if masks is None else masks
     for name, mask in zip(("encoder_self", "decoder_self", "cross"), masks[:3], strict=True):
         if mask is not None and return_trace:
             tap.trace[f"mask.{name}"] = mask
     model = _model(config, params)
-    encoder_output = model.encode(source_ids, masks.encoder_self, scope)
-    decoder_output = model.decode(encoder_output, decoder_input_ids, masks, scope)
+    encoder_output = model.encode(source_ids, masks.encoder_self, scope, segments.source)
+    decoder_output = model.decode(encoder_output, decoder_input_ids, masks, scope, segments.target)
     logits = tap("logits", model.unembed(decoder_output))
     tap.check_all_seen()
     return (logits, tap.trace) if return_trace else logits
@@ -248,6 +256,8 @@ def hidden_states(
     decoder_input_ids: jax.Array,
     *,
     dropout_key: jax.Array | None = None,
+    source_segments: jax.Array | None = None,
+    target_segments: jax.Array | None = None,
 ) -> jax.Array:
     """Computes the decoder's output, which the head maps to logits.
 
@@ -255,17 +265,34 @@ def hidden_states(
       source_ids: [B, S].
       decoder_input_ids: [B, T], the target shifted right by one.
       dropout_key: a PRNG key; None computes without dropout.
+      source_segments: as in `apply`.
+      target_segments: as in `apply`.
 
     Returns:
       The decoder's output [B, T, D] in the compute dtype.
 
     Raises:
-      ValueError: more tokens than the position table has rows.
+      ValueError: more tokens than the position table has rows; segments as in `apply`.
     """
-    masks = make_masks(config, source_ids, decoder_input_ids)
-    model = _model(config, params)
-    encoder_output = model.encode(source_ids, masks.encoder_self, Scope(dropout_key=dropout_key))
-    return model.decode(encoder_output, decoder_input_ids, masks, Scope(dropout_key=dropout_key))
+    segments = _segments(config, source_segments, target_segments)
+    masks = make_masks(config, source_ids, decoder_input_ids, segments)
+    model, scope = _model(config, params), Scope(dropout_key=dropout_key)
+    encoder_output = model.encode(source_ids, masks.encoder_self, scope, segments.source)
+    return model.decode(encoder_output, decoder_input_ids, masks, scope, segments.target)
+
+
+def _segments(config: TransformerConfig, source: jax.Array | None, target: jax.Array | None) -> Segments:
+    """Returns the segments of packed rows; raises ValueError if they can't be."""
+    if source is None and target is None:
+        return UNPACKED
+    if source is None or target is None:
+        raise ValueError(
+            "segments: expected both source_segments and target_segments, or neither; received "
+            f"{'target' if source is None else 'source'}_segments alone"
+        )
+    if config.packing_obstacle:
+        raise ValueError(f"segments: expected a config whose pairs can share a row; received {config.packing_obstacle}")
+    return Segments(source, target)
 
 
 @partial(jax.jit, static_argnames="config")

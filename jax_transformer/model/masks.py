@@ -24,6 +24,17 @@ class Masks(NamedTuple):
     an empty column, not even a fully masked row."""
 
 
+class Segments(NamedTuple):
+    """Holds the number of the pair that each token of a packed row belongs to, from 1; 0 at pads."""
+
+    source: jax.Array | None  # [B, S] integers
+    target: jax.Array | None  # [B, T]
+
+
+UNPACKED = Segments(None, None)
+"""A pair in each row."""
+
+
 def causal_mask(length: int) -> jax.Array:
     """Returns the mask [1, 1, T, T] with which a position attends to itself and earlier positions."""
     return jnp.tril(jnp.ones((1, 1, length, length), bool))
@@ -43,6 +54,18 @@ def padding_mask(query_is_real: jax.Array, key_is_real: jax.Array, cover: Paddin
     return covers[cover]
 
 
+def segment_mask(query_segments: jax.Array | None, key_segments: jax.Array | None) -> Mask:
+    """Returns the mask [B, 1, Q, K] with which a token attends to tokens of its own pair. None: rows aren't packed.
+
+    Args:
+      query_segments: integers [B, Q].
+      key_segments: integers [B, K].
+    """
+    if query_segments is None or key_segments is None:
+        return None
+    return query_segments[:, None, :, None] == key_segments[:, None, None, :]
+
+
 def both(first: Mask, second: Mask) -> Mask:
     """Returns the mask that allows what both masks allow."""
     if first is None or second is None:
@@ -50,16 +73,22 @@ def both(first: Mask, second: Mask) -> Mask:
     return first & second
 
 
-def make_masks(config: TransformerConfig, source_ids: jax.Array, decoder_input_ids: jax.Array) -> Masks:
+def make_masks(
+    config: TransformerConfig, source_ids: jax.Array, decoder_input_ids: jax.Array, segments: Segments = UNPACKED
+) -> Masks:
     """Derives the training masks of source_ids [B, S] and decoder_input_ids [B, T]."""
     source_is_real = source_ids != config.source_pad_id
     target_is_real = decoder_input_ids != config.target_pad_id
     decoder_is_real = decoder_input_ids != decoder_padding_id(config)
     causal = causal_mask(decoder_input_ids.shape[1]) if config.decoder_causal else None
+    source, target = segments
+    encoder_self = padding_mask(source_is_real, source_is_real, config.encoder_padding)
+    decoder_self = both(causal, padding_mask(decoder_is_real, decoder_is_real, config.decoder_padding))
+    cross = padding_mask(target_is_real, source_is_real, config.cross_padding)
     return Masks(
-        encoder_self=padding_mask(source_is_real, source_is_real, config.encoder_padding),
-        decoder_self=both(causal, padding_mask(decoder_is_real, decoder_is_real, config.decoder_padding)),
-        cross=padding_mask(target_is_real, source_is_real, config.cross_padding),
+        encoder_self=both(encoder_self, segment_mask(source, source)),
+        decoder_self=both(decoder_self, segment_mask(target, target)),
+        cross=both(cross, segment_mask(target, source)),
     )
 
 

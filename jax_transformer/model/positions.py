@@ -47,10 +47,20 @@ def sinusoid_table(config: TransformerConfig, stack: StackConfig) -> np.ndarray:
     return table
 
 
-def position_numbers(config: TransformerConfig, ids: jax.Array, pad_id: int) -> jax.Array:
-    """Returns the table row of every token of ids [B, T]: integers [B, T], [1, T] or [B, 1]."""
+def position_numbers(
+    config: TransformerConfig, ids: jax.Array, pad_id: int, segments: jax.Array | None = None
+) -> jax.Array:
+    """Returns the table row of every token of ids [B, T]: integers [B, T], [1, T] or [B, 1].
+
+    Args:
+      segments: integers [B, T], the number of each token's pair in a packed row, in which positions start anew.
+    """
     batch, length = ids.shape
-    if config.position_index == "column":
+    if segments is not None:
+        counted = ids != pad_id if config.position_index == "non_pad_count" else jnp.ones_like(ids, bool)
+        numbers = _counted_before(counted, segments) + (config.position_index == "non_pad_count")
+        numbers = numbers * (counted & (segments > 0))  # [B, T]
+    elif config.position_index == "column":
         numbers = jnp.arange(length)[None, :]  # [1, T]
     elif config.position_index == "batch_row":
         numbers = jnp.arange(batch)[:, None]  # [B, 1]
@@ -58,6 +68,13 @@ def position_numbers(config: TransformerConfig, ids: jax.Array, pad_id: int) -> 
         is_real = ids != pad_id
         numbers = jnp.cumsum(is_real, axis=1) * is_real  # [B, T]
     return numbers + config.position_offset
+
+
+def _counted_before(counted: jax.Array, segments: jax.Array) -> jax.Array:
+    """Returns for every token of `segments` [B, T] how many of `counted` precede it in its segment."""
+    before = jnp.cumsum(counted, axis=1) - counted
+    starts = jnp.diff(segments, axis=1, prepend=-1) != 0
+    return before - jax.lax.cummax(jnp.where(starts, before, 0), axis=1)
 
 
 def check_fits(config: TransformerConfig, stack: StackConfig, name: str, shape: tuple[int, ...]) -> None:

@@ -44,21 +44,29 @@ class Transformer(nnx.Module):
         elif use_bias:
             self.head_bias = nnx.Param(initializers.bias(config, next(keys), vocabulary, config.d_model))
 
-    def encode(self, source_ids: jax.Array, mask: Mask, scope: Scope) -> jax.Array:
-        """Returns the encoder's output [B, S, D] for source_ids [B, S]."""
+    def encode(self, source_ids: jax.Array, mask: Mask, scope: Scope, segments: jax.Array | None = None) -> jax.Array:
+        """Returns the encoder's output [B, S, D] for source_ids [B, S] and, of packed rows, their segments [B, S]."""
         positions.check_fits(self.config, self.config.encoder, "source_ids", source_ids.shape)
         scope = scope(Site.ENCODER)
-        numbers = positions.position_numbers(self.config, source_ids, self.config.source_pad_id)
+        numbers = positions.position_numbers(self.config, source_ids, self.config.source_pad_id, segments)
         vectors = (self.shared_embedding if self.config.share_embeddings else self.source_embedding)(source_ids)
         terms = AttentionTerms(mask, self.encoder.position_bias(source_ids.shape[1], scope))
         x = self.encoder.embed(vectors, self._table("encoder"), numbers, scope)  # [B, S, D]
         return self.encoder.run(x, lambda layer, x, scope: layer(x, terms, scope), scope)
 
-    def decode(self, encoder_output: jax.Array, decoder_input_ids: jax.Array, masks: Masks, scope: Scope) -> jax.Array:
-        """Returns the decoder's output [B, T, D] for encoder_output [B, S, D] and decoder_input_ids [B, T]."""
+    def decode(
+        self,
+        encoder_output: jax.Array,
+        decoder_input_ids: jax.Array,
+        masks: Masks,
+        scope: Scope,
+        segments: jax.Array | None = None,
+    ) -> jax.Array:
+        """Returns the decoder's output [B, T, D] for encoder_output [B, S, D], decoder_input_ids [B, T] and, of packed
+        rows, their segments [B, T]."""
         positions.check_fits(self.config, self.config.decoder, "decoder_input_ids", decoder_input_ids.shape)
         scope = scope(Site.DECODER)
-        numbers = positions.position_numbers(self.config, decoder_input_ids, self.config.target_pad_id)
+        numbers = positions.position_numbers(self.config, decoder_input_ids, self.config.target_pad_id, segments)
         bias = self.decoder.position_bias(decoder_input_ids.shape[1], scope)
         terms = DecoderTerms(
             AttentionTerms(masks.decoder_self, bias, masks.decoder_exists), AttentionTerms(masks.cross)

@@ -39,7 +39,9 @@ def pad_rows(batch: Batch, multiple: int, pad_ids: tuple[int, int]) -> Batch:
     if not filling:
         return batch
     source, target = pad_ids
-    return Batch(*(add_rows(array, filling, pad) for array, pad in zip(batch, (source, target, target), strict=True)))
+    fillers = {"source_ids": source, "decoder_input_ids": target, "labels": target}
+    given = {name: ids for name, ids in batch._asdict().items() if ids is not None}
+    return batch._replace(**{name: add_rows(ids, filling, fillers.get(name, 0)) for name, ids in given.items()})
 
 
 def add_rows(ids: np.ndarray, count: int, pad_id: int) -> np.ndarray:

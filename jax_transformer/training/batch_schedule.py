@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.batch_shapes import choose_shapes
-from jax_transformer.data.batching import Batch, Planned, padding_share, plan_epoch
+from jax_transformer.data.batching import Batch, Planned
+from jax_transformer.data.packing import PackedPlan
 from jax_transformer.data.preparation import PreparedCorpus, TokenPairs
 from jax_transformer.data.resegmentation import Resegmentation
+from jax_transformer.training.batch_layout import BatchLayout, Plan, pairs_per_row, plan_padding
 from jax_transformer.training.evaluation import batches
 from jax_transformer.training.scheduled_batch import Position, ScheduledBatch
 
@@ -30,17 +31,13 @@ class BatchSchedule:
             else None
         )
         self._planned = self.resegmentation.rooms if self.resegmentation else self.pairs
-        shapes = choose_shapes(
-            self._planned.source_lengths,
-            self._planned.target_lengths,
-            batch_tokens=data.batch_tokens,
-            num_shapes=data.num_shapes,
-            pair_weights=self._pair_weights(),
-        )
-        self.shapes = tuple(shape._replace(rows=shape.rows * config.train.accumulate) for shape in shapes)
+        lengths = self._planned.source_lengths, self._planned.target_lengths
+        self._layout = BatchLayout.choose(config, lengths, self._pair_weights())
+        self.shapes = self._layout.shapes
         plan = self._plan(epoch=0)
-        self.batches_per_epoch = len(plan)  # the same in every epoch: shapes are filled by count
-        self.padding = padding_share(self.resegmentation.expected_lengths if self.resegmentation else self.pairs, plan)
+        self.batches_per_epoch = len(plan)  # the same in every epoch: shapes are filled by count, packed rows by length
+        self.padding = plan_padding(self.resegmentation.expected_lengths if self.resegmentation else self.pairs, plan)
+        self.pairs_per_row = pairs_per_row(plan)
         most = config.train.max_epochs * self.batches_per_epoch
         self.last_step = min(config.train.max_steps, most) if most else config.train.max_steps
         self.epochs = self.last_step / self.batches_per_epoch
@@ -53,9 +50,8 @@ class BatchSchedule:
             if self.resegmentation is None:
                 yield from self._assembled(self.pairs, plan)
             else:
-                for number, (shape, indices) in enumerate(plan, start):
-                    drawn = self.resegmentation.draw(shape, indices, seed=(self.seed, epoch, number))
-                    yield from self._assembled(drawn, [(shape, np.arange(len(indices)))])
+                for number, planned in enumerate(plan, start):
+                    yield from self._assembled(*_drawn(self.resegmentation, planned, seed=(self.seed, epoch, number)))
             step += len(plan)
 
     def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:
@@ -69,13 +65,24 @@ class BatchSchedule:
         """Returns no lines: the counts were printed before the run."""
         return []
 
-    def _plan(self, epoch: int) -> list[Planned]:
-        return plan_epoch(self._planned, self.shapes, seed=self.seed, epoch=epoch, weights=self.weights)
+    def _plan(self, epoch: int) -> Plan:
+        return self._layout.plan(self._planned, seed=self.seed, epoch=epoch, weights=self.weights)
 
-    def _assembled(self, pairs: TokenPairs, plan: Sequence[Planned]) -> Iterator[Batch]:
+    def _assembled(self, pairs: TokenPairs, plan: Plan) -> Iterator[Batch]:
         return batches(pairs, plan, self.corpus.source_tokenizer, self.corpus.target_tokenizer)
 
     def _pair_weights(self) -> npt.NDArray[np.float64] | None:
         if self.pairs.corpus is None or set(self.weights) <= {1.0}:
             return None
         return np.array(self.weights)[self.pairs.corpus]
+
+
+def _drawn(
+    resegmentation: Resegmentation, planned: Planned | PackedPlan, seed: tuple[int, ...]
+) -> tuple[TokenPairs, Plan]:
+    """Returns the pairs of a batch in new segmentations, and the batch of them."""
+    numbers = np.arange(len(planned[1]))
+    if isinstance(planned, PackedPlan):
+        return resegmentation.draw(None, planned.indices, seed=seed), [planned._replace(indices=numbers)]
+    shape, indices = planned
+    return resegmentation.draw(shape, indices, seed=seed), [(shape, numbers)]

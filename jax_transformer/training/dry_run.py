@@ -19,7 +19,7 @@ from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.parallel.mesh import described, make_mesh
 from jax_transformer.parallel.placement import row_sharding, row_shards
 from jax_transformer.runtime.trees import flatten
-from jax_transformer.training.scheduled_batch import known
+from jax_transformer.training.scheduled_batch import batch_figures, known
 from jax_transformer.training.state import TrainState, abstract_state
 from jax_transformer.training.step import make_train_step
 from jax_transformer.training.stream_schedule import make_batch_schedule
@@ -37,7 +37,7 @@ def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus
     yield ""
     batches, steps, epochs = known(schedule.batches_per_epoch), known(schedule.last_step), known(schedule.epochs, ".1f")
     yield f"{batches} batches per epoch; {steps} steps, {epochs} epochs"
-    yield f"programs: {len(schedule.shapes)}, one per shape; {schedule.padding:.1%} padding"
+    yield f"programs: {len(schedule.shapes)}, one per shape; {batch_figures(schedule)}"
     for shape in schedule.shapes:
         yield f"  {shape.rows:>5} rows  {shape.source_length:>4} source and {shape.target_length:>4} target positions"
     yield from _memory(config, model, state, schedule.shapes, mesh)
@@ -81,7 +81,8 @@ def _memory(
 ) -> Iterator[str]:
     largest = max(shapes, key=lambda shape: shape.rows * (shape.source_length + shape.target_length))
     rows = largest.rows + -largest.rows % (config.train.accumulate * row_shards(mesh))
-    lengths = largest.source_length, largest.target_length, largest.target_length
+    lengths = [largest.source_length, largest.target_length, largest.target_length]
+    lengths += lengths[:2] if config.data.packing else []
     arrays = (jax.ShapeDtypeStruct((rows, length), np.int32, sharding=row_sharding(mesh)) for length in lengths)
     step: Any = make_train_step(model, config.train, mesh=mesh)
     compiled = step.lower(state, Batch(*arrays)).compile()  # type: ignore[arg-type]

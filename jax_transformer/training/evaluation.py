@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.data.batch_shapes import choose_shapes
-from jax_transformer.data.batching import Batch, Shape, assemble, plan_in_order
+from jax_transformer.data.batching import Batch, Planned, assemble, plan_in_order
+from jax_transformer.data.packing import PackedPlan, assemble_packed
 from jax_transformer.data.preparation import TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.decoding.padding import limit
@@ -29,7 +30,7 @@ class Split:
     """Holds a split and its evaluation batches, all of one shape so that they share one program."""
 
     pairs: TokenPairs
-    plan: Sequence[tuple[Shape, np.ndarray]]
+    plan: Sequence[Planned]
 
     @classmethod
     def lay_out(cls, pairs: TokenPairs, batch_tokens: int) -> Split:
@@ -43,19 +44,20 @@ class Split:
 
 
 def batches(
-    pairs: TokenPairs, plan: Sequence[tuple[Shape, np.ndarray]], source: Tokenizer, target: Tokenizer
+    pairs: TokenPairs, plan: Sequence[Planned | PackedPlan], source: Tokenizer, target: Tokenizer
 ) -> Iterator[Batch]:
     """Yields the batches of a plan as arrays."""
-    for shape, indices in plan:
-        yield assemble(
-            pairs,
-            shape,
-            indices,
-            source_pad_id=source.pad_id,
-            target_pad_id=target.pad_id,
-            bos_id=target.bos_id,
-            eos_id=target.eos_id,
-        )
+    ids: dict[str, Any] = {
+        "source_pad_id": source.pad_id,
+        "target_pad_id": target.pad_id,
+        "bos_id": target.bos_id,
+        "eos_id": target.eos_id,
+    }
+    for planned in plan:
+        if isinstance(planned, PackedPlan):
+            yield assemble_packed(pairs, planned, **ids)
+        else:
+            yield assemble(pairs, *planned, **ids)
 
 
 def split_batches(split: Split, source: Tokenizer, target: Tokenizer) -> Iterator[Batch]:

@@ -36,6 +36,10 @@ class Schedule(Protocol):
         """Share of the batches' positions that is padding."""
 
     @property
+    def pairs_per_row(self) -> float | None:
+        """Mean number of pairs in a row of packed batches. None: they aren't packed."""
+
+    @property
     def batches_per_epoch(self) -> int | None:
         """Batches per epoch. None: unknown, as for the next two properties."""
 
@@ -50,6 +54,12 @@ class Schedule(Protocol):
 
     def closing_lines(self, position: Position) -> list[str]:
         """Returns the lines to print at the end of a run, given its last position."""
+
+
+def batch_figures(schedule: Schedule) -> str:
+    """Describes the batches in a few words, such as "2.5% padding, 8.2 pairs per row"."""
+    packed = "" if schedule.pairs_per_row is None else f", {schedule.pairs_per_row:.1f} pairs per row"
+    return f"{schedule.padding:.1%} padding{packed}"
 
 
 def known(number: float | None, form: str = ",") -> str:

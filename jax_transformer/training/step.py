@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -256,14 +257,19 @@ def summed_loss(
       loss: as in `make_train_step`. None: cross-entropy in nats, as `criterion` describes it.
       chunk: as in `chunked_cross_entropy`.
     """
+    if criterion.counts_pads and batch.target_segments is not None:
+        raise ValueError("batch: expected one that isn't packed with loss_counts_pads; received segments")
     labels = without_filling(jnp.asarray(batch.labels), criterion)
+    inputs: dict[str, Any] = {
+        "dropout_key": dropout_key,
+        "source_segments": batch.source_segments,
+        "target_segments": batch.target_segments,
+    }
     if loss is None:
-        hidden = functional.hidden_states(
-            model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key
-        )
+        hidden = functional.hidden_states(model, params, batch.source_ids, batch.decoder_input_ids, **inputs)
         kernel, bias = functional.head(model, params)
         return chunked_cross_entropy(hidden, kernel, bias, labels, criterion, chunk)
-    logits = functional.apply(model, params, batch.source_ids, batch.decoder_input_ids, dropout_key=dropout_key)
+    logits = functional.apply(model, params, batch.source_ids, batch.decoder_input_ids, **inputs)
     losses = loss(logits.astype(jnp.promote_types(logits.dtype, jnp.float32)), jnp.asarray(batch.labels))
     if jnp.shape(losses) != labels.shape:
         raise ValueError(

@@ -8,16 +8,13 @@ from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Any
 
-import numpy as np
-
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.batch_shapes import choose_shapes, cover_shapes
-from jax_transformer.data.batching import padding_share, plan_epoch
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.report import SplitReport, drops
 from jax_transformer.data.streaming import Shard, TrainingStream
 from jax_transformer.data.text_files import CorpusError
+from jax_transformer.training.batch_layout import BatchLayout, pairs_per_row, plan_padding
 from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.evaluation import batches
 from jax_transformer.training.scheduled_batch import Position, Schedule, ScheduledBatch
@@ -36,7 +33,7 @@ class StreamSchedule:
 
     An epoch is one pass over the stream. Each shard is shuffled and batched like an epoch of a prepared corpus, seeded
     by (seed, epoch, shard). The shapes fit the first shard; if none of them holds a pair of max_length on both sides,
-    one more shape does, since later shards may have longer pairs.
+    one more shape does, since later shards may have longer pairs. Packed rows all do.
     """
 
     def __init__(self, config: RunConfig, corpus: PreparedCorpus) -> None:
@@ -44,11 +41,10 @@ class StreamSchedule:
             raise ValueError("corpus: expected one that is prepared for streaming; received one without `beginning`")
         self._config, self._corpus, data = config, corpus, config.data
         lengths = corpus.beginning.lengths
-        shapes = choose_shapes(*lengths, batch_tokens=data.batch_tokens, num_shapes=data.num_shapes)
-        longest = np.array([data.max_length]), np.array([data.max_length - 1])
-        shapes = cover_shapes(shapes, longest, batch_tokens=data.batch_tokens)
-        self.shapes = tuple(shape._replace(rows=shape.rows * config.train.accumulate) for shape in shapes)
-        self.padding = padding_share(lengths, plan_epoch(lengths, self.shapes, seed=config.train.seed, epoch=0))
+        self._layout = BatchLayout.choose(config, lengths)
+        self.shapes = self._layout.shapes
+        plan = self._layout.plan(lengths, seed=config.train.seed, epoch=0)
+        self.padding, self.pairs_per_row = plan_padding(lengths, plan), pairs_per_row(plan)
         self.batches_per_epoch = self.epochs = None
         self.last_step = None if config.train.max_epochs else config.train.max_steps
         self._revision = corpus.beginning.revision
@@ -97,7 +93,7 @@ class StreamSchedule:
             for epoch, shard in shards:
                 counts = before + _counts(shard.report)
                 number = shard.start // self._config.data.stream_pairs
-                plan = plan_epoch(shard.pairs, self.shapes, seed=seed, epoch=epoch, shard=number)
+                plan = self._layout.plan(shard.pairs, seed=seed, epoch=epoch, shard=number)
                 made = batches(shard.pairs, plan[done:], self._corpus.source_tokenizer, self._corpus.target_tokenizer)
                 for count, batch in enumerate(made, start=done + 1):
                     reached = {

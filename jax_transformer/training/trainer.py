@@ -32,7 +32,7 @@ from jax_transformer.training.metrics import TranslationScores
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.progress import TrainingProgress
 from jax_transformer.training.run_directory import RunDirectory, RunError
-from jax_transformer.training.scheduled_batch import Position, ScheduledBatch, known
+from jax_transformer.training.scheduled_batch import Position, ScheduledBatch, batch_figures, known
 from jax_transformer.training.schedules import plateau_scale
 from jax_transformer.training.state import TrainState, evaluation_params, init_state
 from jax_transformer.training.step import make_evaluation_step, make_train_step
@@ -152,7 +152,7 @@ class Trainer:
         shapes = ", ".join(f"{rows}×{source}→{target}" for rows, source, target in self.schedule.shapes)
         return (
             f"model: {count:,} parameters on {described(self.mesh)}\n"
-            f"batches: {known(self.schedule.batches_per_epoch, 'd')} per epoch, {self.schedule.padding:.1%} padding, "
+            f"batches: {known(self.schedule.batches_per_epoch, 'd')} per epoch, {batch_figures(self.schedule)}, "
             f"shapes {shapes} (rows×source→target)"
         )
 

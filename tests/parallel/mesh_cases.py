@@ -18,7 +18,8 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.run import TrainConfig
-from jax_transformer.data.batching import Batch, make_batch
+from jax_transformer.data.batching import Batch, Shape, make_batch
+from jax_transformer.data.packing import pack_batch
 from jax_transformer.decoding.generation import generate
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.decoding.scoring import score
@@ -104,15 +105,16 @@ class Trained(NamedTuple):
     state: TrainState
 
 
-def batches(config: TransformerConfig, count: int) -> list[Batch]:
-    """Batches of ROWS rows, which no mesh here divides, of one shape."""
+def batches(config: TransformerConfig, count: int, packed: bool = False) -> list[Batch]:
+    """Batches of ROWS pairs of one shape, whose rows no mesh here divides."""
     rng = np.random.default_rng(7)
 
     def sentences(vocabulary: int) -> list[list[int]]:
         return [rng.integers(4, vocabulary, rng.integers(2, 8)).tolist() for _ in range(ROWS)]
 
+    make, shape = (pack_batch, Shape(ROWS // 2 + 1, 12, 12)) if packed else (make_batch, Shape(ROWS, 9, 9))
     return [
-        make_batch(sentences(config.source_vocab_size), sentences(config.target_vocab_size), shape=(ROWS, 9, 9))  # type: ignore[arg-type]
+        make(sentences(config.source_vocab_size), sentences(config.target_vocab_size), shape=shape)
         for _ in range(count)
     ]
 
@@ -123,14 +125,19 @@ def first_params(config: TransformerConfig, dtype: type = np.float64) -> Params:
 
 
 def train(
-    config: TransformerConfig, train: TrainConfig, sizes: Sizes | None, steps: int, dtype: type = np.float64
+    config: TransformerConfig,
+    train: TrainConfig,
+    sizes: Sizes | None,
+    steps: int,
+    dtype: type = np.float64,
+    packed: bool = False,
 ) -> Trained:
     """Trains `steps` steps; `sizes` None: on one device, without a mesh."""
     mesh = None if sizes is None else make_mesh(ParallelConfig(data=sizes[0], fsdp=sizes[1], tensor=sizes[2]))
     state = init_state(config, train, first_params(config, dtype), mesh=mesh)
     step = make_train_step(config, train, mesh=mesh)
     losses = []
-    for batch in batches(config, steps):
+    for batch in batches(config, steps, packed):
         padded = pad_rows(batch, row_shards(mesh) * train.accumulate, (0, 0))
         state, metrics = step(state, place_rows(padded, mesh))
         losses.append(float(metrics["loss"]))
@@ -179,6 +186,16 @@ def families() -> dict[str, Any]:
     return {
         name: compare(train(config, TRAIN, (2, 2, 2), 3), train(config, TRAIN, None, 3))
         for name, config in FAMILIES.items()
+    }
+
+
+def packing() -> dict[str, Any]:
+    """Packed batches on a mesh, with dropout, beside packed batches on one device; and without dropout beside batches
+    that aren't packed."""
+    config, plain = dataclasses.replace(TRAIN, accumulate=2), dataclasses.replace(PAPER, dropout_rate=0.0)
+    return {
+        "dropout": compare(train(PAPER, config, (2, 2, 2), 3, packed=True), train(PAPER, config, None, 3, packed=True)),
+        "unpacked": compare(train(plain, config, (2, 2, 2), 3, packed=True), train(plain, config, None, 3)),
     }
 
 
@@ -297,6 +314,7 @@ def same(received: Any, expected: Any) -> bool:
 CASES: tuple[Callable[[], dict[str, Any]], ...] = (
     twenty_steps,
     families,
+    packing,
     in_float32,
     initial,
     evaluation,

@@ -46,6 +46,10 @@ def test_published_families_train_the_same() -> None:
     assert beyond(run("families"), FLOAT64) == {}
 
 
+def test_packed_batches_train_the_same() -> None:
+    assert beyond(run("packing"), FLOAT64) == {}
+
+
 def test_one_step_in_float32() -> None:
     assert beyond(run("in_float32"), FLOAT32) == {}
 

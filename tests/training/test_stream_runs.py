@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from jax_transformer.config.model import TransformerConfig
@@ -164,17 +165,18 @@ def test_a_run_that_was_stopped_again_and_again_ends_the_same(
     assert parameters(result.run) == parameters(unbroken.run)
 
 
-def test_from_every_position_the_same_batches_follow(dataset: Path, tmp_path: Path) -> None:
-    schedule, _ = schedule_of(small_run(tmp_path, dataset))
+@pytest.mark.parametrize("packing", [False, True])
+def test_from_every_position_the_same_batches_follow(dataset: Path, tmp_path: Path, packing: bool) -> None:
+    schedule, _ = schedule_of(small_run(tmp_path, dataset, {"packing": packing}))
     whole = list(schedule.scheduled_from(0, {}))
-    assert len(whole) == 2 * EPOCH
-    assert [item.is_last for item in whole] == [False] * (2 * EPOCH - 1) + [True]
-    for step in range(1, 2 * EPOCH + 1):
+    assert packing or len(whole) == 2 * EPOCH
+    assert [item.is_last for item in whole] == [False] * (len(whole) - 1) + [True]
+    for step in range(1, len(whole) + 1):
         position = json.loads(json.dumps(whole[step - 1].position))
         rest = list(schedule.scheduled_from(step, position))
         assert len(rest) == len(whole) - step
         for item, other in zip(rest, whole[step:], strict=True):
-            assert all((one == two).all() for one, two in zip(item.batch, other.batch, strict=True))
+            assert all(np.array_equal(one, two) for one, two in zip(item.batch, other.batch, strict=True))
             assert item._replace(batch=other.batch) == other
 
 
@@ -193,6 +195,22 @@ def test_every_pair_comes_once_an_epoch_shuffled_anew(dataset: Path, tmp_path: P
     ), "within a shard"
     other, _ = schedule_of(small_run(tmp_path, dataset, seed=1))
     assert sentences(list(other.scheduled_from(0, {})), corpus.source_tokenizer.pad_id)[:EPOCH] != first
+
+
+def test_packed_shards_have_every_pair_once(dataset: Path, tmp_path: Path) -> None:
+    schedule, corpus = schedule_of(small_run(tmp_path, dataset, {"packing": True}, max_epochs=1))
+    items = list(schedule.scheduled_from(0, {}))
+    sources = [
+        tuple(ids[segments == number].tolist())
+        for item in items
+        for ids, segments in zip(item.batch.source_ids, item.batch.source_segments, strict=True)  # type: ignore[arg-type]
+        for number in range(1, segments.max() + 1)
+    ]
+    expected = corpus.source_tokenizer.encode([source for source, _ in pairs_of(VALID + TRAIN)[VALID:]])
+    assert Counter(sources) == Counter(map(tuple, expected))
+    assert len(items) < EPOCH
+    assert schedule.pairs_per_row is not None
+    assert schedule.pairs_per_row > 1.2
 
 
 def test_shards_are_shuffled_each_in_its_own_way(tmp_path: Path) -> None:
