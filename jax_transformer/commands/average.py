@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import tyro
+
+from jax_transformer.config.parallel import MeshConfig
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class AverageOptions:
     """Number of checkpoints to average, at most those kept by train.keep_checkpoints and average_checkpoints."""
     which: Literal["last", "best"] = "last"
     """Checkpoints to average: the last or the best ones."""
+    parallel: MeshConfig = field(default=MeshConfig())
 
 
 def average(arguments: Sequence[str]) -> int:
@@ -28,10 +31,11 @@ def average(arguments: Sequence[str]) -> int:
     options = tyro.cli(AverageOptions, args=arguments, prog="jax-transformer average")
     if options.count < 1:
         raise ValueError(f"--count must be at least 1; received {options.count}")
+    from jax_transformer.parallel.mesh import make_mesh
     from jax_transformer.storage.model_directory import save_model
     from jax_transformer.training.export import load_averaged_model
 
-    model = load_averaged_model(options.run, options.which, options.count)
+    model = load_averaged_model(options.run, options.which, options.count, make_mesh(options.parallel))
     save_model(model, options.output)
     training = model.training or {}
     steps = ", ".join(map(str, training["checkpoints"]))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.files import load_config
@@ -15,12 +16,14 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.config.validation import require
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
+from jax_transformer.parallel.mesh import make_mesh
+from jax_transformer.parallel.placement import pad_rows, place_params, place_rows, row_shards
 from jax_transformer.storage.model_directory import Model, generation_of, origin_of
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints
 from jax_transformer.training.evaluation import Split, mean_loss, split_batches
 from jax_transformer.training.run_directory import CHECKPOINTS, CONFIG
-from jax_transformer.training.state import init_state
+from jax_transformer.training.state import abstract_state
 from jax_transformer.training.step import make_evaluation_step
 
 
@@ -91,21 +94,29 @@ def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None
     return int(pairs.source_lengths[pairs.usable_indices].max())
 
 
-def load_averaged_model(run: str | Path, which: str, count: int) -> Model:
+def load_averaged_model(run: str | Path, which: str, count: int, mesh: Mesh | None = None) -> Model:
     """Averages the `count` "last" or "best" evaluated checkpoints of a run, or all if there are fewer. The run may
     still be training. `Model.training` includes the validation loss.
 
+    Args:
+      run: the run's directory. It may have been trained on other devices.
+      which: "last" or "best".
+      count: the number of checkpoints.
+      mesh: the devices that share the checkpoints and the validation. None: JAX's default device.
+
     Raises:
       CheckpointError: no run at this path, or one without checkpoints.
+      ConfigError: the mesh doesn't divide the model.
       ValueError: the run's corpus can't be read (see `prepare`).
     """
+    mesh = make_mesh(devices=jax.devices()[:1]) if mesh is None else mesh
     path = Path(run)
     if not (path / CONFIG).is_file() or not (path / CHECKPOINTS).is_dir():
         raise CheckpointError(f"{path}: expected a run directory with checkpoints; received none")
     config = load_config(path / CONFIG, RunConfig())
     corpus = prepare(config.data)
     model = fit_config(config.model, corpus)
-    like = jax.eval_shape(lambda: init_state(model, config.train))
+    like = abstract_state(model, config.train, mesh=mesh)
     checkpoints = Checkpoints(path / CHECKPOINTS, config.train, read_only=True)
     try:
         steps = checkpoints.steps_to_keep(which, count)
@@ -117,7 +128,11 @@ def load_averaged_model(run: str | Path, which: str, count: int) -> Model:
     finally:
         checkpoints.close()
     valid = Split.lay_out(corpus.splits["valid"], config.data.batch_tokens)
-    batches = split_batches(valid, corpus.source_tokenizer, corpus.target_tokenizer)
-    loss = mean_loss(make_evaluation_step(model), params, batches)
+    pads = model.source_pad_id, model.target_pad_id
+    batches = (
+        place_rows(pad_rows(batch, row_shards(mesh), pads), mesh)
+        for batch in split_batches(valid, corpus.source_tokenizer, corpus.target_tokenizer)
+    )
+    loss = mean_loss(make_evaluation_step(model, mesh), place_params(params, mesh), batches)
     training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss}
     return dataclasses.replace(make_model(config, corpus, params), training=training)

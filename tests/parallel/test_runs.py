@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from jax_transformer.cli import main
 from jax_transformer.config.files import dump_config
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
@@ -55,9 +56,9 @@ def small_run(folder: Path) -> RunConfig:
     )
 
 
-def start(folder: Path, *options: str, devices: int = 8) -> subprocess.Popen[str]:
+def start(folder: Path, *options: str, command: str = "train", devices: int = 8) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "jax_transformer.cli", "train", *options],
+        [sys.executable, "-m", "jax_transformer.cli", command, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -94,12 +95,23 @@ def assert_same(received: Path, expected: Path) -> None:
     assert final[0] == final[1]
 
 
-def test_the_command_trains_on_eight_devices(on_one: Path, tmp_path: Path) -> None:
+def test_the_command_trains_on_eight_devices_and_averages_on_others(
+    on_one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with start(tmp_path, "--config", config_file(tmp_path), *MESH) as process:
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert "8 × cpu (data 2, fsdp 2, tensor 2)" in output
-    assert_same(tmp_path / "run", on_one)
+    run = tmp_path / "run"
+    assert_same(run, on_one)
+    assert main(["average", str(run), "--output", str(tmp_path / "one"), "--count", "2"]) == 0
+    average = (str(run), "--output", str(tmp_path / "four"), "--count", "2", "--parallel.fsdp", "2")
+    with start(tmp_path, *average, command="average", devices=4) as process:
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert output.split("(")[1] == capsys.readouterr().out.split("(")[1]  # the steps and the validation loss
+    one, four = ((tmp_path / name / "params.safetensors").read_bytes() for name in ("one", "four"))
+    assert one == four
 
 
 def test_a_run_stopped_on_eight_devices_goes_on_on_one_and_on_another_mesh(on_one: Path, tmp_path: Path) -> None:
