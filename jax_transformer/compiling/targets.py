@@ -56,7 +56,7 @@ GPUS = {
     "h100": Chip("NVIDIA H100", 84929347584, 989e12, 494e12, 3352e9, 450e9),
     "h200": Chip("NVIDIA H200", 150754820096, 989e12, 494e12, 4800e9, 450e9),
 }
-EXAMPLES = "tpu:v5e:4x4, tpu:v5p:2x2x1, tpu:v6e:2x4, nvidia:h100:8, nvidia:h200:8, cpu"
+EXAMPLES = "tpu:v5e:4x4, tpu:v5e:4x4:2 (slices), tpu:v5p:2x2x1, tpu:v6e:2x4, nvidia:h100:8, nvidia:h200:8, cpu"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ class Target:
     kind: str
     """The key of TPUS or GPUS; "" for a CPU."""
     layout: str
-    """The topology of a TPU's chips, such as 4x4, or the number of other devices."""
+    """The topology of a TPU slice, such as 4x4, or the number of other devices."""
+    slices: int = 1
+    """The number of TPU slices, which a slower network joins."""
 
     @classmethod
     def parse(cls, text: str) -> Target:
@@ -78,6 +80,7 @@ class Target:
         """
         platform, _, rest = text.partition(":")
         kind, _, layout = rest.partition(":")
+        layout, _, slices = layout.partition(":")
         if platform == "cpu":
             kind, layout = "", rest or "1"
         known = {"tpu": [*TPUS], "nvidia": [*GPUS], "cpu": [""]}
@@ -94,7 +97,9 @@ class Target:
             raise CompileError(f"target: expected {expected} after {platform}:{kind}; received {text!r}")
         if platform == "nvidia" and int(layout) > 8:
             raise CompileError(f"target: expected at most 8 GPUs, those of one host; received {text!r}")
-        return cls(platform, kind, layout)  # type: ignore[arg-type]
+        if slices and (platform != "tpu" or not slices.isdigit() or int(slices) < 1):
+            raise CompileError(f"target: expected a number of slices after a TPU's topology; received {text!r}")
+        return cls(platform, kind, layout, int(slices or 1))  # type: ignore[arg-type]
 
     @property
     def chip(self) -> Chip | None:
@@ -102,7 +107,8 @@ class Target:
         return {**TPUS, **GPUS}.get(self.kind)
 
     def __str__(self) -> str:
-        return ":".join(part for part in (self.platform, self.kind, self.layout) if part)
+        slices = str(self.slices) if self.slices > 1 else ""
+        return ":".join(part for part in (self.platform, self.kind, self.layout, slices) if part)
 
 
 def prepare_environment(target: Target) -> None:
@@ -150,7 +156,9 @@ def devices_of(target: Target) -> list[jax.Device]:
     extra = f"compile-{target.platform}"
     try:
         if target.platform == "tpu":
-            found = topologies.get_topology_desc(platform="tpu", topology_name=f"{target.kind}:{target.layout}")
+            found = topologies.get_topology_desc(
+                platform="tpu", topology_name=f"{target.kind}:{target.layout}", num_slices=target.slices
+            )
         else:
             found = topologies.get_topology_desc(
                 platform="cuda", target_config=_gpu_config(target.kind), topology=f"1x{target.layout}x1"

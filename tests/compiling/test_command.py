@@ -73,9 +73,19 @@ def test_what_does_not_fit(target: str) -> None:
     assert result.stdout.splitlines()[-1].startswith("doesn't fit: ")
 
 
-def test_a_topology_that_does_not_exist() -> None:
-    if importlib.util.find_spec("libtpu") is None:
-        pytest.skip("needs XLA's compiler: pip install 'jax-transformer[compile-tpu]'")
+@pytest.mark.parametrize("target", ["tpu"], indirect=True)
+def test_two_slices(target: str, tmp_path: Path) -> None:
+    """Data parallelism runs between the slices; what is sent within one stays there."""
+    report = compiled(f"{target}:2", tmp_path, "--parallel.fsdp", "2", "--parallel.tensor", "2")
+    assert report["mesh"] == "8 × TPU v5 lite (data 2, fsdp 2, tensor 2)"
+    assert {one["group"] for one in report["collectives"] if one["kind"] == "all-gather"} == {2}
+    refused = run(*ONE_LAYER, "--target", f"{target}:2", "--parallel.fsdp", "8")
+    assert refused.returncode == 2
+    assert "parallel.data: expected a multiple of 2, the number of slices" in refused.stderr
+
+
+@pytest.mark.parametrize("target", ["tpu"], indirect=True)
+def test_a_topology_that_does_not_exist(target: str) -> None:
     result = run(*ONE_LAYER, "--target", "tpu:v5e:3x7")
     assert result.returncode == 2
     assert "its compiler doesn't know this topology" in result.stderr

@@ -108,6 +108,8 @@ def test_no_batch_fits() -> None:
         ("tpu:v9:2x2", "expected tpu: and one of v5e, v5p, v6e"),
         ("tpu:v5e", "expected a topology, such as 4x4, after tpu:v5e"),
         ("tpu:v5e:0x4", "expected a topology"),
+        ("tpu:v5e:4x4:no", "expected a number of slices"),
+        ("nvidia:h100:8:2", "expected a number of slices"),
         ("nvidia:h100:2x4", "expected a number of devices after nvidia:h100"),
         ("nvidia:h100:16", "at most 8 GPUs"),
         ("nvidia:a100:8", "expected nvidia: and one of h100, h200"),
@@ -119,7 +121,7 @@ def test_targets_that_do_not_exist(text: str, message: str) -> None:
         Target.parse(text)
 
 
-@pytest.mark.parametrize("text", ["tpu:v5e:4x4", "tpu:v5p:2x2x2", "nvidia:h200:8", "cpu:2"])
+@pytest.mark.parametrize("text", ["tpu:v5e:4x4", "tpu:v5e:4x4:2", "tpu:v5p:2x2x2", "nvidia:h200:8", "cpu:2"])
 def test_a_target_is_written_as_it_is_read(text: str) -> None:
     assert str(Target.parse(text)) == text
 
