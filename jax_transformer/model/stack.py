@@ -21,7 +21,7 @@ from jax_transformer.model.dropout import Site, fold
 from jax_transformer.model.dtypes import compute_dtype
 from jax_transformer.model.embeddings import Embedding
 from jax_transformer.model.initializers import KeyStream
-from jax_transformer.model.layers import Layer
+from jax_transformer.model.layers import DecoderLayer, Layer
 from jax_transformer.model.norms import Norm
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import constrain, gather
@@ -41,7 +41,7 @@ class Stack(nnx.Module):
         make_layer: Callable[[TransformerConfig, KeyStream], Layer],
         keys: KeyStream,
     ) -> None:
-        self.config, self.stack = config, stack
+        self.config, self.stack, self.is_decoder = config, stack, make_layer is DecoderLayer
         self.layers = stack_layers(lambda keys: make_layer(config, keys), stack.num_layers, keys)
         if config.position_kind == "learned":
             self.positions = Embedding(config, positions.table_rows(config, stack), None, keys)
@@ -97,10 +97,16 @@ class Stack(nnx.Module):
     def _scan(self, x: jax.Array, parameters: Any, run_layer: Callable[..., jax.Array], tap: Tap) -> jax.Array:
         def body(x: jax.Array, layer: tuple[Any, jax.Array]) -> tuple[jax.Array, Trace]:
             layer_parameters, index = layer
+            if self.is_decoder:
+                layer_parameters = layer_slice(layer_parameters, 0)
             layer_tap = Tap(tap.record)
             return run_layer(x, layer_parameters, index, layer_tap), layer_tap.trace
 
         body = rematerialise(self.config, body, prevent_cse=False)  # in a loop, nothing could be merged
+        if self.is_decoder:
+            # XLA's compiler for GPUs fills the first gradients of both stacks with zeros in one operation where their
+            # shapes are equal, and so keeps the encoder's while it computes the decoder's. One more axis prevents it.
+            parameters = jax.tree.map(lambda leaf: leaf[:, None], parameters)
         x, traces = jax.lax.scan(body, x, (parameters, jnp.arange(self.stack.num_layers)))
         tap.layers(traces, self.stack.num_layers)
         return x
