@@ -7,6 +7,9 @@
 Each line is one call of `jax-transformer compile`, whose JSON report is kept in --out and not made again. Training
 shares the state among all devices (fsdp), 16 rows of 128 tokens on each. Decoding shares the width among four devices
 (tensor): 4 beams, 8 rows on each device, 128 tokens. Everything is in bfloat16 with float32 weights.
+
+--beside-flax compiles a model of the sizes of flax's WMT example for a single device, and prints its figures beside
+those recorded of the example itself.
 """
 
 from __future__ import annotations
@@ -39,6 +42,18 @@ MODELS: dict[str, list[str]] = {
 }  # fmt: skip
 TARGETS = {"tpu:v5e:4x4": 16, "tpu:v5p:2x2x1": 4, "tpu:v6e:2x4": 8, "nvidia:h100:8": 8, "nvidia:h200:8": 8}
 PROGRAMS = ("train", "decode")
+WMT = [
+    "paper_big", "--model.norm-placement", "pre", "--model.final-norm", "--vocabulary", "32000", "--rows", "64",
+    "--source-length", "64", "--target-length", "64", "--model.compute-dtype", "bfloat16",
+    "--model.dropout-rate", "0.1", "--model.share-embeddings", "--model.tie-head", "--model.num-heads", "16",
+]  # fmt: skip
+FLAX = {
+    "nvidia:h200:1": {"temporaries": 3.292e9, "compile_processor_seconds": 39.8, "program_flops": 5.193e12},
+    "tpu:v5e:1x1": {"temporaries": 2.590e9, "compile_processor_seconds": 377.2, "program_flops": 5.193e12},
+}
+"""The training step of examples/wmt in flax, commit 18f8f311 (July 2026): 6+6 layers, d_model 1024, d_ff 4096,
+16 heads, 32,000 shared tokens, 64 rows of 64 tokens, dropout 0.1, bfloat16, AdamW; jax 0.10.2, libtpu 0.0.42.1, two
+cores of an AMD EPYC. Temporaries are the peak less the arguments."""
 TITLES = (
     "model", "program", "target", "memory, GB", "temporaries, GB", "FLOPs ÷ model's", "sent, GB", "least ms, bound by",
     "MFU at most", "compile, processor s",
@@ -46,21 +61,23 @@ TITLES = (
 
 
 def report_of(model: str, program: str, target: str, out: Path) -> dict[str, Any]:
-    """Returns the report of one compilation, or {"failed": the reason}."""
-    file = out / f"{model} {program} {target}.json".replace(":", "_").replace("'", "").replace(" ", "_")
-    if file.exists():
-        found: dict[str, Any] = json.loads(file.read_text())
-        return found
+    """Returns the report of one line of the table, or {"failed": the reason}."""
     devices = TARGETS[target]
     shared = ["--rows", str(16 * devices), "--parallel.fsdp", str(devices)]
     if program == "decode":
         shared = ["--rows", str(8 * devices), "--beam-size", "4", "--parallel.tensor", "4"]
-    result = subprocess.run(
-        [sys.executable, "-m", "jax_transformer.cli", "compile", *MODELS[model], *shared, "--program", program,
-         "--source-length", "128", "--target-length", "128", "--model.compute-dtype", "bfloat16",
-         "--target", target, "--json", str(file)],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    lengths = ["--source-length", "128", "--target-length", "128", "--model.compute-dtype", "bfloat16"]
+    file = out / f"{model} {program} {target}.json".replace(":", "_").replace("'", "").replace(" ", "_")
+    return compiled([*MODELS[model], *shared, *lengths, "--program", program, "--target", target], file)
+
+
+def compiled(arguments: list[str], file: Path) -> dict[str, Any]:
+    """Returns the report of `jax-transformer compile`, kept in `file`; or {"failed": the reason}."""
+    if file.exists():
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+    command = [sys.executable, "-m", "jax_transformer.cli", "compile", *arguments, "--json", str(file)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     print(result.stdout, file=sys.stderr, flush=True)
     if not file.exists():
         lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
@@ -89,14 +106,31 @@ def row(model: str, program: str, target: str, report: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def print_beside_flax(out: Path) -> None:
+    """Prints the figures of a model of the example's sizes, and their ratios to the example's."""
+    titles = ("target", "temporaries, GB", "÷ flax's", "compile, processor s", "÷ flax's", "FLOPs ÷ flax's")
+    print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
+    for target, theirs in FLAX.items():
+        report = compiled([*WMT, "--target", target], out / f"wmt_{target.replace(':', '_')}.json")
+        cells = [target]
+        for name, unit, digits in (("temporaries", 1e9, 2), ("compile_processor_seconds", 1, 0)):
+            cells += [f"{report[name] / unit:.{digits}f}", f"{report[name] / theirs[name]:.2f}"]
+        cells.append(f"{report['program_flops'] / theirs['program_flops']:.3f}")
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("compiled"), help="directory of the reports")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
+    parser.add_argument("--beside-flax", action="store_true", help="compile the sizes of flax's WMT example instead")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.beside_flax:
+        print_beside_flax(options.out)
+        return
     print(f"| {' | '.join(TITLES)} |\n{'|---' * len(TITLES)}|")
     for program in options.programs:
         for model in options.models:

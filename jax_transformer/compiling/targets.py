@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -156,8 +157,10 @@ def devices_of(target: Target) -> list[jax.Device]:
     extra = f"compile-{target.platform}"
     try:
         if target.platform == "tpu":
+            sizes = [int(size) for size in target.layout.split("x")]
+            host = {"chips_per_host_bounds": (*sizes, 1, 1)[:3]} if math.prod(sizes) < 4 else {}
             found = topologies.get_topology_desc(
-                platform="tpu", topology_name=f"{target.kind}:{target.layout}", num_slices=target.slices
+                platform="tpu", topology_name=f"{target.kind}:{target.layout}", num_slices=target.slices, **host
             )
         else:
             found = topologies.get_topology_desc(

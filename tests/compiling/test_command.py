@@ -74,6 +74,12 @@ def test_what_does_not_fit(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["tpu"], indirect=True)
+def test_a_single_chip(target: str, tmp_path: Path) -> None:
+    report = compiled("tpu:v5e:1x1", tmp_path, "--program", "evaluate")
+    assert (report["devices"], report["collectives"]) == (1, [])
+
+
+@pytest.mark.parametrize("target", ["tpu"], indirect=True)
 def test_two_slices(target: str, tmp_path: Path) -> None:
     """Data parallelism runs between the slices; what is sent within one stays there."""
     report = compiled(f"{target}:2", tmp_path, "--parallel.fsdp", "2", "--parallel.tensor", "2")
