@@ -8,6 +8,8 @@ Each line is one call of `jax-transformer compile`, whose JSON report is kept in
 shares the state among all devices (fsdp), 16 rows of 128 tokens on each. Decoding shares the width among four devices
 (tensor): 4 beams, 8 rows on each device, 128 tokens. Everything is in bfloat16 with float32 weights.
 
+--growth compiles paper_base's training step for more devices, layers, rows and tokens, one at a time.
+
 --beside-flax compiles a model of the sizes of flax's WMT example for a single device, and prints its figures beside
 those recorded of the example itself.
 """
@@ -106,6 +108,30 @@ def row(model: str, program: str, target: str, report: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def print_growth(out: Path) -> None:
+    """Prints what one change after another does to the training step of paper_base."""
+    titles = ("what grows", "to", "arguments, GB", "temporaries, GB", "FLOPs, 1e12", "sent, GB", "compile, processor s")
+    print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
+    base = {"devices": 4, "layers": 6, "rows on each device": 16, "tokens in a row": 128}
+    changes = [("nothing", 0), ("devices", 8), ("layers", 12), ("layers", 24)]
+    changes += [("rows on each device", 32), ("rows on each device", 64), ("tokens in a row", 256)]
+    for what, size in changes:
+        sizes = base | ({what: size} if size else {})
+        devices, layers, rows, tokens = map(str, sizes.values())
+        arguments = [
+            "paper_base", "--vocabulary", "37000", "--model.compute-dtype", "bfloat16", "--parallel.fsdp", devices,
+            "--target", f"nvidia:h200:{devices}", "--rows", str(int(rows) * int(devices)),
+            "--model.num-encoder-layers", layers, "--model.num-decoder-layers", layers,
+            "--source-length", tokens, "--target-length", tokens,
+        ]  # fmt: skip
+        report = compiled(arguments, out / f"growth_{'_'.join((devices, layers, rows, tokens))}.json")
+        sent = sum(one["sent"] for one in report["collectives"])
+        cells = [what, str(size or ""), *(f"{report[name] / 1e9:.2f}" for name in ("arguments", "temporaries"))]
+        cells += [f"{report['program_flops'] / 1e12:.2f}", f"{sent / 1e9:.2f}"]
+        cells.append(f"{report['compile_processor_seconds']:.0f}")
+        print(f"| {' | '.join(cells)} |", flush=True)
+
+
 def print_beside_flax(out: Path) -> None:
     """Prints the figures of a model of the example's sizes, and their ratios to the example's."""
     titles = ("target", "temporaries, GB", "÷ flax's", "compile, processor s", "÷ flax's", "FLOPs ÷ flax's")
@@ -126,8 +152,12 @@ def main() -> None:
     parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--beside-flax", action="store_true", help="compile the sizes of flax's WMT example instead")
+    parser.add_argument("--growth", action="store_true", help="change one size after another instead")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
+    if options.growth:
+        print_growth(options.out)
+        return
     if options.beside_flax:
         print_beside_flax(options.out)
         return
