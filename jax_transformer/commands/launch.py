@@ -15,19 +15,21 @@ from types import FrameType
 
 import tyro
 
+from jax_transformer.commands.train import parse
+
 LAUNCH_HELP = """Train in several processes on this machine.
 
 usage: jax-transformer launch --processes N -- train …
 
 Starts N processes, of which process k uses GPU number k, or its own CPU devices. Ctrl-C and SIGTERM make all of them
 save the same step and stop. When one dies, the others end. What process k > 0 has to say begins with [k]."""
-END_SECONDS = 90.0
+END_SECONDS = 40.0
 """How long the others may take to end by themselves once one has ended with an error."""
 
 
 def launch(arguments: Sequence[str]) -> int:
     """Runs `jax-transformer launch ARGUMENTS`; returns the exit code of the first process that failed, else 0."""
-    own, _, command = _divided(list(arguments))
+    own, command = _divided(list(arguments))
 
     def main(*, processes: int) -> int:
         return processes
@@ -37,12 +39,13 @@ def launch(arguments: Sequence[str]) -> int:
         raise ValueError(f"--processes: expected at least 1; received {count}")
     if command[:1] != ["train"]:
         raise ValueError(f"launch: expected `-- train …` after its own options; received {' '.join(command) or 'none'}")
+    parse(command[1:])  # so that a mistake is told once
     return _run(count, command)
 
 
-def _divided(arguments: list[str]) -> tuple[list[str], str, list[str]]:
+def _divided(arguments: list[str]) -> tuple[list[str], list[str]]:
     at = arguments.index("--") if "--" in arguments else len(arguments)
-    return arguments[:at], "--", arguments[at + 1 :]
+    return arguments[:at], arguments[at + 1 :]
 
 
 def _run(count: int, command: list[str]) -> int:

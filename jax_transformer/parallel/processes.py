@@ -139,6 +139,8 @@ class Processes:
             left.start()
             left.join(HEARTBEAT_SECONDS)
         jax.distributed.shutdown()
+        if self._watch:
+            self._watch.join()
         self._stop_coordinator()
 
     def _wait_until_alone(self) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 POLL_SECONDS = 1.0
 OWN_WORD_SECONDS = 3.0
 """How long this process may still find by itself what made another fail."""
+JOIN_SECONDS = 5.0
 LOST = 1
 
 
@@ -43,28 +44,38 @@ class Watch:
           end: exits with a code.
         """
         self._client, self._number, self._names, self._advice, self._end = client, number, names, advice, end
-        self._stopped = False
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=run, name=f"watch {name}", daemon=True)
+            for name, run in (("presence", self._watch_presence), ("failures", self._watch_failures))
+        ]
 
     def start(self) -> None:
-        for name, run in (("presence", self._watch_presence), ("failures", self._watch_failures)):
-            threading.Thread(target=run, name=f"watch {name}", daemon=True).start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        self._stopped = True
+        """Stops watching, since this process or all are about to end."""
+        self._stopped.set()
+
+    def join(self) -> None:
+        """Waits until the threads have ended: one that still runs C++ code would end the interpreter with an error."""
+        for thread in self._threads:
+            thread.join(JOIN_SECONDS)
 
     def _watch_presence(self) -> None:
         everyone = list(range(len(self._names)))
-        while not self._stopped:
+        while not self._stopped.is_set():
             with contextlib.suppress(Exception):  # the service is gone: JAX ends this process
                 present = self._client.get_live_nodes(everyone)  # returns when all that live have asked
                 gone = [number for number in everyone if number not in present]
                 if gone:
                     self._finish(Failure(f"{self._named(gone)} died or stopped answering; {self._advice()}", LOST))
-            time.sleep(POLL_SECONDS)
+            self._stopped.wait(POLL_SECONDS)
 
     def _watch_failures(self) -> None:
-        while not self._stopped:
-            time.sleep(POLL_SECONDS)
+        while not self._stopped.is_set():
+            self._stopped.wait(POLL_SECONDS)
             with contextlib.suppress(Exception):
                 found = self._client.key_value_dir_get("failed/")
                 if found:
@@ -77,9 +88,9 @@ class Watch:
                     )
 
     def _finish(self, failure: Failure) -> None:
-        if self._stopped:
+        if self._stopped.is_set():
             return
-        self._stopped = True
+        self._stopped.set()
         if failure.message:
             print(f"error: {failure.message}", file=sys.stderr, flush=True)
         self._end(failure.code)

@@ -32,10 +32,11 @@ def check_same_start(config: RunConfig, resume: bool, processes: Processes) -> N
 def prepare_once(prepare: Callable[[], PreparedCorpus], processes: Processes) -> PreparedCorpus:
     """Returns the corpus, which process 0 prepares and the others then find in the cache.
 
-    Where their cache is another one, on a disk of their own, they prepare it themselves.
+    Where their cache is another one, on a disk of their own, they prepare it themselves. No process goes on before all
+    have it.
 
     Raises:
-      RunError: a process has other text than process 0.
+      RunError: a process has other text than process 0; in every process.
     """
     made: list[PreparedCorpus] = []
 
@@ -43,12 +44,14 @@ def prepare_once(prepare: Callable[[], PreparedCorpus], processes: Processes) ->
         made.append(prepare())
         return made[0].directory.name
 
-    name = processes.agree("the data", prepare_first, PREPARE_SECONDS)
+    first = processes.agree("the data", prepare_first, PREPARE_SECONDS)
     corpus = made[0] if made else prepare()
-    if corpus.directory.name != name:
+    names = processes.gather("the data of all", corpus.directory.name, PREPARE_SECONDS)
+    others = [str(number) for number, name in enumerate(names) if name != first]
+    if others:
         raise RunError(
-            "data: expected the text and the tokenizer files that process 0 has; received others; give every host the "
-            "same files"
+            f"data: expected the text and the tokenizer files that process 0 has; process {', '.join(others)} has "
+            "others; give every host the same files"
         )
     return corpus
 
