@@ -55,7 +55,7 @@ FOREIGN: dict[str, set[str]] = {
     "config": {"yaml"},
     "runtime": {"jax"},
     "decoding": {"jax", "numpy"},
-    "parallel": {"jax", "numpy"},
+    "parallel": {"jax", "jaxlib", "numpy"},
     "storage": {"ml_dtypes", "numpy", "safetensors", "torch"},
     "porting": {"flax", "huggingface_hub", "ml_dtypes", "numpy", "safetensors", "torch"},
     "data": {"datasets", "numpy", "pyarrow", "sentencepiece", "spacy", "tokenizers"},

@@ -47,7 +47,14 @@ class StoppedElsewhere(ValueError):
 
 
 class Processes:
-    """One process's view of all processes of a run. Every process calls the same methods in the same order."""
+    """Connects one process of a run with the others. Every process calls the same methods in the same order.
+
+    Example:
+      >>> from jax_transformer.parallel import join_processes
+      >>> processes = join_processes()
+      >>> processes.agree("the seed", lambda: 7), processes.gather("the numbers", processes.number)
+      (7, [0])
+    """
 
     def __init__(self, number: int = 0, count: int = 1, client: Any = None) -> None:
         """Describes process `number` of `count`, connected by JAX's coordination client."""
