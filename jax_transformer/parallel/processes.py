@@ -287,7 +287,14 @@ def _found(config: ProcessConfig) -> tuple[str | None, int | None, int, list[int
         return config.coordinator, config.processes, config.process_id or 0, None
     from jax._src.clusters import ClusterEnv  # private: what jax.distributed.initialize looks for
 
-    found: Any = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, JOIN_SECONDS)
+    try:
+        found: Any = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, JOIN_SECONDS)
+    except Exception as error:
+        raise ConfigError(
+            f"processes: expected to find the others of this run; {str(error).splitlines()[0]}; give "
+            "--parallel.coordinator, --parallel.processes and --parallel.process-id, or --parallel.processes 1 for one "
+            "process alone"
+        ) from error
     address, count, number, devices = found
     return address, count, number or 0, devices
 

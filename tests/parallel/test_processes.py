@@ -31,13 +31,15 @@ END_SECONDS = 60
 """Within which the other processes end when one is gone."""
 
 
-def started(command: Sequence[object], devices: int = 1, cwd: Path | None = None) -> subprocess.Popen[str]:
+def started(
+    command: Sequence[object], devices: int = 1, cwd: Path | None = None, environment: dict[str, str] | None = None
+) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, *map(str, command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env=os.environ | {"PYTHONUNBUFFERED": "1", "JAX_NUM_CPU_DEVICES": str(devices)},
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "JAX_NUM_CPU_DEVICES": str(devices)} | (environment or {}),
         cwd=cwd,
     )
 
@@ -61,13 +63,31 @@ def training(folder: Path, *options: object, processes: int = 2) -> Iterator[lis
     port = _free_port()
     command = ["-m", "jax_transformer.cli", "train", *options]
     command += ["--parallel.coordinator", f"127.0.0.1:{port}", "--parallel.processes", processes]
-    running = [started([*command, "--parallel.process-id", number], cwd=folder) for number in range(processes)]
+    with ended(
+        [started([*command, "--parallel.process-id", number], cwd=folder) for number in range(processes)]
+    ) as all:
+        yield all
+
+
+@contextmanager
+def ended(running: list[subprocess.Popen[str]]) -> Iterator[list[subprocess.Popen[str]]]:
     try:
         yield running
     finally:
         for process in running:
             process.kill()
             process.communicate()
+
+
+def under_slurm(number: int, processes: int) -> dict[str, str]:
+    """The variables of a step of `srun`, of two tasks on this machine."""
+    return {
+        "SLURM_JOB_ID": str(os.getpid()),
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": str(processes),
+        "SLURM_PROCID": str(number),
+        "SLURM_LOCALID": str(number),
+    }
 
 
 def wait_for(run: Path, steps: int, processes: Sequence[subprocess.Popen[str]]) -> None:
@@ -114,9 +134,12 @@ def test_launch_trains_as_one_process_does(on_one: Path, tmp_path: Path) -> None
     assert environment["processes"] == "2"
 
 
-def test_sigterm_to_one_process_stops_all_after_the_same_step(on_one: Path, tmp_path: Path) -> None:
+def test_processes_of_slurm_find_each_other_and_sigterm_to_one_stops_all_after_the_same_step(
+    on_one: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
-    with training(tmp_path, "--config", config_file(tmp_path)) as processes:
+    command = ["-m", "jax_transformer.cli", "train", "--config", config_file(tmp_path)]
+    with ended([started(command, environment=under_slurm(number, 2)) for number in range(2)]) as processes:
         wait_for(run, 1, processes)
         processes[1].send_signal(signal.SIGTERM)
         outputs = [process.communicate(timeout=120)[0] for process in processes]
