@@ -16,13 +16,15 @@ from types import FrameType
 import tyro
 
 from jax_transformer.commands.train import parse
+from jax_transformer.config.parallel import ProcessConfig
 
 LAUNCH_HELP = """Train in several processes on this machine.
 
 usage: jax-transformer launch --processes N -- train …
 
-Starts N processes, of which process k uses GPU number k, or its own CPU devices. Ctrl-C and SIGTERM make all of them
-save the same step and stop. When one dies, the others end. What process k > 0 has to say begins with [k]."""
+Starts N processes, of which process k uses GPU number k, or its own CPU devices. Once training has begun, Ctrl-C and
+SIGTERM make all of them save the same step and stop; before, and at the second time, they stop at once. When one dies,
+the others end. What process k > 0 has to say begins with [k]."""
 END_SECONDS = 40.0
 """How long the others may take to end by themselves once one has ended with an error."""
 
@@ -39,7 +41,10 @@ def launch(arguments: Sequence[str]) -> int:
         raise ValueError(f"--processes: expected at least 1; received {count}")
     if command[:1] != ["train"]:
         raise ValueError(f"launch: expected `-- train …` after its own options; received {' '.join(command) or 'none'}")
-    parse(command[1:])  # so that a mistake is told once
+    if parse(command[1:]).processes != ProcessConfig():  # parsed here, so that a mistake is told once
+        raise ValueError(
+            "launch: expected `-- train …` without --parallel.coordinator, processes and process-id, which launch gives"
+        )
     return _run(count, command)
 
 
@@ -57,13 +62,19 @@ def _run(count: int, command: list[str]) -> int:
     for reader in readers[1:]:
         reader.start()
 
-    def stop(number: int, frame: FrameType | None) -> None:
-        for child in children:  # to any of them: they agree on the step
-            if child.poll() is None:
-                child.send_signal(signal.SIGTERM)
-                return
+    stops: list[int] = []
 
-    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    def stop(number: int, frame: FrameType | None) -> None:
+        stops.append(number)
+        living = [child for child in children if child.poll() is None]
+        if len(stops) == 1:
+            for child in living[:1]:  # any of them: they agree on the step
+                child.send_signal(signal.SIGINT)
+        else:
+            for child in living:
+                child.kill()
+
+    previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     try:
         return _wait(children)
     finally:
@@ -79,8 +90,9 @@ def _start(command: list[str], address: str, count: int, number: int) -> subproc
     options = ["--parallel.coordinator", address, "--parallel.processes", str(count)]
     options += ["--parallel.process-id", str(number)]
     environment = dict(os.environ)
-    if count > 1:
-        environment.setdefault("JAX_CUDA_VISIBLE_DEVICES", str(number))
+    for name in ("JAX_CUDA_VISIBLE_DEVICES", "JAX_ROCM_VISIBLE_DEVICES"):
+        given = environment.get(name, "").split(",")
+        environment[name] = given[number] if count <= len(given) and all(given) else str(number)
     return subprocess.Popen(
         [sys.executable, "-m", "jax_transformer.cli", *command, *options],
         env=environment,

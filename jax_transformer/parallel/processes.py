@@ -23,27 +23,29 @@ import jax
 from jax_transformer.config.parallel import ProcessConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.parallel.coordinator import HEARTBEAT_SECONDS, start_coordinator
-from jax_transformer.parallel.watch import Failure, Watch
+from jax_transformer.parallel.places import Place, find_place
+from jax_transformer.parallel.watch import LOST, OWN_WORD_SECONDS, Failure, Watch
 
 Value = TypeVar("Value")
 JOIN_SECONDS = 300
-"""How long the first process waits for the last."""
+"""How long the first process waits for the last, at the start."""
 WAIT_SECONDS = 3600
 """How long processes wait for each other where no dead one is the reason: for an evaluation, say."""
 PREPARE_SECONDS = 24 * 3600
 """How long they wait for process 0 to prepare the data."""
-GRACE_SECONDS = 5
-"""How long a process that failed gives the others to notice."""
+GRACE_SECONDS = 8
+"""How long process 0, when it failed, gives the others to notice."""
 MISTAKE = 2
-LOST = 1
-
-
 STATUS = re.compile(r"[A-Z]+(_[A-Z]+)*: ")
 """How messages of JAX's runtime begin, whatever the exception's class."""
 
 
 class StoppedElsewhere(ValueError):
     """Raised in a process because process 0 failed, which tells why itself."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.code = failure.code
 
 
 class Processes:
@@ -59,7 +61,7 @@ class Processes:
     def __init__(self, number: int = 0, count: int = 1, client: Any = None) -> None:
         """Describes process `number` of `count`, connected by JAX's coordination client."""
         self.number, self.count, self._client = number, count, client
-        self.advice = ""
+        self.advice = "start all again"
         """What to do when a process is gone, for messages."""
         self._calls = 0
         self._coordinator: subprocess.Popen[bytes] | None = None
@@ -88,13 +90,13 @@ class Processes:
         if not self.is_first:
             received: dict[str, Any] = json.loads(self._wait(f"{key}/0", 0, what, seconds))
             if "failed" in received:
-                raise StoppedElsewhere(received["failed"])
+                raise StoppedElsewhere(Failure(*received["failed"]))
             agreed: Value = received["value"]
             return agreed
         try:
             value = make()
         except Exception as error:
-            self._client.key_value_set(f"{key}/0", json.dumps({"failed": str(error)}))
+            self._client.key_value_set(f"{key}/0", json.dumps({"failed": _failure(error)}))
             raise
         self._client.key_value_set(f"{key}/0", json.dumps({"value": value}))
         return value
@@ -116,10 +118,10 @@ class Processes:
         gathered = self.gather("start", {"who": _who(), **facts})
         first = gathered[0]
         for number, other in enumerate(gathered):
-            differing = [name for name in facts if other.get(name) != first[name]]
+            differing = [name for name in facts if other.get(name) != first.get(name)]
             if differing:
                 shown = "; ".join(
-                    f"{name}: {first[name]} in process 0, {other.get(name)} in this" for name in differing
+                    f"{name}: {first.get(name)} in process 0, {other.get(name)} in this" for name in differing
                 )
                 raise ConfigError(
                     f"process {number} ({other['who']}): expected what process 0 ({first['who']}) was given; received "
@@ -130,13 +132,37 @@ class Processes:
         """Begins to watch the other processes: when one is gone or has failed, this process ends with a line."""
         if self.count == 1:
             return
-        self._watch = Watch(self._client, self.number, self.gather("names", _who()), lambda: self.advice, self._end)
+        names = self.gather("names", _who(), JOIN_SECONDS)
+        self._watch = Watch(self._client, self.number, names, lambda: self.advice, self._end)
         self._watch.start()
 
-    def finish(self) -> None:
-        """Waits for the others, at the end of a run, and leaves."""
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Returns a context at whose end the processes leave together. When it fails in one, all exit.
+
+        The exit code is 2 for a mistake of the user's (ValueError, OSError, ImportError), else 1.
+        """
         if self.count == 1:
+            yield
             return
+        try:
+            yield
+            self.gather("the end", None)  # watched still, since some may have more to write than others
+        except StoppedElsewhere as error:
+            self._end(error.code)
+        except KeyboardInterrupt:
+            self._fail(Failure("stopped by Ctrl-C", 130))
+        except Exception as error:
+            if _may_be_a_loss(error):
+                time.sleep(HEARTBEAT_SECONDS + 2 * GRACE_SECONDS)  # if it is one, the watch ends this process
+            failure = _failure(error)
+            if failure.code == LOST:
+                traceback.print_exc()
+            self._fail(failure)
+        self._leave()
+
+    def _leave(self) -> None:
+        """Ends the connection, once all have come to the end."""
         if self._watch:
             self._watch.stop()
         with contextlib.suppress(Exception):  # the work is done: nobody's end matters any more
@@ -155,58 +181,36 @@ class Processes:
             while len(self._client.get_live_nodes(list(range(self.count)))) > 1:
                 time.sleep(0.1)
 
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Returns a context at whose end the processes leave together. When it fails in one, all exit.
-
-        The exit code is 2 for a mistake of the user's (ValueError, OSError, ImportError), else 1.
-        """
-        if self.count == 1:
-            yield
-            return
-        try:
-            yield
-        except StoppedElsewhere:
-            self._end(MISTAKE)
-        except KeyboardInterrupt:
-            self._fail("stopped by Ctrl-C", 130)
-        except Exception as error:
-            if isinstance(error, jax.errors.JaxRuntimeError) or STATUS.match(str(error)):
-                time.sleep(
-                    HEARTBEAT_SECONDS + 2 * GRACE_SECONDS
-                )  # another one's loss? Then the watch ends this process
-            is_mistake = isinstance(error, ValueError | OSError | ImportError)
-            if not is_mistake:
-                traceback.print_exc()
-            self._fail(str(error) or type(error).__name__, MISTAKE if is_mistake else LOST)
-        self.finish()
-
-    def _fail(self, message: str, code: int) -> NoReturn:
+    def _fail(self, failure: Failure) -> NoReturn:
         """Tells the others that this process failed, prints why unless process 0 does, and exits."""
         if self._watch:
             self._watch.stop()
         with contextlib.suppress(Exception):
-            self._client.key_value_set(f"failed/{self.number}", json.dumps(Failure(message, code)))
-        if self.is_first or not self._first_failed_with(message):
-            print(f"error: {message}", file=sys.stderr)
-        self._end(code)
+            self._client.key_value_set(f"failed/{self.number}", json.dumps(failure))
+        if self.is_first or not self._first_failed_with(failure.message):
+            with contextlib.suppress(OSError):
+                print(f"error: {failure.message}", file=sys.stderr)
+        self._end(failure.code)
 
     def _first_failed_with(self, message: str) -> bool:
-        """Returns whether process 0 fails, within GRACE_SECONDS, for the same reason."""
+        """Returns whether process 0 fails soon, for the same reason."""
         try:
-            value = self._client.blocking_key_value_get("failed/0", GRACE_SECONDS * 1000)
+            value = self._client.blocking_key_value_get("failed/0", int(OWN_WORD_SECONDS + GRACE_SECONDS) * 1000)
         except Exception:
             return False
         return bool(Failure(*json.loads(value)).message == message)
 
     def _end(self, code: int) -> NoReturn:
         """Exits from any thread, even if the main one waits for a device."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if self._coordinator:
-            time.sleep(GRACE_SECONDS)  # the others still learn of it
-            self._stop_coordinator()
-        os._exit(code)
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                    stream.flush()
+            if self._coordinator:
+                time.sleep(GRACE_SECONDS)  # the others still learn of it
+                self._stop_coordinator()
+        finally:
+            os._exit(code)
 
     def _stop_coordinator(self) -> None:
         if self._coordinator:
@@ -241,62 +245,86 @@ def join_processes(config: ProcessConfig | None = None) -> Processes:
     SLURM, Open MPI and Kubernetes. Where there is nothing to find, this process is alone.
 
     Raises:
-      ConfigError: a port in use; an address at which no process 0 answers; processes that didn't come.
+      ConfigError: a port in use; processes that didn't come, or can't be found.
 
     Example:
       >>> from jax_transformer.parallel import join_processes
       >>> join_processes().count
       1
     """
-    config = config or ProcessConfig()
-    address, count, number, devices = _found(config)
-    if address is None or count in (None, 1):
+    place = find_place(config or ProcessConfig())
+    if place.count == 1:
         return ALONE
     from jax._src import distributed  # private: jax.distributed.initialize always serves from within process 0
     from jaxlib import _jax
 
-    if devices is not None:
-        visible = ",".join(map(str, devices))
-        jax.config.update("jax_cuda_visible_devices", visible)
-        jax.config.update("jax_rocm_visible_devices", visible)
-    coordinator = start_coordinator(int(address.rpartition(":")[2]), count) if number == 0 else None
+    if place.devices is not None:
+        jax.config.update("jax_cuda_visible_devices", place.devices)
+        jax.config.update("jax_rocm_visible_devices", place.devices)
     make: Any = _jax.get_distributed_runtime_client
-    client = make(address, number, init_timeout=JOIN_SECONDS, use_compression=True, heartbeat_timeout=HEARTBEAT_SECONDS)
+    client = make(
+        place.address,
+        place.number,
+        init_timeout=2 * JOIN_SECONDS,  # at its end, the process would end without a line
+        use_compression=True,
+        heartbeat_timeout=HEARTBEAT_SECONDS,
+    )
+    processes = Processes(place.number, place.count, client)
+    if processes.is_first:
+        processes._coordinator = start_coordinator(int(place.address.rpartition(":")[2]), place.count)
     try:
-        client.connect()
-    except jax.errors.JaxRuntimeError as error:
-        if coordinator:
-            coordinator.kill()
-        raise ConfigError(
-            f"processes: expected {count} to join at {address} within {JOIN_SECONDS} s; received fewer "
-            f"({str(error).splitlines()[0]}); start them all with the same --parallel.coordinator, each with its own "
-            "--parallel.process-id"
-        ) from None
+        _connect(client, place, processes._coordinator)
+        processes.watch()
+    except BaseException:
+        processes._stop_coordinator()
+        raise
     state = distributed.global_state
-    state.client, state.process_id, state.num_processes, state.coordinator_address = client, number, count, address
+    state.client, state.process_id, state.num_processes = client, place.number, place.count
+    state.coordinator_address = place.address
     state.initialize_preemption_sync_manager()
-    processes = Processes(number, count, client)
-    processes._coordinator = coordinator
-    processes.watch()
     return processes
 
 
-def _found(config: ProcessConfig) -> tuple[str | None, int | None, int, list[int] | None]:
-    """Returns address, count, number and devices (None: all) of this process."""
-    if config.processes is not None:
-        return config.coordinator, config.processes, config.process_id or 0, None
-    from jax._src.clusters import ClusterEnv  # private: what jax.distributed.initialize looks for
+def _connect(client: Any, place: Place, coordinator: subprocess.Popen[bytes] | None) -> None:
+    """Connects, in a thread, so that Ctrl-C still works.
 
-    try:
-        found: Any = ClusterEnv.auto_detect_unset_distributed_params(None, None, None, None, None, JOIN_SECONDS)
-    except Exception as error:
+    Raises:
+      ConfigError: the others didn't come in time; the coordinator ended.
+    """
+    errors: list[Exception] = []
+
+    def connect() -> None:
+        try:
+            client.connect()
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=connect, name="connect", daemon=True)
+    thread.start()
+    deadline = time.monotonic() + JOIN_SECONDS
+    while thread.is_alive() and time.monotonic() < deadline and (coordinator is None or coordinator.poll() is None):
+        thread.join(0.2)
+    if thread.is_alive() or errors:
+        reason = f" ({str(errors[0]).splitlines()[0]})" if errors else ""
         raise ConfigError(
-            f"processes: expected to find the others of this run; {str(error).splitlines()[0]}; give "
-            "--parallel.coordinator, --parallel.processes and --parallel.process-id, or --parallel.processes 1 for one "
-            "process alone"
-        ) from error
-    address, count, number, devices = found
-    return address, count, number or 0, devices
+            f"processes: expected {place.count} to join at {place.address} within {JOIN_SECONDS} s; received "
+            f"fewer{reason}; start them all with the same --parallel.coordinator, each with its own "
+            "--parallel.process-id"
+        )
+
+
+def _may_be_a_loss(error: BaseException | None) -> bool:
+    """Returns whether JAX's runtime raised the error, or what it came from: the loss of a process looks so."""
+    while error is not None:
+        if isinstance(error, jax.errors.JaxRuntimeError) or STATUS.match(str(error)):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _failure(error: Exception) -> Failure:
+    is_mistake = isinstance(error, ValueError | OSError | ImportError)
+    return Failure(str(error) or type(error).__name__, MISTAKE if is_mistake else LOST)
 
 
 def _who() -> str:

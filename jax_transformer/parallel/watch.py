@@ -6,13 +6,12 @@ import contextlib
 import json
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 POLL_SECONDS = 1.0
-OWN_WORD_SECONDS = 3.0
-"""How long this process may still find by itself what made another fail."""
+OWN_WORD_SECONDS = 15.0
+"""How long process 0 may still find by itself what made another fail, and write what it has to."""
 JOIN_SECONDS = 5.0
 LOST = 1
 
@@ -79,7 +78,8 @@ class Watch:
             with contextlib.suppress(Exception):
                 found = self._client.key_value_dir_get("failed/")
                 if found:
-                    time.sleep(OWN_WORD_SECONDS)
+                    if self._number == 0:
+                        self._stopped.wait(OWN_WORD_SECONDS)
                     key, value = min(found)
                     failure, number = Failure(*json.loads(value)), int(key.rpartition("/")[2])
                     told = number == 0 or self._number != 0
@@ -92,7 +92,8 @@ class Watch:
             return
         self._stopped.set()
         if failure.message:
-            print(f"error: {failure.message}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):
+                print(f"error: {failure.message}", file=sys.stderr, flush=True)
         self._end(failure.code)
 
     def _named(self, numbers: Sequence[int]) -> str:

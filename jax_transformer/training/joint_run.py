@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import time
 import uuid
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
+from jax_transformer.config.validation import ConfigError
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.parallel.processes import PREPARE_SECONDS, Processes
 from jax_transformer.runtime.environment import environment
@@ -22,10 +27,21 @@ APPEAR_SECONDS = 30.0
 """How long a file that process 0 wrote may take to appear to the others."""
 
 
-def check_same_start(config: RunConfig, resume: bool, processes: Processes) -> None:
-    """Raises ConfigError, in every process, unless all have the same options and versions of the libraries."""
+def check_same_start(config: RunConfig, what: str, processes: Processes) -> None:
+    """Raises ConfigError, in every process, unless all have the same options and versions of the libraries.
+
+    Args:
+      config: the options.
+      what: what the processes are to do, such as "resume".
+      processes: those of the run.
+    """
+    if processes.count > 1 and (processes.number, processes.count) != (jax.process_index(), jax.process_count()):
+        raise ConfigError(
+            f"processes: expected process {processes.number} of {processes.count}, as they joined; JAX's devices know "
+            f"it as {jax.process_index()} of {jax.process_count()}"
+        )
     versions = {name: version for name, version in environment(LIBRARIES).items() if name in ("Python", *LIBRARIES)}
-    options = {"--resume": str(resume), **_flat(dataclasses.asdict(config))}
+    options = {"what to do": what, **_flat(dataclasses.asdict(config))}
     processes.check_equal({**versions, **options})
 
 
@@ -44,16 +60,22 @@ def prepare_once(prepare: Callable[[], PreparedCorpus], processes: Processes) ->
         made.append(prepare())
         return made[0].directory.name
 
-    first = processes.agree("the data", prepare_first, PREPARE_SECONDS)
+    processes.agree("the data", prepare_first, PREPARE_SECONDS)
     corpus = made[0] if made else prepare()
-    names = processes.gather("the data of all", corpus.directory.name, PREPARE_SECONDS)
-    others = [str(number) for number, name in enumerate(names) if name != first]
+    facts = processes.gather("the data of all", [corpus.directory.name, _digest(corpus)], PREPARE_SECONDS)
+    others = [str(number) for number, fact in enumerate(facts) if fact != facts[0]]
     if others:
         raise RunError(
-            f"data: expected the text and the tokenizer files that process 0 has; process {', '.join(others)} has "
-            "others; give every host the same files"
+            f"data: expected the text and the tokenizers that process 0 has; process {', '.join(others)} has others; "
+            "give every host the same files, or one data.cache_dir that all share"
         )
     return corpus
+
+
+def _digest(corpus: PreparedCorpus) -> str:
+    """Returns a digest of both tokenizers, which each host trains itself where it has a cache of its own."""
+    texts = [tokenizer.to_json() for tokenizer in (corpus.source_tokenizer, corpus.target_tokenizer)]
+    return sha256("".join(texts).encode()).hexdigest()
 
 
 def open_run(path: str | Path, processes: Processes) -> tuple[RunDirectory, RunConfig]:
@@ -70,12 +92,12 @@ def create_run(create: Callable[[], RunDirectory], processes: Processes) -> RunD
     """Returns the new run directory that `create`, called in process 0, makes.
 
     Raises:
-      RunError: a host that doesn't share the directory; what `create` raises.
+      RunError: a host that doesn't share the directory, which is then removed; what `create` raises.
     """
-    return _in_first(create, processes)
+    return _in_first(create, processes, is_new=True)
 
 
-def _in_first(make: Callable[[], RunDirectory], processes: Processes) -> RunDirectory:
+def _in_first(make: Callable[[], RunDirectory], processes: Processes, *, is_new: bool = False) -> RunDirectory:
     made: list[RunDirectory] = []
 
     def in_first() -> str:
@@ -87,6 +109,8 @@ def _in_first(make: Callable[[], RunDirectory], processes: Processes) -> RunDire
     try:
         _check_shared(run, processes)
     except BaseException:
+        if is_new and run.writes:
+            shutil.rmtree(run.path, ignore_errors=True)
         run.close()
         raise
     return run

@@ -48,7 +48,8 @@ def train(
       resume: continue the run at config.run_dir from its latest checkpoint, with its own config.yaml.
       profile: write a trace of some steps to the run's profile/.
       parallel: with `resume`, the mesh to continue on. None: the run's own.
-      processes: those of the run, as `join_processes` returned them. None: this one alone.
+      processes: those of the run, as `join_processes` returned them; call this within `processes.together()`. None:
+        this one alone.
 
     Returns:
       The paths, scores and timings of the run.
@@ -74,7 +75,8 @@ def train(
     """
     started = time.perf_counter()
     processes = processes or ALONE
-    check_same_start(config if parallel is None else dataclasses.replace(config, parallel=parallel), resume, processes)
+    given = config if parallel is None else dataclasses.replace(config, parallel=parallel)
+    check_same_start(given, "resume" if resume else "train", processes)
     if resume:
         run, config = open_run(config.run_dir, processes)
         try:
@@ -108,7 +110,7 @@ def describe_run(config: RunConfig, processes: Processes | None = None) -> Itera
       ValueError: see `train`.
     """
     processes = processes or ALONE
-    check_same_start(config, False, processes)
+    check_same_start(config, "describe", processes)
     processes.agree("whether the run directory is unused", partial(_check_unused, config))
     config = use_initial_tokenizers(config)
     corpus = _prepare(config, processes)

@@ -197,6 +197,8 @@ class Trainer:
                             f"{config.patience} evaluations without a better {config.best_metric}"
                         )
                         break
+                elif failure and self.processes.count > 1:  # of this process alone: the others go on to the next step
+                    raise RunError(f"{failure} The run goes on from its latest checkpoint.")
                 elif stops or failure:
                     checkpoints.save(state, None, self.position)
                 if failure:

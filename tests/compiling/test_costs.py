@@ -131,7 +131,7 @@ def test_a_transfer_counts_what_it_moves(space: str, bytes_moved: int) -> None:
     layout = f"{{1,0:T(8,128){space}}}"
     costs = of_entry(
         "%x = f32[6,100]{1,0:T(8,128)} parameter(0)",
-        f"%s = (f32[6,100]{{1,0:T(8,128)}}, f32[1,100]{layout}, s32[]{{:S(2)}}) slice-start(%x), slice={{[0:1], [0:100]}}",
+        f"%s = (f32[6,100]{{1,0:T(8,128)}}, f32[1,100]{layout}, s32[]) slice-start(%x), slice={{[0:1], [0:9]}}",
         f"ROOT %d = f32[1,100]{layout} slice-done(%s)",
     )
     assert costs.traffic == bytes_moved

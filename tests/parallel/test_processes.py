@@ -23,6 +23,7 @@ from jax_transformer.commands.launch import _free_port
 from jax_transformer.config.parallel import ProcessConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.parallel.coordinator import start_coordinator
+from jax_transformer.parallel.places import Place, find_place
 from jax_transformer.training.loop import train
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -234,6 +235,46 @@ def test_what_fails_in_another_process_alone_is_told_by_the_first(tmp_path: Path
     assert not Path(run.run_dir).exists()
 
 
+def test_a_process_that_waits_for_others_in_vain_tells_it() -> None:
+    """A process 0 alone, and one whose process 0 isn't there."""
+    program = (
+        "import jax_transformer.parallel.processes as p; p.JOIN_SECONDS = 3\n"
+        "p.join_processes(p.ProcessConfig(coordinator='127.0.0.1:{}', processes=2, process_id={}))"
+    )
+    running = [started(["-c", program.format(_free_port(), number)]) for number in range(2)]
+    for process in running:
+        output, _ = process.communicate(timeout=60)
+        assert process.returncode == 1, output
+        assert output.splitlines()[-1].startswith(
+            "jax_transformer.config.validation.ConfigError: processes: expected 2 to join at 127.0.0.1:"
+        )
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, Place()),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, Place()),  # a notebook in a pod
+        ({**under_slurm(1, 4), "SLURM_STEP_NUM_TASKS": "1"}, Place()),  # a shell that srun --pty started
+        (under_slurm(1, 2), Place("localhost:61448", 2, 1, "1")),
+        ({**under_slurm(1, 2), "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}, Place("localhost:61448", 2, 1)),
+        ({**under_slurm(1, 2), "CUDA_VISIBLE_DEVICES": "3"}, Place("localhost:61448", 2, 1)),
+        ({**under_slurm(1, 2), "JAX_LOCAL_DEVICE_IDS": "0,1"}, Place("localhost:61448", 2, 1, "0,1")),
+    ],
+)
+def test_places_that_are_found(environment: dict[str, str], place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = environment | ({"SLURM_JOB_ID": "8"} if "SLURM_JOB_ID" in environment else {})
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert find_place(ProcessConfig()) == place
+
+
+def test_processes_of_open_mpi_that_cant_be_found_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")  # and no address, as its version 5
+    with pytest.raises(ConfigError, match="expected to find the 4 of Open MPI; received no address; give --parallel"):
+        find_place(ProcessConfig())
+
+
 def test_a_port_in_use_is_told() -> None:
     with closing(socket.socket()) as other:
         other.bind(("127.0.0.1", 0))
@@ -264,6 +305,7 @@ def test_process_options_that_contradict_each_other(given: dict[str, object], me
         (["--processes", "2", "--", "evaluate", "m"], "launch: expected `-- train …` after its own options; received"),
         (["--processes", "2"], "launch: expected `-- train …` after its own options; received none"),
         (["--processes", "2", "--", "train", "nothing"], "nothing"),
+        (["--processes", "2", "--", "train", "--parallel.processes", "1"], "without --parallel.coordinator, processes"),
     ],
 )
 def test_launch_tells_a_mistake_once(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
