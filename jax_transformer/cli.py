@@ -1,7 +1,7 @@
 """The command: jax-transformer COMMAND; each is a file of `commands`.
 
-Exit codes: 0 done; 2 a mistake of the user's, told in one message; 130 stopped by Ctrl-C; of parity also 1, 3 and 4,
-  for what it found.
+Exit codes: 0 done; 1 another process of the run is gone; 2 a mistake of the user's, told in one message; 130 stopped
+  by Ctrl-C; of parity also 1, 3 and 4, for what it found.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from jax_transformer.commands.average import average
 from jax_transformer.commands.compile import compile
 from jax_transformer.commands.evaluate import evaluate
+from jax_transformer.commands.launch import launch
 from jax_transformer.commands.parity import parity
 from jax_transformer.commands.plot import plot
 from jax_transformer.commands.port import port
@@ -47,6 +48,7 @@ def _fail(message: str) -> int:
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "train": train,
+    "launch": launch,
     "average": average,
     "translate": translate,
     "evaluate": evaluate,
@@ -60,6 +62,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 USAGE = """jax-transformer COMMAND …
 
   train       train a model; without arguments, the demo on the embedded phrasebook
+  launch      train in several processes on this machine
   average     make a model of the mean of a run's checkpoints
   translate   translate text with a model
   evaluate    measure translations against references, and systems against each other

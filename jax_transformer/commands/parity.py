@@ -17,10 +17,13 @@ from jax_transformer.commands.checkpoint_options import CheckpointOptions
 from jax_transformer.commands.decode_options import STOPPING_ARGUMENT
 from jax_transformer.commands.parallel_text import check_writable, write_lines
 from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.config.parallel import MeshConfig
 from jax_transformer.parity.rules import SEARCH_FIELDS
 from jax_transformer.runtime.trees import nearest
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from jax_transformer.parity.report.report import Report
 
 FILE = tyro.conf.arg(metavar="FILE")
@@ -126,6 +129,7 @@ class ParityOptions:
     float64."""
     programs: tyro.conf.OmitArgPrefixes[ProgramOptions] = field(default_factory=ProgramOptions)
     checkpoint: tyro.conf.OmitArgPrefixes[CheckpointOptions] = field(default_factory=CheckpointOptions)
+    parallel: MeshConfig = field(default=MeshConfig(data=1))
 
 
 def parity(arguments: Sequence[str]) -> int:
@@ -199,10 +203,20 @@ def _compare(options: ParityOptions) -> Report:
         dialect=options.dialect,
         candidate_name=options.candidate,
         reference_name=options.reference,
+        mesh=_mesh(options.parallel),
         progress=_print_progress,
         **options.programs.options(),
         **options.checkpoint.hints(),
     )
+
+
+def _mesh(config: MeshConfig) -> Mesh | None:
+    """Returns the devices that the model computes on. None: one."""
+    if config == MeshConfig(data=1):
+        return None
+    from jax_transformer.parallel.mesh import make_mesh
+
+    return make_mesh(config)
 
 
 def _split(text: str) -> list[str]:

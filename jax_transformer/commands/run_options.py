@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from jax_transformer.config.parallel import ProcessConfig
 from jax_transformer.config.presets import get_preset
 from jax_transformer.config.run import RunConfig
 
@@ -35,6 +36,25 @@ def take_option(arguments: list[str], name: str) -> tuple[str | None, list[str]]
                 raise ValueError(f"{name} expects a value; received none")
             return arguments[i + 1], arguments[:i] + arguments[i + 2 :]
     return None, arguments
+
+
+def take_processes(arguments: list[str]) -> tuple[ProcessConfig, list[str]]:
+    """Returns how the processes of a run find each other, and the other arguments."""
+    coordinator, arguments = take_option(arguments, "--parallel.coordinator")
+    count, arguments = take_option(arguments, "--parallel.processes")
+    number, arguments = take_option(arguments, "--parallel.process-id")
+    config = ProcessConfig(
+        coordinator=coordinator or "",
+        processes=_count("--parallel.processes", count),
+        process_id=_count("--parallel.process-id", number),
+    )
+    return config, arguments
+
+
+def _count(name: str, value: str | None) -> int | None:
+    if value is None or value.isdigit():
+        return None if value is None else int(value)
+    raise ValueError(f"{name}: expected a whole number; received {value}")
 
 
 def take_flag(arguments: list[str], name: str) -> tuple[bool, list[str]]:

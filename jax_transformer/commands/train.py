@@ -2,51 +2,107 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from jax_transformer.commands.run_options import DEFAULT_PRESET, first_config, take_flag, take_option, take_preset
-from jax_transformer.config.parallel import ParallelConfig
+from jax_transformer.commands.run_options import (
+    DEFAULT_PRESET,
+    first_config,
+    take_flag,
+    take_option,
+    take_preset,
+    take_processes,
+)
+from jax_transformer.config.parallel import ParallelConfig, ProcessConfig
 from jax_transformer.config.presets import PRESETS
 from jax_transformer.config.run import RunConfig
 from jax_transformer.runtime.allocator import keep_freed_memory
+
+if TYPE_CHECKING:
+    from jax_transformer.parallel.processes import Processes
 
 TRAIN_HELP = f"""Train a model.
 
 usage: jax-transformer train [PRESET] [--config FILE] [--dry-run] [--profile] [options]
        jax-transformer train --resume RUN [--profile] [--parallel.* options]
+       jax-transformer launch --processes N -- train …
 
 PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}.
 --config FILE.yaml sets the fields it names; options override it.
 --resume RUN continues an interrupted run from its latest checkpoint, on the same devices or others.
 --dry-run prints the config, parameters, batches and memory without training.
---profile writes a trace of some steps to the run's profile/."""
+--profile writes a trace of some steps to the run's profile/.
+--parallel.coordinator HOST:PORT --parallel.processes N --parallel.process-id K make this process K of N, of which
+process 0 runs on HOST. On TPU pods, under SLURM, Open MPI and Kubernetes they are found; --parallel.processes 1 doesn't
+look for them."""
 
 
-def train(arguments: Sequence[str]) -> int:
-    """Runs `jax-transformer train ARGUMENTS`; returns the exit code, which is 130 after Ctrl-C."""
+@dataclass(frozen=True, kw_only=True)
+class TrainCall:
+    """Holds what a command line of `jax-transformer train` asks for."""
+
+    config: RunConfig
+    name: str
+    resume: bool
+    parallel: ParallelConfig | None
+    """The mesh to resume on. None: the run's own."""
+    processes: ProcessConfig
+    dry_run: bool
+    profile: bool
+
+
+def parse(arguments: Sequence[str]) -> TrainCall:
+    """Returns what the arguments of `jax-transformer train` ask for.
+
+    Raises:
+      ValueError: a mistake in them.
+      SystemExit: an option that tyro refuses, told on standard error; --help.
+    """
     config_file, arguments = take_option(list(arguments), "--config")
     resumed, arguments = take_option(arguments, "--resume")
     dry_run, arguments = take_flag(arguments, "--dry-run")
     profile, arguments = take_flag(arguments, "--profile")
+    processes, arguments = take_processes(arguments)
     preset, arguments = take_preset(arguments)
+    parallel = None
     if resumed is not None:
         others = [preset, config_file and f"--config {config_file}", "--dry-run" if dry_run else None]
         parallel = _parallel_of_resumed(resumed, [other for other in others if other], arguments)
-        return _run_training(RunConfig(run_dir=resumed), name="", resume=True, profile=profile, parallel=parallel)
+        config = RunConfig(run_dir=resumed)
+    else:
+        config = first_config(preset, config_file)
+        config = tyro.cli(
+            RunConfig, default=config, args=arguments, prog="jax-transformer train", description=TRAIN_HELP
+        )
+    return TrainCall(
+        config=config,
+        name=preset or DEFAULT_PRESET,
+        resume=resumed is not None,
+        parallel=parallel,
+        processes=processes,
+        dry_run=dry_run,
+        profile=profile,
+    )
 
-    config = first_config(preset, config_file)
-    config = tyro.cli(RunConfig, default=config, args=arguments, prog="jax-transformer train", description=TRAIN_HELP)
-    if dry_run:
-        from jax_transformer.training.loop import describe_run
 
-        for line in describe_run(config):
-            print(line, flush=True)
-        return 0
-    return _run_training(config, name=preset or DEFAULT_PRESET, resume=False, profile=profile)
+def train(arguments: Sequence[str]) -> int:
+    """Runs `jax-transformer train ARGUMENTS`; returns the exit code, which is 130 after Ctrl-C."""
+    call = parse(arguments)
+    from jax_transformer.parallel.processes import join_processes
+
+    processes = join_processes(call.processes)
+    with _silent_unless(processes.is_first), processes.together():
+        return _described(call, processes) if call.dry_run else _trained(call, processes)
+
+
+def _silent_unless(prints: bool) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if prints else contextlib.redirect_stdout(open(os.devnull, "w", encoding="utf-8"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,15 +131,28 @@ def _parallel_of_resumed(run: str, others: list[str], arguments: list[str]) -> P
     return tyro.cli(_ResumeOptions, default=default, args=arguments, prog="jax-transformer train --resume RUN").parallel
 
 
-def _run_training(
-    config: RunConfig, *, name: str, resume: bool, profile: bool, parallel: ParallelConfig | None = None
-) -> int:
+def _described(call: TrainCall, processes: Processes) -> int:
+    from jax_transformer.training.loop import describe_run
+
+    for line in describe_run(call.config, processes):
+        print(line, flush=True)
+    return 0
+
+
+def _trained(call: TrainCall, processes: Processes) -> int:
     keep_freed_memory()
     from jax_transformer.training.interruption import Interrupted
     from jax_transformer.training.loop import train as train_run
 
     try:
-        result = train_run(config, name=name, resume=resume, profile=profile, parallel=parallel)
+        result = train_run(
+            call.config,
+            name=call.name,
+            resume=call.resume,
+            profile=call.profile,
+            parallel=call.parallel,
+            processes=processes,
+        )
     except Interrupted as stopped:
         print(stopped)
         return 130
@@ -95,7 +164,7 @@ def _run_training(
     print(f"  {scores.bleu_signature}\n  {scores.chrf_signature}")
     programs = f"{result.programs} training programs"
     print(f"{result.seconds:.0f} s, including {result.compile_seconds:.0f} s to compile {programs}")
-    if profile:
+    if call.profile:
         trace = result.run / "profile"
         print(
             f"trace: {trace} (view it with `xprof` or ui.perfetto.dev)"

@@ -17,6 +17,8 @@ FREE = frozenset(
     | {"partition-id", "replica-id", "iota", "domain", "opt-barrier", "async-start", "async-update", "async-done"}
 )
 """Operations that move no data of their own."""
+DESTINATION = {"copy-start": 0, "slice-start": 1, "dynamic-slice-start": 1}
+"""Transfers between memories, as the TPU's compiler writes them, and which array of the result is what they write."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,9 @@ def _traffic(program: Program, computation: Computation, instruction: Instructio
         return 2 * _main(operands[1])
     if instruction.opcode in ("dynamic-slice", "slice", "gather"):
         return 2 * _main(instruction)
+    if instruction.opcode in DESTINATION:
+        moved = instruction.result[DESTINATION[instruction.opcode]]
+        return sum(moved.bytes for array in (operands[0].result[0], moved) if not array.on_chip)
     if instruction.opcode.endswith("-start"):  # its result repeats its operands
         return 2 * sum(_main(operand) for operand in operands)
     return _main(instruction) + sum(_main(operand) for operand in operands)

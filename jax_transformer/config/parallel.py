@@ -1,4 +1,5 @@
-"""The config of the device mesh: how many devices share the batch, the parameters, and the width of the model."""
+"""The configs of the device mesh (how many devices share the batch, the parameters, and the width of the model) and of
+the processes of a run."""
 
 from __future__ import annotations
 
@@ -96,6 +97,48 @@ class ParallelConfig(MeshConfig):
                 f"{self.virtual_shards}"
             )
         return super().sizes(devices)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessConfig:
+    """Configures how the processes of a run find each other. By default, they are looked for.
+
+    Example:
+      >>> from jax_transformer.parallel import ProcessConfig
+      >>> ProcessConfig(coordinator="10.0.0.1:1234", processes=4, process_id=1).process_id
+      1
+    """
+
+    coordinator: str = ""
+    """HOST:PORT of process 0, of a port that nothing uses. Empty: found on TPU pods, SLURM, Open MPI and Kubernetes."""
+    processes: int | None = None
+    """Number of processes. None: found. 1: don't look for others."""
+    process_id: int | None = None
+    """The number of this process, counted from 0. None: found."""
+
+    def __post_init__(self) -> None:
+        check_field_types(self)
+        require(self, self._problems())
+
+    def _problems(self) -> list[str]:
+        count, number = self.processes, self.process_id
+        if count == 1 and number in (None, 0):
+            return []
+        given = {"coordinator": self.coordinator or None, "processes": count, "process_id": number}
+        missing = [name for name, value in given.items() if value is None]
+        if len(missing) == 3:
+            return []
+        if missing:
+            return [f"coordinator, processes and process_id belong together; received no {' and no '.join(missing)}"]
+        problems = []
+        port = self.coordinator.rpartition(":")[2]
+        if ":" not in self.coordinator or not port.isdigit() or not 0 < int(port) < 65536:
+            problems.append(f"coordinator must be HOST:PORT, such as 10.0.0.1:1234; received {self.coordinator}")
+        if count < 1:  # type: ignore[operator]
+            problems.append(f"processes must be at least 1; received {count}")
+        elif not 0 <= number < count:  # type: ignore[operator]
+            problems.append(f"process_id must be from 0 to {count - 1}; received {number}")  # type: ignore[operator]
+        return problems
 
 
 def _written(sizes: dict[str, int]) -> str:

@@ -15,7 +15,7 @@ from jax_transformer.decoding.checks import check_count, check_decoding, check_i
 from jax_transformer.decoding.padding import limit, pad, round_length
 from jax_transformer.decoding.prepared import PreparedModel, prepare
 from jax_transformer.decoding.search_params import SamplingParams, SearchParams, SearchProgram
-from jax_transformer.parallel.placement import add_rows, place_rows, row_shards
+from jax_transformer.parallel.placement import add_rows, fetch, place_rows, row_shards
 from jax_transformer.parallel.tracing import in_mesh
 from jax_transformer.storage.model_directory import Model
 
@@ -106,7 +106,7 @@ def generate(
     prefixes, numbers = prefixes + [[]] * filling, numbers + [0] * filling
     with in_mesh(model.mesh):
         sequences, scores = _search(model, decoding, program, source, prefixes, numbers)
-    return Generated(np.asarray(sequences[:count, :num_return]), np.asarray(scores[:count, :num_return]))
+    return Generated(*fetch((sequences[:count, :num_return], scores[:count, :num_return])))
 
 
 def _search(
@@ -130,7 +130,7 @@ def _search(
     state = loop.start(config, program, weights, source, search, room)
     while True:
         state = loop.run(config, program, weights, search, state)
-        if room >= last or bool(np.all(state.is_done)):
+        if room >= last or bool(jnp.all(state.is_done)):
             hypotheses: tuple[jax.Array, jax.Array] = state.hypotheses(search)
             return hypotheses
         room = round_length(2 * room, last)

@@ -19,7 +19,7 @@ from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.model.masks import decoder_padding_id
-from jax_transformer.parallel.placement import add_rows, place_rows, row_shards
+from jax_transformer.parallel.placement import add_rows, fetch, place_rows, row_shards
 from jax_transformer.parallel.tracing import in_mesh
 from jax_transformer.storage.model_directory import Model
 
@@ -103,7 +103,7 @@ def score(
         log_probs = _log_probs(
             config, model.params, *place_rows(rows, model.mesh), start_id, at_once=_is_causal(config, start_id)
         )
-    log_probs = np.asarray(log_probs)[: len(source)]
+    log_probs = fetch(log_probs)[: len(source)]
     return Scores(np.where(np.arange(targets.shape[1]) < lengths[:, None], log_probs, 0.0), lengths)
 
 

@@ -1,6 +1,7 @@
-"""Many devices: the mesh, and how parameters, optimizer state and batches lie on it.
+"""Many devices and processes: the mesh, how parameters, optimizer state and batches lie on it, and how processes agree.
 
-`make_mesh` makes the mesh that `init_state` and `make_train_step` take.
+`make_mesh` makes the mesh that `init_state` and `make_train_step` take; `join_processes` connects the processes whose
+devices it has.
 """
 
 from __future__ import annotations
@@ -10,16 +11,28 @@ from typing import TYPE_CHECKING
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from jax_transformer.config.parallel import MeshConfig
+    from jax_transformer.config.parallel import MeshConfig, ProcessConfig
     from jax_transformer.parallel.mesh import make_mesh
     from jax_transformer.parallel.placement import pad_rows, place_params, place_rows
+    from jax_transformer.parallel.processes import Processes, join_processes
     from jax_transformer.parallel.rules import tree_shardings
 
 _HOMES = {
-    "jax_transformer.config.parallel": ("MeshConfig",),
+    "jax_transformer.config.parallel": ("MeshConfig", "ProcessConfig"),
     "jax_transformer.parallel.mesh": ("make_mesh",),
     "jax_transformer.parallel.placement": ("pad_rows", "place_rows", "place_params"),
+    "jax_transformer.parallel.processes": ("Processes", "join_processes"),
     "jax_transformer.parallel.rules": ("tree_shardings",),
 }
-__all__ = ["MeshConfig", "make_mesh", "pad_rows", "place_params", "place_rows", "tree_shardings"]
+__all__ = [
+    "MeshConfig",
+    "ProcessConfig",
+    "Processes",
+    "join_processes",
+    "make_mesh",
+    "pad_rows",
+    "place_params",
+    "place_rows",
+    "tree_shardings",
+]
 __getattr__, __dir__ = lazy_exports(__name__, _HOMES)

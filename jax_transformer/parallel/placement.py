@@ -1,8 +1,10 @@
-"""Puts batches and parameters on the mesh."""
+"""Puts batches and parameters on the mesh, and fetches what lies there."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import jax
@@ -54,8 +56,31 @@ def row_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(ROWS))
 
 
+@dataclass(frozen=True)
+class RowShare:
+    """Tells which rows of each batch this process makes: those that its devices hold."""
+
+    mesh: Mesh
+    multiple: int = 1
+    """The number of rows is filled up to a multiple of it, with rows of padding after the others."""
+
+    def rows_of(self, count: int) -> np.ndarray:
+        """Returns the numbers of the rows, in order, of a batch of `count`, and of rows of padding from `count` on."""
+        total = count + -count % self.multiple
+        indices = row_sharding(self.mesh).addressable_devices_indices_map((total,)).values()
+        spans = sorted({index[0].indices(total)[:2] for index in indices if index is not None})
+        return np.concatenate([np.arange(*span) for span in spans])
+
+    def place(self, arrays: Tree) -> Tree:
+        """Returns arrays [B, …] on the mesh, given the rows that this process makes."""
+        lie = row_sharding(self.mesh)
+        return jax.tree.map(lambda own: jax.make_array_from_process_local_data(lie, own), arrays)
+
+
 def place_rows(arrays: Tree, mesh: Mesh | None) -> Tree:
     """Returns arrays [B, …], such as those of a batch, on the mesh, each device with its share of the rows.
+
+    With several processes, each passes all rows.
 
     Raises:
       ValueError: the devices don't divide the rows; see `pad_rows`.
@@ -66,11 +91,15 @@ def place_rows(arrays: Tree, mesh: Mesh | None) -> Tree:
       >>> place_rows(np.zeros((8, 3)), make_mesh()).shape
       (8, 3)
     """
-    return arrays if mesh is None else jax.device_put(arrays, row_sharding(mesh))
+    if mesh is None:
+        return arrays
+    placed: Tree = jax.tree.map(lambda array: _placed(array, row_sharding(mesh)), arrays)
+    return placed
 
 
 def place_params(params: Any, mesh: Mesh) -> Any:
-    """Returns complete parameters on the mesh, each device with its part of them.
+    """Returns complete parameters on the mesh, each device with its part of them. No array of the result shares memory
+    with the given ones, unless it lies there already.
 
     Example:
       >>> import jax
@@ -82,4 +111,34 @@ def place_params(params: Any, mesh: Mesh) -> Any:
       >>> params["head"]["kernel"].sharding.spec
       P('fsdp', 'tensor')
     """
-    return jax.device_put(params, tree_shardings(params, params, mesh))
+    return jax.tree.map(_placed, params, tree_shardings(params, params, mesh))
+
+
+def fetch(tree: Any) -> Any:
+    """Returns a tree of arrays as NumPy arrays, complete in every process, whatever devices hold their parts.
+
+    Example:
+      >>> import numpy as np
+      >>> from jax_transformer.parallel import make_mesh, place_rows
+      >>> from jax_transformer.parallel.placement import fetch
+      >>> fetch(place_rows(np.arange(8), make_mesh())).sum()
+      28
+    """
+    return jax.tree.map(_fetched, tree)
+
+
+def _fetched(array: Any) -> np.ndarray:
+    if isinstance(array, jax.Array) and not (array.is_fully_addressable or array.is_fully_replicated):
+        everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())  # type: ignore[attr-defined]
+        array = jax.jit(lambda array: array, out_shardings=everywhere)(array)
+    return np.asarray(array)
+
+
+def _placed(array: Any, sharding: NamedSharding) -> jax.Array:
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return jax.device_put(array, sharding)
+    if sharding.is_fully_addressable:
+        return jax.device_put(array, sharding)
+    complete = np.asarray(array)
+    made: Callable[..., jax.Array] = jax.make_array_from_callback
+    return made(complete.shape, sharding, lambda index: complete[index])

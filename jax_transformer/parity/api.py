@@ -12,6 +12,8 @@ from jax_transformer.parity.options import Path, check_options, config_of_run, k
 from jax_transformer.parity.report.report import Report
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from jax_transformer.config.decoding import DecodingConfig
     from jax_transformer.config.run import TrainConfig
     from jax_transformer.parity.names.maps import NameMap
@@ -38,6 +40,7 @@ def compare(
     decoding: DecodingConfig | None = None,
     jax_loss: Callable[..., Any] | None = None,
     jax_optimizer: Any = None,
+    mesh: Mesh | None = None,
     candidate_name: str | None = None,
     reference_name: str | None = None,
     progress: Callable[[str], None] = lambda what: None,
@@ -91,6 +94,8 @@ def compare(
       jax_loss, jax_optimizer: programs of yours on the candidate's side, as `make_train_step` takes them: (logits,
         labels) → losses [B, T], and an optax.GradientTransformation. With both sides yours, `train` may be left out;
         differences are then found and not explained.
+      mesh: the devices that share the candidate's weights and rows, as `make_mesh` returns them: what it computes there
+        is compared. None: one device.
       candidate_name, reference_name: the names of the sides in the report.
       progress: called with the name of each piece of work before it begins.
       **hints: fields of the config that a checkpoint or module doesn't tell, as of `import_checkpoint`: `num_heads`,
@@ -138,6 +143,7 @@ def compare(
         "decoding": decoding,
         "jax_loss": jax_loss,
         "jax_optimizer": jax_optimizer,
+        "mesh": mesh,
         **hints,
     }
     given = [name for name, value in options.items() if value is not None]
@@ -176,6 +182,7 @@ def compare(
             rules,
             candidate_programs=ours,
             reference_programs=theirs,
+            mesh=mesh,
         ),
         stages=selected(stages, STAGES, "stages"),
         dtypes=selected(dtypes, DTYPES, "dtypes"),

@@ -19,6 +19,8 @@ from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 
 if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
     from jax_transformer.parity.backends.modules import ModuleReference
     from jax_transformer.parity.run_results import Pair
     from jax_transformer.storage.model_directory import Model
@@ -49,6 +51,8 @@ class Sides:
     rules: Rules = BUILT_IN
     candidate_programs: Programs = NO_PROGRAMS
     reference_programs: Programs = NO_PROGRAMS
+    mesh: Mesh | None = None
+    """The devices on which the model computes. None: one."""
 
     @property
     def module(self) -> Any:
@@ -117,9 +121,13 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
     if sides.module is not None:
         check_module(sides.module, _reference_name(sides))
     model = load(sides.source, sides.dialect, sides.hints)
+    if sides.mesh is not None:
+        from jax_transformer.parallel.rules import check_divides
+
+        check_divides(model.config, sides.mesh)
     reference, visible = _reference(sides, model)
     ours = sides.rules, sides.candidate_programs
-    candidate: Any = JaxSide(_candidate_name(sides), model, *ours)
+    candidate: Any = JaxSide(_candidate_name(sides), model, *ours, mesh=sides.mesh)
     if sides.kinds[0] == "function":
         from jax_transformer.parity.backends.jax_function import FunctionSide
         from jax_transformer.parity.problems import own_problem
@@ -128,6 +136,10 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         shown = frozenset(candidate.forward(own_problem(model.config, model.params), "float32"))
         visible = shown if visible is None else shown & visible
     notes = {"dialect": str((model.origin or {}).get("dialect", "none"))}
+    if sides.mesh is not None:
+        from jax_transformer.parallel.mesh import described
+
+        notes["candidate's devices"] = described(sides.mesh)
     if visible is not None:
         notes["reference shows"] = f"{len(visible)} activations"
     notes |= {
@@ -153,6 +165,8 @@ def _check_kinds(sides: Sides) -> None:
         raise ParityError(
             "loss, optimizer, decode: expected a PyTorch reference, whose programs they are; received a model"
         )
+    if sides.mesh is not None and candidate == "function":
+        raise ParityError("mesh: expected a model, which computes on it; received a function")
     if sides.model is not None and candidate != "function":
         raise ParityError(f"model: only a function takes one beside it; the candidate is a {candidate}")
     if candidate == "function" and sides.source is None:

@@ -12,6 +12,7 @@ from jax_transformer.data.batch_shapes import choose_shapes, cover_shapes
 from jax_transformer.data.batching import Floats, Lengths, Planned, Shape, padding_share, plan_epoch
 from jax_transformer.data.packing import PackedPlan, choose_packed_shape, plan_packed_epoch
 from jax_transformer.data.token_pairs import TokenPairs
+from jax_transformer.parallel.placement import RowShare
 
 Plan = Sequence[Planned | PackedPlan]
 """The batches of an epoch, or of a part of it."""
@@ -59,6 +60,17 @@ class BatchLayout:
         if self.is_packed:
             return plan_packed_epoch(lengths, self.shapes[0], seed=seed, epoch=epoch, shard=shard, weights=weights)
         return plan_epoch(lengths, self.shapes, seed=seed, epoch=epoch, shard=shard, weights=weights)
+
+
+def own_part(planned: Planned | PackedPlan, share: RowShare) -> Planned | PackedPlan:
+    """Returns the rows of a batch that this process makes, as a batch of their own."""
+    shape, indices = planned[:2]
+    own = share.rows_of(shape.rows)
+    shape = shape._replace(rows=len(own))
+    if isinstance(planned, PackedPlan):
+        mine = np.isin(planned.rows, own)
+        return PackedPlan(shape, indices[mine], np.searchsorted(own, planned.rows[mine]))
+    return shape, indices[own[own < len(indices)]]
 
 
 def plan_padding(lengths: TokenPairs | Lengths, plan: Plan) -> float:

@@ -12,6 +12,7 @@ from jax_transformer.data.batching import Batch, Planned
 from jax_transformer.data.packing import PackedPlan
 from jax_transformer.data.preparation import PreparedCorpus, TokenPairs
 from jax_transformer.data.resegmentation import Resegmentation
+from jax_transformer.parallel.placement import RowShare
 from jax_transformer.training.batch_layout import BatchLayout, Plan, pairs_per_row, plan_padding
 from jax_transformer.training.evaluation import batches
 from jax_transformer.training.scheduled_batch import Position, ScheduledBatch
@@ -20,8 +21,9 @@ from jax_transformer.training.scheduled_batch import Position, ScheduledBatch
 class BatchSchedule:
     """Assigns a batch to each step, as a function of the seed and the step alone."""
 
-    def __init__(self, config: RunConfig, corpus: PreparedCorpus) -> None:
-        self.corpus, self.seed = corpus, config.train.seed
+    def __init__(self, config: RunConfig, corpus: PreparedCorpus, share: RowShare | None = None) -> None:
+        """Plans the batches, of which the rows of `share` are made. None: all."""
+        self.corpus, self.seed, self._share = corpus, config.train.seed, share
         self.pairs = corpus.splits["train"]
         data = config.data
         self.weights = tuple(corpus.weight for corpus in data.corpora)
@@ -69,7 +71,7 @@ class BatchSchedule:
         return self._layout.plan(self._planned, seed=self.seed, epoch=epoch, weights=self.weights)
 
     def _assembled(self, pairs: TokenPairs, plan: Plan) -> Iterator[Batch]:
-        return batches(pairs, plan, self.corpus.source_tokenizer, self.corpus.target_tokenizer)
+        return batches(pairs, plan, self.corpus.source_tokenizer, self.corpus.target_tokenizer, self._share)
 
     def _pair_weights(self) -> npt.NDArray[np.float64] | None:
         if self.pairs.corpus is None or set(self.weights) <= {1.0}:

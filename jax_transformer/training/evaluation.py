@@ -18,7 +18,9 @@ from jax_transformer.data.tokenizers import Tokenizer
 from jax_transformer.decoding.padding import limit
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model.functional import Params
+from jax_transformer.parallel.placement import RowShare
 from jax_transformer.storage.model_directory import Model
+from jax_transformer.training.batch_layout import Plan, own_part
 from jax_transformer.training.metrics import TranslationScores, score_translations
 
 EvaluationStep = Callable[[Params, Batch], tuple[Any, Any]]
@@ -44,25 +46,34 @@ class Split:
 
 
 def batches(
-    pairs: TokenPairs, plan: Sequence[Planned | PackedPlan], source: Tokenizer, target: Tokenizer
+    pairs: TokenPairs, plan: Plan, source: Tokenizer, target: Tokenizer, share: RowShare | None = None
 ) -> Iterator[Batch]:
-    """Yields the batches of a plan as arrays."""
+    """Yields the batches of a plan as arrays.
+
+    Args:
+      pairs: the pairs that the plan numbers.
+      plan: the batches.
+      source: the source's tokenizer.
+      target: the target's.
+      share: the rows to make. None: all.
+    """
     ids: dict[str, Any] = {
         "source_pad_id": source.pad_id,
         "target_pad_id": target.pad_id,
         "bos_id": target.bos_id,
         "eos_id": target.eos_id,
     }
-    for planned in plan:
+    for whole in plan:
+        planned = whole if share is None else own_part(whole, share)
         if isinstance(planned, PackedPlan):
             yield assemble_packed(pairs, planned, **ids)
         else:
             yield assemble(pairs, *planned, **ids)
 
 
-def split_batches(split: Split, source: Tokenizer, target: Tokenizer) -> Iterator[Batch]:
-    """Yields a split's evaluation batches."""
-    return batches(split.pairs, split.plan, source, target)
+def split_batches(split: Split, source: Tokenizer, target: Tokenizer, share: RowShare) -> Iterator[Batch]:
+    """Yields a split's evaluation batches on the mesh."""
+    return map(share.place, batches(split.pairs, split.plan, source, target, share))
 
 
 def mean_loss(step: EvaluationStep, params: Params, batches: Iterable[Batch]) -> float:

@@ -17,7 +17,7 @@ from jax_transformer.config.validation import require
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.parallel.mesh import make_mesh
-from jax_transformer.parallel.placement import pad_rows, place_params, place_rows, row_shards
+from jax_transformer.parallel.placement import RowShare, place_params, row_shards
 from jax_transformer.storage.model_directory import Model, generation_of, origin_of
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints
@@ -128,11 +128,8 @@ def load_averaged_model(run: str | Path, which: str, count: int, mesh: Mesh | No
     finally:
         checkpoints.close()
     valid = Split.lay_out(corpus.splits["valid"], config.data.batch_tokens)
-    pads = model.source_pad_id, model.target_pad_id
-    batches = (
-        place_rows(pad_rows(batch, row_shards(mesh), pads), mesh)
-        for batch in split_batches(valid, corpus.source_tokenizer, corpus.target_tokenizer)
-    )
+    share = RowShare(mesh, row_shards(mesh))
+    batches = split_batches(valid, corpus.source_tokenizer, corpus.target_tokenizer, share)
     loss = mean_loss(make_evaluation_step(model, mesh), place_params(params, mesh), batches)
     training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss}
     return dataclasses.replace(make_model(config, corpus, params), training=training)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from jax.experimental import multihost_utils
 
 
 class Interrupted(Exception):
@@ -31,20 +34,30 @@ def how_to_resume(run: Path) -> str:
 
 
 class stop_requests:
-    """Turns Ctrl-C and SIGTERM into a request to stop after the current step; a second Ctrl-C stops at once."""
+    """Turns Ctrl-C and SIGTERM into a request to stop after the current step; a second Ctrl-C stops at once.
 
-    def __enter__(self) -> Callable[[], bool]:
+    With several processes, a request to any of them stops all after the same step: JAX's preemption service, which
+    handles SIGTERM, lets them agree on it.
+    """
+
+    def __init__(self, processes: int = 1) -> None:
+        self._is_alone = processes == 1
+
+    def __enter__(self) -> Callable[[int], bool]:
+        """Returns a function that tells whether to stop after a step; call it after each."""
         self._requested = False
         self._previous: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM) if self._is_alone else (signal.SIGINT,):
                 self._previous[number] = signal.signal(number, self._request)
-        return lambda: self._requested
+        return (lambda step: self._requested) if self._is_alone else multihost_utils.reached_preemption_sync_point
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         if self._requested:
             raise KeyboardInterrupt
         self._requested = True
+        if not self._is_alone:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._previous.items():

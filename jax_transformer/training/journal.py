@@ -1,4 +1,7 @@
-"""The records of a run: metrics, samples, data.json, parameters.json, report.html, TensorBoard events."""
+"""The records of a run: metrics, samples, data.json, parameters.json, report.html, TensorBoard events.
+
+Only the first of a run's processes keeps them.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ class Journal:
         """
         self._run.write(DATA, {"corpus": corpus, **dataclasses.asdict(report)})
         self._run.write(PARAMETERS, {"environment": training_environment(), "parameters": parameter_table(params)})
-        if self._config.tensorboard:
+        if self._config.tensorboard and self._run.writes:
             self._events = EventLog(self._run.path, step)
 
     def record(self, record: dict[str, Any]) -> None:
@@ -54,7 +57,7 @@ class Journal:
     def evaluated(self) -> None:
         """Counts an evaluation, and updates report.html after every report_every of them."""
         self._evaluations += 1
-        if self._config.report_every and self._evaluations % self._config.report_every == 0:
+        if self._run.writes and self._config.report_every and self._evaluations % self._config.report_every == 0:
             write_report(self._run.path)
 
     def close(self) -> None:
@@ -64,4 +67,5 @@ class Journal:
                 self._events.close()
         finally:
             self._run.close()
-        write_report(self._run.path)
+        if self._run.writes:
+            write_report(self._run.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import jax
 
@@ -12,9 +13,12 @@ from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.parallel.mesh import make_mesh
+from jax_transformer.parallel.processes import ALONE, Processes
 from jax_transformer.parallel.rules import check_divides
 from jax_transformer.training.dry_run import describe
 from jax_transformer.training.export import fit_config
+from jax_transformer.training.interruption import how_to_resume
+from jax_transformer.training.joint_run import check_same_start, create_run, open_run, prepare_once
 from jax_transformer.training.journal import Journal
 from jax_transformer.training.metrics import check_tokenizer
 from jax_transformer.training.profiling import Profile
@@ -32,8 +36,11 @@ def train(
     resume: bool = False,
     profile: bool = False,
     parallel: ParallelConfig | None = None,
+    processes: Processes | None = None,
 ) -> TrainingResult:
     """Trains and evaluates a model, and writes its run directory.
+
+    With several processes, each calls this, and process 0 alone writes the directory, which all must see.
 
     Args:
       config: the run.
@@ -41,6 +48,8 @@ def train(
       resume: continue the run at config.run_dir from its latest checkpoint, with its own config.yaml.
       profile: write a trace of some steps to the run's profile/.
       parallel: with `resume`, the mesh to continue on. None: the run's own.
+      processes: those of the run, as `join_processes` returned them; call this within `processes.together()`. None:
+        this one alone.
 
     Returns:
       The paths, scores and timings of the run.
@@ -48,6 +57,7 @@ def train(
     Raises:
       ValueError: a corpus, run directory or checkpoint that can't be used. If a stream can't be read any further, the
         run is saved and can be resumed.
+      ConfigError: processes with different options or versions.
       Interrupted: Ctrl-C or SIGTERM stopped the run, which can be resumed.
 
     Example:
@@ -64,53 +74,67 @@ def train(
       (1, ['combinations', 'test'])
     """
     started = time.perf_counter()
+    processes = processes or ALONE
+    given = config if parallel is None else dataclasses.replace(config, parallel=parallel)
+    check_same_start(given, "resume" if resume else "train", processes)
     if resume:
-        run, config = RunDirectory.open(config.run_dir)
+        run, config = open_run(config.run_dir, processes)
         try:
             config = config if parallel is None else dataclasses.replace(config, parallel=parallel)
-            corpus = _prepare(config)
+            corpus = _prepare(config, processes)
             run.check_corpus(corpus.directory.name)
             check_divides(fit_config(config.model, corpus), make_mesh(config.parallel))
         except BaseException:
             run.close()
             raise
     else:
-        if config.run_dir:
-            check_unused(config.run_dir)
+        processes.agree("whether the run directory is unused", partial(_check_unused, config))
         config = use_initial_tokenizers(config)
-        corpus = _prepare(config)  # before the run directory exists, so that a mistake leaves none behind
+        corpus = _prepare(config, processes)  # before the run directory exists, so that a mistake leaves none behind
         _check_start(config, corpus)
-        run_dir = config.run_dir
-        run = RunDirectory.create(run_dir, config) if run_dir else RunDirectory.create_numbered(name, config)
+        run = create_run(partial(_create_run, config, name), processes)
+    processes.advice = how_to_resume(run.path)
     journal = Journal(run, config.train)
     try:
-        trace = Profile(run.path / "profile") if profile else None
-        return Trainer(run, config, corpus, journal, started=started, profile=trace).run_to_the_end()
+        trace = Profile(run.path / "profile") if profile and processes.is_first else None
+        return Trainer(run, config, corpus, journal, processes, started=started, profile=trace).run_to_the_end()
     finally:
         journal.close()
 
 
-def describe_run(config: RunConfig) -> Iterator[str]:
+def describe_run(config: RunConfig, processes: Processes | None = None) -> Iterator[str]:
     """Yields a description of `train(config)` line by line: the resolved config, the parameters, batches and memory.
     Creates no run directory.
 
     Raises:
       ValueError: see `train`.
     """
-    if config.run_dir:
-        check_unused(config.run_dir)
+    processes = processes or ALONE
+    check_same_start(config, "describe", processes)
+    processes.agree("whether the run directory is unused", partial(_check_unused, config))
     config = use_initial_tokenizers(config)
-    corpus = _prepare(config)
+    corpus = _prepare(config, processes)
     _check_start(config, corpus)
     yield from describe(config, fit_config(config.model, corpus), corpus)
 
 
-def _prepare(config: RunConfig) -> PreparedCorpus:
+def _check_unused(config: RunConfig) -> None:
+    if config.run_dir:
+        check_unused(config.run_dir)
+
+
+def _create_run(config: RunConfig, name: str) -> RunDirectory:
+    if config.run_dir:
+        return RunDirectory.create(config.run_dir, config)
+    return RunDirectory.create_numbered(name, config)
+
+
+def _prepare(config: RunConfig, processes: Processes) -> PreparedCorpus:
     make_mesh(config.parallel)  # a mistake in its sizes is told before the data is read
     if config.train.tensorboard:
         require_tensorboard()
     check_tokenizer(config.train.score_tokenizer)
-    corpus = prepare(config.data, log=lambda line: print(line, flush=True))
+    corpus = prepare_once(lambda: prepare(config.data, log=lambda line: print(line, flush=True)), processes)
     for line in corpus.report.lines():
         print(line, flush=True)
     return corpus

@@ -29,11 +29,24 @@ class RunError(ValueError):
 
 
 class RunDirectory:
-    """Reads and writes a run directory, locked while this object is open so that no two processes write one run."""
+    """Reads and writes a run directory, locked while this object is open so that no two runs write one directory.
 
-    def __init__(self, path: Path, lock: IO[str]) -> None:
+    Of the processes of a run, the first writes, and the others follow it without writing anything.
+    """
+
+    def __init__(self, path: Path, lock: IO[str] | None) -> None:
         self.path = path
         self._lock = lock
+
+    @classmethod
+    def follow(cls, path: str | Path) -> RunDirectory:
+        """Returns the run directory that the first process writes; nothing is written through it."""
+        return cls(Path(path), None)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process writes the directory."""
+        return self._lock is not None
 
     @classmethod
     def create(cls, path: str | Path, config: RunConfig) -> RunDirectory:
@@ -87,13 +100,16 @@ class RunDirectory:
     def log(self, record: dict[str, Any], name: str = METRICS) -> dict[str, Any]:
         """Appends the record with the time (seconds since 1970) to metrics.jsonl or the file `name`, and returns it."""
         record = {**record, "time": round(time.time(), 2)}
+        if not self.writes:
+            return record
         with open(self.path / name, "a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
         return record
 
     def write(self, name: str, value: Any) -> None:
         """Writes `value` as JSON to the file `name`, atomically."""
-        _write(self.path / name, json.dumps(value, ensure_ascii=False) + "\n")
+        if self.writes:
+            _write(self.path / name, json.dumps(value, ensure_ascii=False) + "\n")
 
     def check_corpus(self, name: str) -> None:
         """Raises RunError unless `name` is the prepared corpus in `data.json`, with which the run began."""
@@ -114,13 +130,14 @@ class RunDirectory:
     def forget_after(self, step: int) -> None:
         """Drops the metrics and samples of later steps, which a resumed run repeats."""
         for file in (self.path / METRICS, self.path / SAMPLES):
-            if file.exists():
+            if self.writes and file.exists():
                 # splitlines would also split at characters within a sentence
                 lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
                 _write(file, "".join(f"{line}\n" for line in lines if line and _step_of(line) <= step))
 
     def close(self) -> None:
-        self._lock.close()
+        if self._lock is not None:
+            self._lock.close()
 
 
 def check_unused(path: str | Path) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax.sharding import Mesh
 
@@ -14,6 +15,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
+from jax_transformer.parallel.placement import place_params
 from jax_transformer.parallel.rules import check_divides, tree_shardings
 from jax_transformer.training.freezing import join_frozen, split_frozen
 from jax_transformer.training.optimizers import make_optimizer
@@ -122,8 +124,12 @@ def init_state(
     check_divides(model, mesh)
     abstract = functional.abstract_params(model)
     lie = tree_shardings(abstract, abstract, mesh)
-    # the values of given parameters are copied, since the first step overwrites the state's arrays
-    params = functional.init_params(model, key, lie) if params is None else jax.device_put(params, lie, may_alias=False)
+    if params is None:
+        params = functional.init_params(model, key, lie)
+    elif mesh.is_multi_process:
+        params = place_params(jax.tree.map(np.array, params), mesh)
+    else:  # copied, since the first step overwrites the state's arrays
+        params = jax.device_put(params, lie, may_alias=False)
     make = partial(_first_state, config, optimizer)
     return jax.jit(make, out_shardings=tree_shardings(jax.eval_shape(make, params), params, mesh))(params)
 

@@ -14,6 +14,7 @@ from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.report import SplitReport, drops
 from jax_transformer.data.streaming import Shard, TrainingStream
 from jax_transformer.data.text_files import CorpusError
+from jax_transformer.parallel.placement import RowShare
 from jax_transformer.training.batch_layout import BatchLayout, pairs_per_row, plan_padding
 from jax_transformer.training.batch_schedule import BatchSchedule
 from jax_transformer.training.evaluation import batches
@@ -23,9 +24,11 @@ Counts = Counter[str]
 """Counts of everything read from the stream so far, by the names of SplitReport's fields."""
 
 
-def make_batch_schedule(config: RunConfig, corpus: PreparedCorpus) -> Schedule:
-    """Returns the schedule of a run, for a streamed or a prepared corpus."""
-    return StreamSchedule(config, corpus) if config.data.streaming else BatchSchedule(config, corpus)
+def make_batch_schedule(config: RunConfig, corpus: PreparedCorpus, share: RowShare | None = None) -> Schedule:
+    """Returns the schedule of a run, for a streamed or a prepared corpus. Its batches have the rows of `share`. None:
+    all."""
+    make = StreamSchedule if config.data.streaming else BatchSchedule
+    return make(config, corpus, share)
 
 
 class StreamSchedule:
@@ -36,10 +39,11 @@ class StreamSchedule:
     one more shape does, since later shards may have longer pairs. Packed rows all do.
     """
 
-    def __init__(self, config: RunConfig, corpus: PreparedCorpus) -> None:
+    def __init__(self, config: RunConfig, corpus: PreparedCorpus, share: RowShare | None = None) -> None:
+        """Begins the stream; the rows of `share` are made of each batch. None: all."""
         if corpus.beginning is None:
             raise ValueError("corpus: expected one that is prepared for streaming; received one without `beginning`")
-        self._config, self._corpus, data = config, corpus, config.data
+        self._config, self._corpus, self._share, data = config, corpus, share, config.data
         lengths = corpus.beginning.lengths
         self._layout = BatchLayout.choose(config, lengths)
         self.shapes = self._layout.shapes
@@ -94,7 +98,8 @@ class StreamSchedule:
                 counts = before + _counts(shard.report)
                 number = shard.start // self._config.data.stream_pairs
                 plan = self._layout.plan(shard.pairs, seed=seed, epoch=epoch, shard=number)
-                made = batches(shard.pairs, plan[done:], self._corpus.source_tokenizer, self._corpus.target_tokenizer)
+                tokenizers = self._corpus.source_tokenizer, self._corpus.target_tokenizer
+                made = batches(shard.pairs, plan[done:], *tokenizers, self._share)
                 for count, batch in enumerate(made, start=done + 1):
                     reached = {
                         "epoch": epoch,

@@ -1,4 +1,7 @@
-"""Trains one run in one process: steps, evaluations and checkpoints, from its latest checkpoint to its model."""
+"""Trains one run: steps, evaluations and checkpoints, from its latest checkpoint to its model.
+
+Every process of the run does this. What depends on files is decided by process 0 alone.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,13 +18,13 @@ import jax
 import jax.numpy as jnp
 
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.batching import Batch
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.decoding.prepared import prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.parallel.mesh import described, make_mesh
-from jax_transformer.parallel.placement import pad_rows, place_params, place_rows, row_shards
+from jax_transformer.parallel.placement import RowShare, place_params, row_shards
+from jax_transformer.parallel.processes import Processes
 from jax_transformer.storage.model_directory import save_model
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import Checkpoints
@@ -78,7 +82,7 @@ class TrainingResult:
 
 
 class Trainer:
-    """Trains a run from its latest checkpoint to its end, in one process."""
+    """Trains a run from its latest checkpoint to its end, as one of its processes."""
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class Trainer:
         config: RunConfig,
         corpus: PreparedCorpus,
         journal: Journal,
+        processes: Processes,
         *,
         started: float,
         profile: Profile | None,
@@ -95,10 +100,12 @@ class Trainer:
         self.started, self.profile = started, profile
         print(f"run directory: {run_dir.path}", flush=True)
         self.model_config = fit_config(config.model, corpus)
-        self.schedule = make_batch_schedule(config, corpus)
         self.position: Position = {}
-        self.mesh = make_mesh(config.parallel)
-        self.train_step, self.evaluation_step, self.row_parts = self._programs()
+        self.processes, self.mesh = processes, make_mesh(config.parallel)
+        self.train_step, self.evaluation_step, row_parts = self._programs()
+        self.share = RowShare(self.mesh, config.train.accumulate * row_parts)
+        self.valid_share = RowShare(self.mesh, row_parts)
+        self.schedule = make_batch_schedule(config, corpus, self.share)
         self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
         self.window = Window()
 
@@ -119,7 +126,7 @@ class Trainer:
             self.journal.begin(done, corpus.directory.name, corpus.report, evaluation_params(state))
             print(self._description(state), flush=True)
             with (
-                stop_requests() as stop_requested,
+                stop_requests(self.processes.count) as stop_requested,
                 TrainingProgress(self.schedule.last_step, done) as progress,
             ):
                 state = self._steps(state, checkpoints, progress, stop_requested)
@@ -132,7 +139,7 @@ class Trainer:
             checkpoints.close()
 
     def _first_state(self, checkpoints: Checkpoints) -> TrainState:
-        latest = checkpoints.latest_step()
+        latest = self.processes.agree("the latest checkpoint", checkpoints.latest_step)
         initial = (
             load_initial_params(self.config.init_from, self.model_config, self.corpus)
             if self.config.init_from and latest is None
@@ -142,7 +149,8 @@ class Trainer:
         if latest is None:
             self.run_dir.forget_after(0)
             return state
-        state, self.position = checkpoints.restore(latest, like=state), checkpoints.position(latest)
+        state = checkpoints.restore(latest, like=state)
+        self.position = self.processes.agree("the position in the data", partial(checkpoints.position, latest))
         self.run_dir.forget_after(latest)
         print(f"resumed at step {latest}", flush=True)
         return self._at_rate_of_plateau(state)
@@ -161,7 +169,7 @@ class Trainer:
         state: TrainState,
         checkpoints: Checkpoints,
         progress: TrainingProgress,
-        stop_requested: Callable[[], bool],
+        stop_requested: Callable[[int], bool],
     ) -> TrainState:
         config = self.config.train
         done = int(state.step)
@@ -173,7 +181,7 @@ class Trainer:
                 if self.profile:
                     self.profile.before_step()
                 state, metrics = self.train_step(state, batch)
-                stops = stop_requested()
+                stops = stop_requested(step)
                 self.window.add(metrics)
                 if step % config.log_every == 0 or is_last:
                     self._log_window(step, figures, progress)
@@ -189,6 +197,8 @@ class Trainer:
                             f"{config.patience} evaluations without a better {config.best_metric}"
                         )
                         break
+                elif failure and self.processes.count > 1:  # of this process alone: the others go on to the next step
+                    raise RunError(f"{failure} The run goes on from its latest checkpoint.")
                 elif stops or failure:
                     checkpoints.save(state, None, self.position)
                 if failure:
@@ -203,12 +213,18 @@ class Trainer:
         """Returns the state with the learning rate that follows from all evaluations so far."""
         if not self.config.train.plateau_patience:
             return state
+        scale = self.processes.agree("the learning rate's factor", self._plateau_scale)
+        return state._replace(rate_scale=jnp.asarray(scale, state.rate_scale.dtype))
+
+    def _plateau_scale(self) -> float:
         losses = [record["valid_loss"] for record in self.run_dir.records() if "valid_loss" in record]
-        return state._replace(rate_scale=jnp.asarray(plateau_scale(self.config.train, losses), state.rate_scale.dtype))
+        return plateau_scale(self.config.train, losses)
 
     def _has_stopped_improving(self) -> bool:
         patience, metric = self.config.train.patience, self.config.train.best_metric
-        return patience > 0 and evaluations_since_best(self.run_dir.records(), metric) >= patience
+        return patience > 0 and self.processes.agree(
+            "whether to stop", lambda: evaluations_since_best(self.run_dir.records(), metric) >= patience
+        )
 
     def _log_window(self, step: int, data_figures: dict[str, Any], progress: TrainingProgress) -> None:
         if not self.window.steps:
@@ -247,8 +263,9 @@ class Trainer:
         """Averages the checkpoints that the config names, evaluates the model, and writes it."""
         config = self.config.train
         which, count = (config.average_which, config.average_checkpoints) if config.average_checkpoints else ("best", 1)
-        steps = checkpoints.steps_to_keep(which, count)
-        params = place_params(average(checkpoints, steps, like=state), self.mesh)
+        steps = self.processes.agree("the best checkpoints", partial(checkpoints.steps_to_keep, which, count))
+        complete = average(checkpoints, steps, like=state)
+        params = place_params(complete, self.mesh)
         splits: list[str] = [name for name in ("test", "combinations") if name in self.corpus.splits] or ["valid"]
         scores: dict[str, TranslationScores] = {}
         samples: list[Sample] = []
@@ -258,8 +275,9 @@ class Trainer:
         records = {name: dataclasses.asdict(score) for name, score in scores.items()}
         loss = self._valid_loss(params)
         training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss, "scores": records}
-        model = make_model(self.config, self.corpus, params)
-        save_model(dataclasses.replace(model, training=training), self.run_dir.model)
+        model = make_model(self.config, self.corpus, complete)
+        if self.processes.is_first:
+            save_model(dataclasses.replace(model, training=training), self.run_dir.model)
         of_model = {"model_step": steps[-1], "model_checkpoints": steps, "model_valid_loss": loss}
         self.journal.record({"step": int(state.step), **of_model, **records})
         return TrainingResult(
@@ -276,16 +294,11 @@ class Trainer:
 
     def _valid_loss(self, params: Params) -> float:
         corpus = self.corpus
-        batches = split_batches(self.valid, corpus.source_tokenizer, corpus.target_tokenizer)
-        return mean_loss(self.evaluation_step, params, (self._placed(batch, 1) for batch in batches))
+        tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
+        return mean_loss(self.evaluation_step, params, split_batches(self.valid, *tokenizers, self.valid_share))
 
     def _to_devices(self, scheduled: ScheduledBatch) -> ScheduledBatch:
-        return scheduled._replace(batch=self._placed(scheduled.batch, self.config.train.accumulate))
-
-    def _placed(self, batch: Batch, parts: int) -> Batch:
-        """Returns a batch on the mesh, with rows of padding if its devices, and the parts of a step, need them."""
-        pads = self.model_config.source_pad_id, self.model_config.target_pad_id
-        return place_rows(pad_rows(batch, parts * self.row_parts, pads), self.mesh)
+        return scheduled._replace(batch=self.share.place(scheduled.batch))
 
     def _translate(self, split: str, params: Params, most: int | None = None) -> tuple[TranslationScores, list[Sample]]:
         model = make_model(self.config, self.corpus, params)

@@ -123,6 +123,26 @@ def test_memory_on_the_chip_is_no_traffic() -> None:
     assert costs.traffic == 4 * 1024
 
 
+@pytest.mark.parametrize(
+    ("space", "bytes_moved"), [("", 2 * 400), ("S(1)", 400)], ids=["in main memory", "onto the chip"]
+)
+def test_a_transfer_counts_what_it_moves(space: str, bytes_moved: int) -> None:
+    """And not all of what it takes a slice of."""
+    layout = f"{{1,0:T(8,128){space}}}"
+    costs = of_entry(
+        "%x = f32[6,100]{1,0:T(8,128)} parameter(0)",
+        f"%s = (f32[6,100]{{1,0:T(8,128)}}, f32[1,100]{layout}, s32[]) slice-start(%x), slice={{[0:1], [0:9]}}",
+        f"ROOT %d = f32[1,100]{layout} slice-done(%s)",
+    )
+    assert costs.traffic == bytes_moved
+    costs = of_entry(
+        "%x = f32[1,100]{1,0:T(8,128)} parameter(0)",
+        f"%c = (f32[1,100]{layout}, f32[1,100]{{1,0:T(8,128)}}, u32[]{{:S(2)}}) copy-start(%x)",
+        f"ROOT %d = f32[1,100]{layout} copy-done(%c)",
+    )
+    assert costs.traffic == bytes_moved
+
+
 def test_an_update_in_place_counts_as_the_update() -> None:
     fused = """%fused (p0: f32[6,100], p1: f32[1,100], p2: s32[]) -> f32[6,100] {
   %p0 = f32[6,100]{1,0} parameter(0)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import Mesh
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
@@ -25,7 +26,7 @@ from jax_transformer.decoding.prepared import prepare
 from jax_transformer.decoding.scoring import score
 from jax_transformer.model.functional import Params, init_params
 from jax_transformer.parallel import make_mesh, pad_rows, place_rows, tree_shardings
-from jax_transformer.parallel.placement import place_params, row_shards
+from jax_transformer.parallel.placement import RowShare, fetch, place_params, row_shards
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.checkpoints import Checkpoints
@@ -138,12 +139,21 @@ def train(
     step = make_train_step(config, train, mesh=mesh)
     losses = []
     for batch in batches(config, steps, packed):
-        padded = pad_rows(batch, row_shards(mesh) * train.accumulate, (0, 0))
-        state, metrics = step(state, place_rows(padded, mesh))
+        state, metrics = step(state, placed(batch, mesh, train.accumulate))
         losses.append(float(metrics["loss"]))
     if mesh is not None:
         check_divided(state, sizes)
-    return Trained(losses, jax.device_get(state))
+    return Trained(losses, fetch(state))
+
+
+def placed(batch: Batch, mesh: Mesh | None, parts: int) -> Batch:
+    """Returns a batch on the mesh, of which each process passes its rows."""
+    padded = pad_rows(batch, row_shards(mesh) * parts, (0, 0))
+    if mesh is None:
+        return padded
+    share = RowShare(mesh)
+    own = share.rows_of(len(padded.labels))
+    return share.place(jax.tree.map(lambda ids: ids[own], padded))
 
 
 def check_divided(state: TrainState, sizes: Any) -> None:

@@ -17,9 +17,9 @@ def stopped_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], contextlib
     @contextlib.contextmanager
     def stopped(steps: int) -> Iterator[None]:
         @contextlib.contextmanager
-        def requests() -> Iterator[Callable[[], bool]]:
+        def requests(processes: int) -> Iterator[Callable[[int], bool]]:
             checks = iter(range(1, 10**6))  # one a step
-            yield lambda: next(checks) >= steps
+            yield lambda step: next(checks) >= steps
 
         with monkeypatch.context() as patch:
             patch.setattr(trainer, "stop_requests", requests)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.config.model import TransformerConfig
@@ -19,6 +20,7 @@ from jax_transformer.data.batching import Batch
 from jax_transformer.decoding.generation import generate
 from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
+from jax_transformer.parity.backends.devices import Devices
 from jax_transformer.parity.backends.precision import cast, in_force, in_precision, wide
 from jax_transformer.parity.backends.side import (
     Arrays,
@@ -34,7 +36,7 @@ from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.runtime.trees import flatten, map_leaves
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.training.losses import Criterion, counted_tokens, cross_entropy
+from jax_transformer.training.losses import Criterion, counted_tokens, cross_entropy, without_filling
 from jax_transformer.training.state import TrainState, all_params, init_state
 from jax_transformer.training.step import make_train_step
 
@@ -52,8 +54,9 @@ class JaxSide:
         model: Model,
         rules: Rules = BUILT_IN,
         programs: Programs = NO_PROGRAMS,
+        mesh: Mesh | None = None,
     ) -> None:
-        self.name, self.train_config, self.programs = name, rules.train, programs
+        self.name, self.train_config, self.programs, self.devices = name, rules.train, programs, Devices(mesh)
         self.config = dataclasses.replace(without_dropout(model.config), attention_path="reference", compute_dtype=None)
         self.params, self.generation = model.params, model.generation
         self._programs: dict[Any, Future[Any]] = {}
@@ -69,24 +72,26 @@ class JaxSide:
         return layer_by_layer(map_leaves(np.asarray, flatten(self.params)))
 
     def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
-        with in_precision(dtype):
-            _, trace = _forward()(self.config, cast(problem.params, dtype), *problem.ids)
-            return {name: wide(value) for name, value in trace.items()}
+        devices, filled = self.devices, self._filled_up(problem)
+        with in_precision(dtype), devices.tracing():
+            params = devices.params(cast(problem.params, dtype))
+            _, trace = _forward()(self.config, params, *devices.ids(filled))
+            return {name: devices.own_rows(wide(value), problem, filled) for name, value in trace.items()}
 
     def gradients(self, problem: Problem) -> Gradients:
+        devices, filled = self.devices, self._filled_up(problem)
         compiled = self._program(_compiled_gradients, problem).result()
         with in_precision("float64"):
-            params = cast(problem.params, "float64")
+            params = devices.params(cast(problem.params, "float64"))
             zeros = {
-                name: np.zeros(value.shape, value.dtype) for name, value in _activations(self.config, problem).items()
+                name: np.zeros(value.shape, value.dtype) for name, value in _activations(self.config, filled).items()
             }
-            loss, (of_params, of_activations) = compiled(params, zeros, *problem.ids, problem.labels)
+            loss, (of_params, of_activations) = compiled(params, zeros, *filled.ids, filled.labels)
             parameters = {
                 path: np.asarray(leaf) for path, leaf in flatten(of_params).items() if not path.startswith("constants/")
             }
-            return Gradients(
-                float(loss), layer_by_layer(parameters), {name: np.asarray(of_activations[name]) for name in zeros}
-            )
+            activations = {name: devices.own_rows(np.asarray(of_activations[name]), problem, filled) for name in zeros}
+            return Gradients(float(loss), layer_by_layer(parameters), activations)
 
     def get_ready(self, plan: Plan) -> None:
         """Compiles what takes longest, and decodes, while other things are done."""
@@ -102,12 +107,15 @@ class JaxSide:
         compiled = self._program(_compiled_step, problem).result()
         with in_precision("float64"):
             params = cast(problem.params, "float64")
-            state = init_state(self.config, self.train_config, params, optimizer=self.programs.optimizer)
+            state = init_state(
+                self.config, self.train_config, params, optimizer=self.programs.optimizer, mesh=self.devices.mesh
+            )
+            batch = _batch(self._filled_up(problem))
             losses, parameters, gradients = [], [_trained(state)] if keep_all else [], []
             for _ in range(steps):
                 if keep_all:
                     gradients.append(self._parameter_gradients(problem, state))
-                state, metrics = compiled(state, _batch(problem))
+                state, metrics = compiled(state, batch)
                 losses.append(float(metrics["loss"]))
                 if keep_all:
                     parameters.append(_trained(state))
@@ -117,8 +125,13 @@ class JaxSide:
         """Compiles a program, once for each shape of batches."""
         key = compiled, problem.source_ids.shape, problem.decoder_input_ids.shape
         if key not in self._programs:
-            self._programs[key] = _WORKER.submit(compiled, self.config, self.train_config, self.programs, problem)
+            self._programs[key] = _WORKER.submit(
+                compiled, self.config, self.train_config, self.programs, self.devices, self._filled_up(problem)
+            )
         return self._programs[key]
+
+    def _filled_up(self, problem: Problem) -> Problem:
+        return self.devices.filled_up(problem, self.config.target_pad_id)
 
     def _parameter_gradients(self, problem: Problem, state: TrainState) -> Arrays:
         at = dataclasses.replace(problem, params=map_leaves(np.asarray, all_params(state)))
@@ -133,7 +146,7 @@ class JaxSide:
         with in_precision("float64"):
             generation = self.generation.without_decoding()  # the torch side knows no forced ids, nor other rules
             model = Model(self.config, cast(problem.params, "float64"), None, None, generation)
-            best = generate(model, problem.source_ids, decoding)
+            best = generate(self.devices.prepared(model), problem.source_ids, decoding)
             return Hypotheses(best.sequences[:, 0], best.scores[:, 0])
 
 
@@ -173,13 +186,14 @@ _WORKER = ThreadPoolExecutor(1)
 
 
 def mean_loss(
-    config: TransformerConfig, train: TrainConfig, programs: Programs
+    config: TransformerConfig, train: TrainConfig, programs: Programs, *, is_filled_up: bool = False
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Returns a function (logits [B, T, V], labels [B, T]) → the mean of the losses of the labels that count, by the
-    rule or by a user's program."""
+    rule or by a user's program. If the batch `is_filled_up`, labels of pads alone don't count, even where pads do."""
     criterion = Criterion(config.target_pad_id, train.label_smoothing, train.smoothing, train.loss_counts_pads)
 
     def loss(logits: jax.Array, labels: jax.Array) -> jax.Array:
+        labels = without_filling(labels, criterion) if is_filled_up else labels
         if programs.loss is None:
             total, tokens = cross_entropy(logits, labels, criterion)
         else:
@@ -190,17 +204,20 @@ def mean_loss(
     return loss
 
 
-def _compiled_gradients(config: TransformerConfig, train: TrainConfig, programs: Programs, problem: Problem) -> Any:
+def _compiled_gradients(
+    config: TransformerConfig, train: TrainConfig, programs: Programs, devices: Devices, problem: Problem
+) -> Any:
     """Compiles (params, zeros to be added to activations, source_ids, decoder_input_ids, labels) → the loss and its
     gradients to the first two."""
-    mean = mean_loss(config, train, programs)
+    mean = mean_loss(config, train, programs, is_filled_up=devices.mesh is not None)
 
     def loss(params: Params, add: dict[str, Any], source_ids: Any, decoder_input_ids: Any, labels: Any) -> jax.Array:
         return mean(functional.apply(config, params, source_ids, decoder_input_ids, add=add), labels)
 
-    with in_precision("float64"):
+    with in_precision("float64"), devices.tracing():
         program = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
-        lowered = program.lower(_in_float64(problem), _activations(config, problem), *problem.ids, problem.labels)
+        params, batch = devices.abstract_params(_in_float64(problem)), (*problem.ids, problem.labels)
+        lowered = program.lower(params, _activations(config, problem), *devices.abstract_rows(batch))
         return lowered.compile(compiler_options=_options())
 
 
@@ -210,14 +227,17 @@ def _activations(config: TransformerConfig, problem: Problem) -> dict[str, jax.S
     return {name: value for name, value in trace.items() if not name.startswith("mask.")}
 
 
-def _compiled_step(config: TransformerConfig, train: TrainConfig, programs: Programs, problem: Problem) -> Any:
+def _compiled_step(
+    config: TransformerConfig, train: TrainConfig, programs: Programs, devices: Devices, problem: Problem
+) -> Any:
     optimizer = programs.optimizer
     with in_precision("float64"):
         state = jax.eval_shape(
             lambda params: init_state(config, train, params, optimizer=optimizer), _in_float64(problem)
         )
-        step: Any = make_train_step(config, train, optimizer=optimizer, loss=programs.loss)
-        return step.lower(state, _batch(problem)).compile(compiler_options=_options())
+        step: Any = make_train_step(config, train, optimizer=optimizer, loss=programs.loss, mesh=devices.mesh)
+        lying = devices.abstract_state(state)
+        return step.lower(lying, devices.abstract_rows(_batch(problem))).compile(compiler_options=_options())
 
 
 def _in_float64(problem: Problem) -> Params:

@@ -1,0 +1,89 @@
+"""The service through which the processes of a run find each other, in a process of its own.
+
+    python -m jax_transformer.parallel.coordinator PORT PROCESSES PARENT
+
+JAX starts it inside process 0. When that one is killed there, JAX ends all others without telling why. Here it goes on
+for a while, so that they can name the process that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from jax_transformer.config.validation import ConfigError
+
+HEARTBEAT_SECONDS = 20
+"""A process that has been silent for so long counts as gone."""
+LINGER_SECONDS = 2 * HEARTBEAT_SECONDS
+"""How long the service outlives process 0 at most; it ends as soon as no process is connected."""
+ESTABLISHED = "01"
+FREE_SECONDS = 5.0
+"""How long to wait for the port, which the service of a run that was killed may leave in this moment."""
+
+
+def start_coordinator(port: int, processes: int) -> subprocess.Popen[bytes]:
+    """Starts the service on a port of this machine; it ends after its parent.
+
+    Raises:
+      ConfigError: the port is in use.
+    """
+    deadline = time.monotonic() + FREE_SECONDS
+    while reason := _why_taken(port):
+        if time.monotonic() > deadline:
+            raise ConfigError(
+                f"--parallel.coordinator: expected a free port of the machine of process 0; received {port} "
+                f"({reason}); choose another one"
+            )
+        time.sleep(0.2)
+    command = [sys.executable, "-m", __name__, *map(str, (port, processes, os.getpid()))]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def _why_taken(port: int) -> str:
+    """Returns why nothing can listen on the port; "" if something can."""
+    with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return ""
+
+
+def serve(port: int, processes: int, parent: int) -> None:
+    """Serves while the process `parent`, which started this one, lives, and then until the others have left."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may come to a whole group of processes, which still needs it
+        signal.signal(number, signal.SIG_IGN)
+    from jaxlib import _jax
+
+    make: Any = _jax.get_distributed_runtime_service
+    # recoverable: the loss of one process isn't told to the others, which would end without a line
+    service = make(f"[::]:{port}", processes, heartbeat_timeout=HEARTBEAT_SECONDS, recoverable=True)
+    while os.getppid() == parent:
+        time.sleep(1)
+    deadline = time.monotonic() + LINGER_SECONDS
+    while time.monotonic() < deadline and _is_connected(port):
+        time.sleep(1)
+    del service
+
+
+def _is_connected(port: int) -> bool:
+    """Returns whether anyone is connected to a port of this machine; True where Linux doesn't tell."""
+    try:
+        lines = [line for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    except OSError:
+        return True
+    columns = (line.split() for line in lines)
+    return any(int(one[1].rpartition(":")[2], 16) == port and one[3] == ESTABLISHED for one in columns)
+
+
+if __name__ == "__main__":
+    serve(*map(int, sys.argv[1:]))
