@@ -15,6 +15,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jax_transformer.compiling import programs
+from jax_transformer.compiling.costs import COLLECTIVES
+from jax_transformer.compiling.hlo import parse
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import ParallelConfig
@@ -317,6 +320,25 @@ def virtual_shards() -> dict[str, Any]:
     return found
 
 
+def vocabulary() -> dict[str, Any]:
+    """Collectives of a training step whose arrays have an axis as long as the vocabulary, which no other axis is."""
+    config = dataclasses.replace(PAPER, source_vocab_size=424, target_vocab_size=424)
+    found = {}
+    for sizes in ((1, 1, 8), (2, 2, 2)):
+        mesh = make_mesh(ParallelConfig(data=sizes[0], fsdp=sizes[1], tensor=sizes[2]))
+        lowered = programs.lower("train", config, TRAIN, programs.Shape(16, 9, 9), mesh).lowered
+        program = parse(lowered.compile().as_text())
+        every = [one for part in program.computations.values() for one in part.instructions.values()]
+        collectives = [one for one in every if one.opcode.removesuffix("-start") in COLLECTIVES]
+        found[str(sizes)] = {
+            "collectives": len(collectives),
+            "of the vocabulary": [
+                f"{one.opcode} {array.shape}" for one in collectives for array in one.result if 424 in array.shape
+            ],
+        }
+    return found
+
+
 def same(received: Any, expected: Any) -> bool:
     return bool(jax.tree.all(jax.tree.map(np.array_equal, received, expected)))
 
@@ -331,6 +353,7 @@ CASES: tuple[Callable[[], dict[str, Any]], ...] = (
     decoding,
     restoring,
     virtual_shards,
+    vocabulary,
 )
 
 if __name__ == "__main__":

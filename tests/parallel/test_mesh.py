@@ -46,6 +46,13 @@ def test_published_families_train_the_same() -> None:
     assert beyond(run("families"), FLOAT64) == {}
 
 
+def test_nothing_as_long_as_the_vocabulary_crosses_devices() -> None:
+    """Neither logits nor the vocabulary's matrix are gathered."""
+    for found in run("vocabulary").values():
+        assert found["collectives"] > 5
+        assert found["of the vocabulary"] == []
+
+
 def test_packed_batches_train_the_same() -> None:
     assert beyond(run("packing"), FLOAT64) == {}
 
