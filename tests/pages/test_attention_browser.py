@@ -31,9 +31,10 @@ def readout(page: Any) -> str:
 
 
 def point_at(page: Any, row: int, column: int) -> None:
-    """Moves the pointer into the cell at its labels."""
+    """Moves the pointer into the cell at its labels, once the map is drawn anew for the size that it has now."""
+    page.evaluate("() => new Promise(drawn => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
     label = page.locator(f"[data-row='{row}']")
-    label.scroll_into_view_if_needed()
+    label.evaluate("label => label.scrollIntoView({block: 'nearest'})")
     beside = label.bounding_box()
     ground = page.locator(".ground").bounding_box()
     columns = page.locator("[data-column]").count()
