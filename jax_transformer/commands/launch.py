@@ -68,7 +68,7 @@ def _run(count: int, command: list[str]) -> int:
         stops.append(number)
         living = [child for child in children if child.poll() is None]
         if len(stops) == 1:
-            for child in living[:1]:  # any of them: they agree on the step
+            for child in living:  # one would do while they train, but not before they have found each other
                 child.send_signal(signal.SIGINT)
         else:
             for child in living:

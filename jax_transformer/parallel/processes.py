@@ -274,10 +274,10 @@ def join_processes(config: ProcessConfig | None = None) -> Processes:
         processes._coordinator = start_coordinator(int(place.address.rpartition(":")[2]), place.count)
     try:
         _connect(client, place, processes._coordinator)
-        processes.watch()
     except BaseException:
         processes._stop_coordinator()
         raise
+    processes.watch()  # from here on, the coordinator outlives this process: without it, JAX would abort
     state = distributed.global_state
     state.client, state.process_id, state.num_processes = client, place.number, place.count
     state.coordinator_address = place.address
