@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from jax_transformer.compiling.hlo import Computation, Instruction, Program
+from jax_transformer.model.flash_kernels import kernel_flops
 
 COLLECTIVES = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 FREE = frozenset(
@@ -87,6 +88,9 @@ def _flops(computation: Computation, instruction: Instruction) -> float:
         return 2.0 * math.prod(instruction.result[0].shape) * _contracted(computation, instruction)
     if instruction.opcode == "convolution":
         return 2.0 * _multiplications(computation, instruction)
+    if instruction.opcode == "custom-call" and "pallas_call" in instruction.attributes:
+        shapes = [array.shape for operand in computation.operands(instruction) for array in operand.result[:1]]
+        return kernel_flops(instruction.attributes, shapes)
     return 0.0
 
 

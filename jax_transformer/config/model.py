@@ -200,8 +200,10 @@ class TransformerConfig:
     # --- how the function is computed; these change only rounding, speed and memory
     compute_dtype: Literal["float32", "bfloat16", "float64"] | None = None
     """dtype of matrix products. None: the dtype of the parameters. Norms, softmax and loss use at least float32."""
-    attention_path: Literal["reference", "xla", "cudnn"] = "reference"
-    """reference: step by step, with weights and dropout on them; xla, cudnn: jax.nn.dot_product_attention."""
+    attention_path: Literal["auto", "reference", "flash", "xla", "cudnn"] = "auto"
+    """reference: step by step, with all weights in memory. flash: in blocks, by kernels for TPUs and GPUs, with the
+    same weights dropped. auto: flash for long sentences on TPUs and GPUs, reference otherwise. xla, cudnn:
+    jax.nn.dot_product_attention, which drops no weights."""
     layer_loop: Literal["scan", "unrolled"] = "scan"
     """scan: one compiled layer under lax.scan; unrolled: every layer compiled on its own."""
     remat: Literal["none", "all_but_products", "all"] = "all_but_products"

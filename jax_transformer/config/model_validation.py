@@ -83,13 +83,13 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
         for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
             check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
     check(not (config.norm_unbiased and config.d_model == 1), "norm_unbiased", "false with d_model=1")
-    if config.attention_path != "reference":
+    if config.attention_path in ("xla", "cudnn"):
         own_rate = config.attention_dropout_rate
         rate = own_rate if own_rate is not None else config.dropout_rate
         if rate:
             problems.append(
                 f"attention_path={config.attention_path!r} has no dropout on attention weights: set "
-                f"attention_dropout_rate=0 or attention_path='reference'; received a rate of {rate}"
+                f"attention_dropout_rate=0 or attention_path='auto'; received a rate of {rate}"
             )
     if config.position_kind == "relative_bias":
         least = config.relative_buckets // 2 + 1

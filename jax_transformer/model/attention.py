@@ -10,7 +10,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import StackConfig, TransformerConfig
-from jax_transformer.model.dropout import Site
+from jax_transformer.model import flash
+from jax_transformer.model.dropout import Site, fold
 from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask
@@ -73,17 +74,26 @@ class Attention(nnx.Module):
         if hasattr(self, "relative_bias"):
             terms = terms._replace(bias=scope.tap("position_bias", self.relative_bias(y.shape[1])))  # [1, N, Q, K]
 
-        if self.config.attention_path == "reference" or terms.exists is not None:
-            context = reference_attention(self.config, heads, terms, scope)  # [B, Q, N, H]
-        else:
-            context = fused_attention(self.config, heads, terms)
-        context = scope.tap("context", context)
+        context = scope.tap("context", attend(self.config, heads, terms, scope))  # [B, Q, N, H]
         return scope.tap("output", self.output(context) if self.config.attention_output else merge_heads(context))
 
 
 def merge_heads(context: jax.Array) -> jax.Array:
     """Returns context [B, Q, N, H] as [B, Q, N H]."""
     return context.reshape(*context.shape[:2], -1)
+
+
+def attend(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
+    """Returns the context [B, Q, N, H], computed on the path that the config names."""
+    path = config.attention_path
+    if path == "auto":
+        is_watched = scope.tap.record or scope.tap.intervenes
+        path = "flash" if not is_watched and flash.is_better(heads.query, heads.key) else "reference"
+    if path == "reference" or terms.exists is not None:
+        return reference_attention(config, heads, terms, scope)
+    if path == "flash":
+        return flash_path(config, heads, terms, scope)
+    return fused_attention(config, heads, terms)
 
 
 def reference_attention(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
@@ -112,6 +122,19 @@ def attention_weights(
     if terms.exists is not None:
         logits = jnp.where(terms.exists, logits, -jnp.inf)
     return tap("weights", jax.nn.softmax(tap("logits", logits), axis=-1))
+
+
+def flash_path(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
+    """Computes the same context [B, Q, N, H] in blocks, with the same weights dropped."""
+    return flash.flash_attention(
+        *heads,
+        mask=terms.mask,
+        bias=terms.bias,
+        scale=attention_scale(config, heads.query.shape[-1]),
+        masked_value=config.masked_value,
+        dropout_rate=attention_dropout_rate(config),
+        dropout_key=fold(scope.dropout_key, Site.WEIGHTS),
+    )
 
 
 def fused_attention(config: TransformerConfig, heads: Heads, terms: AttentionTerms) -> jax.Array:

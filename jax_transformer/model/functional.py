@@ -134,7 +134,7 @@ def apply(
 
     Raises:
       ValueError: more tokens than the position table has rows; an intervention that names no activation or has the
-        wrong shape; `return_trace` with a fused attention path, which has no weights to return; segments of one side
+        wrong shape; `return_trace` with an attention path that returns no weights; segments of one side
         alone, or with a config that can't be packed (`config.packing_obstacle`).
 
     Example:
@@ -151,10 +151,10 @@ def apply(
       >>> trace["decoder.layers.0.cross_attention.weights"].shape
       (1, 2, 3, 4)
     """
-    if return_trace and config.attention_path != "reference":
+    if return_trace and config.attention_path not in ("auto", "reference"):
         raise ValueError(
-            f"return_trace needs attention_path='reference'; received {config.attention_path!r}, which computes no "
-            "weights"
+            f"return_trace needs attention_path='auto' or 'reference'; received {config.attention_path!r}, which "
+            "returns no weights"
         )
     tap = Tap(return_trace, add, replace)
     scope = Scope(tap, dropout_key)

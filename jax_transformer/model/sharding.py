@@ -7,8 +7,9 @@ rest, and inserts the communication.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import jax
 from jax.sharding import PartitionSpec
@@ -21,6 +22,7 @@ WIDTH = "tensor"
 FEATURES = "fsdp"
 """The axis that shares the features of parameters while nothing computes with them."""
 
+Function = TypeVar("Function", bound=Callable[..., Any])
 Axis = Literal["rows", "groups", "width", "features"] | None
 """What shares an axis of an array; None: every device has all of it. "groups" are rows that only `data` divides."""
 
@@ -29,7 +31,7 @@ _MESH_AXES: dict[Axis, Any] = {"rows": ROWS, "groups": ROWS[0], "width": WIDTH, 
 
 def constrain(x: jax.Array, *axes: Axis) -> jax.Array:
     """Returns x, laid out on the mesh in whose context it is traced: one entry of `axes` for each axis of x."""
-    return x if _is_alone() else jax.lax.with_sharding_constraint(x, _spec(*axes))
+    return x if _is_alone() else jax.lax.with_sharding_constraint(x, spec(*axes))
 
 
 def gather(parameter: jax.Array, *axes: Axis) -> jax.Array:
@@ -48,7 +50,7 @@ def scatter_gradient(parameter: jax.Array, *axes: Axis) -> jax.Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _laid_out(used: tuple[Axis, ...], stored: tuple[Axis, ...], parameter: jax.Array) -> jax.Array:
-    return jax.lax.with_sharding_constraint(parameter, _spec(*used))
+    return jax.lax.with_sharding_constraint(parameter, spec(*used))
 
 
 def _forward(used: tuple[Axis, ...], stored: tuple[Axis, ...], parameter: jax.Array) -> tuple[jax.Array, None]:
@@ -59,18 +61,38 @@ def _backward(
     used: tuple[Axis, ...], stored: tuple[Axis, ...], residual: None, gradient: jax.Array
 ) -> tuple[jax.Array]:
     # a constraint as used, which is what JAX would add, makes an all-reduce of what should be a reduce-scatter
-    return (jax.lax.with_sharding_constraint(gradient, _spec(*stored)),)
+    return (jax.lax.with_sharding_constraint(gradient, spec(*stored)),)
 
 
 _laid_out.defvjp(_forward, _backward)
 
 
-def _spec(*axes: Axis) -> PartitionSpec:
+def on_each_device(function: Function, in_specs: Any, out_specs: Any) -> Function:
+    """Returns a function that every device computes for its part of the arrays, such as one that calls a kernel, which
+    the partitioner couldn't divide. The specs are trees of `spec`s."""
+    if _is_alone():
+        return function
+    return jax.shard_map(function, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+
+
+def device_number(axis: Literal["rows", "width"]) -> jax.Array | int:
+    """Returns which share of an axis this device has, in a function of `on_each_device`; 0 without a mesh."""
+    return 0 if _is_alone() else jax.lax.axis_index(_MESH_AXES[axis])
+
+
+def spec(*axes: Axis) -> PartitionSpec:
+    """Returns how an array with these axes lies on the mesh."""
     return PartitionSpec(*(_MESH_AXES[axis] for axis in axes))
 
 
 def _is_alone() -> bool:
     return jax.sharding.get_abstract_mesh().size <= 1
+
+
+def platform() -> str:
+    """Returns the platform of the devices for which the model is traced: "cpu", "gpu" or "tpu"."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform
 
 
 def row_shards() -> int:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import StackConfig, TransformerConfig
-from jax_transformer.model import positions
+from jax_transformer.model import flash, positions
 from jax_transformer.model.attention import Bias
 from jax_transformer.model.dropout import Site, fold
 from jax_transformer.model.dtypes import compute_dtype
@@ -131,7 +131,11 @@ def rematerialise(
     """Returns `run_layer` such that its backward pass recomputes what `config.remat` names (Chen et al. 2016)."""
     if config.remat == "none":
         return run_layer
-    policy = None if config.remat == "all" else jax.checkpoint_policies.dots_with_no_batch_dims_saveable
+    policies = jax.checkpoint_policies
+    products = policies.save_from_both_policies(
+        policies.dots_with_no_batch_dims_saveable, policies.save_only_these_names(flash.SAVED)
+    )
+    policy = None if config.remat == "all" else products
     return jax.checkpoint(run_layer, prevent_cse=prevent_cse, policy=policy)
 
 

@@ -60,6 +60,17 @@ def test_a_step_in_shards_on_devices_that_are_not_here(target: str, tmp_path: Pa
     assert {"all-gather", "all-reduce"} <= kinds
 
 
+def test_attention_in_blocks_on_devices_that_are_not_here(target: str, tmp_path: Path) -> None:
+    """A model has two products of all queries and keys forwards and four backwards. The kernels compute two forwards,
+    three for the queries' gradient and four for the keys' and values'; rematerialisation runs none of them twice."""
+    lengths = ["--source-length", "512", "--target-length", "512", "--model.max-length", "512"]
+    report = compiled(target, tmp_path, *lengths, "--parallel.fsdp", "2", "--parallel.tensor", "2")
+    assert report["fits"]
+    product = 2 * 16 * 512 * 512 * 128 / report["devices"]
+    more = (report["program_flops"] - report["model_flops"]) / product
+    assert more == pytest.approx(3 * 3, abs=1)  # of three attentions
+
+
 def test_a_search_on_devices_that_are_not_here(target: str, tmp_path: Path) -> None:
     report = compiled(target, tmp_path, "--program", "decode", "--beam-size", "2", "--parallel.tensor", "4")
     assert report["fits"]

@@ -188,7 +188,7 @@ def test_a_fused_path_has_no_weights_to_return(
     config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
 ) -> None:
     fused = dataclasses.replace(config, attention_path="xla")
-    with pytest.raises(ValueError, match="return_trace needs attention_path='reference'; received 'xla'"):
+    with pytest.raises(ValueError, match="return_trace needs attention_path='auto' or 'reference'; received 'xla'"):
         functional.apply(fused, random_params(fused), ids.source, ids.target, return_trace=True)
 
 

@@ -97,6 +97,9 @@ FAMILIES = {
         relative_buckets=8,
         relative_max_distance=6,
     ),
+    "attention in blocks": dataclasses.replace(
+        PAPER, attention_path="flash", position_kind="relative_bias", relative_buckets=8, relative_max_distance=6
+    ),
     "a vocabulary that doesn't divide": dataclasses.replace(PAPER, source_vocab_size=41, target_vocab_size=41),
 }
 TRAIN = TrainConfig(
