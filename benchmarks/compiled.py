@@ -10,6 +10,9 @@ shares the state among all devices (fsdp), 16 rows of 128 tokens on each. Decodi
 
 --growth compiles paper_base's training step for more devices, layers, rows and tokens, one at a time.
 
+--attention compiles paper_base's training step for sentences of several lengths, with all attention weights in memory
+and in blocks (8,192 tokens on each side, one device).
+
 --beside-flax compiles a model of the sizes of flax's WMT example for a single device, and prints its figures beside
 those recorded of the example itself.
 """
@@ -132,6 +135,30 @@ def print_growth(out: Path) -> None:
         print(f"| {' | '.join(cells)} |", flush=True)
 
 
+def print_attention(out: Path) -> None:
+    """Prints what the two ways of computing attention need, by the length of the sentences."""
+    titles = ("target", "tokens", "attention", "temporaries, GB", "traffic, GB", "least ms, bound by")
+    print(f"| {' | '.join(titles)} |\n{'|---' * len(titles)}|")
+    for target in ("tpu:v5e:1x1", "nvidia:h100:1"):
+        for tokens in (128, 256, 512, 1024, 2048):
+            for path in ("reference", "flash"):
+                arguments = [
+                    "paper_base", "--vocabulary", "37000", "--model.compute-dtype", "bfloat16", "--target", target,
+                    "--rows", str(8192 // tokens), "--source-length", str(tokens), "--target-length", str(tokens),
+                    "--model.attention-path", path, "--model.max-length", "2048",
+                ]  # fmt: skip
+                report = compiled(arguments, out / f"attention_{target}_{tokens}_{path}.json".replace(":", "_"))
+                cells = [
+                    target,
+                    str(tokens),
+                    path,
+                    f"{report['temporaries'] / 1e9:.2f}",
+                    f"{report['traffic'] / 1e9:.1f}",
+                ]
+                cells.append(f"{1e3 * report['roofline_seconds']:.1f}, {report['bound']}")
+                print(f"| {' | '.join(cells)} |", flush=True)
+
+
 def print_beside_flax(out: Path) -> None:
     """Prints the figures of a model of the example's sizes, and their ratios to the example's."""
     titles = ("target", "temporaries, GB", "÷ flax's", "compile, processor s", "÷ flax's", "FLOPs ÷ flax's")
@@ -153,10 +180,14 @@ def main() -> None:
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--beside-flax", action="store_true", help="compile the sizes of flax's WMT example instead")
     parser.add_argument("--growth", action="store_true", help="change one size after another instead")
+    parser.add_argument("--attention", action="store_true", help="compare ways of computing attention instead")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     if options.growth:
         print_growth(options.out)
+        return
+    if options.attention:
+        print_attention(options.out)
         return
     if options.beside_flax:
         print_beside_flax(options.out)
