@@ -1,4 +1,5 @@
-"""How the processes of a run begin together: with the same config and versions, on one corpus, in one run directory."""
+"""How the processes of a run begin together: with the same config and versions, on one corpus, of a stream with a share
+each, in one run directory."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ import jax
 from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
 from jax_transformer.config.validation import ConfigError
+from jax_transformer.data.exchange import Exchange, FileExchange, OnlyProcess
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.parallel.processes import PREPARE_SECONDS, Processes
 from jax_transformer.runtime.environment import environment
@@ -23,6 +25,7 @@ from jax_transformer.training.environment import LIBRARIES
 from jax_transformer.training.run_directory import CONFIG, RunDirectory, RunError
 
 TOKEN = ".processes"
+STREAM = ".stream"
 APPEAR_SECONDS = 30.0
 """How long a file that process 0 wrote may take to appear to the others."""
 
@@ -95,6 +98,32 @@ def create_run(create: Callable[[], RunDirectory], processes: Processes) -> RunD
       RunError: a host that doesn't share the directory, which is then removed; what `create` raises.
     """
     return _in_first(create, processes, is_new=True)
+
+
+def share_stream(config: RunConfig, run: RunDirectory, processes: Processes) -> Exchange:
+    """Returns what gives every process the parts of a streamed corpus that the others read.
+
+    They use a folder of the run directory, of another name at every start, so that nobody takes for new what a start
+    that was killed has left. Process 0 removes that, and prints a warning if some processes have no part to read.
+    """
+    folder, parts = run.path / STREAM, config.data.stream_parts
+
+    def name_folder() -> str:
+        shutil.rmtree(folder, ignore_errors=True)
+        return uuid.uuid4().hex
+
+    if not config.data.streaming:
+        return OnlyProcess()
+    name = processes.agree("the folder of the stream", name_folder)
+    if processes.count == 1:
+        return OnlyProcess()
+    if processes.is_first and parts < processes.count:
+        print(
+            f"warning: data.stream_parts: expected at least {processes.count}, a part for each process; received "
+            f"{parts}, so {processes.count - parts} read nothing and wait for the others",
+            flush=True,
+        )
+    return FileExchange(folder / name, processes.number, processes.count)
 
 
 def _in_first(make: Callable[[], RunDirectory], processes: Processes, *, is_new: bool = False) -> RunDirectory:
