@@ -19,7 +19,7 @@ from jax_transformer.data.blocks import Block, load_block, save_block
 from jax_transformer.data.text_files import CorpusError
 from jax_transformer.runtime.files import atomic_write
 
-POLL_SECONDS = 0.1
+POLL_SECONDS = 0.05
 WAIT_SECONDS = 24 * 3600
 """How long to wait for a block of another process, which may have to skip a long beginning of its part. The processes
 watch each other besides, so that one that died is noticed at once."""
