@@ -92,7 +92,8 @@ class Report:
         if self.streaming:
             train = self.splits["train"]
             lines.append(
-                f"train is a stream: what is said of it holds for its first {train.read:,} pairs; its length is unknown"
+                f"train is a stream: what is said of it holds for the {train.read:,} pairs of its first shard; its "
+                "length is unknown"
             )
         for name, split in self.splits.items():
             lines += self.split_lines(name, split)
