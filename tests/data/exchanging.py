@@ -7,6 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
+
+from jax_transformer.data import exchange as exchange_module
 from jax_transformer.data.exchange import Exchange, FileExchange
 
 Result = TypeVar("Result")
@@ -22,7 +25,9 @@ def in_processes(count: int, directory: Path, run: Callable[[int, Exchange], Res
         finally:
             exchange.close()
 
-    with ThreadPoolExecutor(count) as threads:
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(count) as threads:
+        patch.setattr(exchange_module, "POLL_SECONDS", 0.01)
+        patch.setattr(exchange_module, "WAIT_SECONDS", 60)
         results = list(threads.map(start, range(count)))
     assert not directory.exists()
     return results
