@@ -138,6 +138,7 @@ def test_another_error_is_of_its_process_alone(tmp_path: Path) -> None:
 
 
 def test_closing_ends_waiting_and_so_does_the_deadline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "WAIT_SECONDS", 10)
     waiting = FileExchange(tmp_path, 0, 2)
     with ThreadPoolExecutor(1) as threads:
         thread = threads.submit(waiting.blocks, [1], round_of(0))

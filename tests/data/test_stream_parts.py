@@ -131,10 +131,12 @@ def test_a_lost_connection_is_tried_again_for_its_part_alone(tmp_path: Path, mon
     config = in_parts(tmp_path)
     corpus = prepare(config)
     whole = shards_of(config, corpus)
-    breaking(monkeypatch, [4, 2, 100, 3])  # each part once: the first in its second block, when it is opened again
+    after = [4, 2, 100, 3, 100, 100, 100]  # the first and the last part break off in their second block
+    breaking(monkeypatch, after)
     again = shards_of(config, corpus)
     assert ids_of(again) == ids_of(whole)
     assert [shard.report for shard in again] == [shard.report for shard in whole]
+    assert len(after) == 1, "each part was opened twice"
 
 
 @pytest.mark.parametrize("processes", [2, 4])

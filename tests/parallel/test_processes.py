@@ -185,14 +185,14 @@ from jax_transformer.data.hub import StreamedPairs, Unreachable
 
 def pairs_from(self, start):
     for number, pair in enumerate(whole(self, start), start=start):
-        if number == 40 and self.name.endswith("part 2 of 2"):
+        if number == 40 and self.name.endswith("part 2 of 2") and sys.argv[-1] == "1":
             raise Unreachable("dataset: expected more; received ConnectionError.")
         yield pair
 
 whole, StreamedPairs.pairs_from, streaming.RETRY_SECONDS = StreamedPairs.pairs_from, pairs_from, ()
 sys.exit(main(sys.argv[1:]))
 """
-"""Trains with a dataset whose second part, which process 1 reads, breaks off."""
+"""Trains with a dataset whose second part breaks off in process 1, which reads it."""
 
 
 def test_a_stream_that_breaks_off_in_one_process_is_saved_by_all_and_goes_on_as_in_one(tmp_path: Path) -> None:

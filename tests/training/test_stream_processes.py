@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from exchanging import in_processes
 from test_stream_runs import library_in, pairs_of, schedule_of, sentences, small_run, write  # noqa: F401
 
 from jax_transformer.data.exchange import Exchange, FileExchange
+from jax_transformer.data.hub import StreamedPairs
+from jax_transformer.data.tables import Pair
 from jax_transformer.parallel.processes import Processes
 from jax_transformer.training.joint_run import share_stream
 from jax_transformer.training.run_directory import RunDirectory
@@ -33,8 +35,10 @@ def write_files(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("packing", [False, True])
-def test_any_number_of_processes_trains_on_the_same_batches(tmp_path: Path, packing: bool) -> None:
-    """They go on from any position of another number of them, too."""
+def test_any_number_of_processes_trains_on_the_same_batches(
+    tmp_path: Path, packing: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go on from any position of another number of them, too. Each part is read once a pass."""
     write_files(tmp_path / "data")
     options = {"stream_parts": 4, "stream_pairs": 32, "packing": packing}
     config = small_run(tmp_path, tmp_path / "data", options)
@@ -46,6 +50,14 @@ def test_any_number_of_processes_trains_on_the_same_batches(tmp_path: Path, pack
         expected = Counter(map(tuple, corpus.source_tokenizer.encode(texts)))
         first = [item for item in whole if item.figures["epoch"] == 0]
         assert Counter(chain(*sentences(first, corpus.source_tokenizer.pad_id))) == expected
+    opened: list[str] = []
+    pairs_from = StreamedPairs.pairs_from
+
+    def opening(self: StreamedPairs, start: int) -> Iterator[Pair]:
+        opened.append(self.name)
+        return pairs_from(self, start)
+
+    monkeypatch.setattr(StreamedPairs, "pairs_from", opening)
     for processes in (1, 2, 4):
         for step in (0, 3, len(whole) // 2, len(whole) - 1):
             position = json.loads(json.dumps(whole[step - 1].position)) if step else {}
@@ -60,6 +72,8 @@ def test_any_number_of_processes_trains_on_the_same_batches(tmp_path: Path, pack
                 for item, other in zip(rest, whole[step:], strict=True):
                     assert all(np.array_equal(one, two) for one, two in zip(item.batch, other.batch, strict=True))
                     assert item._replace(batch=other.batch) == other
+            assert len(opened) == 4 * (2 - position.get("epoch", 0))
+            opened.clear()
 
 
 class ThreeProcesses(Processes):
