@@ -1,5 +1,7 @@
-"""How the processes of a run begin together: with the same config and versions, on one corpus, of a stream with a share
-each, in one run directory."""
+"""How the processes of a run begin together: with the same config and versions, on one corpus, in one run directory.
+
+Each reads a share of a streamed corpus, and receives the rest from the others.
+"""
 
 from __future__ import annotations
 
@@ -101,10 +103,10 @@ def create_run(create: Callable[[], RunDirectory], processes: Processes) -> RunD
 
 
 def share_stream(config: RunConfig, run: RunDirectory, processes: Processes) -> Exchange:
-    """Returns what gives every process the parts of a streamed corpus that the others read.
+    """Returns the exchange that gives each process the parts of a streamed corpus that the others read.
 
-    They use a folder of the run directory, of another name at every start, so that nobody takes for new what a start
-    that was killed has left. Process 0 removes that, and prints a warning if some processes have no part to read.
+    It uses a folder of the run directory. Every start has a folder of its own, so that no process mistakes leftovers of
+    a killed start for new blocks. Process 0 removes them, and prints a warning if some processes have no part to read.
     """
     folder, parts = run.path / STREAM, config.data.stream_parts
 
