@@ -115,6 +115,9 @@ class DataConfig(CorpusConfig):
     stream_pairs: int = 200_000
     """Pairs that streaming reads, shuffles and batches at a time. The first ones also train the tokenizer and determine
     the batch shapes."""
+    stream_parts: int = 1
+    """Number of parts that streaming divides the dataset's training files into. Each part gives as many pairs of every
+    stream_pairs, and one process reads it. The batches depend on this number, not on the number of processes."""
 
     tokenizer: Literal["words", "whitespace", "characters", "bpe", "unigram", "spacy"] = "words"
     """words: splits at spaces and punctuation. whitespace: splits at spaces only. characters: one token per character.
@@ -199,6 +202,7 @@ class DataConfig(CorpusConfig):
             ("max_length", 2),
             ("num_shapes", 1),
             ("stream_pairs", 1),
+            ("stream_parts", 1),
             ("split_seed", 0),
         ):
             if getattr(self, name) < least:
@@ -234,6 +238,11 @@ class DataConfig(CorpusConfig):
 
     def _streaming_problems(self) -> list[str]:
         problems = []
+        if self.stream_parts > 0 and self.stream_pairs % self.stream_parts:
+            problems.append(
+                f"stream_pairs must be a multiple of stream_parts={self.stream_parts}, since each part gives as many; "
+                f"received {self.stream_pairs}"
+            )
         if not self.used_dataset:
             problems.append(
                 "dataset must be set with streaming, and train be empty; "

@@ -48,6 +48,24 @@ class StreamedPairs:
     """The datasets.IterableDataset."""
     corpus: CorpusConfig
 
+    def part(self, index: int, count: int) -> StreamedPairs:
+        """Returns part `index` of `count`. Each reads files of its own; in order, they are the whole.
+
+        Raises:
+          CorpusError: the split has fewer files.
+        """
+        if count == 1:
+            return self
+        files = self.rows.num_shards
+        if files < count:
+            raise CorpusError(
+                f"stream_parts: expected at most {files}, the number of files of {self.name}, since a part has whole "
+                f"files; received {count}. Set data.stream_parts to {files} or less, or divide the text into more "
+                "files."
+            )
+        name = f"{self.name}, part {index + 1} of {count}"
+        return StreamedPairs(name, self.rows.shard(count, index, contiguous=True), self.corpus)
+
     def pairs_from(self, start: int) -> Iterator[Pair]:
         """Yields the pairs after the first `start`; a missing side (null) becomes "", since nobody can fix rows of a
         stream.

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.run import DataConfig
+from jax_transformer.data.blocks import PairsInMemory
 from jax_transformer.data.cache import building_directory, is_whole, publish, seal
 from jax_transformer.data.corpus import (
     CorpusError,
@@ -36,7 +37,7 @@ from jax_transformer.data.corpus import (
 from jax_transformer.data.duplicates import Flags, found_in, hash_tag, repeats
 from jax_transformer.data.encoding import SplitEncoder
 from jax_transformer.data.report import Report, SplitReport, drops
-from jax_transformer.data.streaming import Beginning, PairsInMemory
+from jax_transformer.data.streaming import Beginning
 from jax_transformer.data.text_files import hash_file
 from jax_transformer.data.token_pairs import SIDES, PairsWriter, Sentences, TokenPairs, map_pairs
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
@@ -107,8 +108,7 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
     every pair, since a score must cover every sentence; pairs too long for the loss are counted, and left out of
     `usable_indices`. Nothing is truncated.
 
-    With streaming, the cached training split is the first stream_pairs pairs of the stream, of which only the lengths
-    are kept.
+    With streaming, the cached training split is the first shard of the stream, of which only the lengths are kept.
 
     Several processes may prepare the same corpus at once, and any may be killed: each finds a complete entry or builds
     one.
@@ -156,6 +156,8 @@ def _entry_name(config: DataConfig, hashes: dict[str, str]) -> str:
 
     options = hashed(dataclasses.asdict(config))
     options["more"] = [hashed(corpus) for corpus in options["more"]]
+    if config.stream_parts == 1:
+        del options["stream_parts"]  # as in entries that are older than this option
     given = [hash_file(path) for path in (config.source_tokenizer, config.target_tokenizer) if path]
     contents = {"text": fingerprint(config, hashes), "tokenizers": given}
     text = json.dumps({"version": FORMAT_VERSION, "options": options, "contents": contents}, sort_keys=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from jax_transformer.config.data import DataConfig
@@ -42,6 +43,21 @@ class SplitReport:
     target_length_counts: tuple[int, ...]
     """The same for targets, including the <eos> that a batch adds."""
 
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> SplitReport:
+        """Returns the report whose fields `record` holds, read back from JSON."""
+        return cls(**{name: _frozen(value) for name, value in record.items()})
+
+
+def add_reports(reports: Sequence[SplitReport]) -> SplitReport:
+    """Returns the counts of all reports together; they must have the same max_length."""
+
+    def add(name: str) -> Any:
+        values = [getattr(report, name) for report in reports]
+        return tuple(map(sum, zip(*values, strict=True))) if isinstance(values[0], tuple) else sum(values)
+
+    return SplitReport(**{field.name: add(field.name) for field in fields(SplitReport)})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -62,10 +78,7 @@ class Report:
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> Report:
         """Returns the report of `to_dict`, read back from JSON."""
-        splits = {
-            name: SplitReport(**{key: _frozen(value) for key, value in split.items()})
-            for name, split in record["splits"].items()
-        }
+        splits = {name: SplitReport.from_dict(split) for name, split in record["splits"].items()}
         return cls(**{key: _frozen(value) for key, value in record.items()} | {"splits": splits})
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,7 +92,8 @@ class Report:
         if self.streaming:
             train = self.splits["train"]
             lines.append(
-                f"train is a stream: what is said of it holds for its first {train.read:,} pairs; its length is unknown"
+                f"train is a stream: what is said of it holds for the {train.read:,} pairs of its first shard; its "
+                "length is unknown"
             )
         for name, split in self.splits.items():
             lines += self.split_lines(name, split)

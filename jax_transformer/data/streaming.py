@@ -1,16 +1,18 @@
 """Streams a training corpus shard by shard without storing it.
 
-If the dataset has no splits for valid and test, the first pairs of the stream serve. The training pairs follow, counted
-from 0 here, in shards of `stream_pairs`. Every shard but the last of a pass is full, so its number determines where it
-begins.
+The files of the training split are divided into `stream_parts` parts. If the dataset has no splits for valid and test,
+the first pairs of the first part serve. The training pairs follow, counted from 0 in each part, in blocks of
+`stream_pairs / stream_parts`. Every block but a part's last is full, so its number determines where it begins. A shard
+joins the blocks of one number, in the order of the parts. A pass ends when all parts have ended.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
@@ -19,13 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from jax_transformer.config.data import DataConfig
+from jax_transformer.data.blocks import Block, PairsInMemory, join_blocks
 from jax_transformer.data.encoding import SplitEncoder
+from jax_transformer.data.exchange import Exchange, OnlyProcess
 from jax_transformer.data.held_out import held_out_counts
-from jax_transformer.data.hub import Unreachable, open_stream
+from jax_transformer.data.hub import OpenedStream, Unreachable, open_stream
 from jax_transformer.data.report import SplitReport
 from jax_transformer.data.tables import Pair
 from jax_transformer.data.text_files import CorpusError
-from jax_transformer.data.token_pairs import Sentences, TokenPairs
+from jax_transformer.data.token_pairs import TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer
 
 CHUNK = 10_000
@@ -33,34 +37,6 @@ CHUNK = 10_000
 RETRY_SECONDS = (1.0, 5.0, 25.0)
 """Seconds to wait before each retry. (The library below also retries single requests.)"""
 LENGTHS, STREAM = "train.lengths", "stream.json"
-
-
-class PairsInMemory:
-    """Collects the ids of one split's pairs in memory, with the interface of PairsWriter."""
-
-    def __init__(self) -> None:
-        self._ids: tuple[list[npt.NDArray[np.int32]], ...] = ([], [])
-        self._lengths: tuple[list[npt.NDArray[np.int64]], ...] = ([], [])
-
-    def append(self, ids: Sequence[Sequence[Sequence[int]]], texts: Sequence[Sequence[str]], corpus: int) -> None:
-        """Appends the ids of sources and targets, and discards the texts."""
-        for side, some in enumerate(ids):
-            packed = Sentences.pack(some, [])
-            self._ids[side].append(packed.ids)
-            self._lengths[side].append(np.diff(packed.offsets))
-
-    def pairs(self, max_length: int) -> TokenPairs:
-        """Returns all pairs, without texts: don't call `texts`."""
-        nothing = np.zeros(0, np.uint8), np.zeros(1, np.int64)
-        source, target = (
-            Sentences(
-                np.concatenate([np.zeros(0, np.int32), *ids]),
-                np.cumsum(np.concatenate([np.zeros(1, np.int64), *lengths])),
-                *nothing,
-            )
-            for ids, lengths in zip(self._ids, self._lengths, strict=True)
-        )
-        return TokenPairs(source, target, max_length)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,23 +67,20 @@ def read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]
     version, and the revision.
 
     Raises:
-      CorpusError: no training pair after those taken for valid and test; and as `open_stream` and
-        `StreamedPairs.pairs_from` do.
+      CorpusError: no training pair after those taken for valid and test, or too few for these in the first part; and as
+        `open_stream`, `StreamedPairs.part` and `StreamedPairs.pairs_from` do.
     """
     stream = open_stream(config)
     splits = {role: list(pairs.pairs_from(0)) for role, pairs in stream.splits.items() if role != "train"}
-    pairs = stream.splits["train"].pairs_from(0)
     taken = held_out_counts(config, stream.splits)
-    for role, count in taken.items():
-        splits[role] = list(islice(pairs, count))
-    train = list(islice(pairs, config.stream_pairs))
-    if not train:
-        counts = " and ".join(f"{role}_pairs={count}" for role, count in taken.items()) or "none to take out"
-        raise CorpusError(
-            f"{stream.splits['train'].name}: expected training pairs, {counts}; received "
-            f"{sum(map(len, splits.values()))} pairs in all. "
-            "Take fewer, or check the dataset."
-        )
+    train: list[Pair] = []
+    for part in range(config.stream_parts):
+        pairs = stream.splits["train"].part(part, config.stream_parts).pairs_from(0)
+        if part == 0:
+            for role, count in taken.items():
+                splits[role] = list(islice(pairs, count))
+        train += islice(pairs, config.stream_pairs // config.stream_parts)
+    _check_enough(config, stream.splits["train"].name, splits, taken, train)
     splits["train"] = train
     return (
         {role: splits[role] for role in ("train", "valid", "test") if role in splits},
@@ -116,11 +89,29 @@ def read_beginning(config: DataConfig) -> tuple[dict[str, list[Pair]], str, str]
     )
 
 
+def _check_enough(
+    config: DataConfig, name: str, splits: dict[str, list[Pair]], taken: dict[str, int], train: list[Pair]
+) -> None:
+    """Raises CorpusError if no pair is left for training, or the first part is too short for valid and test."""
+    counts = " and ".join(f"{role}_pairs={count}" for role, count in taken.items()) or "none to take out"
+    if not train:
+        raise CorpusError(
+            f"{name}: expected training pairs, {counts}; received {sum(map(len, splits.values()))} pairs in all. "
+            "Take fewer, or check the dataset."
+        )
+    received = sum(len(splits[role]) for role in taken)
+    if received < sum(taken.values()):
+        raise CorpusError(
+            f"{name}: expected {counts} in the first of {config.stream_parts} parts; received {received} pairs in it. "
+            "Take fewer, or set stream_parts lower."
+        )
+
+
 class Shard(NamedTuple):
-    """Holds consecutive training pairs of a stream as ids."""
+    """Holds training pairs of a stream as ids: consecutive ones of each part, in the order of the parts."""
 
     start: int
-    """Number of training pairs before this shard."""
+    """Number of training pairs before this shard, had no part ended yet: a multiple of stream_pairs."""
     pairs: TokenPairs
     """The kept pairs, without text."""
     report: SplitReport
@@ -131,10 +122,19 @@ class TrainingStream:
     """Iterates over the training pairs of a streamed corpus, starting at any shard."""
 
     def __init__(
-        self, config: DataConfig, tokenizers: tuple[Tokenizer, Tokenizer], revision: str, log: Callable[[str], None]
+        self,
+        config: DataConfig,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        revision: str,
+        log: Callable[[str], None],
+        exchange: Exchange | None = None,
     ) -> None:
-        """Stores the settings; `log` is called with a line before each retry."""
-        self._config, self._tokenizers, self._revision, self._log = config, tokenizers, revision, log
+        """Stores the settings; `log` is called with a line before each retry.
+
+        `exchange` gives the parts that other processes read. None: this process reads all.
+        """
+        self._config, self._exchange = config, exchange or OnlyProcess()
+        self._begin_pass = partial(_Pass, config, tokenizers, revision, log)
 
     def shards(self, start: int = 0) -> Iterator[Shard]:
         """Yields the shards of one pass from pair `start`, the beginning of a shard, and holds none of them.
@@ -142,41 +142,67 @@ class TrainingStream:
         Raises:
           Unreachable: the dataset couldn't be read after several attempts; a later call may continue where this one
             stopped.
-          CorpusError: it holds something that can't be read, or not as text.
+          CorpusError: it holds something that can't be read, or not as text; with several processes, also if it
+            couldn't be read.
+        """
+        reading, size = self._begin_pass(), self._config.stream_pairs // self._config.stream_parts
+        going = list(range(self._config.stream_parts))
+        while going:
+            blocks = self._exchange.blocks(going, partial(reading.block, start=start // self._config.stream_parts))
+            going = [part for part, block in zip(going, blocks, strict=True) if block.report.read == size]
+            whole = join_blocks(blocks)
+            del blocks
+            if whole.report.read:
+                yield Shard(start, *whole)
+            del whole
+            start += self._config.stream_pairs
+
+
+class _Pass:
+    """Reads the parts of a stream once, each block by block."""
+
+    def __init__(
+        self, config: DataConfig, tokenizers: tuple[Tokenizer, Tokenizer], revision: str, log: Callable[[str], None]
+    ) -> None:
+        self._config, self._tokenizers, self._revision, self._log = config, tokenizers, revision, log
+        self._stream: OpenedStream | None = None
+        self._pairs: dict[int, Iterator[Pair]] = {}
+
+    def block(self, part: int, start: int) -> Block:
+        """Returns the block of a part that begins at its pair `start`: any first, then one after the other.
+
+        Raises:
+          Unreachable, CorpusError: see `TrainingStream.shards`.
         """
         attempts = 0
-        pairs: Iterator[Pair] | None = None
         while True:
             try:
-                pairs = self._open(start) if pairs is None else pairs
-                shard = self._encode(pairs, start)
+                if part not in self._pairs:
+                    self._pairs[part] = self._open(part, start)
+                return self._encode(self._pairs[part])
             except Unreachable as error:
                 if attempts == len(RETRY_SECONDS):
                     raise
                 seconds = RETRY_SECONDS[attempts]
-                attempts, pairs = attempts + 1, None
+                attempts += 1
+                self._stream = None
+                self._pairs.pop(part, None)
                 self._log(f"{error} Trying again in {seconds:g} s ({attempts} of {len(RETRY_SECONDS)}).")
                 time.sleep(seconds)
-                continue
-            attempts = 0
-            is_last = shard.report.read < self._config.stream_pairs
-            start += shard.report.read
-            if shard.report.read:
-                yield shard
-            del shard
-            if is_last:
-                return
 
-    def _open(self, start: int) -> Iterator[Pair]:
-        stream = open_stream(self._config, self._revision)
-        return stream.splits["train"].pairs_from(sum(held_out_counts(self._config, stream.splits).values()) + start)
+    def _open(self, part: int, start: int) -> Iterator[Pair]:
+        """Returns the training pairs of a part from `start` on."""
+        self._stream = self._stream or open_stream(self._config, self._revision)
+        splits = self._stream.splits
+        held_out = sum(held_out_counts(self._config, splits).values()) if part == 0 else 0
+        return splits["train"].part(part, self._config.stream_parts).pairs_from(held_out + start)
 
-    def _encode(self, pairs: Iterator[Pair], start: int) -> Shard:
+    def _encode(self, pairs: Iterator[Pair]) -> Block:
         writer = PairsInMemory()
         encoder = SplitEncoder(writer, "train", self._tokenizers, self._config)
-        left = self._config.stream_pairs
+        left = self._config.stream_pairs // self._config.stream_parts
         while left and (chunk := list(islice(pairs, min(CHUNK, left)))):
             nowhere = np.zeros(len(chunk), np.bool_)
             encoder.add(chunk, 0, nowhere, nowhere)
             left -= len(chunk)
-        return Shard(start, writer.pairs(self._config.max_length), encoder.report())
+        return Block(writer.pairs(self._config.max_length), encoder.report())

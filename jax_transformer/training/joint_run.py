@@ -1,4 +1,7 @@
-"""How the processes of a run begin together: with the same config and versions, on one corpus, in one run directory."""
+"""How the processes of a run begin together: with the same config and versions, on one corpus, in one run directory.
+
+Each reads a share of a streamed corpus, and receives the rest from the others.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import jax
 from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
 from jax_transformer.config.validation import ConfigError
+from jax_transformer.data.exchange import Exchange, FileExchange, OnlyProcess
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.parallel.processes import PREPARE_SECONDS, Processes
 from jax_transformer.runtime.environment import environment
@@ -23,6 +27,7 @@ from jax_transformer.training.environment import LIBRARIES
 from jax_transformer.training.run_directory import CONFIG, RunDirectory, RunError
 
 TOKEN = ".processes"
+STREAM = ".stream"
 APPEAR_SECONDS = 30.0
 """How long a file that process 0 wrote may take to appear to the others."""
 
@@ -95,6 +100,32 @@ def create_run(create: Callable[[], RunDirectory], processes: Processes) -> RunD
       RunError: a host that doesn't share the directory, which is then removed; what `create` raises.
     """
     return _in_first(create, processes, is_new=True)
+
+
+def share_stream(config: RunConfig, run: RunDirectory, processes: Processes) -> Exchange:
+    """Returns the exchange that gives each process the parts of a streamed corpus that the others read.
+
+    It uses a folder of the run directory. Every start has a folder of its own, so that no process mistakes leftovers of
+    a killed start for new blocks. Process 0 removes them, and prints a warning if some processes have no part to read.
+    """
+    folder, parts = run.path / STREAM, config.data.stream_parts
+
+    def name_folder() -> str:
+        shutil.rmtree(folder, ignore_errors=True)
+        return uuid.uuid4().hex
+
+    if not config.data.streaming:
+        return OnlyProcess()
+    name = processes.agree("the folder of the stream", name_folder)
+    if processes.count == 1:
+        return OnlyProcess()
+    if processes.is_first and parts < processes.count:
+        print(
+            f"warning: data.stream_parts: expected at least {processes.count}, a part for each process; received "
+            f"{parts}, so {processes.count - parts} read nothing and wait for the others",
+            flush=True,
+        )
+    return FileExchange(folder / name, processes.number, processes.count)
 
 
 def _in_first(make: Callable[[], RunDirectory], processes: Processes, *, is_new: bool = False) -> RunDirectory:

@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import Any
 
 from jax_transformer.config.run import RunConfig
+from jax_transformer.data.exchange import Exchange
 from jax_transformer.data.loader import prefetch
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.report import SplitReport, drops
@@ -24,11 +25,20 @@ Counts = Counter[str]
 """Counts of everything read from the stream so far, by the names of SplitReport's fields."""
 
 
-def make_batch_schedule(config: RunConfig, corpus: PreparedCorpus, share: RowShare | None = None) -> Schedule:
-    """Returns the schedule of a run, for a streamed or a prepared corpus. Its batches have the rows of `share`. None:
-    all."""
-    make = StreamSchedule if config.data.streaming else BatchSchedule
-    return make(config, corpus, share)
+def make_batch_schedule(
+    config: RunConfig, corpus: PreparedCorpus, share: RowShare | None = None, exchange: Exchange | None = None
+) -> Schedule:
+    """Returns the schedule of a run, for a streamed or a prepared corpus.
+
+    Args:
+      config: the run.
+      corpus: its text.
+      share: the rows of each batch that this process makes. None: all.
+      exchange: gives the parts of a stream that other processes read. None: this process reads all.
+    """
+    if config.data.streaming:
+        return StreamSchedule(config, corpus, share, exchange)
+    return BatchSchedule(config, corpus, share)
 
 
 class StreamSchedule:
@@ -39,8 +49,14 @@ class StreamSchedule:
     one more shape does, since later shards may have longer pairs. Packed rows all do.
     """
 
-    def __init__(self, config: RunConfig, corpus: PreparedCorpus, share: RowShare | None = None) -> None:
-        """Begins the stream; the rows of `share` are made of each batch. None: all."""
+    def __init__(
+        self,
+        config: RunConfig,
+        corpus: PreparedCorpus,
+        share: RowShare | None = None,
+        exchange: Exchange | None = None,
+    ) -> None:
+        """Begins the stream; see `make_batch_schedule`."""
         if corpus.beginning is None:
             raise ValueError("corpus: expected one that is prepared for streaming; received one without `beginning`")
         self._config, self._corpus, self._share, data = config, corpus, share, config.data
@@ -57,6 +73,7 @@ class StreamSchedule:
             (corpus.source_tokenizer, corpus.target_tokenizer),
             self._revision,
             log=lambda line: print(line, flush=True),
+            exchange=exchange,
         )
 
     def scheduled_from(self, step: int, position: Position) -> Iterator[ScheduledBatch]:

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +32,7 @@ from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.evaluation import EvaluationStep, Sample, Split, mean_loss, split_batches, translate_split
 from jax_transformer.training.export import fit_config, make_model
 from jax_transformer.training.interruption import Interrupted, how_to_resume, stop_requests
+from jax_transformer.training.joint_run import share_stream
 from jax_transformer.training.journal import Journal
 from jax_transformer.training.metrics import TranslationScores
 from jax_transformer.training.profiling import Profile
@@ -105,7 +107,8 @@ class Trainer:
         self.train_step, self.evaluation_step, row_parts = self._programs()
         self.share = RowShare(self.mesh, config.train.accumulate * row_parts)
         self.valid_share = RowShare(self.mesh, row_parts)
-        self.schedule = make_batch_schedule(config, corpus, self.share)
+        self.exchange = share_stream(config, run_dir, processes)
+        self.schedule = make_batch_schedule(config, corpus, self.share, self.exchange)
         self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
         self.window = Window()
 
@@ -136,6 +139,7 @@ class Trainer:
         finally:
             if self.profile:
                 self.profile.close()
+            self.exchange.close()
             checkpoints.close()
 
     def _first_state(self, checkpoints: Checkpoints) -> TrainState:
@@ -175,7 +179,11 @@ class Trainer:
         done = int(state.step)
         if self._has_stopped_improving():
             return state
-        with prefetch(self.schedule.scheduled_from(done, self.position), transfer=self._to_devices) as stream:
+        scheduled = self.schedule.scheduled_from(done, self.position)
+        with (
+            prefetch(scheduled, transfer=self._to_devices) as stream,
+            closing(self.exchange),  # first, since the thread that prefetches may wait for another process
+        ):
             self.window.restart()
             for step, (batch, self.position, figures, is_last, failure) in enumerate(stream, start=done + 1):
                 if self.profile:
@@ -197,12 +205,11 @@ class Trainer:
                             f"{config.patience} evaluations without a better {config.best_metric}"
                         )
                         break
-                elif failure and self.processes.count > 1:  # of this process alone: the others go on to the next step
-                    raise RunError(f"{failure} The run goes on from its latest checkpoint.")
                 elif stops or failure:
                     checkpoints.save(state, None, self.position)
-                if failure:
+                if failure:  # in all processes
                     checkpoints.wait()
+                    self.processes.gather("the saved run", None)
                     raise RunError(f"{failure} The run is saved at step {step}; {how_to_resume(self.run_dir.path)}")
                 if stops and not is_last:
                     checkpoints.wait()

@@ -127,7 +127,10 @@ def test_no_training_text_is_kept(tmp_path: Path) -> None:
     ]
     assert not list((tmp_path / "library").rglob("*.arrow")), "nor does the library keep a copy"
     lines = corpus.report.lines()
-    assert "train is a stream: what is said of it holds for its first 10 pairs; its length is unknown" in lines
+    assert (
+        "train is a stream: what is said of it holds for the 10 pairs of its first shard; its length is unknown"
+        in lines
+    )
     assert any(line.startswith("train: 10 pairs read, 10 kept") for line in lines)
 
 

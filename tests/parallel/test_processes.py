@@ -16,10 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from test_mesh import FLOAT64, beyond
-from test_runs import FLOAT32, config_file, small_run, values
+from test_runs import FLOAT32, config_file, records, small_run, values
+from test_stream_runs import TIMINGS, pairs_of, write
+from test_stream_runs import small_run as streamed_run
 
 from jax_transformer.cli import main
 from jax_transformer.commands.launch import _free_port
+from jax_transformer.config.files import dump_config
 from jax_transformer.config.parallel import ProcessConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.parallel.coordinator import start_coordinator
@@ -172,6 +175,61 @@ def test_a_killed_process_is_named_and_the_run_goes_on_in_one_process_with_the_s
             assert main(["train", *options]) == 0
         models.append((run / "model" / "params.safetensors").read_bytes())
     assert models[0] == models[1]
+
+
+BREAKING_OFF = """
+import sys
+from jax_transformer.cli import main
+from jax_transformer.data import streaming
+from jax_transformer.data.hub import StreamedPairs, Unreachable
+
+def pairs_from(self, start):
+    for number, pair in enumerate(whole(self, start), start=start):
+        if number == 40 and self.name.endswith("part 2 of 2") and sys.argv[-1] == "1":
+            raise Unreachable("dataset: expected more; received ConnectionError.")
+        yield pair
+
+whole, StreamedPairs.pairs_from, streaming.RETRY_SECONDS = StreamedPairs.pairs_from, pairs_from, ()
+sys.exit(main(sys.argv[1:]))
+"""
+"""Trains with a dataset whose second part breaks off in process 1, which reads it."""
+
+
+def test_a_stream_that_breaks_off_in_one_process_is_saved_by_all_and_goes_on_as_in_one(tmp_path: Path) -> None:
+    for number in range(2):
+        write(tmp_path / "data", pairs_of(100)[number * 50 : (number + 1) * 50], f"train-{number}.jsonl")
+    sizes = {"stream_parts": 2, "stream_pairs": 30, "packing": True, "cache_dir": str(tmp_path / "cache")}
+    library = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_CACHE": str(tmp_path / "library")}
+    options = []
+    for name in ("one", "two"):
+        config = streamed_run(tmp_path / name, tmp_path / "data", sizes, max_epochs=1)
+        (tmp_path / f"{name}.yaml").write_text(dump_config(config))
+        options.append(["--config", tmp_path / f"{name}.yaml", "--parallel.virtual-shards", "2"])
+    place = ["--parallel.coordinator", f"127.0.0.1:{_free_port()}", "--parallel.processes", "2"]
+    command = ["-c", BREAKING_OFF, "train", *options[1], *place, "--parallel.process-id"]
+    running = [started([*command, number], environment=library) for number in range(2)]
+    running.append(started(["-m", "jax_transformer.cli", "train", *options[0]], environment=library))
+    with ended(running) as processes:
+        outputs = [process.communicate(timeout=180)[0] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2, 0], outputs
+    run = tmp_path / "two" / "run"
+    saved = max(int(step.name) for step in (run / "checkpoints").iterdir())
+    line = f"error: dataset: expected more; received ConnectionError. The run is saved at step {saved}; resume with: "
+    assert [output.count(line) for output in outputs] == [1, 0, 0], outputs
+    launch = ["-m", "jax_transformer.cli", "launch", "--processes", "2", "--", "train", "--resume", run]
+    with started(launch, environment=library) as process:
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert f"resumed at step {saved}" in output
+    assert not (run / ".stream").exists()
+    files = [tmp_path / name / "run" / "model" / "params.safetensors" for name in ("one", "two")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    one, two = (
+        [{name: value for name, value in record.items() if name not in TIMINGS} for record in records(path)]
+        for path in (tmp_path / "one" / "run", run)
+    )
+    assert one == two
+    assert [record["stream"]["read"] for record in one if "stream" in record][-1] == 96
 
 
 def test_a_first_process_that_stops_answering_is_named(tmp_path: Path) -> None:

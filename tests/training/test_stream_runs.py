@@ -60,11 +60,9 @@ def pairs_of(count: int) -> list[Pair]:
     return [(" ".join(sentence), " ".join(sentence[::-1])) for sentence in words]
 
 
-def write(folder: Path, pairs: list[Pair]) -> None:
+def write(folder: Path, pairs: list[Pair], name: str = "train.jsonl") -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "train.jsonl").write_text(
-        "".join(json.dumps({"en": source, "de": target}) + "\n" for source, target in pairs)
-    )
+    (folder / name).write_text("".join(json.dumps({"en": source, "de": target}) + "\n" for source, target in pairs))
 
 
 @pytest.fixture(scope="module")

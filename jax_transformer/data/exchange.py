@@ -1,0 +1,158 @@
+"""The exchange of blocks between the processes of a run, so that each reads only its share of a stream.
+
+It uses files, not the devices: it runs in the thread that prefetches, at moments that differ between processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from jax_transformer.data.blocks import Block, load_block, save_block
+from jax_transformer.data.text_files import CorpusError
+from jax_transformer.runtime.files import atomic_write
+
+POLL_SECONDS = 0.05
+WAIT_SECONDS = 24 * 3600
+"""How long to wait for a block of another process, which may have to skip a long beginning of its part. The processes
+watch each other besides, so that one that died is noticed at once."""
+
+
+class Exchange(Protocol):
+    """Gives every process of a run the blocks of all parts, each of which one process reads."""
+
+    def blocks(self, parts: Sequence[int], read: Callable[[int], Block]) -> list[Block]:
+        """Returns the next block of each part, in the order of `parts`; calls `read` for this process's parts alone.
+
+        Every process calls this as often as the others, with the same parts.
+
+        Raises:
+          CorpusError: a part can't be read. All processes raise the same: the message of the first such part.
+        """
+
+    def close(self) -> None:
+        """Stops waiting for other processes. Call it when this one needs no more blocks, whatever it still awaits."""
+
+
+class OnlyProcess:
+    """Reads all parts in this process."""
+
+    def blocks(self, parts: Sequence[int], read: Callable[[int], Block]) -> list[Block]:
+        """See `Exchange`."""
+        return [read(part) for part in parts]
+
+    def close(self) -> None:
+        """See `Exchange`."""
+
+
+class FileExchange:
+    """Exchanges blocks through a directory that all processes share. Process k of n reads the parts k, k + n, k + 2n, …
+
+    Each call of `blocks` is a round. A process publishes each of its blocks, or a failure in its place, under the
+    number of the round, and removes it when every process has noted that it read the round. The last to close removes
+    the directory.
+    """
+
+    def __init__(self, directory: Path, number: int, count: int) -> None:
+        """Makes the directory, if another process hasn't. It must be of these processes alone, and new: see `Exchange`.
+
+        Args:
+          directory: the same in all processes.
+          number: this process's.
+          count: number of processes.
+        """
+        self._directory, self._number, self._count = directory, number, count
+        self._round = 0
+        self._published: deque[tuple[int, Path]] = deque()
+        self._closed = threading.Event()
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def blocks(self, parts: Sequence[int], read: Callable[[int], Block]) -> list[Block]:
+        """Returns the next block of each part; see `Exchange`.
+
+        Raises:
+          CorpusError: see `Exchange`.
+          TimeoutError: another process published nothing for a day.
+        """
+        self._round += 1
+        own = dict(self._publish(parts, read))
+        blocks = [own[part] if part in own else self._receive(part) for part in parts]
+        self._note_round()
+        self._remove_read()
+        return blocks
+
+    def close(self) -> None:
+        """Stops waiting, and removes the directory if all other processes have closed it too."""
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        with contextlib.suppress(OSError):  # what is left is removed at the next start
+            (self._directory / f"closed-{self._number}").touch()
+            if {f"closed-{number}" for number in range(self._count)} <= set(os.listdir(self._directory)):
+                shutil.rmtree(self._directory, ignore_errors=True)
+                self._directory.parent.rmdir()
+
+    def _publish(self, parts: Sequence[int], read: Callable[[int], Block]) -> Iterator[tuple[int, Block]]:
+        """Yields the blocks of this process's parts, up to the first that can't be read."""
+        for part in parts:
+            if part % self._count == self._number:
+                try:
+                    block = read(part)
+                except CorpusError as error:
+                    with self._new_file(f"{self._name(part)}.failed") as path:
+                        path.write_text(str(error), encoding="utf-8")
+                    return  # to be received in its turn: an earlier part of another process may have failed too
+                with self._new_file(f"{self._name(part)}.npz") as path:
+                    save_block(block, path)
+                yield part, block
+
+    @contextlib.contextmanager
+    def _new_file(self, name: str) -> Iterator[Path]:
+        with atomic_write(self._directory / name, durable=True) as temporary:
+            yield temporary
+        self._published.append((self._round, self._directory / name))
+
+    def _receive(self, part: int) -> Block:
+        """Waits for a block of this round."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        block, failure = (self._directory / f"{self._name(part)}.{suffix}" for suffix in ("npz", "failed"))
+        while True:
+            names = os.listdir(self._directory)  # which also makes a network's file system look anew
+            if failure.name in names:
+                raise CorpusError(failure.read_text(encoding="utf-8"))
+            if block.name in names:
+                return load_block(block)
+            if self._closed.wait(POLL_SECONDS):
+                raise RuntimeError("the exchange was closed while a block was awaited")
+            if time.monotonic() > deadline:
+                raise TimeoutError(
+                    f"stream: expected part {part + 1} from process {part % self._count} within {WAIT_SECONDS} s; it "
+                    "didn't come"
+                )
+
+    def _name(self, part: int) -> str:
+        return f"{self._round}-{part}"
+
+    def _note_round(self) -> None:
+        with atomic_write(self._directory / f"read-{self._number}") as temporary:
+            temporary.write_text(str(self._round), encoding="utf-8")
+
+    def _remove_read(self) -> None:
+        """Removes what this process published and all have read."""
+        done = min(self._last_round(number) for number in range(self._count))
+        while self._published and self._published[0][0] <= done:
+            self._published.popleft()[1].unlink(missing_ok=True)
+
+    def _last_round(self, number: int) -> int:
+        """Returns the last round that a process has read, as far as is known."""
+        try:
+            return int((self._directory / f"read-{number}").read_text(encoding="utf-8"))
+        except OSError:
+            return 0
