@@ -213,6 +213,8 @@ def _communication(
     if kind not in COLLECTIVES:
         return
     group = _group(instruction.attributes, devices)
+    if kind == "all-reduce" and _keeps_a_share(computation, instruction, group):
+        kind = "reduce-scatter"
     arrays = [array for operand in computation.operands(instruction) for array in operand.result]
     size = sum(array.bytes for array in arrays)
     share = {
@@ -223,6 +225,14 @@ def _communication(
         "collective-permute": 1,
     }[kind]
     yield kind, group, arrays[0].dtype, size * share
+
+
+def _keeps_a_share(computation: Computation, reduction: Instruction, group: int) -> bool:
+    """Returns whether a fusion keeps one device's share of a reduction alone, as the TPU's compiler writes a
+    reduce-scatter."""
+    root = computation.root
+    is_slice = root.opcode == "dynamic-slice" and root.operands[0] == reduction.name
+    return is_slice and root.bytes * group == reduction.bytes
 
 
 def _channel(instruction: Instruction) -> str:

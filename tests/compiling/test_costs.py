@@ -203,6 +203,21 @@ def test_bytes_sent(kind: str, operand: str, result: str, sent: float) -> None:
     assert costs.sent == pytest.approx(sent)
 
 
+@pytest.mark.parametrize(("kept", "kind", "sent"), [(2, "reduce-scatter", 2400), (4, "all-reduce", 4800)])
+def test_a_reduction_of_which_a_fusion_keeps_one_share(kept: int, kind: str, sent: float) -> None:
+    fused = (
+        f"%scatter (p: f32[8,100]) -> f32[{kept},100] {{\n  %p = f32[8,100] parameter(0)\n  %at = s32[] constant(0)\n"
+        "  %sum = f32[8,100] all-reduce(%p), channel_id=7, replica_groups=[2,4]<=[8], to_apply=%add\n"
+        f"  ROOT %own = f32[{kept},100] dynamic-slice(%sum, %at, %at), dynamic_slice_sizes={{{kept},100}}\n}}\n"
+    )
+    costs = of_entry(
+        "%x = f32[8,100] parameter(0)",
+        f"ROOT %y = f32[{kept},100] fusion(%x), kind=kCustom, calls=%scatter",
+        extra=fused,
+    )
+    assert [(one.kind, one.sent) for one in costs.collectives] == [(kind, sent)]
+
+
 def test_a_collective_in_three_fusions_counts_once() -> None:
     fused = "".join(
         f"%{name} (p: f32[2,100]) -> f32[8,100] {{\n  %p = f32[2,100] parameter(0)\n"
