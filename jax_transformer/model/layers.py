@@ -14,7 +14,7 @@ from jax_transformer.model.attention import Attention, AttentionTerms
 from jax_transformer.model.dropout import Site
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.norms import Norm
-from jax_transformer.model.projections import Projection, StepProjections
+from jax_transformer.model.projections import Projection, StepProjections, map_each
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import constrain
 
@@ -44,7 +44,8 @@ class FeedForward(nnx.Module):
         """Returns the sublayer's output [B, T, D] for x [B, T, D]."""
         activation = ACTIVATIONS[self.config.activation]
         if self.config.feed_forward_gated:
-            hidden = activation(self.gate(x)) * self.hidden(x)  # [B, T, F]
+            gate, hidden = map_each([self.gate, self.hidden], x)
+            hidden = activation(gate) * hidden  # [B, T, F]
         else:
             hidden = activation(self.hidden(x))  # [B, T, F]
         rate = self.config.feed_forward_dropout_rate

@@ -74,20 +74,16 @@ def project_together(projections: Sequence[Projection], x: jax.Array) -> list[ja
 
     All projections have the same inputs, and either all or none have a bias. The product is always of two matrices,
     tokens by features: on a CPU, XLA computes the gradients of an einsum over three or more axes through transposed
-    copies of the activations, which takes a fifth of a training step.
+    copies of the activations, which takes a fifth of a training step. On a mesh that divides the outputs, it makes the
+    gradient of x one sum over the devices, not one for each projection.
     """
     first = projections[0]
-    if len(projections) > 1 and width_shards() > 1:  # side by side, the kernels would move between the devices
-        return [project_together([projection], x)[0] for projection in projections]
     inputs, dtype = first.inputs, compute_dtype(first.config, first.kernel[...])
-    kernels = [projection.matrix(dtype) for projection in projections]
-    y = x.astype(dtype).reshape(-1, math.prod(inputs)) @ _concatenate(kernels)
+    y = x.astype(dtype).reshape(-1, math.prod(inputs)) @ _side_by_side([one.matrix(dtype) for one in projections])
     if first.use_bias:
-        y = y + _concatenate([projection.vector(dtype) for projection in projections])
-
-    return _split(
-        y, x.shape[: x.ndim - len(inputs)], [projection.kernel.shape[len(inputs) :] for projection in projections]
-    )
+        y = y + _side_by_side([one.vector(dtype) for one in projections])
+    shapes = [one.kernel.shape[len(inputs) :] for one in projections]
+    return _apart(y, x.shape[: x.ndim - len(inputs)], shapes)
 
 
 class StepProjections(nnx.Module):
@@ -122,12 +118,33 @@ class StepProjections(nnx.Module):
         return jnp.split(y.reshape(*leading, *self.shapes[0][:-1], ends[-1]), ends[:-1], axis=-1)
 
 
-def _split(y: jax.Array, leading: tuple[int, ...], shapes: Sequence[tuple[int, ...]]) -> list[jax.Array]:
-    """Splits y [tokens, features], which holds several arrays side by side, into arrays [*leading, *shape]."""
-    ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
-    return [
-        part.reshape(*leading, *shape) for part, shape in zip(jnp.split(y, ends[:-1], axis=-1), shapes, strict=True)
-    ]
+def map_each(projections: Sequence[Projection | StepProjections], x: jax.Array) -> list[jax.Array]:
+    """Applies several projections to x [..., *inputs]: together if a mesh divides the outputs, else one by one, since
+    wide kernels take long to lay side by side."""
+    together = [one for one in projections if isinstance(one, Projection)]
+    if width_shards() > 1 and len(together) == len(projections):
+        return project_together(together, x)
+    return [one(x) for one in projections]
+
+
+def _side_by_side(arrays: list[jax.Array]) -> jax.Array:
+    """Returns arrays [..., outputs] as one [..., all outputs]: the first share of each for the devices that have the
+    first share of the width, then the second of each, so that none of it moves between devices."""
+    if len(arrays) == 1:
+        return arrays[0]
+    shares = width_shards()
+    divided = [array.reshape(*array.shape[:-1], shares, -1) for array in arrays]
+    return jnp.concatenate(divided, axis=-1).reshape(*arrays[0].shape[:-1], -1)
+
+
+def _apart(y: jax.Array, leading: tuple[int, ...], shapes: Sequence[tuple[int, ...]]) -> list[jax.Array]:
+    """Returns y [tokens, all outputs], arrays `_side_by_side`, as arrays [*leading, *shape]."""
+    if len(shapes) == 1:
+        return [y.reshape(*leading, *shapes[0])]
+    shares = width_shards()
+    ends = list(itertools.accumulate(math.prod(shape) // shares for shape in shapes))
+    parts = jnp.split(y.reshape(-1, shares, ends[-1]), ends[:-1], axis=-1)
+    return [part.reshape(*leading, *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _concatenate(arrays: list[jax.Array]) -> jax.Array:
