@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jax_transformer.compiling import programs
-from jax_transformer.compiling.costs import COLLECTIVES
+from jax_transformer.compiling.costs import COLLECTIVES, count_costs
 from jax_transformer.compiling.hlo import parse
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
@@ -342,6 +342,15 @@ def vocabulary() -> dict[str, Any]:
     return found
 
 
+def width() -> dict[str, Any]:
+    """What a training step in tensor parallelism sends, in sums of the residual stream [B, T, D] over the devices."""
+    config = dataclasses.replace(PAPER, feed_forward_gated=True)
+    mesh, shape = make_mesh(ParallelConfig(data=1, tensor=8)), programs.Shape(16, 9, 9)
+    program = parse(programs.lower("train", config, TRAIN, shape, mesh).lowered.compile().as_text())
+    one_sum = 2 * 7 / 8 * shape.rows * shape.target * config.d_model * 4
+    return {"sums": count_costs(program, 8).sent / one_sum}
+
+
 def same(received: Any, expected: Any) -> bool:
     return bool(jax.tree.all(jax.tree.map(np.array_equal, received, expected)))
 
@@ -357,6 +366,7 @@ CASES: tuple[Callable[[], dict[str, Any]], ...] = (
     restoring,
     virtual_shards,
     vocabulary,
+    width,
 )
 
 if __name__ == "__main__":

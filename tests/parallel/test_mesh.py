@@ -53,6 +53,14 @@ def test_nothing_as_long_as_the_vocabulary_crosses_devices() -> None:
         assert found["of the vocabulary"] == []
 
 
+def test_tensor_parallelism_sends_what_it_must() -> None:
+    """A sum of the residual stream for each sublayer forwards and backwards (two in the encoder's layer, three in each
+    of the decoder's two), one for the encoder's output, two for the embeddings, one for the loss. Queries, keys and
+    values share one, and so do the gate and the hidden layer."""
+    sublayers = 2 + 2 * 3
+    assert run("width")["sums"] <= 1.1 * (2 * sublayers + 1 + 2 + 1)
+
+
 def test_packed_batches_train_the_same() -> None:
     assert beyond(run("packing"), FLOAT64) == {}
 
