@@ -117,6 +117,20 @@ def test_spans() -> None:
     assert np.asarray(filled.query_spans).tolist() == [[[1, 2], [0, 2], [1, 2], [0, 2], [1, 3]]]
 
 
+def test_in_bfloat16_they_are_as_exact_as_the_reference_path() -> None:
+    config = TransformerConfig(d_model=N * H, num_heads=N)
+    heads = heads_of(Q, K)
+    mask = jnp.asarray(MASKS["causal, with padding"])
+    exact = context_and_gradients(reference_attention, config, mask, None, heads)
+    narrow = Heads(*(array.astype(jnp.bfloat16) for array in heads))
+    received, reference = (
+        context_and_gradients(path, config, mask, None, narrow) for path in (flash_path, reference_attention)
+    )
+    for one, other, right in zip(received, reference, exact, strict=True):
+        errors = [np.sqrt(np.mean((array.astype(np.float64) - right) ** 2)) for array in (one, other)]
+        assert errors[0] < 1.2 * errors[1]
+
+
 def in_blocks(config: TransformerConfig) -> TransformerConfig:
     return dataclasses.replace(config, attention_path="flash")
 
