@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.model.sharding import feature_shards, platform
 
 
 def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
@@ -16,3 +17,23 @@ def at_least_float32(dtype: jnp.dtype) -> jnp.dtype:
 def compute_dtype(config: TransformerConfig, parameter: jax.Array) -> jnp.dtype:
     """Returns the dtype in which this parameter is multiplied: the config's, or the parameter's own."""
     return jnp.dtype(config.compute_dtype or parameter.dtype)
+
+
+def keep_wide(parameter: jax.Array) -> jax.Array:
+    """Returns a parameter that, on a TPU, is converted to a narrower dtype only where it is read, layer by layer.
+
+    XLA's compiler for TPUs makes an array narrow if all that reads it takes narrow values, through loops and barriers.
+    So it would convert the parameters of all layers before the loop over them, and keep both copies. It leaves arrays
+    of bits alone. Where devices share the features, each keeps a part of the copy, and they send each other narrow
+    values for it.
+    """
+    return _as_bits(parameter) if platform() == "tpu" and feature_shards() == 1 else parameter
+
+
+@jax.custom_jvp
+def _as_bits(parameter: jax.Array) -> jax.Array:
+    bits = jax.lax.bitcast_convert_type(parameter, jnp.dtype(f"uint{8 * parameter.dtype.itemsize}"))
+    return jax.lax.bitcast_convert_type(jax.lax.optimization_barrier(bits), parameter.dtype)
+
+
+_as_bits.defjvps(lambda tangent, result, parameter: tangent)

@@ -13,7 +13,7 @@ from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import initializers
-from jax_transformer.model.dtypes import compute_dtype
+from jax_transformer.model.dtypes import compute_dtype, keep_wide
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.sharding import Axis, gather, width_shards
 
@@ -53,7 +53,7 @@ class Projection(nnx.Module):
 
     def matrix(self, dtype: jnp.dtype) -> jax.Array:
         """Returns the kernel [inputs, outputs] in `dtype`."""
-        kernel = self.kernel[...].astype(dtype)
+        kernel = keep_wide(self.kernel[...]).astype(dtype)
         count = len(self.inputs)
         axes = *self._stored(kernel.shape[:count], "inputs"), *self._stored(kernel.shape[count:], "outputs")
         return gather(kernel, *axes).reshape(math.prod(self.inputs), -1)

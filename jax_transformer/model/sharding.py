@@ -105,6 +105,11 @@ def width_shards() -> int:
     return _sizes()[WIDTH]
 
 
+def feature_shards() -> int:
+    """Returns among how many devices the mesh divides the features of parameters; 1 without a mesh."""
+    return _sizes()[FEATURES]
+
+
 def divisor(features: int) -> Axis:
     """Returns "width" if its devices divide the features of a table whose vocabulary they don't divide, else None."""
     return None if features % width_shards() else "width"
@@ -113,3 +118,9 @@ def divisor(features: int) -> Axis:
 def _sizes() -> dict[str, int]:
     mesh = jax.sharding.get_abstract_mesh()
     return {axis: mesh.shape.get(axis, 1) for axis in (*ROWS, WIDTH)}
+
+
+def platform() -> str:
+    """Returns the platform that the program is traced for, such as "tpu": the mesh's, or JAX's default without one."""
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return jax.default_backend() if device is None else device.platform

@@ -24,8 +24,11 @@ from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import DecoderLayer, Layer
 from jax_transformer.model.norms import Norm
 from jax_transformer.model.scope import Scope
-from jax_transformer.model.sharding import constrain, gather
+from jax_transformer.model.sharding import constrain, gather, platform
 from jax_transformer.model.trace import Tap, Trace
+
+GPUS = ("gpu", "cuda", "rocm")
+"""What JAX calls the platform of GPUs, here or not."""
 
 CallLayer = Callable[[Any, jax.Array, Scope], jax.Array]
 """(layer, x [B, T, D], scope) → the layer's output [B, T, D]."""
@@ -95,17 +98,20 @@ class Stack(nnx.Module):
         return self.finish(loop(x, parameters, run_layer, scope.tap), scope)
 
     def _scan(self, x: jax.Array, parameters: Any, run_layer: Callable[..., jax.Array], tap: Tap) -> jax.Array:
+        has_axis = self.is_decoder and platform() in GPUS
+
         def body(x: jax.Array, layer: tuple[Any, jax.Array]) -> tuple[jax.Array, Trace]:
             layer_parameters, index = layer
-            if self.is_decoder:
+            if has_axis:
                 layer_parameters = layer_slice(layer_parameters, 0)
             layer_tap = Tap(tap.record)
             return run_layer(x, layer_parameters, index, layer_tap), layer_tap.trace
 
         body = rematerialise(self.config, body, prevent_cse=False)  # in a loop, nothing could be merged
-        if self.is_decoder:
+        if has_axis:
             # XLA's compiler for GPUs fills the first gradients of both stacks with zeros in one operation where their
             # shapes are equal, and so keeps the encoder's while it computes the decoder's. One more axis prevents it.
+            # The compiler for TPUs compiles equal operations of both stacks once, if the axis doesn't tell them apart.
             parameters = jax.tree.map(lambda leaf: leaf[:, None], parameters)
         x, traces = jax.lax.scan(body, x, (parameters, jnp.arange(self.stack.num_layers)))
         tap.layers(traces, self.stack.num_layers)

@@ -91,6 +91,18 @@ def test_a_single_chip(target: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["tpu"], indirect=True)
+def test_a_chip_holds_no_second_copy_of_the_weights(target: str, tmp_path: Path) -> None:
+    """With few tokens, a step's temporaries are its gradients. A copy of the kernels in bfloat16 would add half of
+    that, less what fits in the chip's own memory."""
+    wide = ["--model.d-model", "512", "--model.d-ff", "16384", "--rows", "2"]
+    lengths = ["--source-length", "8", "--target-length", "8"]
+    layers = ["--model.num-encoder-layers", "4", "--model.num-decoder-layers", "4"]
+    report = compiled("tpu:v5e:1x1", tmp_path, *wide, *lengths, *layers)
+    weights = report["arguments"] / 3  # and Adam's two moments
+    assert report["temporaries"] < 1.1 * weights
+
+
+@pytest.mark.parametrize("target", ["tpu"], indirect=True)
 def test_two_slices(target: str, tmp_path: Path) -> None:
     """Data parallelism runs between the slices; what is sent within one stays there."""
     report = compiled(f"{target}:2", tmp_path, "--parallel.fsdp", "2", "--parallel.tensor", "2")
