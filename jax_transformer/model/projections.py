@@ -133,6 +133,8 @@ def _side_by_side(arrays: list[jax.Array]) -> jax.Array:
     if len(arrays) == 1:
         return arrays[0]
     shares = width_shards()
+    if shares == 1:  # the same, but an axis of size 1 makes a TPU's compiler keep another copy
+        return jnp.concatenate(arrays, axis=-1)
     divided = [array.reshape(*array.shape[:-1], shares, -1) for array in arrays]
     return jnp.concatenate(divided, axis=-1).reshape(*arrays[0].shape[:-1], -1)
 
@@ -143,7 +145,7 @@ def _apart(y: jax.Array, leading: tuple[int, ...], shapes: Sequence[tuple[int, .
         return [y.reshape(*leading, *shapes[0])]
     shares = width_shards()
     ends = list(itertools.accumulate(math.prod(shape) // shares for shape in shapes))
-    parts = jnp.split(y.reshape(-1, shares, ends[-1]), ends[:-1], axis=-1)
+    parts = jnp.split(y if shares == 1 else y.reshape(-1, shares, ends[-1]), ends[:-1], axis=-1)
     return [part.reshape(*leading, *shape) for part, shape in zip(parts, shapes, strict=True)]
 
 

@@ -118,9 +118,3 @@ def divisor(features: int) -> Axis:
 def _sizes() -> dict[str, int]:
     mesh = jax.sharding.get_abstract_mesh()
     return {axis: mesh.shape.get(axis, 1) for axis in (*ROWS, WIDTH)}
-
-
-def platform() -> str:
-    """Returns the platform that the program is traced for, such as "tpu": the mesh's, or JAX's default without one."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform

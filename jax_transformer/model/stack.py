@@ -27,9 +27,6 @@ from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import constrain, gather, platform
 from jax_transformer.model.trace import Tap, Trace
 
-GPUS = ("gpu", "cuda", "rocm")
-"""What JAX calls the platform of GPUs, here or not."""
-
 CallLayer = Callable[[Any, jax.Array, Scope], jax.Array]
 """(layer, x [B, T, D], scope) → the layer's output [B, T, D]."""
 
@@ -98,7 +95,7 @@ class Stack(nnx.Module):
         return self.finish(loop(x, parameters, run_layer, scope.tap), scope)
 
     def _scan(self, x: jax.Array, parameters: Any, run_layer: Callable[..., jax.Array], tap: Tap) -> jax.Array:
-        has_axis = self.is_decoder and platform() in GPUS
+        has_axis = self.is_decoder and platform() == "gpu"
 
         def body(x: jax.Array, layer: tuple[Any, jax.Array]) -> tuple[jax.Array, Trace]:
             layer_parameters, index = layer
