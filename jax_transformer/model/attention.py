@@ -18,6 +18,7 @@ from jax_transformer.model.masks import Mask
 from jax_transformer.model.positions import RelativeBias
 from jax_transformer.model.projections import Projection, project_together
 from jax_transformer.model.scope import Scope
+from jax_transformer.model.sharding import platform
 
 Bias = jax.Array | None
 """An array added to attention logits, [1, N, Q, K] or broadcastable; None adds nothing."""
@@ -141,11 +142,16 @@ def fused_attention(config: TransformerConfig, heads: Heads, terms: AttentionTer
     """Computes the same context [B, Q, N, H] with `jax.nn.dot_product_attention`, which has no dropout on the weights.
 
     Raises:
-      ValueError: the dtype is float64, which the fused kernels would compute in float32.
+      ValueError: the dtype is float64, which would be computed in float32; cuDNN without a GPU, or in float32.
     """
     if heads.query.dtype == jnp.float64:
         raise ValueError(
             f"attention_path={config.attention_path!r} computes in float32; float64 needs attention_path='reference'"
+        )
+    if config.attention_path == "cudnn" and (platform() != "gpu" or heads.query.dtype == jnp.float32):
+        raise ValueError(
+            "attention_path='cudnn': expected an NVIDIA GPU and compute_dtype='bfloat16'; received "
+            f"{heads.query.dtype} on a {platform()}; leave it to attention_path='auto'"
         )
     return jax.nn.dot_product_attention(
         *heads,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.model import functional
+from jax_transformer.model import attention, functional
 from jax_transformer.model.attention import AttentionTerms, Heads, fused_attention, reference_attention
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.trace import Tap
@@ -171,6 +171,15 @@ def test_the_fused_path_is_refused_in_float64() -> None:
         ValueError, match="attention_path='xla' computes in float32; float64 needs attention_path='reference'"
     ):
         value_and_gradients(FUSED, MASKS["full"], make_inputs(), "float64")
+
+
+@pytest.mark.parametrize(("platform", "dtype"), [("cpu", "bfloat16"), ("gpu", "float32")])
+def test_cudnn_is_refused_where_it_isnt(platform: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "platform", lambda: platform)
+    config = dataclasses.replace(PLAIN, attention_path="cudnn")
+    heads = Heads(*(jnp.asarray(x, dtype) for x in make_inputs()))
+    with pytest.raises(ValueError, match=f"expected an NVIDIA GPU and .*'bfloat16'; received {dtype} on a {platform}"):
+        fused_attention(config, heads, AttentionTerms())
 
 
 def test_the_whole_model_is_the_same_on_the_fused_path(
