@@ -73,7 +73,7 @@ def test_a_config_is_never_changed() -> None:
         ("encoder_padding", "key", "keys, queries, both, none"),
         ("head_bias", True, "parameter, buffer, none"),
         ("initializer", "xavier", "xavier_uniform, torch, kaiming_uniform, fairseq"),
-        ("attention_path", "flash", "reference, xla, cudnn"),
+        ("attention_path", "fused", "auto, reference, flash, xla, cudnn"),
         ("layer_loop", "loop", "scan, unrolled"),
         ("encoder_embedding_norm", None, "none, before_positions, after_positions"),
     ],
@@ -192,7 +192,7 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         (
             {"attention_path": "xla"},
             "attention_path='xla' has no dropout on attention weights: set attention_dropout_rate=0 or "
-            "attention_path='reference'; "
+            "attention_path='auto'; "
             "received a rate of 0.1",
         ),
         ({"attention_path": "cudnn", "dropout_rate": 0.0, "attention_dropout_rate": 0.2}, "received a rate of 0.2"),
@@ -214,6 +214,7 @@ def test_a_contradiction_is_refused(options: dict[str, Any], message: str) -> No
         {"d_model": 8, "num_heads": 2, "decoder_num_heads": 3, "decoder_head_dim": 2},
         {"norm_kind": "rms_norm", "norm_bias": False, "final_norm": True},
         {"attention_path": "xla", "attention_dropout_rate": 0.0},
+        {"attention_path": "flash", "attention_dropout_rate": 0.1},
         {"source_vocab_size": 6, "target_vocab_size": 6, "share_embeddings": True, "tie_head": True},
         {"source_vocab_size": 5, "source_pad_id": 7},  # the target's size, and with it the tokenizers, aren't known yet
     ],
