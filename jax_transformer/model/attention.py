@@ -89,7 +89,7 @@ def attend(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope
     path = config.attention_path
     if path == "auto":
         is_watched = scope.tap.record or scope.tap.intervenes
-        path = "flash" if not is_watched and flash.is_better(heads.query, heads.key) else "reference"
+        path = "flash" if not is_watched and flash.is_better(heads.query, heads.key, terms.mask) else "reference"
     if path == "reference" or terms.exists is not None:
         return reference_attention(config, heads, terms, scope)
     if path == "flash":

@@ -34,13 +34,19 @@ HEADS: tuple[Axis, ...] = ("rows", "width", None, None)
 """How an array [B, N, …] of heads lies on a mesh."""
 
 
-def is_better(query: jax.Array, key: jax.Array) -> bool:
+def is_better(query: jax.Array, key: jax.Array, mask: jax.Array | None = None) -> bool:
     """Returns whether the kernels compute an attention of query [B, Q, N, H] and key [B, K, N, H] better than XLA does
-    on the platform of the devices."""
+    on the platform of the devices. A mask of each head's own is none for them."""
+    if mask is not None and _serves_some_heads(mask):
+        return False
     batch, queries, heads, _ = query.shape
     is_divided = batch % row_shards() == 0 and heads % width_shards() == 0
     is_narrow = query.dtype.itemsize <= 4
     return is_divided and is_narrow and max(queries, key.shape[1]) >= FROM_TOKENS.get(platform(), math.inf)
+
+
+def _serves_some_heads(mask: jax.Array) -> bool:
+    return mask.ndim > 2 and mask.shape[-3] > 1
 
 
 def flash_attention(
@@ -72,10 +78,16 @@ def flash_attention(
       The context [B, Q, N, H], in the values' dtype.
 
     Raises:
-      ValueError: float64 on a TPU or GPU.
+      ValueError: float64 on a TPU or GPU; a mask that differs between heads.
     """
     if query.dtype == jnp.float64 and platform() in BLOCKS:
         raise ValueError(f"attention_path='flash': expected float32 or narrower on a {platform()}; received float64")
+    if mask is not None:
+        if _serves_some_heads(mask):
+            raise ValueError(
+                f"attention_path='flash': expected a mask [B, 1, Q, K] for all heads; received {mask.shape}"
+            )
+        mask = jnp.reshape(mask, (1,) * (4 - mask.ndim) + mask.shape)
     words = None if dropout_key is None or dropout_rate == 0.0 else jnp.stack(words_of(dropout_key))
     plan = Plan(
         queries=query.shape[1],

@@ -176,6 +176,21 @@ def test_auto_takes_blocks_for_long_sentences_on_tpus_and_gpus(monkeypatch: pyte
         assert path(first - 1) == path(first, "float64") == path(first, recorded=True) == "reference_attention"
 
 
+def test_masks_of_fewer_axes_and_of_single_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TransformerConfig(d_model=N * H, num_heads=N, dropout_rate=0.0)
+    heads, mask = heads_of(Q, K), MASKS["causal"]
+    assert mask is not None
+    assert_same(config, mask[0, 0], None, heads)
+    by_head = jnp.asarray(np.random.default_rng(4).random((B, N, Q, K)) < 0.5)
+    with pytest.raises(ValueError, match=r"expected a mask \[B, 1, Q, K\] for all heads; received \(2, 2, 21, 37\)"):
+        flash_path(config, heads, AttentionTerms(by_head), Scope())
+    monkeypatch.setattr(flash, "platform", lambda: "tpu")
+    monkeypatch.setattr(flash, "FROM_TOKENS", {"tpu": 1})
+    narrow = jnp.zeros((B, Q, N, H), jnp.float32), jnp.zeros((B, K, N, H), jnp.float32)
+    assert flash.is_better(*narrow, by_head[:, :1])
+    assert not flash.is_better(*narrow, by_head)
+
+
 def test_the_platform_is_that_of_the_devices() -> None:
     assert sharding.platform() == "cpu"
     mesh = jax.sharding.AbstractMesh((1,), ("data",), abstract_device=jax.sharding.AbstractDevice("TPU v5e", 1, "tpu"))
