@@ -69,7 +69,8 @@ def start(folder: Path, *options: str, command: str = "train", devices: int = 8)
 
 def records(run: Path) -> list[dict[str, float]]:
     file = run / "metrics.jsonl"
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    lines = file.read_text().split("\n")[:-1] if file.exists() else []  # the last line may be half written
+    return [json.loads(line) for line in lines]
 
 
 def values(run: Path, name: str) -> list[float]:

@@ -111,7 +111,7 @@ def small_run(folder: Path, dataset: Path, data: dict[str, Any] | None = None, *
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
+    lines = (run / "metrics.jsonl").read_text().split("\n")[:-1]  # the last line may be half written
     return [{key: value for key, value in json.loads(line).items() if key not in TIMINGS} for line in lines]
 
 
