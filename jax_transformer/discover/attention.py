@@ -1,0 +1,266 @@
+"""Find the attentions in a graph, their heads and projections, and measure their numerics.
+
+An attention is a product whose left operand says how much each query attends to each key. From there everything else
+follows by elements: the weights, the logits whose softmax they are, the product of queries and keys behind those, and the
+linear maps that made query, key and value, with the channels of each head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jax_transformer.discover.graph import Graph, Linear, Product, close
+from jax_transformer.discover.labels import TARGET
+from jax_transformer.discover.problems import Unknown
+from jax_transformer.discover.trace import Value
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """Holds the query, key or value of an attention: a linear map, and its channels head by head."""
+
+    linear: Linear
+    elements: np.ndarray
+    """[B, N, P, H], of the linear map's outputs"""
+    used: np.ndarray
+    """[B, N, P, H], the same as the attention uses them, perhaps scaled or rotated"""
+
+    @property
+    def channels(self) -> np.ndarray:
+        """Returns the linear map's channel of each head's component [N, H]."""
+        first = self.elements[0, :, 0]
+        return np.array([[self.linear.channels.get(int(one), -1) for one in head] for head in first])
+
+    @property
+    def kernel(self) -> np.ndarray:
+        """Returns elements of parameters [In, N, H]."""
+        return self.linear.kernel[:, self.channels]
+
+    @property
+    def bias(self) -> np.ndarray | None:
+        """Returns elements of parameters [N, H]."""
+        return None if self.linear.bias is None else self.linear.bias[self.channels]
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Holds one attention, with all its heads."""
+
+    first: Value
+    """The product that makes the first head's context; the first in execution order."""
+    query: Projection
+    key: Projection
+    value: Projection
+    raw: np.ndarray
+    """query · key of the projections [B, N, Q, K], before any scale, rotation, bias or mask."""
+    products: np.ndarray
+    """The same of what the attention multiplies."""
+    logits: np.ndarray
+    """[B, N, Q, K]"""
+    weights: np.ndarray
+    """[B, N, Q, K]"""
+    context: np.ndarray
+    """Elements [N, H] of the first token's context."""
+
+    @property
+    def kind(self) -> str:
+        """Returns encoder_self, decoder_self or cross."""
+        query, key = (
+            bool(one.linear.outputs.size and self._is_target(one)) for one in (self.query, self.key)
+        )
+        return {(False, False): "encoder_self", (True, True): "decoder_self", (True, False): "cross"}[query, key]
+
+    def _is_target(self, one: Projection) -> bool:
+        return bool(self.sides[0 if one is self.query else 1])
+
+    sides: tuple[bool, bool] = (False, False)
+    """Whether queries and keys belong to the target."""
+
+    @property
+    def is_on_heads_of_one(self) -> bool:
+        return self.weights.shape[1] == 1
+
+
+def attentions(graph: Graph) -> list[Attention]:
+    """Returns the attentions of a graph in execution order, one for each product that makes contexts.
+
+    Raises:
+      Unknown: an attention is computed in a way that isn't known.
+    """
+    found = []
+    for product in graph.products.values():
+        left = graph.recording.roots(product.left)
+        if graph.attends(product.value) or not all(graph.attends(root) for root in left):
+            continue
+        found.append(_read(graph, product))
+    return found
+
+
+def merged(parts: list[Attention]) -> Attention:
+    """Returns one attention of attentions that are heads of it."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def heads(name: str) -> np.ndarray:
+        return np.concatenate([getattr(part, name) for part in parts], axis=1)
+
+    return replace(
+        parts[0],
+        raw=heads("raw"),
+        products=heads("products"),
+        logits=heads("logits"),
+        weights=heads("weights"),
+        context=np.concatenate([part.context for part in parts]),
+    )
+
+
+def _read(graph: Graph, mix: Product) -> Attention:
+    """Reads the attention that a product of weights and values belongs to."""
+    order = _order(graph, mix)
+    weights = _matrix(mix.left, order)  # elements [B, N, Q, K]
+    value = _projection(graph, _rows(mix.right, order, key=True), mix.value, "value")
+    logits = _logits(graph, weights, mix.value)
+    scored = graph.pull(logits, lambda root: root in graph.products and graph.attends(root))
+    if scored is None:
+        raise Unknown(mix.value, "attention logits that no product of queries and keys leads to")
+    product = graph.products[graph.root_of(scored)] if graph.root_of(scored) else None  # type: ignore[index]
+    if product is None:
+        raise Unknown(mix.value, "attention logits made of several products")
+    query, key = _operands(product, scored, graph)
+    queries = _projection(graph, query, mix.value, "query")
+    keys = _projection(graph, key, mix.value, "key")
+    token = [bool((graph.labels.of_elements(part[0, 0, :1, 0]).token >= TARGET).all()) for part in (query, key)]
+    return Attention(
+        mix.value,
+        queries,
+        keys,
+        value,
+        raw=_multiplied(graph, queries.elements, keys.elements),
+        products=_multiplied(graph, query, key),
+        logits=graph.values(logits),
+        weights=graph.values(weights),
+        context=_contexts(graph, mix, order),
+        sides=(token[0], token[1]),
+    )
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Holds where the heads of each sentence, the queries and the keys of a product are."""
+
+    heads: np.ndarray
+    """[B, N], the number in the product's first axis"""
+    queries: np.ndarray
+    """[B, N, Q], rows of the left operand"""
+    keys: np.ndarray
+    """[B, N, K], its columns"""
+
+
+def _order(graph: Graph, mix: Product) -> _Order:
+    left = graph.labels.of_elements(mix.left)
+    batch = left.batch[:, 0, 0]
+    rows = [np.flatnonzero(batch == one) for one in np.unique(batch)]
+    if (left.batch != batch[:, None, None]).any() or len({len(row) for row in rows}) != 1:
+        raise Unknown(mix.value, "an attention over several sentences")
+    heads = np.stack(rows)
+    return _Order(heads, np.argsort(left.token[:, :, 0], axis=1)[heads], np.argsort(left.key[:, 0], axis=1)[heads])
+
+
+def _matrix(left: np.ndarray, order: _Order) -> np.ndarray:
+    """Returns the elements [B, N, Q, K]."""
+    return left[order.heads[..., None, None], order.queries[..., :, None], order.keys[..., None, :]]
+
+
+def _rows(right: np.ndarray, order: _Order, key: bool) -> np.ndarray:
+    """Returns the elements [B, N, K, H] of what the weights are multiplied with."""
+    return right[order.heads[..., None], order.keys]
+
+
+def _contexts(graph: Graph, mix: Product, order: _Order) -> np.ndarray:
+    return mix.result[order.heads[0], order.queries[0, :, 0]]
+
+
+def _logits(graph: Graph, weights: np.ndarray, where: Value) -> np.ndarray:
+    """Returns the elements whose softmax the weights are, the nearest behind them."""
+    computed = graph.values(weights)
+    for elements in _behind(graph, weights):
+        if close(_softmax(graph.values(elements)), np.nan_to_num(computed)):
+            return elements
+    raise Unknown(where, "attention weights that are no softmax over the keys")
+
+
+def _behind(graph: Graph, elements: np.ndarray) -> Iterator[np.ndarray]:
+    """Yields elements of attention matrices behind these, the nearest first, up to the product that they come from."""
+    open_ones, seen = [elements], set()
+    while open_ones:
+        one = open_ones.pop(0)
+        root = graph.root_of(one)
+        if root is None or root in seen:
+            continue
+        seen.add(root)
+        if one is not elements:
+            yield one
+        if root in graph.products:
+            continue
+        for operand in root.inputs:
+            if operand.depends_on_ids and operand.is_float:
+                before = graph.operand(root, operand, one)
+                if before is not None and all(graph.attends(part) for part in graph.recording.roots(before)):
+                    open_ones.append(before)
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):
+        highest = logits.max(axis=-1, keepdims=True)
+        exponentials = np.exp(logits - np.where(np.isfinite(highest), highest, 0))
+        total = exponentials.sum(axis=-1, keepdims=True)
+        return np.where(total > 0, exponentials / np.where(total > 0, total, 1), 0)
+
+
+def _operands(product: Product, scored: np.ndarray, graph: Graph) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the elements of query [B, N, Q, H] and key [B, N, K, H] behind elements of their product [B, N, Q, K]."""
+    order = np.argsort(product.result.ravel())
+    places = order[np.searchsorted(product.result.ravel(), scored, sorter=order)]
+    n, row, column = np.unravel_index(places, product.result.shape)
+    return product.left[n[..., 0], row[..., 0]], product.right[n[:, :, 0], :, column[:, :, 0]]
+
+
+def _projection(graph: Graph, used: np.ndarray, where: Value, what: str) -> Projection:
+    elements = graph.pull(used, lambda root: root in graph.linears)
+    root = None if elements is None else graph.root_of(elements)
+    if elements is None or root is None:
+        raise Unknown(where, f"an attention's {what} that is no linear projection")
+    return Projection(graph.linears[root], elements, used)
+
+
+def _multiplied(graph: Graph, query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    product: np.ndarray = graph.values(query) @ np.swapaxes(graph.values(key), -1, -2)
+    return product
+
+
+# --- numerics
+
+
+def scale_of(attention: Attention, candidates: dict[str, float]) -> tuple[float, dict[str, float]]:
+    """Returns the factor between logits and query · key, and how far each candidate is from it (relative).
+
+    Raises:
+      Unknown: they aren't proportional where keys are visible.
+    """
+    visible = visible_keys(attention)
+    raw, logits = attention.raw[visible], attention.logits[visible]
+    scale = float((raw * logits).sum() / (raw * raw).sum())
+    residual = float(np.sqrt(np.mean((logits - scale * raw) ** 2) / np.mean(logits**2)))
+    if residual > 1e-12:
+        raise Unknown(attention.first, f"attention logits other than query · key times a number (residual {residual:.1e})")
+    return scale, {name: abs(one / scale - 1) for name, one in candidates.items()}
+
+
+def visible_keys(attention: Attention) -> np.ndarray:
+    """Returns where a query attends to a key at all [B, N, Q, K], without rows that are masked altogether."""
+    weights = np.nan_to_num(attention.weights)
+    uniform = np.ptp(weights, axis=-1, keepdims=True) < 1e-9
+    return (weights > 0) & ~(uniform & (weights.shape[-1] > 1) & (np.abs(attention.logits) > 1e3))

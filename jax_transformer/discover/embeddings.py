@@ -1,0 +1,193 @@
+"""Read the start of a stack: token embeddings, their factor, positions and norm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.discover.graph import Graph, distance
+from jax_transformer.discover.norms import Norm
+from jax_transformer.discover.problems import DiscoverError, Unknown
+from jax_transformer.discover.sums import Sum, Sums
+from jax_transformer.discover.trace import Value
+from jax_transformer.parity.oracle import formulas
+
+if TYPE_CHECKING:
+    from jax_transformer.discover.structure import Structure
+
+ROUNDED = 1e-4
+"""How far a sinusoidal table may be from float64's, as one computed in float32 with its own powers is. The table itself
+is carried over, so nothing is lost."""
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """Holds the table of a stack's token embeddings, as elements [V, D]."""
+
+    table: np.ndarray
+
+
+def read_embedding(
+    graph: Graph, sums: Sums, stream: Sum, norms: Mapping[Value, Norm], stack: str, result: Structure
+) -> Embedding:
+    """Reads the stream that a stack begins with, and sets the fields and leaves that follow.
+
+    Raises:
+      Unknown, DiscoverError: it isn't factor · embedding + positions, perhaps normed.
+    """
+    placement = "none"
+    norm = norms.get(stream.only) if stream.only is not None else None
+    if norm is not None:
+        placement, stream = "after_positions", sums.of(norm.inputs)
+    else:
+        normed = [term for term in stream.terms if term in norms]
+        if len(normed) == 1 and stream.terms[normed[0]] == 1.0:
+            norm, placement = norms[normed[0]], "before_positions"
+            stream = sums.of(norm.inputs).plus(stream.without(normed[0]))
+    result.fields[f"{stack}_embedding_norm"] = placement
+    if norm is not None:
+        result.agree("norm_bias", norm.bias is not None, norm.value)
+        for name, value in norm.fields:
+            result.agree(name, value, norm.value)
+        if norm.scale is None:
+            raise Unknown(norm.value, "a norm without a trained scale")
+        result.leaves[f"{stack}/embedding_norm/scale"] = norm.scale
+        if norm.bias is not None:
+            result.leaves[f"{stack}/embedding_norm/bias"] = norm.bias
+    side = "source" if stack == "encoder" else "target"
+    tokens = [term for term in stream.terms if term in graph.lookups]
+    unknown = [term for term in stream.terms if term not in graph.lookups]
+    if unknown:
+        raise Unknown(unknown[0], f"a part of the {stack}'s embedding that isn't known")
+    by_ids = [term for term in tokens if _is_of_tokens(graph, graph.lookups[term].ids, f"{side}_ids")]
+    if len(by_ids) != 1:
+        raise DiscoverError(f"{stack}: expected one embedding of {side}_ids; found {len(by_ids)}")
+    lookup, factor = graph.lookups[by_ids[0]], stream.terms[by_ids[0]]
+    width = lookup.table.shape[1]
+    if abs(factor - 1) < 1e-12:
+        result.agree("scale_embedding", False, lookup.value)
+    elif abs(factor / np.sqrt(width) - 1) < 1e-12:
+        result.agree("scale_embedding", True, lookup.value)
+    else:
+        raise Unknown(lookup.value, f"token embeddings multiplied by {factor:.6g}")
+    others = [term for term in tokens if term is not by_ids[0]]
+    _positions(graph, stream, others, stack, result)
+    result.leaves[f"{side}_embedding/embedding"] = lookup.table
+    result.fields[f"{side}_vocab_size"] = len(lookup.table)
+    return Embedding(lookup.table)
+
+
+def _is_of_tokens(graph: Graph, ids: Value, name: str) -> bool:
+    """Whether a lookup's ids are the inputs themselves, not numbers made of them."""
+    root = graph.recording.root(ids)
+    while root is not None and root.op in ("_to_copy", "clamp"):
+        root = graph.recording.root(root.inputs[0])
+    return root is not None and root.op == name
+
+
+# --- positions
+
+
+def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, result: Structure) -> None:
+    parts = [(factor, graph.values(table), table) for factor, table in stream.tables]
+    parts += [(stream.terms[one], graph.values(graph.lookups[one].outputs), graph.lookups[one].outputs) for one in lookups]
+    if not parts:
+        result.agree("position_kind", "none", next(iter(stream.terms)))
+        return
+    if len(parts) > 1:
+        raise DiscoverError(f"{stack}: expected one table of positions; found {len(parts)}")
+    factor, values, elements = parts[0]
+    where = next(iter(stream.terms))
+    if abs(factor - 1) > 1e-12:
+        raise Unknown(where, f"positions multiplied by {factor:.6g}")
+    table, numbers = _table(graph, values, elements, lookups)
+    index = _index(values, numbers)
+    result.agree("position_index", index, where)
+    first = 0 if numbers is None else int(numbers.min())
+    held = graph.values(table) if table is not None else values[:, 0] if index == "batch_row" else values[0]
+    fit, (error, runner_up) = _sinusoid(held)
+    is_trained = table is not None and all(
+        root.op == "parameter" and root.trains for root in graph.recording.roots(table)
+    )
+    if is_trained and table is not None:
+        result.agree("position_kind", "learned", where)
+        offset = first
+        result.leaves[f"{stack}/positions/embedding"] = table
+        result.conclude(f"{stack} positions", f"learned, offset {first}", 0.0)
+    else:
+        layout, frequency, shift = fit or ("interleaved", "standard", 0)
+        fields = {"position_kind": "sinusoidal", "position_layout": layout, "position_frequency": frequency}
+        for name, value in fields.items():
+            result.agree(name, value, where)
+        offset = first + shift
+        before = sinusoids(shift, held.shape[1], layout, frequency) if shift else held[:0]
+        held = np.concatenate([before, held])
+        result.tables[f"{stack}_positions"] = held
+        if fit is None:
+            result.notes.append(f"{stack}: its table of positions is no known one (nearest: {runner_up[0]}); it is carried over")
+        result.conclude(f"{stack} positions", f"{layout} {frequency}, offset {offset}", error, runner_up)
+    result.agree("position_offset", offset, where)
+    result.rows[stack] = None if table is None and fit is not None else len(held) - offset - (index == "non_pad_count")
+
+
+def _index(values: np.ndarray, numbers: np.ndarray | None) -> str:
+    """Returns what the row of a table follows: the column, the row of the batch, or the count of real tokens."""
+    if (values == values[:1]).all():
+        return "column"
+    if (values == values[:, :1]).all():
+        return "batch_row"
+    if numbers is not None:
+        counts = numbers - numbers.min()
+        if all((row[row > 0] == np.arange(1, 1 + (row > 0).sum())).all() for row in counts):
+            return "non_pad_count"
+    raise DiscoverError("positions that follow neither the column, the row of the batch, nor the count of real tokens")
+
+
+def _table(
+    graph: Graph, values: np.ndarray, elements: np.ndarray, lookups: list[Value]
+) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """Returns the elements [R, D] of the stored table that the positions are rows of, and the rows' numbers [B, P]."""
+    if lookups:
+        lookup = graph.lookups[lookups[0]]
+        return lookup.table, np.asarray(lookup.ids.array)
+    width = values.shape[2]
+    root = graph.root_of(elements[:, :, 0])
+    stored = [root, *root.parameters, *root.inputs] if root is not None else []
+    for one in stored:
+        own = graph.recording.own(one)
+        if one.array.ndim < 2 or own.shape[-1] != width or not one.is_float:
+            continue
+        table = own.reshape(-1, width)
+        held = {row.tobytes(): number for number, row in reversed(list(enumerate(graph.values(table))))}
+        rows = [[held.get(np.ascontiguousarray(row).tobytes(), -1) for row in line] for line in values]
+        if np.min(rows) >= 0:
+            return table, np.array(rows)
+    return None, None
+
+
+def _sinusoid(table: np.ndarray) -> tuple[tuple[str, str, int] | None, tuple[float, tuple[str, float]]]:
+    """Returns layout, frequency and the first row's position of a sinusoidal table, with its residual and the
+    runner-up."""
+    fits = []
+    for layout, frequency, shift in product(("interleaved", "halves"), ("standard", "inclusive", "doubled"), range(3)):
+        if table.shape[1] % 2 == 0:
+            expected = sinusoids(len(table) + shift, table.shape[1], layout, frequency)[shift:]
+            fits.append((distance(expected, table), (layout, frequency, shift)))
+    fits.sort(key=lambda fit: fit[0])
+    if not fits:
+        return None, (float("inf"), ("nothing", float("inf")))
+    (error, best), (second, other) = fits[:2]
+    is_known = error <= ROUNDED
+    runner_up = " ".join(map(str, other if is_known else best)), second if is_known else error
+    return (best if is_known else None), (error if is_known else 0.0, runner_up)
+
+
+def sinusoids(rows: int, width: int, layout: Any, frequency: Any) -> np.ndarray:
+    """Returns a table [rows, width] (Vaswani et al. 2017, §3.5, and its variants)."""
+    config = TransformerConfig(d_model=width, num_heads=1, position_layout=layout, position_frequency=frequency)
+    return formulas.sinusoid_table(config, rows)

@@ -1,0 +1,66 @@
+"""Read from attention weights which padding a module hides, and whether it hides later tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.discover.graph import Graph
+from jax_transformer.discover.problems import Unknown
+from jax_transformer.discover.sublayers import AttentionSublayer, Parts
+from jax_transformer.parity.oracle import formulas
+
+COVERS = ("keys", "both", "none", "queries")
+FIELDS = {"encoder_self": "encoder_padding", "decoder_self": "decoder_padding", "cross": "cross_padding"}
+
+
+def padding_fields(
+    graph: Graph, parts: Parts, source_pad_id: int, target_pad_id: int, notes: list[str]
+) -> dict[str, Any]:
+    """Returns the config's fields of masks.
+
+    Raises:
+      Unknown: a pattern of visible keys that no field expresses; layers whose patterns differ.
+    """
+    ids = {value.op: value.array for value in graph.recording.values if value.op in ("source_ids", "target_ids")}
+    fields: dict[str, Any] = {"source_pad_id": source_pad_id, "target_pad_id": target_pad_id}
+    for kind, field in FIELDS.items():
+        found = [one for one in parts.sublayers if isinstance(one, AttentionSublayer) and one.kind == kind]
+        fits = [_fits(one, kind, field, ids, fields) for one in found]
+        common = [fit for fit in fits[0] if all(fit in others for others in fits)] if fits else []
+        if not common:
+            where = found[0].attention.first if found else graph.recording.output
+            raise Unknown(where, f"a mask of {kind} attention that hides neither keys nor queries of padding alone")
+        fields |= common[0]
+        if len(common) > 1:
+            notes.append(f"{field}={common[0][field]!r}: others fit as well: {', '.join(repr(one[field]) for one in common[1:])}")
+    return fields
+
+
+def _fits(
+    one: AttentionSublayer, kind: str, field: str, ids: dict[str, np.ndarray], known: dict[str, Any]
+) -> list[dict[str, Any]]:
+    weights = np.nan_to_num(one.attention.weights)
+    visible = weights > 0
+    flat = np.ptp(weights, axis=-1) < 1e-6
+    fits = []
+    for cover, causal in product(COVERS, (True, False) if kind == "decoder_self" else (True,)):
+        fields = {field: cover} | ({"decoder_causal": causal} if kind == "decoder_self" else {})
+        config = TransformerConfig(**known | fields)
+        expected = np.broadcast_to(MASKS[kind](config, ids), weights.shape)
+        open_rows = expected.any(axis=-1)
+        same = (visible == expected).all(axis=-1)
+        if (same[open_rows]).all() and flat[~open_rows].all():
+            fits.append(fields)
+    return fits
+
+
+MASKS: dict[str, Callable[[TransformerConfig, dict[str, np.ndarray]], np.ndarray]] = {
+    "encoder_self": lambda config, ids: formulas.encoder_self_mask(config, ids["source_ids"]),
+    "decoder_self": lambda config, ids: formulas.decoder_self_mask(config, ids["target_ids"]),
+    "cross": lambda config, ids: formulas.cross_mask(config, ids["source_ids"], ids["target_ids"]),
+}

@@ -1,0 +1,177 @@
+"""Recognise norms, whether they are one operation or written out, by computing every candidate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from jax_transformer.discover.graph import CLOSE, Graph, distance
+from jax_transformer.discover.labels import Stream
+from jax_transformer.discover.trace import Value
+
+REDUCTIONS = frozenset("mean var std var_mean std_mean sum linalg_vector_norm norm pow square".split())
+"""Operations that a written-out norm begins with."""
+FURTHEST = 24
+"""How many operations a written-out norm may have."""
+USUAL_EPS = (0.0, 1e-5, 1e-6, 1e-12, 1e-8)
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """Holds a norm of a stream over its channels."""
+
+    value: Value
+    """The root with its result."""
+    inputs: np.ndarray
+    """Elements [B, P, C]"""
+    fields: tuple[tuple[str, object], ...]
+    """norm_kind, norm_eps, norm_eps_outside and norm_unbiased."""
+    scale: np.ndarray | None
+    """Elements of parameters [C]"""
+    bias: np.ndarray | None
+    residual: float
+    """RMS of the difference from what was computed, in units of its RMS."""
+    runner_up: tuple[str, float] | None = None
+    """The second best candidate, and its residual."""
+
+
+def norms(graph: Graph) -> dict[Value, Norm]:
+    """Returns the norms of a graph by their results."""
+    found: dict[Value, Norm] = {}
+    for value in graph.recording.values:
+        norm = None
+        if value.op in ("native_layer_norm", "_fused_rms_norm") and value.output == 0:
+            norm = _one_operation(graph, value)
+        elif value.depends_on_ids and not value.is_moved and graph.stream(value) is not None:
+            norm = _written_out(graph, value)
+        if norm is not None:
+            found[norm.value] = norm
+    return found
+
+
+def _one_operation(graph: Graph, value: Value) -> Norm | None:
+    stream = graph.stream(value)
+    source = value.inputs[0]
+    inputs = None if stream is None else graph.operand(value, source, stream.elements)
+    if stream is None or inputs is None or list(value.args[1]) != [stream.elements.shape[2]]:
+        return None
+    given = [one for one in value.args[2:] if isinstance(one, Value) or one is None]
+    vectors = [None if one is None else graph.operand(value, one, stream.elements[0, 0]) for one in given]
+    scale, bias = [*vectors, None, None][:2]
+    is_rms = value.op == "_fused_rms_norm"
+    eps = value.args[-1] if isinstance(value.args[-1], float) else np.finfo(value.array.dtype).eps
+    candidate = Candidate("rms_norm" if is_rms else "layer_norm", eps, False, False)
+    expected = candidate.applied(graph.values(inputs), *(_numbers(graph, one) for one in (scale, bias)))
+    error = distance(expected, graph.values(stream.elements))
+    return Norm(value, inputs, candidate.fields(), scale, bias, error) if error <= CLOSE else None
+
+
+# --- written out
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Holds one way to compute a norm."""
+
+    kind: str
+    eps: float
+    outside: bool
+    unbiased: bool
+
+    def fields(self) -> tuple[tuple[str, object], ...]:
+        return (
+            ("norm_kind", self.kind),
+            ("norm_eps", self.eps),
+            ("norm_eps_outside", self.outside),
+            ("norm_unbiased", self.unbiased),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind}, eps {self.eps:g}" + ", outside" * self.outside + ", unbiased" * self.unbiased
+
+    def applied(self, x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None) -> np.ndarray:
+        """Returns the norm of x [.., C] over its last axis."""
+        centred = x if self.kind == "rms_norm" else x - x.mean(axis=-1, keepdims=True)
+        count = x.shape[-1] - self.unbiased
+        variance = (centred * centred).sum(axis=-1, keepdims=True) / count
+        with np.errstate(divide="ignore", invalid="ignore"):
+            result = centred / (np.sqrt(variance) + self.eps if self.outside else np.sqrt(variance + self.eps))
+        result = result if scale is None else result * scale
+        return np.asarray(result if bias is None else result + bias)
+
+
+def _written_out(graph: Graph, value: Value) -> Norm | None:
+    """Returns the norm of a stream that begins here: the furthest result that a candidate equals."""
+    if not any(user.op in REDUCTIONS or (user.op == "mul" and len(set(user.inputs)) == 1) for user in graph.users(value)):
+        return None
+    stream = graph.stream(value)
+    assert stream is not None
+    if stream.elements.shape[2] < 2:
+        return None
+    region = list(_region(graph, value))
+    numbers = {abs(number) for one in region for number in one.literals if 0 < abs(number) < 0.1}
+    numbers |= {float(one.array) for part in region for one in part.inputs if not one.depends_on_ids and one.array.size == 1 and 0 < float(one.array) < 0.1}
+    vectors = list(_vectors(graph, region, stream.elements.shape[2]))
+    for result in reversed(region):
+        after = graph.stream(result)
+        if after is None or after.elements.shape != stream.elements.shape:
+            continue
+        norm = _best(graph, stream, result, after, sorted(numbers | set(USUAL_EPS)), vectors)
+        if norm is not None:
+            return norm
+    return None
+
+
+def _region(graph: Graph, value: Value) -> Iterator[Value]:
+    """Yields what is computed elementwise or by reductions from this Value and nothing else that depends on ids."""
+    inside: set[Value] = {value}
+    for other in graph.recording.values[value.number + 1 : value.number + 1 + 4 * FURTHEST]:
+        if not any(one in inside for one in other.inputs):
+            continue
+        if other in graph.products or other in graph.linears or other in graph.lookups:
+            continue
+        if all(one in inside or not one.depends_on_ids for one in other.inputs):
+            inside.add(other)
+            if not other.is_moved:
+                yield other
+
+
+def _vectors(graph: Graph, region: list[Value], size: int) -> Iterator[np.ndarray]:
+    """Yields the elements [C] of the vectors that a region multiplies with or adds."""
+    seen = set()
+    for one in region:
+        stream = graph.stream(one)
+        for operand in one.inputs if stream is not None and one.op in ("mul", "add", "addcmul", "div") else ():
+            if operand.depends_on_ids or stream is None:
+                continue
+            elements = graph.operand(one, operand, stream.elements[0, 0])
+            if elements is not None and len(elements) == size and elements.tobytes() not in seen and len(set(elements)) > 1:
+                seen.add(elements.tobytes())
+                yield elements
+
+
+def _best(
+    graph: Graph, stream: Stream, result: Value, after: Stream, epsilons: list[float], vectors: list[np.ndarray]
+) -> Norm | None:
+    x, y = graph.values(stream.elements), graph.values(after.elements)
+    fits: list[tuple[float, Candidate, np.ndarray | None, np.ndarray | None]] = []
+    for kind, outside, unbiased, eps in product(("layer_norm", "rms_norm"), (False, True), (False, True), epsilons):
+        candidate = Candidate(kind, eps, outside, unbiased)
+        plain = candidate.applied(x, None, None)
+        for scale, bias in product([None, *vectors], [None, *vectors]):
+            expected = plain if scale is None else plain * graph.values(scale)
+            expected = expected if bias is None else expected + graph.values(bias)
+            fits.append((distance(expected, y), candidate, scale, bias))
+    fits.sort(key=lambda fit: fit[0])
+    error, candidate, scale, bias = fits[0]
+    if error > CLOSE:
+        return None
+    others = [(str(other), residual) for residual, other, *_ in fits[1:] if other != candidate]
+    return Norm(result, stream.elements, candidate.fields(), scale, bias, error, others[0] if others else None)
+
+
+def _numbers(graph: Graph, elements: np.ndarray | None) -> np.ndarray | None:
+    return None if elements is None else graph.values(elements)

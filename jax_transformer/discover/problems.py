@@ -1,0 +1,22 @@
+"""What can't be expressed by a config, each with its place in the program."""
+
+from __future__ import annotations
+
+from jax_transformer.discover.trace import Value
+
+
+class DiscoverError(ValueError):
+    """Says why no config was found for a module, in one line or a list."""
+
+
+class Unknown(DiscoverError):
+    """Says that a part of the module computes something that no config expresses.
+
+    Args:
+      value: the tensor where it shows.
+      what: the part, as in "attention weights that are no softmax over the keys".
+    """
+
+    def __init__(self, value: Value, what: str) -> None:
+        super().__init__(f"{what}: {value.described()}")
+        self.value, self.what = value, what

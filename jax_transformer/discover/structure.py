@@ -1,0 +1,315 @@
+"""Put sublayers together: stacks, residual streams and norms, embeddings and the head, as a config and a table of leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.discover.attention import scale_of
+from jax_transformer.discover.embeddings import Embedding, read_embedding
+from jax_transformer.discover.graph import Graph, Linear
+from jax_transformer.discover.masks import padding_fields
+from jax_transformer.discover.norms import Norm, norms
+from jax_transformer.discover.problems import DiscoverError, Unknown
+from jax_transformer.discover.sublayers import AttentionSublayer, FeedForward, Parts, Sublayer, parts
+from jax_transformer.discover.sums import Sum, Sums
+from jax_transformer.discover.trace import Recording, Value
+
+Leaves = dict[str, np.ndarray]
+"""Path of a parameter, those of a layer with its number, as in "encoder/layers/…/kernel[0]" → elements."""
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """Holds one finding: what was concluded, from how close a fit, and what came second."""
+
+    what: str
+    value: str
+    residual: float
+    runner_up: str = ""
+    runner_up_residual: float = float("inf")
+
+
+@dataclass
+class Structure:
+    """Holds what a module computes."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Fields of TransformerConfig."""
+    leaves: Leaves = field(default_factory=dict)
+    tables: dict[str, np.ndarray] = field(default_factory=dict)
+    """Values of constants by name, such as encoder_positions."""
+    rows: dict[str, int | None] = field(default_factory=dict)
+    """Stack → the most tokens that its table of positions allows; None: any number."""
+    conclusions: list[Conclusion] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def agree(self, name: str, value: Any, where: Value) -> None:
+        """Sets a field, which must have the same value everywhere."""
+        known = self.fields.setdefault(name, value)
+        if known != value and not (isinstance(value, float) and np.isclose(known, value, rtol=1e-12, atol=0)):
+            raise Unknown(where, f"{name} {value!r} here and {known!r} elsewhere")
+
+    def conclude(self, what: str, value: str, residual: float, runner_up: tuple[str, float] | None = None) -> None:
+        self.conclusions.append(Conclusion(what, value, residual, *(runner_up or ())))
+
+
+def read_structure(recording: Recording, source_pad_id: int, target_pad_id: int) -> Structure:
+    """Reads a recording as an encoder-decoder Transformer.
+
+    Raises:
+      DiscoverError: it isn't one that a config can express; names the operation, its line and layer.
+    """
+    graph = Graph(recording)
+    found_norms = norms(graph)
+    sums = Sums(graph, found_norms)
+    found = parts(graph, sums)
+    builder = _Builder(graph, sums, found, found_norms)
+    builder.stack("encoder")
+    builder.stack("decoder")
+    builder.head()
+    builder.attention_numerics()
+    builder.result.fields |= padding_fields(graph, found, source_pad_id, target_pad_id, builder.result.notes)
+    return builder.result
+
+
+class _Builder:
+    """Collects fields and leaves."""
+
+    def __init__(self, graph: Graph, sums: Sums, found: Parts, found_norms: dict[Value, Norm]) -> None:
+        self.graph, self.sums, self.parts, self.norms = graph, sums, found, found_norms
+        self.result = Structure()
+        self.ends: dict[str, Sum] = {}
+        self.embeddings: dict[str, Embedding] = {}
+
+    # --- stacks
+
+    def stack(self, stack: str) -> None:
+        sublayers = [one for one in self.parts.sublayers if one.is_target == (stack == "decoder")]
+        layers = self._layers(stack, sublayers)
+        readers = self._readers(stack)
+        stream = self._start(stack, sublayers[0])
+        for number, sublayer in enumerate(sublayers):
+            after = sublayers[number + 1] if number + 1 < len(sublayers) else None
+            layer = number // len(layers[0])
+            stream = self._sublayer(stack, sublayer, layer, stream, after, readers)
+        self._end(stack, stream, readers)
+        self.result.fields[f"num_{stack}_layers"] = len(layers)
+
+    def _layers(self, stack: str, sublayers: Sequence[Sublayer]) -> list[list[Sublayer]]:
+        """Returns the sublayers of each layer, which must be alike."""
+        kinds = [one.kind for one in sublayers]
+        orders = (
+            [["encoder_self", "feed_forward"], ["encoder_self"]]
+            if stack == "encoder"
+            else [["decoder_self", "cross", "feed_forward"], ["decoder_self", "cross"]]
+        )
+        for order in orders:
+            if kinds and kinds == order * (len(kinds) // len(order)):
+                self.result.agree("feed_forward", "feed_forward" in order, sublayers[0].result)
+                return [list(sublayers[start : start + len(order)]) for start in range(0, len(kinds), len(order))]
+        raise DiscoverError(f"{stack}: expected layers of {', '.join(orders[0])}; found {', '.join(kinds) or 'nothing'}")
+
+    def _readers(self, stack: str) -> list[Sum]:
+        """Returns what reads the end of a stack."""
+        if stack == "decoder":
+            return [self.parts.head_inputs]
+        return [
+            self.sums.of(part.linear.inputs)
+            for one in self.parts.sublayers
+            if isinstance(one, AttentionSublayer) and one.kind == "cross"
+            for part in (one.attention.key, one.attention.value)
+        ]
+
+    def _residual(self, sublayer: Sublayer) -> tuple[Value, Sum]:
+        """Returns the sum in which a sublayer's result first appears, and the rest of that sum."""
+        result = sublayer.result
+        term = self.sums.of_root(result).only or result
+        for root in self.graph.recording.values[result.number + 1 :]:
+            if root.is_moved or not root.depends_on_ids or self.graph.stream(root) is None:
+                continue
+            found = self.sums.of_root(root)
+            if term in found.terms and (len(found.terms) > 1 or found.tables):
+                if abs(found.terms[term] - 1) > 1e-12:
+                    raise Unknown(root, f"a residual whose sublayer is scaled by {found.terms[term]:.6g}")
+                return root, found.without(term)
+        raise Unknown(result, "a sublayer without residual connection")
+
+    def _start(self, stack: str, first: Sublayer) -> Sum:
+        _, rest = self._residual(first)
+        self.embeddings[stack] = read_embedding(self.graph, self.sums, rest, self.norms, stack, self.result)
+        return rest
+
+    def _norm_of(self, total: Sum) -> Norm | None:
+        return self.norms.get(total.only) if total.only is not None else None
+
+    def _sublayer(
+        self, stack: str, sublayer: Sublayer, layer: int, stream: Sum, after: Sublayer | None, readers: list[Sum]
+    ) -> Sum:
+        """Reads one sublayer with its norm; returns the stream behind it."""
+        name = {"encoder_self": "self_attention", "decoder_self": "self_attention", "cross": "cross_attention"}.get(
+            sublayer.kind, sublayer.kind
+        )
+        path = f"{stack}/layers/{name}"
+        root, rest = self._residual(sublayer)
+        reading = self.sums.of(sublayer.inputs)
+        if not rest.same_as(stream):
+            raise Unknown(root, "a residual connection to something else than the sublayer's stream")
+        total = self.sums.of_root(root)
+        norm: Norm | None = None
+        if reading.same_as(stream):
+            expected = self._residual(after)[1] if after is not None else None
+            candidates = [expected] if expected is not None else readers
+            next_one = candidates[0]
+            norm = self._norm_between(total, next_one)
+            self.result.agree("norm_placement" if norm else "no_norm", "post" if norm else True, root)
+            following = Sum({norm.value: 1.0}) if norm else total
+            if norm is not None:
+                following = self.sums.of_root(norm.value)
+        else:
+            norm = self._norm_of(reading)
+            if norm is None or not self.sums.of(norm.inputs).same_as(stream):
+                raise Unknown(sublayer.result, "a sublayer that reads neither its stream nor a norm of it")
+            self.result.agree("norm_placement", "pre", root)
+            following = total
+        if norm is not None:
+            self._norm(f"{path}_norm", norm, layer)
+        if isinstance(sublayer, FeedForward):
+            self._feed_forward(path, sublayer, layer)
+        else:
+            self._attention(path, sublayer, layer)
+        return following
+
+    def _norm_between(self, total: Sum, following: Sum) -> Norm | None:
+        """Returns the norm of a sum that the following stream is, or is the norm of."""
+        norm = self._norm_of(following)
+        while norm is not None:
+            inputs = self.sums.of(norm.inputs)
+            if inputs.same_as(total):
+                return norm
+            norm = self._norm_of(inputs)
+        return None
+
+    def _end(self, stack: str, stream: Sum, readers: list[Sum]) -> None:
+        """Reads what stands between a stack and what reads it."""
+        for reading in readers:
+            scale = 1.0
+            if stack == "decoder" and len(reading.terms) == 1 and not reading.tables and reading.only is None:
+                scale = next(iter(reading.terms.values()))
+                reading = Sum(dict.fromkeys(reading.terms, 1.0))
+            if reading.same_as(stream):
+                has_norm = False
+            else:
+                norm = self._norm_of(reading)
+                if norm is None or not self.sums.of(norm.inputs).same_as(stream):
+                    raise DiscoverError(f"{stack}: its end isn't what is read from it, nor a norm of that")
+                has_norm = True
+                self._norm(f"{stack}/final_norm", norm, None)
+            self.result.fields.setdefault("final_norms", {})[stack] = has_norm
+            if stack == "decoder":
+                self.result.fields["head_factor"] = scale
+
+    # --- leaves
+
+    def _leaf(self, path: str, elements: np.ndarray, layer: int | None) -> None:
+        self.result.leaves[path if layer is None else f"{path}[{layer}]"] = elements
+
+    def _norm(self, path: str, norm: Norm, layer: int | None) -> None:
+        for name, value in norm.fields:
+            self.result.agree(name, value, norm.value)
+        if norm.scale is None:
+            raise Unknown(norm.value, "a norm without a trained scale")
+        self._leaf(f"{path}/scale", norm.scale, layer)
+        self.result.agree("norm_bias", norm.bias is not None, norm.value)
+        if norm.bias is not None:
+            self._leaf(f"{path}/bias", norm.bias, layer)
+        fields = dict(norm.fields)
+        self.result.conclude(
+            f"{path}{'' if layer is None else f'[{layer}]'}",
+            f"{fields['norm_kind']}, eps {fields['norm_eps']:g}",
+            norm.residual,
+            norm.runner_up,
+        )
+
+    def _linear(self, path: str, linear: Linear, layer: int, channels: np.ndarray, bias_field: str) -> None:
+        self._leaf(f"{path}/kernel", linear.kernel[:, channels], layer)
+        self.result.agree(bias_field, linear.bias is not None, linear.value)
+        if linear.bias is not None:
+            self._leaf(f"{path}/bias", linear.bias[channels], layer)
+
+    def _feed_forward(self, path: str, one: FeedForward, layer: int) -> None:
+        stack = "decoder" if one.is_target else "encoder"
+        self._linear(f"{path}/hidden", one.hidden, layer, one.hidden_channels, "feed_forward_bias")
+        if one.gate is not None and one.gate_channels is not None:
+            self._linear(f"{path}/gate", one.gate, layer, one.gate_channels, "feed_forward_bias")
+        width = np.arange(one.output.kernel.shape[1])
+        self._linear(f"{path}/output", one.output, layer, width, "feed_forward_bias")
+        self.result.agree("feed_forward_gated", one.gate is not None, one.result)
+        self.result.agree("activation", one.activation, one.result)
+        self.result.agree(f"{stack}_d_ff", len(one.hidden_channels), one.result)
+        self.result.conclude(f"{path}[{layer}]", one.activation, one.residual, one.runner_up)
+
+    def _attention(self, path: str, one: AttentionSublayer, layer: int) -> None:
+        attention, stack = one.attention, "decoder" if one.is_target else "encoder"
+        for name in ("query", "key", "value"):
+            projection = getattr(attention, name)
+            self._leaf(f"{path}/{name}/kernel", projection.kernel, layer)
+            self.result.agree("attention_bias", projection.bias is not None, projection.linear.value)
+            if projection.bias is not None:
+                self._leaf(f"{path}/{name}/bias", projection.bias, layer)
+        heads, width = attention.query.channels.shape
+        self.result.agree(f"{stack}_num_heads", heads, one.result)
+        self.result.agree(f"{stack}_head_dim", width, one.result)
+        self.result.agree("attention_output", one.output is not None, one.result)
+        if one.output is not None and one.kernel is not None:
+            self._leaf(f"{path}/output/kernel", one.kernel, layer)
+            self.result.agree("attention_output_bias", one.output.bias is not None, one.result)
+            if one.output.bias is not None:
+                self._leaf(f"{path}/output/bias", one.output.bias, layer)
+
+    def head(self) -> None:
+        head = self.parts.head
+        width = head.kernel.shape[0]
+        tied = any(
+            embedding.table.shape == head.kernel.T.shape and np.array_equal(embedding.table, head.kernel.T)
+            for name, embedding in self.embeddings.items()
+            if name == "decoder"
+        )
+        self.result.fields |= {"d_model": width, "target_vocab_size": head.kernel.shape[1], "tie_head": tied}
+        if not tied:
+            self._leaf("head/kernel", head.kernel, None)
+        factor = self.result.fields.pop("head_factor")
+        if abs(factor - 1) > 1e-12 and abs(factor * np.sqrt(width) - 1) > 1e-12:
+            raise Unknown(head.value, f"logits of a stream scaled by {factor:.6g}")
+        self.result.fields["scale_head"] = abs(factor - 1) > 1e-12
+        if head.bias is None:
+            self.result.fields["head_bias"] = "none"
+            return
+        roots = self.graph.recording.roots(head.bias)
+        is_parameter = all(root.op == "parameter" for root in roots)
+        self.result.fields["head_bias"] = "parameter" if is_parameter else "buffer"
+        path = ("head_bias" if tied else "head/bias") if is_parameter else "constants/head_bias"
+        self._leaf(path, head.bias, None)
+
+    def attention_numerics(self) -> None:
+        """Measures the factor of all attention logits."""
+        width = self.result.fields["d_model"]
+        for one in self.parts.sublayers:
+            if not isinstance(one, AttentionSublayer):
+                continue
+            head_dim = one.attention.query.channels.shape[1]
+            scale, distances = scale_of(
+                one.attention, {"1/sqrt(head_dim)": head_dim**-0.5, "1/sqrt(d_model)": width**-0.5, "1": 1.0}
+            )
+            name = min(distances, key=lambda key: distances[key])
+            is_known = distances[name] <= 1e-12
+            usual = is_known and name == "1/sqrt(head_dim)"
+            value = None if usual else {"1": 1.0, "1/sqrt(d_model)": width**-0.5}[name] if is_known else scale
+            self.result.agree("attention_scale", value, one.result)
+            others = sorted((residual, key) for key, residual in distances.items() if key != name)
+            self.result.conclude(
+                f"{one.kind} attention", f"scale {name if is_known else scale}", distances[name], others[0][::-1]
+            )

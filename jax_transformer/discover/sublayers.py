@@ -1,0 +1,227 @@
+"""Sort a graph's linear maps into attentions, feed-forwards and the head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from jax_transformer.discover.attention import Attention, attentions, merged
+from jax_transformer.discover.graph import CLOSE, Graph, Linear, distance
+from jax_transformer.discover.labels import TARGET
+from jax_transformer.discover.problems import Unknown
+from jax_transformer.discover.sums import Sum, Sums
+from jax_transformer.discover.trace import Value
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionSublayer:
+    """Holds an attention with its output projection."""
+
+    attention: Attention
+    output: Linear | None
+    kernel: np.ndarray | None
+    """Elements of the output projection [N, H, D]"""
+
+    @property
+    def kind(self) -> str:
+        return self.attention.kind
+
+    @property
+    def is_target(self) -> bool:
+        return self.kind != "encoder_self"
+
+    @property
+    def inputs(self) -> np.ndarray:
+        return self.attention.query.linear.inputs
+
+    @property
+    def result(self) -> Value:
+        return self.attention.first if self.output is None else self.output.value
+
+
+@dataclass(frozen=True, eq=False)
+class FeedForward:
+    """Holds a feed-forward: activation(x · hidden) · output, or with a gate."""
+
+    hidden: Linear
+    hidden_channels: np.ndarray
+    gate: Linear | None
+    gate_channels: np.ndarray | None
+    output: Linear
+    activation: str
+    residual: float
+    runner_up: tuple[str, float]
+    is_target: bool
+    kind: str = "feed_forward"
+
+    @property
+    def inputs(self) -> np.ndarray:
+        return self.hidden.inputs
+
+    @property
+    def result(self) -> Value:
+        return self.output.value
+
+
+Sublayer = AttentionSublayer | FeedForward
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """Holds everything of a model but its residual streams."""
+
+    sublayers: tuple[Sublayer, ...]
+    """In execution order."""
+    head: Linear
+    head_inputs: Sum
+    is_log_softmax: bool
+
+
+def parts(graph: Graph, sums: Sums) -> Parts:
+    """Sorts the linear maps of a graph.
+
+    Raises:
+      Unknown: something is neither attention, feed-forward nor head.
+    """
+    head, is_log_softmax = _head(graph)
+    sublayers: list[Sublayer] = []
+    used = {head.value}
+    for sublayer in _attentions(graph):
+        sublayers.append(sublayer)
+        attention = sublayer.attention
+        used |= {part.linear.value for part in (attention.query, attention.key, attention.value)} | {sublayer.result}
+    left = {value: linear for value, linear in graph.linears.items() if value not in used}
+    while left:
+        output = left.pop(max(left, key=lambda value: value.number))
+        feed_forward = _feed_forward(graph, output, left)
+        for linear in {feed_forward.hidden, feed_forward.gate or feed_forward.hidden}:
+            left.pop(linear.value, None)
+        sublayers.append(feed_forward)
+    ordered = tuple(sorted(sublayers, key=lambda one: one.result.number))
+    return Parts(ordered, head, sums.of(head.inputs), is_log_softmax)
+
+
+def _head(graph: Graph) -> tuple[Linear, bool]:
+    """Returns the linear map that makes the logits, and whether they are normalised to log-probabilities."""
+    output = graph.recording.output
+    found = graph.behind(output, lambda root: root in graph.linears)
+    stream = graph.stream(output)
+    if stream is not None and (root := graph.root_of(stream.elements)) in graph.linears:
+        return graph.linears[root], False  # type: ignore[index]
+    if len(found) == 1 and stream is not None:
+        linear = graph.linears[found[0]]
+        logits, computed = graph.values(linear.outputs), graph.values(stream.elements)
+        if distance(logits - _logsumexp(logits), computed) <= CLOSE:
+            return linear, True
+    raise Unknown(output, "an output that is neither logits of a linear map nor their log-softmax")
+
+
+def _logsumexp(logits: np.ndarray) -> np.ndarray:
+    highest = logits.max(axis=-1, keepdims=True)
+    return np.asarray(highest + np.log(np.exp(logits - highest).sum(axis=-1, keepdims=True)))
+
+
+# --- attentions
+
+
+def _attentions(graph: Graph) -> list[AttentionSublayer]:
+    """Returns attentions with their output projections; heads that share one are one attention."""
+    found = attentions(graph)
+    owner = {int(element): one for one in found for element in one.context.ravel()}
+    outputs: dict[int, tuple[Linear, np.ndarray]] = {}
+    groups: dict[Value, list[Attention]] = {}
+    for linear in graph.linears.values():
+        before = graph.pull(linear.inputs[:1, :1], lambda root: any(root is one.first for one in found))
+        if before is None:
+            continue
+        heads = list(dict.fromkeys(owner[int(element)] for element in before.ravel()))
+        if not np.array_equal(before, linear.inputs[:1, :1]):
+            raise Unknown(linear.value, "contexts that are changed before their output projection")
+        groups[linear.value] = heads
+        outputs |= {id(one): (linear, before) for one in heads}
+    result = []
+    for one in found:
+        if id(one) not in outputs:
+            result.append(AttentionSublayer(one, None, None))
+            continue
+        linear, before = outputs[id(one)]
+        if groups[linear.value][0] is one:
+            whole = merged(groups[linear.value])
+            row = {int(element): number for number, element in enumerate(linear.inputs[0, 0])}
+            kernel = linear.kernel[np.vectorize(row.__getitem__)(whole.context)]
+            result.append(AttentionSublayer(whole, linear, kernel))
+    return result
+
+
+# --- feed-forwards
+
+
+def _feed_forward(graph: Graph, output: Linear, others: Mapping[Value, Linear]) -> FeedForward:
+    """Returns the feed-forward that ends in this linear map."""
+    root = graph.root_of(output.inputs)
+    if root is None:
+        raise Unknown(output.value, "a linear map that is no part of a Transformer's layer")
+    sources = (
+        [root] if root in others else graph.behind(root, lambda one: one in graph.linears or one in graph.products)
+    )
+    if not sources or not all(one in others for one in sources):
+        raise Unknown(output.value, "a linear map that is no part of a Transformer's layer")
+    computed = graph.values(output.inputs)
+    size = computed.shape[2]
+    halves = [
+        (others[one], np.arange(start, start + size))
+        for one in sources
+        for start in range(0, others[one].outputs.shape[2] - size + 1, size)
+    ]
+    fits: list[tuple[float, str, tuple[Linear, np.ndarray], tuple[Linear, np.ndarray] | None]] = []
+    for half in halves:
+        hidden = graph.values(half[0].outputs)[..., half[1]]
+        if len(halves) == 1:
+            fits += [(distance(function(hidden), computed), name, half, None) for name, function in ACTIVATIONS.items()]
+        for other in halves:
+            if other is not half:
+                gate = graph.values(other[0].outputs)[..., other[1]]
+                fits += [
+                    (distance(function(gate) * hidden, computed), name, half, other)
+                    for name, function in ACTIVATIONS.items()
+                ]
+    fits.sort(key=lambda fit: fit[0])
+    if not fits or fits[0][0] > CLOSE:
+        near = f" (nearest: {fits[0][1]}, residual {fits[0][0]:.1e})" if fits else ""
+        raise Unknown(root, f"an activation that isn't known{near}")
+    residual, name, (hidden_map, channels), gate = fits[0]
+    runner_up = next(((other, error) for error, other, *_ in fits[1:] if other != name), ("nothing", float("inf")))
+    is_target = bool((graph.labels.of_elements(output.outputs[:1, :1]).token >= TARGET).all())
+    return FeedForward(
+        hidden_map,
+        channels,
+        gate and gate[0],
+        None if gate is None else gate[1],
+        output,
+        name,
+        residual,
+        runner_up,
+        is_target,
+    )
+
+
+def _erf(x: np.ndarray) -> np.ndarray:
+    import torch
+
+    return np.asarray(torch.special.erf(torch.from_numpy(np.ascontiguousarray(x))).numpy())
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "relu": lambda x: np.maximum(x, 0),
+    "gelu": lambda x: x * 0.5 * (1 + _erf(x / np.sqrt(2))),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
+    "silu": lambda x: x * _sigmoid(x),
+    "none": lambda x: x,
+}
+"""Name in TransformerConfig → the function."""
