@@ -7,12 +7,13 @@ linear maps that made query, key and value, with the channels of each head.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from jax_transformer.discover.graph import Graph, Linear, Product, close
+from jax_transformer.discover.graph import CLOSE, Graph, Linear, Product, close
 from jax_transformer.discover.labels import TARGET
 from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.trace import Value
@@ -80,8 +81,9 @@ class Attention:
     """Whether queries and keys belong to the target."""
 
     @property
-    def is_on_heads_of_one(self) -> bool:
-        return self.weights.shape[1] == 1
+    def raw_scale(self) -> float:
+        """Returns 1/sqrt(head_dim)."""
+        return float(self.query.elements.shape[-1] ** -0.5)
 
 
 def attentions(graph: Graph) -> list[Attention]:
@@ -244,19 +246,42 @@ def _multiplied(graph: Graph, query: np.ndarray, key: np.ndarray) -> np.ndarray:
 # --- numerics
 
 
-def scale_of(attention: Attention, candidates: dict[str, float]) -> tuple[float, dict[str, float]]:
-    """Returns the factor between logits and query · key, and how far each candidate is from it (relative).
+@dataclass(frozen=True, eq=False)
+class LogitsFit:
+    """Says how logits follow from query · key: logits = scale · raw + bias."""
+
+    scale: float
+    bias: np.ndarray | None
+    """[N, Q, K], the same for all sentences; NaN where no sentence shows it. None: there is no bias."""
+    residual: float
+
+
+def fit_logits(attention: Attention) -> LogitsFit:
+    """Finds the factor between logits and query · key, and a bias that all sentences share.
 
     Raises:
-      Unknown: they aren't proportional where keys are visible.
+      Unknown: logits follow neither way where keys are visible.
     """
     visible = visible_keys(attention)
-    raw, logits = attention.raw[visible], attention.logits[visible]
-    scale = float((raw * logits).sum() / (raw * raw).sum())
-    residual = float(np.sqrt(np.mean((logits - scale * raw) ** 2) / np.mean(logits**2)))
-    if residual > 1e-12:
-        raise Unknown(attention.first, f"attention logits other than query · key times a number (residual {residual:.1e})")
-    return scale, {name: abs(one / scale - 1) for name, one in candidates.items()}
+    raw, logits = (np.where(visible, part, np.nan) for part in (attention.raw, attention.logits))
+    scale = float(np.nansum(raw * logits) / np.nansum(raw * raw))
+    if (residual := _relative(logits - scale * raw, logits)) <= CLOSE:
+        return LogitsFit(scale, None, residual)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # keys that no sentence shows
+        centred = raw - np.nanmean(raw, axis=0)
+        scale = float(np.nansum(centred * logits) / np.nansum(centred * raw))
+        scale = next((one for one in (1.0, attention.raw_scale) if abs(scale / one - 1) < 1e-9), scale)
+        bias = np.nanmean(logits - scale * raw, axis=0)
+    if (residual := _relative(logits - scale * raw - bias, logits)) <= CLOSE:
+        return LogitsFit(scale, bias, residual)
+    raise Unknown(
+        attention.first, f"attention logits other than query · key times a number plus a bias (residual {residual:.1e})"
+    )
+
+
+def _relative(error: np.ndarray, whole: np.ndarray) -> float:
+    return float(np.sqrt(np.nanmean(error**2) / np.nanmean(whole**2)))
 
 
 def visible_keys(attention: Attention) -> np.ndarray:

@@ -83,11 +83,14 @@ def read_embedding(
 
 
 def _is_of_tokens(graph: Graph, ids: Value, name: str) -> bool:
-    """Whether a lookup's ids are the inputs themselves, not numbers made of them."""
-    root = graph.recording.root(ids)
-    while root is not None and root.op in ("_to_copy", "clamp"):
-        root = graph.recording.root(root.inputs[0])
-    return root is not None and root.op == name
+    """Whether a lookup's ids are the inputs, and not numbers made of them."""
+    if ids.op == name:
+        return True
+    given = next(value for value in graph.recording.values if value.op == name).array
+    if not ids.depends_on_ids or ids.array.ndim != 2:
+        return False
+    cuts = (held[:, : given.shape[1]] for held in (ids.array, ids.array.T))  # the program may add tokens or cut off
+    return any(cut.size > 0 and np.array_equal(cut, given[:, : cut.shape[1]]) for cut in cuts)
 
 
 # --- positions

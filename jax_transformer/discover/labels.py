@@ -108,7 +108,7 @@ class Labeller:
             batch, token = np.indices(shape)
             return Labels(batch, token + TARGET * (value.op == "target_ids"), np.full(shape, NONE))
         if value.op in ("embedding", "index", "index_select") and not value.inputs[0].depends_on_ids:
-            ids = self.of(value.inputs[-1])
+            ids = self._ids(value.inputs[-1])
             extra = value.array.ndim - ids.batch.ndim
             return ids.map(lambda part: np.broadcast_to(part.reshape(*part.shape, *[1] * extra), shape))
         if value.op in ("mm", "bmm"):
@@ -119,6 +119,19 @@ class Labeller:
             first = self.of(value.inputs[0])
             return _fitted(first.map(lambda part: part[:, :1]), shape)
         return self._combined([self.of(one) for one in value.inputs if one.depends_on_ids], value)
+
+    def _ids(self, value: Value) -> Labels:
+        """Returns the labels of ids; those that a program puts in itself, such as a start token, belong to the column
+        in which they stand."""
+        labels = self.of(value)
+        if value.array.ndim != 2 or ((labels.token >= 0).all() and (labels.batch >= 0).all()):
+            return labels
+        known = labels.batch >= 0
+        rows, columns = np.indices(value.array.shape)
+        is_target = TARGET * bool((labels.token >= TARGET).any() or _depends_on(value, "target_ids"))
+        if known.any() and (labels.batch[known] == columns[known]).all() and not (labels.batch == rows)[known].all():
+            rows, columns = columns, rows  # [T, B]
+        return Labels(rows, columns + is_target, np.full(rows.shape, NONE))
 
     def _product(self, left: Value, right: Value) -> Labels:
         rows = self.of(left).map(lambda part: _common(part, -1))  # [.., R, 1]
@@ -152,6 +165,10 @@ class Labeller:
                 else Labels(*(_merged(one, other) for one, other in zip(result, fitted, strict=True)))
             )
         return result or _same(shape, NONE)
+
+
+def _depends_on(value: Value, name: str) -> bool:
+    return value.op == name or any(_depends_on(one, name) for one in value.inputs if one.depends_on_ids)
 
 
 def _same(shape: tuple[int, ...], label: int) -> Labels:

@@ -113,7 +113,8 @@ def _written_out(graph: Graph, value: Value) -> Norm | None:
         return None
     region = list(_region(graph, value))
     numbers = {abs(number) for one in region for number in one.literals if 0 < abs(number) < 0.1}
-    numbers |= {float(one.array) for part in region for one in part.inputs if not one.depends_on_ids and one.array.size == 1 and 0 < float(one.array) < 0.1}
+    held = {one for part in region for one in part.inputs if not one.depends_on_ids and one.array.size == 1}
+    numbers |= {number for one in held if 0 < (number := abs(float(one.array.item()))) < 0.1}
     vectors = list(_vectors(graph, region, stream.elements.shape[2]))
     for result in reversed(region):
         after = graph.stream(result)

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.discover.attention import scale_of
+from jax_transformer.discover.attention import LogitsFit, fit_logits
 from jax_transformer.discover.embeddings import Embedding, read_embedding
 from jax_transformer.discover.graph import Graph, Linear
 from jax_transformer.discover.masks import padding_fields
 from jax_transformer.discover.norms import Norm, norms
 from jax_transformer.discover.problems import DiscoverError, Unknown
+from jax_transformer.discover.relative import RelativeBias, read_bias
 from jax_transformer.discover.sublayers import AttentionSublayer, FeedForward, Parts, Sublayer, parts
 from jax_transformer.discover.sums import Sum, Sums
 from jax_transformer.discover.trace import Recording, Value
@@ -65,14 +66,21 @@ def read_structure(recording: Recording, source_pad_id: int, target_pad_id: int)
     """
     graph = Graph(recording)
     found_norms = norms(graph)
-    sums = Sums(graph, found_norms)
+    ids = {value.op: value.array for value in recording.values if value.op in ("source_ids", "target_ids")}
+    pads = [ids["source_ids"] == source_pad_id, ids["target_ids"] == target_pad_id]
+    sums = Sums(graph, found_norms, pads)
     found = parts(graph, sums)
     builder = _Builder(graph, sums, found, found_norms)
     builder.stack("encoder")
     builder.stack("decoder")
     builder.head()
     builder.attention_numerics()
+    builder.relative_positions()
     builder.result.fields |= padding_fields(graph, found, source_pad_id, target_pad_id, builder.result.notes)
+    if sums.zeroed:
+        builder.result.notes.append(
+            f"padding is set to zero ({sums.zeroed[0].described()}), which no real token sees: logits of padding differ"
+        )
     return builder.result
 
 
@@ -84,6 +92,7 @@ class _Builder:
         self.result = Structure()
         self.ends: dict[str, Sum] = {}
         self.embeddings: dict[str, Embedding] = {}
+        self.biases: dict[str, dict[int, RelativeBias | None]] = {}
 
     # --- stacks
 
@@ -261,6 +270,8 @@ class _Builder:
             if projection.bias is not None:
                 self._leaf(f"{path}/{name}/bias", projection.bias, layer)
         heads, width = attention.query.channels.shape
+        if attention.value.channels.shape != (heads, width):
+            raise Unknown(one.result, f"values of {attention.value.channels.shape[1]} components per head and keys of {width}")
         self.result.agree(f"{stack}_num_heads", heads, one.result)
         self.result.agree(f"{stack}_head_dim", width, one.result)
         self.result.agree("attention_output", one.output is not None, one.result)
@@ -281,7 +292,9 @@ class _Builder:
         self.result.fields |= {"d_model": width, "target_vocab_size": head.kernel.shape[1], "tie_head": tied}
         if not tied:
             self._leaf("head/kernel", head.kernel, None)
-        factor = self.result.fields.pop("head_factor")
+        factor = self.result.fields.pop("head_factor") * self.parts.head_factor
+        if abs(self.parts.head_factor - 1) > 1e-12 and head.bias is not None:
+            raise Unknown(head.value, f"a head whose logits and bias are multiplied by {self.parts.head_factor:.6g}")
         if abs(factor - 1) > 1e-12 and abs(factor * np.sqrt(width) - 1) > 1e-12:
             raise Unknown(head.value, f"logits of a stream scaled by {factor:.6g}")
         self.result.fields["scale_head"] = abs(factor - 1) > 1e-12
@@ -294,6 +307,39 @@ class _Builder:
         path = ("head_bias" if tied else "head/bias") if is_parameter else "constants/head_bias"
         self._leaf(path, head.bias, None)
 
+    def _bias(self, one: AttentionSublayer, fit: LogitsFit) -> None:
+        """Reads the bias of an attention's logits as relative positions."""
+        number = [other for other in self.parts.sublayers if other.kind == one.kind].index(one)
+        if fit.bias is None:
+            self.biases.setdefault(one.kind, {})[number] = None
+            return
+        found = read_bias(self.graph, one.attention, fit.bias)
+        for name, value in found.fields.items():
+            self.result.agree(name, value, one.result)
+        self.result.conclude(f"{one.kind} attention[{number}] bias", found.described, found.residual)
+        self.biases.setdefault(one.kind, {})[number] = found
+
+    def relative_positions(self) -> None:
+        """Puts the biases of all layers together: one per stack, or one per layer."""
+        self.result.fields.setdefault("position_kind", "none")
+        for kind, of_layers in self.biases.items():
+            given = {number: bias for number, bias in of_layers.items() if bias is not None}
+            if not given:
+                continue
+            where = self.parts.sublayers[0].result
+            if kind == "cross" or len(given) != len(of_layers) or self.result.fields["position_kind"] != "none":
+                raise Unknown(where, f"biases of attention logits by position in {kind} attention of some layers, or "
+                              "beside other positions")
+            stack = kind.partition("_")[0]
+            tables = [bias.table for _, bias in sorted(given.items())]
+            per_layer = any(not np.array_equal(table, tables[0]) for table in tables)
+            self.result.agree("relative_bias_per_layer", per_layer, where)
+            for number, table in enumerate(tables if per_layer else tables[:1]):
+                place = f"layers/self_attention/relative_bias/embedding[{number}]" if per_layer else "relative_bias/embedding"
+                self.result.leaves[f"{stack}/{place}"] = table
+        if any(bias for of_layers in self.biases.values() for bias in of_layers.values()):
+            self.result.fields["position_kind"] = "relative_bias"
+
     def attention_numerics(self) -> None:
         """Measures the factor of all attention logits."""
         width = self.result.fields["d_model"]
@@ -301,9 +347,11 @@ class _Builder:
             if not isinstance(one, AttentionSublayer):
                 continue
             head_dim = one.attention.query.channels.shape[1]
-            scale, distances = scale_of(
-                one.attention, {"1/sqrt(head_dim)": head_dim**-0.5, "1/sqrt(d_model)": width**-0.5, "1": 1.0}
-            )
+            fit = fit_logits(one.attention)
+            scale = fit.scale
+            known = {"1/sqrt(head_dim)": head_dim**-0.5, "1/sqrt(d_model)": width**-0.5, "1": 1.0}
+            distances = {name: abs(value / scale - 1) for name, value in known.items()}
+            self._bias(one, fit)
             name = min(distances, key=lambda key: distances[key])
             is_known = distances[name] <= 1e-12
             usual = is_known and name == "1/sqrt(head_dim)"

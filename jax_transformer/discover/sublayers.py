@@ -75,6 +75,8 @@ class Parts:
     sublayers: tuple[Sublayer, ...]
     """In execution order."""
     head: Linear
+    head_factor: float
+    """Multiplies the head's logits."""
     head_inputs: Sum
     is_log_softmax: bool
 
@@ -85,7 +87,7 @@ def parts(graph: Graph, sums: Sums) -> Parts:
     Raises:
       Unknown: something is neither attention, feed-forward nor head.
     """
-    head, is_log_softmax = _head(graph)
+    head, factor, is_log_softmax = _head(graph, sums)
     sublayers: list[Sublayer] = []
     used = {head.value}
     for sublayer in _attentions(graph):
@@ -100,21 +102,26 @@ def parts(graph: Graph, sums: Sums) -> Parts:
             left.pop(linear.value, None)
         sublayers.append(feed_forward)
     ordered = tuple(sorted(sublayers, key=lambda one: one.result.number))
-    return Parts(ordered, head, sums.of(head.inputs), is_log_softmax)
+    return Parts(ordered, head, factor, sums.of(head.inputs), is_log_softmax)
 
 
-def _head(graph: Graph) -> tuple[Linear, bool]:
-    """Returns the linear map that makes the logits, and whether they are normalised to log-probabilities."""
+def _head(graph: Graph, sums: Sums) -> tuple[Linear, float, bool]:
+    """Returns the linear map that makes the logits, their factor, and whether they become log-probabilities."""
     output = graph.recording.output
-    found = graph.behind(output, lambda root: root in graph.linears)
     stream = graph.stream(output)
-    if stream is not None and (root := graph.root_of(stream.elements)) in graph.linears:
-        return graph.linears[root], False  # type: ignore[index]
-    if len(found) == 1 and stream is not None:
-        linear = graph.linears[found[0]]
-        logits, computed = graph.values(linear.outputs), graph.values(stream.elements)
-        if distance(logits - _logsumexp(logits), computed) <= CLOSE:
-            return linear, True
+    found = graph.behind(output, lambda root: root in graph.linears)
+    if stream is not None:
+        root = graph.root_of(stream.elements)  # the program may cut tokens off
+        if root in graph.linears:
+            return graph.linears[root], 1.0, False  # type: ignore[index]
+        total = sums.of(stream.elements)
+        if len(total.terms) == 1 and not total.tables and (root := next(iter(total.terms))) in graph.linears:
+            return graph.linears[root], total.terms[root], False
+        before = graph.pull(stream.elements, lambda one: one in graph.linears) if len(found) == 1 else None
+        if before is not None:
+            logits, computed = graph.values(before), graph.values(stream.elements)
+            if distance(logits - _logsumexp(logits), computed) <= CLOSE:
+                return graph.linears[found[0]], 1.0, True
     raise Unknown(output, "an output that is neither logits of a linear map nor their log-softmax")
 
 
@@ -136,6 +143,9 @@ def _attentions(graph: Graph) -> list[AttentionSublayer]:
         before = graph.pull(linear.inputs[:1, :1], lambda root: any(root is one.first for one in found))
         if before is None:
             continue
+        if any(int(element) not in owner for element in before.ravel()):
+            raise Unknown(linear.value, "an output projection of contexts that belong to several tokens (heads merged "
+                          "without transposing back)")
         heads = list(dict.fromkeys(owner[int(element)] for element in before.ravel()))
         if not np.array_equal(before, linear.inputs[:1, :1]):
             raise Unknown(linear.value, "contexts that are changed before their output projection")

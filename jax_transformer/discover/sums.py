@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,8 +56,9 @@ class Sum:
 class Sums:
     """Writes streams as sums, each root once."""
 
-    def __init__(self, graph: Graph, norms: Mapping[Value, Norm]) -> None:
-        self.graph, self.norms = graph, norms
+    def __init__(self, graph: Graph, norms: Mapping[Value, Norm], pads: Sequence[np.ndarray] = ()) -> None:
+        self.graph, self.norms, self.pads = graph, norms, pads
+        self.zeroed: list[Value] = []
         self._of: dict[Value, Sum] = {}
         self._first: dict[tuple[bytes, str], Value] = {}
 
@@ -88,6 +89,8 @@ class Sums:
                 sign = float(root.kwargs.get("alpha", 1)) * (1 if root.op == "add" else -1)
                 first, second = (self.of(one) for one in operands if one is not None)
                 return first.plus(second.scaled(sign))
+        if root.op in ("mul", "masked_fill") and (before := self._real_tokens(root)) is not None:
+            return self.of(before)
         if root.op in ("mul", "div"):
             factor = self._factor(root)
             operand = next((one for one in root.inputs if one.depends_on_ids), None)
@@ -96,13 +99,35 @@ class Sums:
                 return self.of(before).scaled(factor)
         return Sum({self._same(root, stream.elements): 1.0})
 
+    def _real_tokens(self, root: Value) -> np.ndarray | None:
+        """Returns the elements of a stream that an operation leaves as it is but for tokens that it sets to zero.
+
+        Those are all of the padding, which nothing reads; `zeroed` keeps the operation for a note.
+        """
+        stream, computed = self.graph.stream(root), None
+        assert stream is not None
+        computed = self.graph.values(stream.elements)
+        for operand in root.inputs:
+            before = self.graph.operand(root, operand, stream.elements) if operand.depends_on_ids else None
+            if before is None or not operand.is_float or operand.array.size != root.array.size:
+                continue
+            values = self.graph.values(before)
+            real = (computed == values).all(axis=-1)
+            if real.any() and not real.all() and (computed[~real] == 0).all() and self._is_padding(~real):
+                self.zeroed.append(root)
+                return before
+        return None
+
+    def _is_padding(self, tokens: np.ndarray) -> bool:
+        return any(np.array_equal(tokens, pads) for pads in self.pads)
+
     def _factor(self, root: Value) -> float | None:
         """Returns the number that an operation multiplies a stream with; None if it isn't one number."""
         others = [one for one in root.inputs if not one.depends_on_ids]
         if len(root.inputs) == 1 and root.literals:
             number = root.literals[0]
-        elif len(root.inputs) == 2 and len(others) == 1 and others[0].array.size == 1 and not others[0].parameters:
-            number = float(others[0].array)
+        elif len(root.inputs) == 2 and len(others) == 1 and others[0].array.size == 1 and not _trained(others[0]):
+            number = float(others[0].array.item())
         else:
             return None
         if root.op == "div":
@@ -113,3 +138,7 @@ class Sums:
         """Returns the first root with the same numbers, as a program may compute them twice."""
         values = self.graph.values(elements)
         return self._first.setdefault((values.tobytes(), str(values.shape)), root)
+
+
+def _trained(value: Value) -> bool:
+    return any(one.trains for one in value.parameters)

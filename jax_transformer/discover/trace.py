@@ -30,9 +30,11 @@ SAME_ORDER = frozenset(
 """Operations that keep all elements in their order."""
 MOVES = SAME_ORDER - {"_to_copy"} | frozenset(
     "t transpose permute expand slice select split split_with_sizes chunk unbind cat stack narrow flip repeat "
-    "expand_copy slice_copy unfold diagonal movedim tile roll".split()
+    "expand_copy slice_copy unfold diagonal movedim tile roll overwritten".split()
 )
 """Operations of aten that move elements and compute nothing."""
+COPIES = ("_to_copy", "copy")
+"""Operations that only move elements unless they change the dtype."""
 FILLS = frozenset("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty".split())
 """Operations that take only a shape from their operand."""
 INPUTS = ("source_ids", "target_ids")
@@ -84,7 +86,7 @@ class Value:
     @property
     def is_moved(self) -> bool:
         """Whether it holds elements of other Values, and nothing new."""
-        return self.op in MOVES or (self.op == "_to_copy" and self.array.dtype == self.inputs[0].array.dtype)
+        return self.op in MOVES or (self.op in COPIES and self.array.dtype == self.inputs[-1].array.dtype)
 
     @property
     def is_float(self) -> bool:
@@ -142,11 +144,26 @@ class Recording:
         """Returns the flat places of elements in their root."""
         return np.asarray(elements - self._starts[root.number])
 
+    def _overwritten(self, value: Value) -> np.ndarray:
+        """Returns the elements of a tensor after others that share its memory were written to."""
+        result = self.elements(value.args[0]).copy()
+        for before, after in value.args[1]:
+            old, new = self.elements(before).ravel(), self.elements(after).ravel()
+            order = np.argsort(old)
+            places = np.minimum(np.searchsorted(old, result.ravel(), sorter=order), len(old) - 1)
+            found = (old[order[places]] == result.ravel()).reshape(result.shape)
+            result[found] = new[order[places]].reshape(result.shape)[found]
+        return result
+
     def _moved(self, value: Value) -> np.ndarray:
         import torch
 
         if value.op in SAME_ORDER:
             return self.elements(value.inputs[0]).reshape(value.array.shape)
+        if value.op == "copy":
+            return np.broadcast_to(self.elements(value.inputs[1]), value.array.shape)
+        if value.op == "overwritten":
+            return self._overwritten(value)
         numbers = _replaced((value.args, value.kwargs), lambda one: torch.from_numpy(self.elements(one)))
         result = value.function(*numbers[0], **numbers[1])
         return (result[value.output] if isinstance(result, (tuple, list)) else result).numpy()
@@ -184,7 +201,7 @@ class _Recorder:
         self._of: dict[int, Value] = {}
         self._kept: list[torch.Tensor] = []  # so that no address is used twice
         self._sharing: dict[int, set[int]] = {}  # storage → tensors
-        self._stale: set[int] = set()  # tensors that were written through another one
+        self._stale: dict[int, list[tuple[Value, Value]]] = {}  # tensors written through another one → before, after
         self._running: list[str] = []
         for name, tensor in inputs.items():
             self._add(tensor, op=name)
@@ -204,7 +221,7 @@ class _Recorder:
         if found is None:
             return self._add(tensor, op="constant", line=_line())
         if id(tensor) in self._stale:
-            return self._add(tensor, op="overwritten", args=(found,), line=_line())
+            return self._add(tensor, op="overwritten", args=(found, self._stale[id(tensor)]), line=_line())
         return found
 
     def mode(self) -> contextlib.AbstractContextManager[Any]:
@@ -223,12 +240,10 @@ class _Recorder:
         import torch
 
         given = _replaced((args, kwargs), self.value_of, torch.Tensor)
+        written = [(one, self.value_of(one)) for one in _written(func, args, kwargs)]
         result = func(*args, **kwargs)
         results = result if isinstance(result, (tuple, list)) else (result,)
         op = func.overloadpacket.__name__
-        if func._schema.is_mutable:
-            written = args[0] if args else kwargs["self"]
-            self._stale |= self._sharing.get(written.untyped_storage()._cdata, set())
         for number, tensor in enumerate(results):
             if isinstance(tensor, torch.Tensor):
                 self._add(
@@ -241,7 +256,14 @@ class _Recorder:
                     line=_line(),
                     module=self._running[-1] if self._running else "",
                 )
+        for tensor, before in written:
+            self._spoil(tensor, before)
         return result
+
+    def _spoil(self, written: torch.Tensor, before: Value) -> None:
+        """Notes that a tensor's memory was written to, for the tensors that share it."""
+        for other in self._sharing.get(written.untyped_storage()._cdata, set()) - {id(written)}:
+            self._stale.setdefault(other, []).append((before, self._of[id(written)]))
 
     @contextlib.contextmanager
     def paths(self, module: nn.Module) -> Iterator[None]:
@@ -267,7 +289,7 @@ class _Recorder:
         value = Value(len(self.values), _snapshot(tensor), **fields)
         self.values.append(value)
         self._of[id(tensor)] = value
-        self._stale.discard(id(tensor))
+        self._stale.pop(id(tensor), None)
         self._sharing.setdefault(tensor.untyped_storage()._cdata, set()).add(id(tensor))
         self._kept.append(tensor)
         return value
@@ -280,6 +302,13 @@ def _snapshot(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype == torch.bfloat16:
         tensor = tensor.float()
     return np.array(tensor.resolve_conj().resolve_neg().cpu().numpy())
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Yields the tensors that an operation writes to."""
+    for number, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield args[number] if number < len(args) else kwargs[argument.name]
 
 
 def _line() -> str:

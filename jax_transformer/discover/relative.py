@@ -1,0 +1,88 @@
+"""Read a bias of attention logits as relative positions (Raffel et al. 2020, §2.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.discover.attention import Attention
+from jax_transformer.discover.graph import CLOSE, Graph, distance
+from jax_transformer.discover.problems import Unknown
+from jax_transformer.discover.trace import Value
+from jax_transformer.parity.oracle import formulas
+
+LONGEST_DISTANCE = 1024
+"""The largest relative_max_distance that is tried."""
+
+
+@dataclass(frozen=True, eq=False)
+class RelativeBias:
+    """Holds a table of biases by distance."""
+
+    table: np.ndarray
+    """Elements of a parameter [buckets, N]"""
+    fields: dict[str, Any]
+    residual: float
+
+    @property
+    def described(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.fields.items())
+
+
+def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeBias:
+    """Returns the table whose rows the bias [N, Q, K] are, and the buckets of distances.
+
+    Raises:
+      Unknown: no table of one row per bucket explains it.
+    """
+    stack = "decoder" if attention.kind == "decoder_self" else "encoder"
+    for value in _lookups_behind(graph, attention.first):
+        table, buckets = value.inputs[0], value.inputs[-1].array
+        if table.array.ndim != 2 or table.array.shape[1] != len(bias) or buckets.ndim < 2:
+            continue
+        rows = buckets.reshape(-1, *buckets.shape[-2:])[0]
+        if rows.shape != bias.shape[1:]:
+            continue
+        expected = np.moveaxis(table.array[rows], -1, 0)
+        seen = ~np.isnan(bias)
+        error = distance(expected[seen], bias[seen])
+        if error <= CLOSE * 100:
+            fields = _buckets(rows, len(table.array), stack)
+            if fields is not None:
+                return RelativeBias(graph.recording.elements(table), fields, error)
+    raise Unknown(attention.first, "a bias of attention logits that follows from no table by distance")
+
+
+def _lookups_behind(graph: Graph, value: Value) -> list[Value]:
+    """Returns the lookups in trained tables by fixed numbers behind a Value, the nearest first."""
+    found, seen, open_ones = [], set(), [value]
+    while open_ones:
+        one = open_ones.pop(0)
+        if one in seen:
+            continue
+        seen.add(one)
+        if one.op in ("embedding", "index", "index_select") and not one.depends_on_ids and one.parameters:
+            found.append(one)
+        elif one.op != "embedding" and one not in graph.linears:
+            open_ones += one.inputs
+    return found
+
+
+def _buckets(rows: np.ndarray, count: int, stack: str) -> dict[str, Any] | None:
+    """Returns relative_buckets and relative_max_distance that give the buckets [Q, K]; of several distances, T5's."""
+    queries, keys = np.indices(rows.shape)
+    offsets = keys - queries
+    causal = stack == "decoder"
+    known = rows[offsets <= 0] if causal else rows
+    chosen = offsets[offsets <= 0] if causal else offsets
+    for most in dict.fromkeys([128, *range(count // 2 + 1, LONGEST_DISTANCE)]):
+        config = TransformerConfig(
+            position_kind="relative_bias", relative_buckets=count, relative_max_distance=most, norm_bias=True
+        )
+        found = {int(one): formulas.relative_bucket(config, int(one), stack) for one in np.unique(chosen)}  # type: ignore[arg-type]
+        if all(found[int(one)] == row for one, row in zip(chosen.ravel(), known.ravel(), strict=True)):
+            return {"relative_buckets": count, "relative_max_distance": most}
+    return None
