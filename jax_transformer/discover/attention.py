@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -21,29 +22,39 @@ from jax_transformer.discover.trace import Value
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """Holds the query, key or value of an attention: a linear map, and its channels head by head."""
+    """Holds the query, key or value of an attention: linear maps of one input, and the channels of each head."""
 
-    linear: Linear
+    linears: tuple[Linear, ...]
+    """One, or one for each group of heads."""
     elements: np.ndarray
-    """[B, N, P, H], of the linear map's outputs"""
+    """[B, N, P, H], of the linear maps' outputs"""
     used: np.ndarray
     """[B, N, P, H], the same as the attention uses them, perhaps scaled or rotated"""
 
     @property
-    def channels(self) -> np.ndarray:
-        """Returns the linear map's channel of each head's component [N, H]."""
-        first = self.elements[0, :, 0]
-        return np.array([[self.linear.channels.get(int(one), -1) for one in head] for head in first])
+    def inputs(self) -> np.ndarray:
+        """Returns elements [B, P, In]."""
+        return self.linears[0].inputs
 
-    @property
+    @cached_property
     def kernel(self) -> np.ndarray:
         """Returns elements of parameters [In, N, H]."""
-        return self.linear.kernel[:, self.channels]
+        return np.stack([linear.kernel[:, channels] for linear, channels in self._heads], axis=1)
 
-    @property
+    @cached_property
     def bias(self) -> np.ndarray | None:
         """Returns elements of parameters [N, H]."""
-        return None if self.linear.bias is None else self.linear.bias[self.channels]
+        found = [None if linear.bias is None else linear.bias[channels] for linear, channels in self._heads]
+        return None if any(one is None for one in found) else np.stack(found)  # type: ignore[arg-type]
+
+    @property
+    def _heads(self) -> list[tuple[Linear, list[int]]]:
+        """Returns each head's linear map and the channels of its components."""
+        heads = []
+        for head in self.elements[0, :, 0]:
+            linear = next(one for one in self.linears if int(head[0]) in one.channels)
+            heads.append((linear, [linear.channels[int(element)] for element in head]))
+        return heads
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,20 +76,14 @@ class Attention:
     """[B, N, Q, K]"""
     context: np.ndarray
     """Elements [N, H] of the first token's context."""
+    sides: tuple[bool, bool]
+    """Whether queries and keys belong to the target."""
 
     @property
     def kind(self) -> str:
         """Returns encoder_self, decoder_self or cross."""
-        query, key = (
-            bool(one.linear.outputs.size and self._is_target(one)) for one in (self.query, self.key)
-        )
-        return {(False, False): "encoder_self", (True, True): "decoder_self", (True, False): "cross"}[query, key]
-
-    def _is_target(self, one: Projection) -> bool:
-        return bool(self.sides[0 if one is self.query else 1])
-
-    sides: tuple[bool, bool] = (False, False)
-    """Whether queries and keys belong to the target."""
+        kinds = {(False, False): "encoder_self", (True, True): "decoder_self", (True, False): "cross"}
+        return kinds.get(self.sides, "source to target")
 
     @property
     def raw_scale(self) -> float:
@@ -109,8 +114,19 @@ def merged(parts: list[Attention]) -> Attention:
     def heads(name: str) -> np.ndarray:
         return np.concatenate([getattr(part, name) for part in parts], axis=1)
 
+    def projection(name: str) -> Projection:
+        found = [getattr(part, name) for part in parts]
+        return Projection(
+            tuple(dict.fromkeys(linear for one in found for linear in one.linears)),
+            np.concatenate([one.elements for one in found], axis=1),
+            np.concatenate([one.used for one in found], axis=1),
+        )
+
     return replace(
         parts[0],
+        query=projection("query"),
+        key=projection("key"),
+        value=projection("value"),
         raw=heads("raw"),
         products=heads("products"),
         logits=heads("logits"),
@@ -232,10 +248,10 @@ def _operands(product: Product, scored: np.ndarray, graph: Graph) -> tuple[np.nd
 
 def _projection(graph: Graph, used: np.ndarray, where: Value, what: str) -> Projection:
     elements = graph.pull(used, lambda root: root in graph.linears)
-    root = None if elements is None else graph.root_of(elements)
-    if elements is None or root is None:
-        raise Unknown(where, f"an attention's {what} that is no linear projection")
-    return Projection(graph.linears[root], elements, used)
+    if elements is None:
+        odd = graph.behind(graph.recording.roots(used)[0], lambda root: root in graph.odd)
+        raise Unknown(odd[-1] if odd else where, f"an attention's {what} that is no linear projection of a whole token")
+    return Projection(tuple(graph.linears[root] for root in graph.recording.roots(elements)), elements, used)
 
 
 def _multiplied(graph: Graph, query: np.ndarray, key: np.ndarray) -> np.ndarray:

@@ -27,9 +27,12 @@ is carried over, so nothing is lost."""
 
 @dataclass(frozen=True, eq=False)
 class Embedding:
-    """Holds the table of a stack's token embeddings, as elements [V, D]."""
+    """Holds a stack's token embeddings."""
 
     table: np.ndarray
+    """Elements [V, D]"""
+    ids: np.ndarray
+    """The ids that are looked up [B, P], which the program may have added to."""
 
 
 def read_embedding(
@@ -79,7 +82,8 @@ def read_embedding(
     _positions(graph, stream, others, stack, result)
     result.leaves[f"{side}_embedding/embedding"] = lookup.table
     result.fields[f"{side}_vocab_size"] = len(lookup.table)
-    return Embedding(lookup.table)
+    ids = lookup.ids.array
+    return Embedding(lookup.table, ids if ids.shape == lookup.outputs.shape[:2] else ids.T)
 
 
 def _is_of_tokens(graph: Graph, ids: Value, name: str) -> bool:
@@ -114,9 +118,10 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
     first = 0 if numbers is None else int(numbers.min())
     held = graph.values(table) if table is not None else values[:, 0] if index == "batch_row" else values[0]
     fit, (error, runner_up) = _sinusoid(held)
-    is_trained = table is not None and all(
-        root.op == "parameter" and root.trains for root in graph.recording.roots(table)
-    )
+    stored = graph.recording.roots(elements if table is None else table)
+    is_trained = all(root.trains for root in stored)
+    if not is_trained and any(one.trains for root in stored for one in root.parameters):
+        raise Unknown(stored[0], "positions computed from trained parameters")
     if is_trained and table is not None:
         result.agree("position_kind", "learned", where)
         offset = first
@@ -160,7 +165,7 @@ def _table(
         return lookup.table, np.asarray(lookup.ids.array)
     width = values.shape[2]
     root = graph.root_of(elements[:, :, 0])
-    stored = [root, *root.parameters, *root.inputs] if root is not None else []
+    stored = [*root.parameters, *root.inputs, root] if root is not None else []
     for one in stored:
         own = graph.recording.own(one)
         if one.array.ndim < 2 or own.shape[-1] != width or not one.is_float:

@@ -68,6 +68,8 @@ class Graph:
     def __init__(self, recording: Recording) -> None:
         self.recording, self.labels = recording, Labeller(recording)
         self.linears: dict[Value, Linear] = {}
+        self.odd: set[Value] = set()
+        """Products with parameters that are no linear map of whole tokens, such as one of each head."""
         self.lookups: dict[Value, Lookup] = {}
         self.products: dict[Value, Product] = {}
         for value in recording.values:
@@ -192,7 +194,8 @@ class Graph:
         else:
             inputs, kernel, whole = b[n[..., 0], :, c[..., 0]], a[n[0, 0], r[0, 0]].T, b[n[0, 0], :, c[0, 0]]
         if (whole != whole[:1]).any():
-            return  # each output reads other inputs
+            self.odd.add(value)  # each output reads other inputs
+            return
         bias = self._first_bias(value, stream) if len(value.inputs) == 3 else None
         self._add(value, inputs, stream, kernel, bias)
 

@@ -19,14 +19,16 @@ FIELDS = {"encoder_self": "encoder_padding", "decoder_self": "decoder_padding", 
 
 
 def padding_fields(
-    graph: Graph, parts: Parts, source_pad_id: int, target_pad_id: int, notes: list[str]
+    graph: Graph, parts: Parts, ids: dict[str, np.ndarray], source_pad_id: int, target_pad_id: int, notes: list[str]
 ) -> dict[str, Any]:
     """Returns the config's fields of masks.
+
+    Args:
+      ids: what the embeddings look up, `source_ids` [B, S] and `target_ids` [B, T].
 
     Raises:
       Unknown: a pattern of visible keys that no field expresses; layers whose patterns differ.
     """
-    ids = {value.op: value.array for value in graph.recording.values if value.op in ("source_ids", "target_ids")}
     fields: dict[str, Any] = {"source_pad_id": source_pad_id, "target_pad_id": target_pad_id}
     for kind, field in FIELDS.items():
         found = [one for one in parts.sublayers if isinstance(one, AttentionSublayer) and one.kind == kind]

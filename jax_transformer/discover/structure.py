@@ -76,7 +76,9 @@ def read_structure(recording: Recording, source_pad_id: int, target_pad_id: int)
     builder.head()
     builder.attention_numerics()
     builder.relative_positions()
-    builder.result.fields |= padding_fields(graph, found, source_pad_id, target_pad_id, builder.result.notes)
+    builder.result.fields |= padding_fields(
+        graph, found, builder.ids(), source_pad_id, target_pad_id, builder.result.notes
+    )
     if sums.zeroed:
         builder.result.notes.append(
             f"padding is set to zero ({sums.zeroed[0].described()}), which no real token sees: logits of padding differ"
@@ -93,6 +95,10 @@ class _Builder:
         self.ends: dict[str, Sum] = {}
         self.embeddings: dict[str, Embedding] = {}
         self.biases: dict[str, dict[int, RelativeBias | None]] = {}
+
+    def ids(self) -> dict[str, np.ndarray]:
+        """Returns what the embeddings look up."""
+        return {"source_ids": self.embeddings["encoder"].ids, "target_ids": self.embeddings["decoder"].ids}
 
     # --- stacks
 
@@ -127,7 +133,7 @@ class _Builder:
         if stack == "decoder":
             return [self.parts.head_inputs]
         return [
-            self.sums.of(part.linear.inputs)
+            self.sums.of(part.inputs)
             for one in self.parts.sublayers
             if isinstance(one, AttentionSublayer) and one.kind == "cross"
             for part in (one.attention.key, one.attention.value)
@@ -266,12 +272,12 @@ class _Builder:
         for name in ("query", "key", "value"):
             projection = getattr(attention, name)
             self._leaf(f"{path}/{name}/kernel", projection.kernel, layer)
-            self.result.agree("attention_bias", projection.bias is not None, projection.linear.value)
+            self.result.agree("attention_bias", projection.bias is not None, projection.linears[0].value)
             if projection.bias is not None:
                 self._leaf(f"{path}/{name}/bias", projection.bias, layer)
-        heads, width = attention.query.channels.shape
-        if attention.value.channels.shape != (heads, width):
-            raise Unknown(one.result, f"values of {attention.value.channels.shape[1]} components per head and keys of {width}")
+        heads, width = attention.query.elements.shape[1::2]
+        if attention.value.elements.shape[1::2] != (heads, width):
+            raise Unknown(one.result, f"values of {attention.value.elements.shape[3]} components per head and keys of {width}")
         self.result.agree(f"{stack}_num_heads", heads, one.result)
         self.result.agree(f"{stack}_head_dim", width, one.result)
         self.result.agree("attention_output", one.output is not None, one.result)
@@ -346,7 +352,7 @@ class _Builder:
         for one in self.parts.sublayers:
             if not isinstance(one, AttentionSublayer):
                 continue
-            head_dim = one.attention.query.channels.shape[1]
+            head_dim = one.attention.query.elements.shape[1::2][1]
             fit = fit_logits(one.attention)
             scale = fit.scale
             known = {"1/sqrt(head_dim)": head_dim**-0.5, "1/sqrt(d_model)": width**-0.5, "1": 1.0}

@@ -34,7 +34,7 @@ class AttentionSublayer:
 
     @property
     def inputs(self) -> np.ndarray:
-        return self.attention.query.linear.inputs
+        return self.attention.query.inputs
 
     @property
     def result(self) -> Value:
@@ -93,7 +93,8 @@ def parts(graph: Graph, sums: Sums) -> Parts:
     for sublayer in _attentions(graph):
         sublayers.append(sublayer)
         attention = sublayer.attention
-        used |= {part.linear.value for part in (attention.query, attention.key, attention.value)} | {sublayer.result}
+        projections = (attention.query, attention.key, attention.value)
+        used |= {linear.value for part in projections for linear in part.linears} | {sublayer.result}
     left = {value: linear for value, linear in graph.linears.items() if value not in used}
     while left:
         output = left.pop(max(left, key=lambda value: value.number))

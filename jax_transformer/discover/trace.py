@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,8 @@ MOVES = SAME_ORDER - {"_to_copy"} | frozenset(
 """Operations of aten that move elements and compute nothing."""
 COPIES = ("_to_copy", "copy")
 """Operations that only move elements unless they change the dtype."""
+IDLE = frozenset("masked_fill where mul div add sub clamp clamp_min nan_to_num native_dropout".split())
+"""Operations that may do nothing, such as filling where no row is masked."""
 FILLS = frozenset("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty".split())
 """Operations that take only a shape from their operand."""
 INPUTS = ("source_ids", "target_ids")
@@ -86,7 +88,23 @@ class Value:
     @property
     def is_moved(self) -> bool:
         """Whether it holds elements of other Values, and nothing new."""
-        return self.op in MOVES or (self.op in COPIES and self.array.dtype == self.inputs[-1].array.dtype)
+        return (
+            self.op in MOVES
+            or (self.op in COPIES and self.array.dtype == self.inputs[-1].array.dtype)
+            or self.unchanged is not None
+        )
+
+    @cached_property
+    def unchanged(self) -> Value | None:
+        """Returns the operand that an operation left as it was on these inputs, as filling nothing does."""
+        if self.op not in IDLE or not self.is_float or not self.depends_on_ids:
+            return None
+        for one in self.inputs:
+            others = [other for other in self.inputs if other is not one]
+            if one.depends_on_ids and not any(other.parameters for other in others if not other.depends_on_ids):
+                if one.array.shape == self.array.shape and np.array_equal(one.array, self.array, equal_nan=True):
+                    return one
+        return None
 
     @property
     def is_float(self) -> bool:
@@ -106,8 +124,10 @@ class Value:
 class Recording:
     """Holds the Values of one run, in execution order."""
 
-    def __init__(self, values: list[Value], output: Value) -> None:
+    def __init__(self, values: list[Value], output: Value, narrowed: Sequence[str] = ()) -> None:
         self.values, self.output = values, output
+        self.narrowed = tuple(narrowed)
+        """The lines that would have computed in lower precision."""
         starts = np.cumsum([0, *(value.array.size for value in values)])
         self._starts = starts[:-1]
         self._elements: dict[int, np.ndarray] = {}
@@ -158,6 +178,8 @@ class Recording:
     def _moved(self, value: Value) -> np.ndarray:
         import torch
 
+        if value.unchanged is not None:
+            return self.elements(value.unchanged)
         if value.op in SAME_ORDER:
             return self.elements(value.inputs[0]).reshape(value.array.shape)
         if value.op == "copy":
@@ -171,6 +193,9 @@ class Recording:
 
 def record(module: nn.Module, source_ids: torch.Tensor, target_ids: torch.Tensor) -> Recording:
     """Runs a module on ids and returns everything that it computes.
+
+    Where the module casts activations in float64 to a lower precision, they stay in float64, so that the recording
+    shows the function that it computes and not its rounding.
 
     Args:
       module: called with (source_ids [B, S], target_ids [B, T]), in evaluation mode; returns one tensor.
@@ -190,7 +215,7 @@ def record(module: nn.Module, source_ids: torch.Tensor, target_ids: torch.Tensor
         recorder.mode(),
     ):
         output = module(source_ids, target_ids)
-    return Recording(recorder.values, recorder.value_of(output))
+    return Recording(recorder.values, recorder.value_of(output), recorder.narrowed)
 
 
 class _Recorder:
@@ -203,6 +228,7 @@ class _Recorder:
         self._sharing: dict[int, set[int]] = {}  # storage → tensors
         self._stale: dict[int, list[tuple[Value, Value]]] = {}  # tensors written through another one → before, after
         self._running: list[str] = []
+        self.narrowed: dict[str, None] = {}
         for name, tensor in inputs.items():
             self._add(tensor, op=name)
         stored: dict[int, tuple[torch.Tensor, str, list[str]]] = {}
@@ -240,6 +266,9 @@ class _Recorder:
         import torch
 
         given = _replaced((args, kwargs), self.value_of, torch.Tensor)
+        if func.overloadpacket is torch.ops.aten._to_copy and self._narrows(given[0][0], kwargs):
+            kwargs = kwargs | {"dtype": torch.float64}
+            self.narrowed[_line()] = None
         written = [(one, self.value_of(one)) for one in _written(func, args, kwargs)]
         result = func(*args, **kwargs)
         results = result if isinstance(result, (tuple, list)) else (result,)
@@ -259,6 +288,12 @@ class _Recorder:
         for tensor, before in written:
             self._spoil(tensor, before)
         return result
+
+    def _narrows(self, value: Value, kwargs: dict[str, Any]) -> bool:
+        import torch
+
+        low = (torch.float32, torch.bfloat16, torch.float16)
+        return value.depends_on_ids and value.array.dtype == np.float64 and kwargs.get("dtype") in low
 
     def _spoil(self, written: torch.Tensor, before: Value) -> None:
         """Notes that a tensor's memory was written to, for the tensors that share it."""
