@@ -14,9 +14,9 @@ import numpy as np
 
 from jax_transformer.parity.checksums import hash_arrays, hash_files
 from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.names.maps import NameMap
 from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
+from jax_transformer.porting.names.maps import NameMap
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh

@@ -22,10 +22,10 @@ from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_lay
 from jax_transformer.parity.backends.torch_module import Pass, to_array, traced
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.names.drafts import Names
-from jax_transformer.parity.names.maps import NameMap
 from jax_transformer.parity.problems import own_problem
 from jax_transformer.porting.activations import activation_names
 from jax_transformer.porting.dialects import Dialect
+from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.porting.rules import Rule
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.runtime.trees import flatten

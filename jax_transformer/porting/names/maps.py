@@ -16,21 +16,20 @@ without the layer axis. A tensor that fuses several of our parameters names them
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from jax_transformer.parity.gates.arrays import Arrays, ParityError
-from jax_transformer.parity.names import files as name_files
-from jax_transformer.parity.names.files import NUMBER, ParameterName
-
-Shapes = Mapping[str, tuple[int, ...]]
+from jax_transformer.porting.names import files as name_files
+from jax_transformer.porting.names.files import NUMBER, ParameterName
+from jax_transformer.porting.rules import Shapes
+from jax_transformer.runtime.trees import nearest
+from jax_transformer.storage.tensors import PortingError, Tensors
 
 
 class Renamed(NamedTuple):
@@ -64,12 +63,12 @@ class NameMap:
         """Reads a map from a YAML file.
 
         Raises:
-          ParityError: there is no such file; a line can't be parsed; a name has two entries.
+          PortingError: there is no such file; a line can't be parsed; a name has two entries.
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ParityError(f"{path}: expected a YAML file that maps names; {error}") from None
+            raise PortingError(f"{path}: expected a YAML file that maps names; {error}") from None
         return cls(*name_files.parse(text, str(path)))
 
     def text(self) -> str:
@@ -80,7 +79,7 @@ class NameMap:
         """Writes the map to a YAML file."""
         Path(path).write_text(self.text(), encoding="utf-8")
 
-    def rename(self, captured: Arrays, like: Shapes) -> Renamed:
+    def rename(self, captured: Tensors, like: Shapes) -> Renamed:
         """Returns the reference's activations (or their gradients) under our names and in our shapes.
 
         Shapes may differ in the grouping of axes: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] becomes [B, N, Q, K].
@@ -91,7 +90,7 @@ class NameMap:
           like: the shapes of our trace by name, in execution order.
 
         Raises:
-          ParityError: our trace lacks a name; one of our names has two entries; shapes differ otherwise.
+          PortingError: our trace lacks a name; one of our names has two entries; shapes differ otherwise.
         """
         arrays: dict[str, np.ndarray] = {}
         missing: dict[str, str] = {}
@@ -111,7 +110,7 @@ class NameMap:
                     arrays[name] = array
         return _renamed(arrays, missing, like, problems)
 
-    def rename_parameters(self, tensors: Arrays, like: Shapes) -> Renamed:
+    def rename_parameters(self, tensors: Tensors, like: Shapes) -> Renamed:
         """Returns the reference's parameters (or their gradients) under our names and in our axes.
 
         Args:
@@ -119,7 +118,7 @@ class NameMap:
           like: the shapes of our parameters by path, layers one by one: `encoder/layers/…/kernel[0]`.
 
         Raises:
-          ParityError: as of `rename`.
+          PortingError: as of `rename`.
         """
         arrays: dict[str, np.ndarray] = {}
         missing: dict[str, str] = {}
@@ -153,7 +152,7 @@ def _pairs(entries: Mapping[str, tuple[str, ...]], theirs: Collection[str], ours
     """Returns every entry with each number that {i} stands for on either side.
 
     Raises:
-      ParityError: ours lacks a name; {i} stands for no number; one of our names has two entries.
+      PortingError: ours lacks a name; {i} stands for no number; one of our names has two entries.
     """
     pairs, problems = [], []
     first: dict[str, str] = {}
@@ -162,14 +161,14 @@ def _pairs(entries: Mapping[str, tuple[str, ...]], theirs: Collection[str], ours
             _numbers(key, theirs).union(*(_numbers(pattern, ours) for pattern in patterns)) if NUMBER in key else {0}
         )
         if not numbers:
-            problems.append(f"{key}: {', '.join(patterns)}: neither side has such names{_nearest(patterns[0], ours)}")
+            problems.append(f"{key}: {', '.join(patterns)}: neither side has such names{nearest(patterns[0], ours)}")
         for i in sorted(numbers):
             pair = _Pair(
                 key, key.replace(NUMBER, str(i)), tuple(pattern.replace(NUMBER, str(i)) for pattern in patterns)
             )
             for name in pair.ours:
                 if name not in ours:
-                    problems.append(f"{pair.theirs}: {name}: ours has no such name{_nearest(name, ours)}")
+                    problems.append(f"{pair.theirs}: {name}: ours has no such name{nearest(name, ours)}")
                 elif name in first:
                     problems.append(f"two entries for our {name}: {first[name]} and {key}")
                 first.setdefault(name, key)
@@ -207,7 +206,7 @@ def differ_in_grouping(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
 
 
 def _renamed(arrays: dict[str, np.ndarray], missing: dict[str, str], like: Shapes, problems: list[str]) -> Renamed:
-    """Returns everything in our order. Raises ParityError if there are problems."""
+    """Returns everything in our order. Raises PortingError if there are problems."""
     _raise(problems)
     return Renamed(
         {name: arrays[name] for name in like if name in arrays},
@@ -217,9 +216,4 @@ def _renamed(arrays: dict[str, np.ndarray], missing: dict[str, str], like: Shape
 
 def _raise(problems: list[str]) -> None:
     if problems:
-        raise ParityError("\n  - ".join(["names that don't fit:", *problems]))
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" (nearest: {close[0]})" if close else ""
+        raise PortingError("names that don't fit", problems)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.names.maps import NameMap, ParameterName
+from jax_transformer.porting.names.maps import NameMap, ParameterName
 from jax_transformer.porting.rules import Axes
+from jax_transformer.storage.tensors import PortingError
 
 TEXT = """
 activations:
@@ -67,7 +67,7 @@ def test_activations_come_under_our_names_in_our_shapes_and_order(names: NameMap
 
 @pytest.mark.parametrize("shape", [(5, 2, 12), (2, 12, 5), (2, 5, 6), (10, 2, 6), (4, 5, 6)])
 def test_shapes_that_differ_in_more_than_grouping_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ParityError, match=r"a \(.*\) is no b \(2, 5, 3, 4\): more than the grouping of axes differs"):
+    with pytest.raises(PortingError, match=r"a \(.*\) is no b \(2, 5, 3, 4\): more than the grouping of axes differs"):
         NameMap({"a": ("b",)}).rename({"a": arange(*shape)}, {"b": (2, 5, 3, 4)})
 
 
@@ -99,15 +99,15 @@ def test_parameters_come_in_our_axes(names: NameMap) -> None:
         arrays["encoder/layers/self_attention/query/kernel[0]"], arange(12, 12).T.reshape(12, 3, 4)
     )
     np.testing.assert_array_equal(arrays[parts[2]], arange(36, 12)[24:].T.reshape(12, 3, 4))
-    with pytest.raises(ParityError, match=r"out: for head/kernel \(12, 7\) expected \(7, 12\); received \(12, 7\)"):
+    with pytest.raises(PortingError, match=r"out: for head/kernel \(12, 7\) expected \(7, 12\); received \(12, 7\)"):
         names.rename_parameters(tensors | {"out": arange(12, 7)}, like)
-    with pytest.raises(ParityError, match=r"out: D V are not the axes of head/kernel \(84,\)"):
+    with pytest.raises(PortingError, match=r"out: D V are not the axes of head/kernel \(84,\)"):
         names.rename_parameters(tensors, like | {"head/kernel": (84,)})
 
 
 def test_names_that_ours_has_not_are_refused_together() -> None:
     names = NameMap({"a.{i}": ("layers.{i}.x",), "b": ("logit",), "c.{i}": ("nothing.{i}",)})
-    with pytest.raises(ParityError) as error:
+    with pytest.raises(PortingError) as error:
         names.rename({"a.0": arange(1), "a.1": arange(1)}, {"layers.0.x": (1,), "logits": (1,)})
     assert str(error.value).splitlines() == [
         "names that don't fit:",
@@ -115,7 +115,7 @@ def test_names_that_ours_has_not_are_refused_together() -> None:
         "  - b: logit: ours has no such name (nearest: logits)",
         "  - c.{i}: nothing.{i}: neither side has such names",
     ]
-    with pytest.raises(ParityError, match=r"two entries for our layers.0.x: a.\{i\} and first"):
+    with pytest.raises(PortingError, match=r"two entries for our layers.0.x: a.\{i\} and first"):
         NameMap({"a.{i}": ("layers.{i}.x",), "first": ("layers.0.x",)}).rename({}, {"layers.0.x": (1,)})
 
 
@@ -181,8 +181,8 @@ def test_layers_that_are_called_alike_are_written_in_one_line() -> None:
 def test_mistakes_in_a_file_are_told_with_their_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "names.yaml"
     path.write_text(text)
-    with pytest.raises(ParityError, match=message) as error:
+    with pytest.raises(PortingError, match=message) as error:
         NameMap.read(path)
     assert str(error.value).startswith(str(path))
-    with pytest.raises(ParityError, match="expected a YAML file"):
+    with pytest.raises(PortingError, match="expected a YAML file"):
         NameMap.read(tmp_path / "none.yaml")

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.porting.rules import Axes
+from jax_transformer.storage.tensors import PortingError
 
 NUMBER = "{i}"
 """The placeholder for a number in names; the same number everywhere in an entry."""
@@ -22,7 +22,7 @@ class ParameterName:
     """Holds our name of a parameter, and how the axes of the reference's tensor become ours.
 
     Raises:
-      ParityError: the axes fuse another number of parameters than there are names.
+      PortingError: the axes fuse another number of parameters than there are names.
     """
 
     name: str
@@ -33,7 +33,7 @@ class ParameterName:
     def __post_init__(self) -> None:
         fused = int((self.axes.fused if self.axes else None) or 1)
         if fused != len(self.names):
-            raise ParityError(
+            raise PortingError(
                 f"expected as many names as the axes fuse, {fused}; received {len(self.names)}: {self.name}"
             )
 
@@ -60,13 +60,13 @@ def parse(text: str, what: str) -> tuple[Activations, Parameters]:
       what: its name in error messages.
 
     Raises:
-      ParityError: it is no YAML, or of another structure; axes are malformed; {i} is on one side only; a name has two
+      PortingError: it is no YAML, or of another structure; axes are malformed; {i} is on one side only; a name has two
         entries.
     """
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        raise ParityError(
+        raise PortingError(
             f"{what}: expected YAML (between brackets, names in quotes); {' '.join(str(error).split())}"
         ) from None
     reader = _Reader(what)
@@ -86,8 +86,8 @@ class _Reader:
     def __init__(self, what: str) -> None:
         self.what = what
 
-    def error(self, node: yaml.Node, message: str) -> ParityError:
-        return ParityError(f"{self.what}, line {node.start_mark.line + 1}: {message}")
+    def error(self, node: yaml.Node, message: str) -> PortingError:
+        return PortingError(f"{self.what}, line {node.start_mark.line + 1}: {message}")
 
     def entries(self, node: yaml.Node | None, expected: str) -> list[tuple[str, yaml.Node, yaml.Node]]:
         """Returns key, key's node and value's node of each entry; nothing for an empty node."""
