@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "plotting": {"config", "model", "pages", "runtime", "training.losses", "training.schedules"},
     "parity.gates": {"runtime"},
     "parity.oracle": {"config"},
-    "parity.names": {"porting.names", "porting.rules", "storage.tensors"},  # how axes correspond, as porting tables say
+    "parity.names": {"porting.axes", "porting.names", "porting.rules"},  # how axes correspond, as porting tables say
     "parity.faults": {"parity.gates", "parity.oracle"},
     "parity.diagnosis": {"parity.faults", "parity.gates", "parity.oracle"},
     "parity.backends": {

@@ -21,6 +21,7 @@ from jax_transformer.porting.checkpoint import Checkpoint, leaving_out, open_che
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
 from jax_transformer.porting.dialects.tables import ASKS
 from jax_transformer.porting.exported_settings import ExportedSettings, parse_settings, settings_text
+from jax_transformer.porting.fit import not_finite
 from jax_transformer.porting.hints import (
     field_names,
     in_our_words,
@@ -29,7 +30,6 @@ from jax_transformer.porting.hints import (
     take_position_table,
 )
 from jax_transformer.porting.hugging_face import HuggingFaceModel
-from jax_transformer.porting.rules import not_finite
 from jax_transformer.porting.state_dicts import (
     computes_position_table,
     deferred_params,

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from jax_transformer.porting.rules import Axes
+from jax_transformer.porting.axes import Axes
 from jax_transformer.storage.tensors import PortingError
 
 NUMBER = "{i}"

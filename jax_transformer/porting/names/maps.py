@@ -136,7 +136,7 @@ class NameMap:
                 )
             else:
                 tensor = np.asarray(tensors[theirs])
-                arrays |= zip(ours, axes.split(tensor, shape) if axes else tensor[None], strict=True)
+                arrays |= zip(ours, axes.split([tensor], shape) if axes else tensor[None], strict=True)
         return _renamed(arrays, missing, like, problems)
 
 
