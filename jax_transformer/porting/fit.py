@@ -40,8 +40,10 @@ def count(problems: list[str]) -> str:
 
 
 def matcher(names: Iterable[str]) -> re.Pattern[str]:
-    """Returns an expression that matches these names in full, with any number in place of {i} and of {n}."""
+    """Returns an expression that matches these names in full, with any number in place of {i} and of {n}, and anything
+    in place of * at the end."""
     patterns = [re.escape(name).replace(r"\{i\}", "[0-9]+").replace(r"\{n\}", "[0-9]+") for name in names]
+    patterns = [re.sub(r"\\\*$", ".*", pattern) for pattern in patterns]
     return re.compile("|".join(patterns) or "(?!)")
 
 

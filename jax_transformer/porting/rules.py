@@ -59,7 +59,7 @@ class Rule:
         self.names = tuple(name.removesuffix("?") for name in names)
         self.optional = tuple(name.endswith("?") for name in names)
         self.by_layer = dict(by_layer or {})
-        self.paths = _alternatives(jax)
+        self.paths = alternatives(jax)
         self.axes = Axes.parse(axes) if axes else None
         self.stacked = stacked or bool(self.by_layer) or NUMBER in self.names[0]
         fused = self.axes.fused if self.axes else None
@@ -195,9 +195,9 @@ def _tensor_pieces(rule: Rule, place: Place, leaves: list[np.ndarray]) -> Iterat
     yield contiguous(rule.axes.merge(parts, place.number) if rule.axes else parts[0])
 
 
-def _alternatives(path: str) -> tuple[str, ...]:
+def alternatives(path: str) -> tuple[str, ...]:
     """Expands "a/{b,c}/d" to ("a/b/d", "a/c/d")."""
-    match = re.search(r"\{([^{}]*)\}", path)
+    match = re.search(r"\{([^{}]*,[^{}]*)\}", path)
     if not match:
         return (path,)
     return tuple(path[: match.start()] + option.strip() + path[match.end() :] for option in match[1].split(","))

@@ -10,9 +10,9 @@ from typing import NamedTuple, TypeVar
 
 from jax_transformer.parity.names.words import Concepts, concepts, likeness
 from jax_transformer.porting.axes import Axes
-from jax_transformer.porting.names.files import NUMBER, activation_line, parameter_line
+from jax_transformer.porting.names.files import activation_line, parameter_line
 from jax_transformer.porting.names.maps import differ_in_grouping
-from jax_transformer.porting.rules import Shapes
+from jax_transformer.porting.rules import NUMBER, Shapes
 
 Key = TypeVar("Key")
 

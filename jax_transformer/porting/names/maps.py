@@ -9,25 +9,39 @@ parameters:            # gradients have the same names
   enc.{i}.norm1.gamma: encoder/layers/self_attention_norm/scale[{i}]
 ```
 
-{i} stands for a number. Axes are those of `porting.rules.Axes`: the other model's left of the arrow, ours right of it,
+{i} stands for a number. Axes are those of `porting.axes.Axes`: the other model's left of the arrow, ours right of it,
 without the layer axis. A tensor that fuses several of our parameters names them in braces:
-`…/{query,key,value}/kernel[{i}]` with `(3 N H) D -> D N H`.
+`…/{query,key,value}/kernel[{i}]` with `(3 N H) D -> D N H`; without such axes, the braces name equal copies of it.
+Several tensors that make one parameter are numbered {n}, in their names and in the axes; so are modules that each
+compute one head. Tied tensors stand in one list. Tensors that the other model doesn't read stand under `ignore`, with
+{i} and {n} for numbers and * at the end for anything:
+
+```yaml
+parameters:
+  enc.{i}.heads.{n}.q.weight: {name: "encoder/layers/self_attention/query/kernel[{i}]", axes: "{n} H D -> D {n} H"}
+  ["decoder.embed_tokens.weight", "decoder.output_projection.weight"]: target_embedding/embedding   # the head's last
+  pos.pe: {name: "constants/{encoder,decoder}_positions", axes: "1 P D -> P D"}
+ignore: ["dec.{i}.causal_mask", "criterion.*"]
+```
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from jax_transformer.porting.axes import EACH
+from jax_transformer.porting.checkpoint import prefixes
+from jax_transformer.porting.fit import matcher
 from jax_transformer.porting.names import files as name_files
-from jax_transformer.porting.names.files import NUMBER, ParameterName
-from jax_transformer.porting.rules import Shapes
+from jax_transformer.porting.names.files import ParameterName
+from jax_transformer.porting.rules import NUMBER, Rule, Shapes
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors
 
@@ -55,8 +69,11 @@ class NameMap:
     """
 
     activations: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Names as of `capture` (`PATH`, `PATH@input`, `PATH@logits`, `PATH@weights`) → names in our trace."""
+    """Names as of `capture` (`PATH`, `PATH@input`, `PATH@logits`, `PATH@weights`) → names in our trace. {n} stands for
+    the numbers of modules that each compute one head."""
     parameters: Mapping[str, ParameterName] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    """Tensors that the reference doesn't read; * at the end stands for anything."""
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> NameMap:
@@ -69,15 +86,84 @@ class NameMap:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise PortingError(f"{path}: expected a YAML file that maps names; {error}") from None
-        return cls(*name_files.parse(text, str(path)))
+        return cls.parse(text, str(path))
+
+    @classmethod
+    def parse(cls, text: str, what: str) -> NameMap:
+        """Returns the map of a YAML text, which messages call `what`. Raises as `read` does."""
+        return cls(*name_files.parse(text, what))
 
     def text(self) -> str:
         """Returns the map as YAML, with one line for layers with the same names."""
-        return name_files.text(self.activations, self.parameters)
+        return name_files.text(self.activations, self.parameters, self.ignored)
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Writes the map to a YAML file."""
         Path(path).write_text(self.text(), encoding="utf-8")
+
+    def prefix_in(self, tensors: Collection[str]) -> str:
+        """Returns the prefix, such as "module.", without which most of the map's parameters are among the tensors; ""
+        if there is none."""
+        expressions = [matcher([name]) for name in self.parameters]
+
+        def found(prefix: str) -> int:
+            names = "\n".join(name.removeprefix(prefix) for name in tensors if name.startswith(prefix))
+            return sum(re.search(f"(?m)^{one.pattern}$", names) is not None for one in expressions)
+
+        return max(prefixes(tensors), key=found)  # the first of equal ones, which is the shortest
+
+    def knows(self, tensors: Collection[str]) -> bool:
+        """Returns whether at least half of the map's parameters are among the tensors, under whatever prefix."""
+        names = {name.removeprefix(self.prefix_in(tensors)) for name in tensors}
+        found = sum(any(map(matcher([name]).fullmatch, names)) for name in self.parameters)
+        return 2 * found >= len(self.parameters)
+
+    def under(self, prefix: str, modules: Collection[str] = ()) -> NameMap:
+        """Returns the map with a prefix before all names of the reference.
+
+        Args:
+          prefix: such as "module."; patterns to ignore may stand beside it, too.
+          modules: the paths of the reference's submodules. `output` is the reference's own output unless one of them
+            has this name.
+        """
+        if not prefix:
+            return self
+
+        def placed(name: str) -> str:
+            is_own = re.match(r"output(?![^.@#])", name) and f"{prefix}output" not in modules
+            return name if is_own else prefix + name
+
+        def moved(parameter: ParameterName) -> ParameterName:
+            return replace(parameter, copies=tuple(prefix + name for name in parameter.copies))
+
+        return NameMap(
+            {placed(name): ours for name, ours in self.activations.items()},
+            {prefix + name: moved(parameter) for name, parameter in self.parameters.items()},
+            (*(prefix + name for name in self.ignored), *self.ignored),
+        )
+
+    def ignores(self, tensors: Iterable[str]) -> list[str]:
+        """Returns those of the tensors that the map ignores."""
+        known = matcher(self.ignored)
+        return [name for name in tensors if known.fullmatch(name)]
+
+    def rules(self) -> list[Rule]:
+        """Returns the parameters as the rules of a porting table."""
+        groups: dict[tuple[str, str], tuple[list[tuple[str, ...]], dict[int, tuple[str, ...]]]] = {}
+        for first, parameter in self.parameters.items():
+            match = _LAYER.fullmatch(parameter.name)
+            path, layer = (parameter.name, None) if match is None else match.groups()
+            whole, by_layer = groups.setdefault((path, str(parameter.axes or "")), ([], {}))
+            names = (first, *parameter.copies)
+            if layer is None or not layer.isdigit():
+                whole.append(names)
+            else:
+                by_layer[int(layer)] = names
+        return [
+            Rule(names, path, axes, by_layer=by_layer)
+            for (path, axes), (whole, by_layer) in groups.items()
+            for names in whole or [()]
+        ]
 
     def rename(self, captured: Tensors, like: Shapes) -> Renamed:
         """Returns the reference's activations (or their gradients) under our names and in our shapes.
@@ -96,15 +182,14 @@ class NameMap:
         missing: dict[str, str] = {}
         problems: list[str] = []
         for _, theirs, ours in _pairs(self.activations, captured, like):
-            found = _captured_name(theirs, captured)
             for name in ours:
-                array = None if found is None else _regrouped(captured[found], like[name])
-                if found is None:
-                    missing[name] = theirs
+                found, seen = _seen(theirs, captured, name, tuple(like[name]))
+                array = None if seen is None else _regrouped(seen, like[name])
+                if seen is None:
+                    missing[name] = found
                 elif array is None:
                     problems.append(
-                        f"{found} {captured[found].shape} is no {name} {tuple(like[name])}: more than the grouping of "
-                        "axes differs"
+                        f"{found} {seen.shape} is no {name} {tuple(like[name])}: more than the grouping of axes differs"
                     )
                 else:
                     arrays[name] = array
@@ -126,18 +211,25 @@ class NameMap:
         names = {key: parameter.names for key, parameter in self.parameters.items()}
         for key, theirs, ours in _pairs(names, tensors, like):
             axes, shape = self.parameters[key].axes, tuple(like[ours[0]])
-            if theirs not in tensors:
-                missing |= dict.fromkeys(ours, theirs)
-            elif axes is not None and len(axes.jax) != len(shape):
+            if axes is not None and len(axes.jax) != len(shape):
                 problems.append(f"{key}: {' '.join(axes.jax)} are not the axes of {ours[0]} {shape}")
-            elif tensors[theirs].shape != (expected := axes.torch_shape(shape) if axes else shape):
-                problems.append(
-                    f"{theirs}: for {ours[0]} {shape} expected {expected}; received {tensors[theirs].shape}"
-                )
-            else:
-                tensor = np.asarray(tensors[theirs])
-                arrays |= zip(ours, axes.split([tensor], shape) if axes else tensor[None], strict=True)
+                continue
+            parts = [theirs.replace(EACH, str(number)) for number in range(axes.count(shape) if axes else 1)]
+            expected = axes.torch_shape(shape) if axes else shape
+            wrong = [name for name in parts if name in tensors and tensors[name].shape != expected]
+            problems += [
+                f"{name}: for {ours[0]} {shape} expected {expected}; received {tensors[name].shape}" for name in wrong
+            ]
+            if absent := [name for name in parts if name not in tensors]:
+                missing |= dict.fromkeys(ours, absent[0])
+            elif not wrong:
+                whole = [np.asarray(tensors[name]) for name in parts]
+                split = axes.split(whole, shape) if axes else np.stack(whole)
+                arrays |= zip(ours, split if axes and axes.fused else [split[0]] * len(ours), strict=True)
         return _renamed(arrays, missing, like, problems)
+
+
+_LAYER = re.compile(r"(.*)\[(\{i\}|\d+)\]")
 
 
 class _Pair(NamedTuple):
@@ -179,11 +271,31 @@ def _pairs(entries: Mapping[str, tuple[str, ...]], theirs: Collection[str], ours
 
 def _numbers(pattern: str, names: Collection[str]) -> set[int]:
     """Returns the numbers that {i} stands for in the names that match the pattern."""
-    before, *after = (re.escape(part) for part in pattern.split(NUMBER))
+    before, *after = (re.escape(part).replace(r"\{n\}", "[0-9]+") for part in pattern.split(NUMBER))
     expression = re.compile(
         before + "".join(("(?P<i>0|[1-9][0-9]*)" if n == 0 else "(?P=i)") + part for n, part in enumerate(after))
     )
     return {int(match["i"]) for match in map(expression.fullmatch, names) if match and after}
+
+
+def _seen(theirs: str, captured: Tensors, ours: str, shape: tuple[int, ...]) -> tuple[str, np.ndarray | None]:
+    """Returns the name under which an activation was captured, and the array; None if it is missing. Those of single
+    heads, numbered {n}, are stacked along our axis of heads."""
+    if EACH not in theirs:
+        found = _captured_name(theirs, captured)
+        return (theirs, None) if found is None else (found, captured[found])
+    axis = 1 if ours.endswith((".logits", ".weights")) else 2
+    heads = []
+    for number in range(shape[axis]):
+        part = theirs.replace(EACH, str(number))
+        found = _captured_name(part, captured)
+        if found is None:
+            return part, None
+        head = _regrouped(captured[found], (*shape[:axis], *shape[axis + 1 :]))
+        if head is None:
+            return found, captured[found]
+        heads.append(head)
+    return theirs, np.stack(heads, axis)
 
 
 def _captured_name(name: str, captured: Collection[str]) -> str | None:
