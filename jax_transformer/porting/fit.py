@@ -132,7 +132,7 @@ def _leaf_problems(rule: Rule, leaves: Leaves, shapes: Shapes) -> Iterator[str]:
         dtypes = ", ".join(str(leaf.dtype) for leaf in group.values())
         yield f"leaves {', '.join(group)}: expected one dtype; received {dtypes}"
     elif group and rule.are_copies:
-        yield from _unequal(f"leaves that {rule.names[0]} holds once", group)
+        yield from _unequal(f"leaves that {rule.all_names[0]} holds once", group)
 
 
 def _array_problems(what: str, array: np.ndarray, shape: tuple[int, ...]) -> Iterator[str]:

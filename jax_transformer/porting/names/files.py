@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import yaml
 
+from jax_transformer.porting.activations import OF_HEADS
 from jax_transformer.porting.axes import EACH, Axes
 from jax_transformer.porting.rules import NUMBER, alternatives
 from jax_transformer.storage.tensors import PortingError
@@ -131,7 +132,7 @@ class _Reader:
         for (name,), _, value in entries:
             for ours in found[name]:
                 once.check(value, ours, (name,))
-                if EACH in name and not _OF_HEADS.search(ours):
+                if EACH in name and not OF_HEADS.search(ours):
                     raise self.error(value, f"expected an activation of single heads beside {EACH}; received {ours}")
         return found
 
@@ -194,9 +195,6 @@ class _Once:
                 node, f"two entries for our {ours}, the first in line {self.lines[ours]} ({self.hint})"
             )
         self.lines[ours] = node.start_mark.line + 1
-
-
-_OF_HEADS = re.compile(r"_attention\.(query|key|value|logits|weights|context)$")
 
 
 def _given(node: yaml.Node | None) -> yaml.Node | None:

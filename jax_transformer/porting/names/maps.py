@@ -104,19 +104,11 @@ class NameMap:
     def prefix_in(self, tensors: Collection[str]) -> str:
         """Returns the prefix, such as "module.", without which most of the map's parameters are among the tensors; ""
         if there is none."""
-        expressions = [matcher([name]) for name in self.parameters]
-
-        def found(prefix: str) -> int:
-            names = "\n".join(name.removeprefix(prefix) for name in tensors if name.startswith(prefix))
-            return sum(re.search(f"(?m)^{one.pattern}$", names) is not None for one in expressions)
-
-        return max(prefixes(tensors), key=found)  # the first of equal ones, which is the shortest
+        return _best_prefix(self.parameters, tensors)[0]
 
     def knows(self, tensors: Collection[str]) -> bool:
         """Returns whether at least half of the map's parameters are among the tensors, under whatever prefix."""
-        names = {name.removeprefix(self.prefix_in(tensors)) for name in tensors}
-        found = sum(any(map(matcher([name]).fullmatch, names)) for name in self.parameters)
-        return 2 * found >= len(self.parameters)
+        return 2 * _best_prefix(self.parameters, tensors)[1] >= len({_alike(name) for name in self.parameters})
 
     def under(self, prefix: str, modules: Collection[str] = ()) -> NameMap:
         """Returns the map with a prefix before all names of the reference.
@@ -227,6 +219,25 @@ class NameMap:
                 split = axes.split(whole, shape) if axes else np.stack(whole)
                 arrays |= zip(ours, split if axes and axes.fused else [split[0]] * len(ours), strict=True)
         return _renamed(arrays, missing, like, problems)
+
+
+def _best_prefix(patterns: Iterable[str], tensors: Collection[str]) -> tuple[str, int]:
+    """Returns the prefix, the shortest of equally good ones, without which most patterns are among the tensors, and how
+    many are. Numbers are taken for alike."""
+    wanted = {_alike(pattern) for pattern in patterns}
+    alike = {name: _alike(name) for name in tensors}
+
+    def found(prefix: str) -> int:
+        start = len(_alike(prefix))
+        return len(wanted & {short[start:] for name, short in alike.items() if name.startswith(prefix)})
+
+    best = max(prefixes(tensors), key=found)
+    return best, found(best)
+
+
+def _alike(name: str) -> str:
+    """Returns the name with one sign for numbers and their placeholders."""
+    return re.sub(r"\{[in]\}|[0-9]+", "#", name)
 
 
 _LAYER = re.compile(r"(.*)\[(\{i\}|\d+)\]")
