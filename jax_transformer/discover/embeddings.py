@@ -135,6 +135,8 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
         offset = first + shift
         before = sinusoids(shift, held.shape[1], layout, frequency) if shift else held[:0]
         held = np.concatenate([before, held])
+        if table is not None and not shift and all(root.op == "buffer" and root.names for root in stored):
+            result.leaves[f"constants/{stack}_positions"] = table
         result.tables[f"{stack}_positions"] = held
         if fit is None:
             result.notes.append(f"{stack}: its table of positions is no known one (nearest: {runner_up[0]}); it is carried over")

@@ -2,81 +2,130 @@
 
 from __future__ import annotations
 
-import os
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import combinations, permutations
+from typing import Literal
 
 import numpy as np
 
 from jax_transformer.discover.problems import DiscoverError
 from jax_transformer.discover.trace import Recording, Value
-from jax_transformer.porting.rules import Axes
+from jax_transformer.porting.axes import EACH, Axes
+from jax_transformer.porting.names.files import ParameterName
+from jax_transformer.porting.names.maps import NameMap
+
+Part = tuple[str, np.ndarray]
+"""A leaf's path and its elements."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """Holds one line of a map."""
+def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str = "") -> NameMap:
+    """Returns the map of the stored tensors that leaves are made of, and of those that nothing reads.
 
-    names: tuple[str, ...]
-    """The tensor's names: several if the module holds it several times."""
-    path: str
-    """Ours: `encoder/layers/…/kernel[0]`; of a fused tensor `…/{query,key,value}/kernel[0]`."""
-    axes: str
-    """Empty: they are the same."""
-
-
-def entries(recording: Recording, leaves: dict[str, np.ndarray]) -> list[Entry]:
-    """Returns a line for each tensor that leaves are made of.
+    Args:
+      leaves: elements by path, those of a layer with its number, as in `encoder/layers/…/kernel[0]`.
+      prefix: what stands before all names of the recorded module's tensors and not in the map.
 
     Raises:
       DiscoverError: leaves that a map can't express, all together.
     """
-    of_root: dict[Value, list[tuple[str, np.ndarray]]] = defaultdict(list)
-    problems = []
+    of_roots: dict[tuple[Value, ...], list[Part]] = defaultdict(list)
+    problems, found = [], dict[str, ParameterName]()
     for path, elements in leaves.items():
         roots = recording.roots(elements)
-        if len(roots) != 1 or not roots[0].names:
-            made = ", ".join(" = ".join(root.names) or root.described() for root in roots)
-            problems.append(f"{path} isn't one stored tensor, but made of {made}")
+        if not all(root.names for root in roots):
+            made = ", ".join(root.described() for root in roots if not root.names)
+            problems.append(f"{path} isn't stored, but computed ({made})")
         else:
-            of_root[roots[0]].append((path, elements))
-    found = []
-    for root, parts in of_root.items():
-        entry = _entry(recording, root, parts)
+            of_roots[roots].append((path, elements))
+    for roots, parts in of_roots.items():
+        entry = _entry(recording, roots, parts)
         if entry is None:
-            paths = ", ".join(path for path, _ in parts)
-            problems.append(f"{root.names[0]} {list(root.array.shape)} is {paths} in an order that no axes express")
+            paths, held = ", ".join(path for path, _ in parts), ", ".join(root.names[0] for root in roots)
+            problems.append(f"{held} {list(roots[0].array.shape)} is {paths} in an order that no axes express")
         else:
-            found.append(entry)
+            found[entry[0].removeprefix(prefix)] = entry[1]
     if problems:
         raise DiscoverError("; ".join(problems))
-    return found
+    read = {root for roots in of_roots for root in roots}
+    unread = [value for value in recording.values if value.names and value not in read]
+    ignored = tuple(name.removeprefix(prefix) for value in unread for name in value.names)
+    return NameMap({}, {name: _without(parameter, prefix) for name, parameter in found.items()}, ignored)
 
 
-def _entry(recording: Recording, root: Value, parts: list[tuple[str, np.ndarray]]) -> Entry | None:
+def _without(parameter: ParameterName, prefix: str) -> ParameterName:
+    return replace(parameter, copies=tuple(name.removeprefix(prefix) for name in parameter.copies))
+
+
+def _entry(
+    recording: Recording, roots: tuple[Value, ...], parts: list[Part]
+) -> tuple[str, ParameterName] | None:
+    """Returns a tensor's name and what it is; None if no axes express it."""
+    if len(roots) > 1:
+        return _entry_of_heads(recording, roots, parts)
+    (root,) = roots
     own = recording.own(root)
-    parts = sorted(parts, key=lambda part: int(part[1].min()))
-    shapes = {part[1].shape for part in parts}
-    if len(shapes) != 1 or sum(part[1].size for part in parts) != own.size:
+    copies: dict[bytes, list[Part]] = defaultdict(list)
+    for part in sorted(parts, key=lambda part: int(part[1].min())):
+        copies[part[1].tobytes()].append(part)
+    distinct = [same[0] for same in copies.values()]
+    if len(copies) > 1 and len(parts) > len(copies):
         return None
-    path = parts[0][0] if len(parts) == 1 else _fused(order := [part[0] for part in parts])
+    if sum(part[1].size for part in distinct) != own.size or len({part[1].shape for part in distinct}) != 1:
+        return None
+    path = _joined([path for path, _ in (distinct if len(distinct) > 1 else parts)])
     if path is None:
         return None
-    if len(parts) > 1:
-        # the names in a path's braces stand in the order in which the tensor holds them
-        by_path = dict(parts)
-        parts = [(name, by_path[name]) for name in order]
-    elements = np.stack([part[1] for part in parts])
-    if len(parts) == 1 and np.array_equal(elements[0], own):
-        return Entry(root.names, path, "")
-    letters = _letters(path, elements.ndim - 1)
-    fused = [str(len(parts))] if len(parts) > 1 else []
-    for equation in _equations(own.shape, dict(zip(letters, elements.shape[1:], strict=True)), fused):
+    axes = _axes(own, np.stack([part[1] for part in distinct]), path)
+    return None if axes is None else (root.names[0], ParameterName(path, axes or None, root.names[1:]))
+
+
+def _entry_of_heads(
+    recording: Recording, roots: tuple[Value, ...], parts: list[Part]
+) -> tuple[str, ParameterName] | None:
+    """Returns the entry of tensors that each hold one head, numbered {n}."""
+    name = _numbered([root.names[0] for root in roots])
+    if len(parts) != 1 or name is None or len({root.array.shape for root in roots}) != 1:
+        return None
+    path, elements = parts[0]
+    letters = list(_letters(path, elements.ndim))
+    if "N" not in letters or elements.shape[letters.index("N")] != len(roots):
+        return None
+    at = letters.index("N")
+    others = [letter for letter in letters if letter != "N"]
+    heads = np.moveaxis(elements, at, 0)
+    for equation in _equations(roots[0].array.shape, dict(zip(others, heads.shape[1:], strict=True)), []):
+        axes = Axes.parse(f"{equation} -> {' '.join(others)}")
+        if all(
+            np.array_equal(axes.split(recording.own(root), heads.shape[1:])[0], head)
+            for root, head in zip(roots, heads, strict=True)
+        ):
+            right = " ".join(EACH if letter == "N" else letter for letter in letters)
+            return name, ParameterName(path, Axes.parse(f"{EACH} {equation} -> {right}"))
+    return None
+
+
+def _numbered(names: list[str]) -> str | None:
+    """Returns the names with {n} for the number that counts them from 0; None if they differ otherwise."""
+    for match in re.finditer(r"(?<![^.])\d+(?![^.])", names[0]):
+        pattern = names[0][: match.start()] + EACH + names[0][match.end() :]
+        if [pattern.replace(EACH, str(number)) for number in range(len(names))] == names:
+            return pattern
+    return None
+
+
+def _axes(own: np.ndarray, leaves: np.ndarray, path: str) -> Axes | Literal[""] | None:
+    """Returns the axes from a tensor to its leaves [P, …], "" if they are the same; None if none fit."""
+    if len(leaves) == 1 and np.array_equal(leaves[0], own):
+        return ""
+    letters = _letters(path, leaves.ndim - 1)
+    fused = [str(len(leaves))] if len(leaves) > 1 else []
+    for equation in _equations(own.shape, dict(zip(letters, leaves.shape[1:], strict=True)), fused):
         axes = Axes.parse(f"{equation} -> {' '.join(letters)}")
-        if np.array_equal(axes.split(own, elements.shape[1:]), elements):
-            return Entry(root.names, path, f"{equation} -> {' '.join(letters)}")
+        if np.array_equal(axes.split(own, leaves.shape[1:]), leaves):
+            return axes
     return None
 
 
@@ -94,8 +143,10 @@ def _letters(path: str, count: int) -> Sequence[str]:
     return usual or tuple("PQRS"[:count])
 
 
-def _fused(paths: list[str]) -> str | None:
+def _joined(paths: list[str]) -> str | None:
     """Returns `a/{b,c}/d` for a/b/d and a/c/d; None if they differ elsewhere."""
+    if len(paths) == 1:
+        return paths[0]
     split = [path.split("/") for path in paths]
     if len({len(parts) for parts in split}) != 1:
         return None
@@ -118,7 +169,3 @@ def _equations(shape: tuple[int, ...], sizes: dict[str, int], fused: list[str]) 
                 continue
             left = iter(group[0] if len(group) == 1 else f"({' '.join(group)})" for group in groups)
             yield " ".join("1" if size == 1 else next(left) for size in shape)
-
-
-def common_prefix(names: Sequence[str]) -> str:
-    return os.path.commonprefix(list(names))

@@ -1,0 +1,176 @@
+"""`discover`: from a PyTorch module to a config, a map, and a model that computes the same."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.discover.calling import Call, find_call
+from jax_transformer.discover.config import make_config
+from jax_transformer.discover.graph import distance
+from jax_transformer.discover.inputs import Batch, checks, probes
+from jax_transformer.discover.mapping import name_map
+from jax_transformer.discover.problems import DiscoverError
+from jax_transformer.discover.structure import Conclusion, read_structure
+from jax_transformer.discover.trace import record
+from jax_transformer.model import functional
+from jax_transformer.parity.gates.tolerances import FLOAT64
+from jax_transformer.porting.by_map import import_by_map
+from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.tensor_mappings import as_arrays
+
+if TYPE_CHECKING:
+    from torch import nn
+
+PREFIX = "module."
+"""Stands before the names of a module's tensors inside its adapter."""
+JITTER = 0.05
+"""The deviation of what is added to trained parameters while the module is read, so that no scale is 1 and no bias 0."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Holds how far the model's logits are from the module's, in units of their RMS, on one batch in float64."""
+
+    lengths: tuple[int, int]
+    padding: str
+    residual: float
+
+
+@dataclass(frozen=True)
+class Discovery:
+    """Holds what was found out about a module."""
+
+    model: Model
+    """The model with the module's own weights."""
+    names: NameMap
+    call: Call
+    conclusions: tuple[Conclusion, ...]
+    checks: tuple[Check, ...]
+    notes: tuple[str, ...]
+    """What the user should know, such as masks that the caller builds."""
+
+    @property
+    def worst(self) -> float:
+        """Returns the largest residual of the checks."""
+        return max(check.residual for check in self.checks)
+
+
+def discover(module: nn.Module, name: str = "the module") -> Discovery:
+    """Finds out what an encoder-decoder in PyTorch computes.
+
+    Runs the module on ids made for it, reads every operation as part of a Transformer, chooses each option of
+    TransformerConfig whose result equals the module's in float64, ports the weights by the map that follows, and
+    compares logits on other ids.
+
+    Args:
+      module: in evaluation mode. It isn't changed.
+      name: its name in messages.
+
+    Raises:
+      CallError: no way to call it was found; the error has the draft of an adapter.
+      DiscoverError: a part of it can't be expressed by a TransformerConfig; names the operation, its line and layer.
+
+    Example:
+      >>> from jax_transformer.discover import discover
+      >>> from torch_reference.pytorch import PytorchTransformer
+      >>> module = PytorchTransformer(source_vocab_size=29, target_vocab_size=31, d_model=8, num_heads=2, d_ff=12,
+      ...     num_encoder_layers=1, num_decoder_layers=1, max_length=40, source_pad_id=0, target_pad_id=0).eval()
+      >>> found = discover(module)
+      >>> found.model.config.norm_placement, found.model.config.activation, found.worst < 1e-12
+      ('post', 'relu', True)
+    """
+    call = find_call(module, name)
+    problems: list[DiscoverError] = []
+    for batch in probes(call):
+        try:
+            return _discovered(module, call, batch)
+        except DiscoverError as error:
+            problems.append(error)
+    raise problems[0]
+
+
+def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
+    """Reads the module on one batch.
+
+    Raises:
+      DiscoverError: it can't be expressed; the model's logits differ from the module's.
+    """
+    import torch
+
+    wide = call.wrap(_jittered(module))
+    recording = record(wide, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
+    structure = read_structure(recording, *_pads(call))
+    names = name_map(recording, structure.leaves, PREFIX)
+    config = make_config(structure, (call.max_source_length, call.max_target_length))
+    model = import_by_map(as_arrays(module.state_dict()), names, config, {})
+    params = _with_tables(jax.tree.map(np.asarray, model.params), structure.tables)
+    notes = [*call.notes, *structure.notes]
+    notes += [f"{line} computes in lower precision" for line in recording.narrowed]
+    if batch.padding != "inside":
+        notes.append(f"what was found holds for padding {batch.padding} of sentences alone")
+    model = Model(model.config, params, None, None, GenerationConfig(), model.origin)
+    found = tuple(_check(module, call, model, batch) for batch in checks(call, batch.padding))
+    worst = max(found, key=lambda check: check.residual)
+    if not worst.residual <= FLOAT64:
+        raise DiscoverError(
+            f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on sentences of "
+            f"{worst.lengths[0]} and {worst.lengths[1]} tokens"
+        )
+    return Discovery(model, names, call, tuple(structure.conclusions), found, tuple(notes))
+
+
+def _jittered(module: nn.Module) -> nn.Module:
+    """Returns a copy in float64 whose trained parameters are none of the special values that initialisation gives."""
+    import torch
+
+    wide = copy.deepcopy(module).double()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in wide.parameters():
+            if parameter.requires_grad:
+                parameter.add_(JITTER * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+    return wide
+
+
+def _pads(call: Call) -> tuple[int, int]:
+    """Returns the ids of padding; an id that no vocabulary has where there is none."""
+    return (
+        0 if call.source_pad_id is None else call.source_pad_id,
+        0 if call.target_pad_id is None else call.target_pad_id,
+    )
+
+
+def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:
+    """Returns the parameters with the module's own tables of positions, as far as they go."""
+    constants = dict(params.get("constants", {}))
+    for name, table in tables.items():
+        if name in constants:
+            rows = np.array(constants[name], dtype=np.result_type(constants[name].dtype, table.dtype))
+            rows[: len(table)] = table[: len(rows)]
+            constants[name] = rows
+    return {**params, "constants": constants} if constants else params
+
+
+def _check(module: nn.Module, call: Call, model: Model, batch: Batch) -> Check:
+    """Compares logits of real tokens in float64."""
+    import torch
+
+    wide = call.wrap(copy.deepcopy(module).double())
+    recording = record(wide, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
+        logits = np.asarray(functional.apply(model.config, params, batch.source_ids, batch.target_ids))
+    theirs = recording.output.array
+    if call.normalised:
+        logits = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    real = batch.target_ids != call.target_pad_id
+    residual = distance(logits[real], theirs[real])
+    return Check((batch.source_ids.shape[1], batch.target_ids.shape[1]), batch.padding, residual)

@@ -1,0 +1,83 @@
+"""The ids that a module is run on: to find out what it computes, and to check what was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+ROWS, SOURCE_LENGTH, TARGET_LENGTH = 3, 13, 11
+SPECIAL = 4
+"""How many of the lowest ids aren't used to find out what a module computes, if there are enough others: programs may
+treat the ids of starts and ends in their own ways. They are among those that check it."""
+
+
+class Limits(Protocol):
+    """Says which ids and lengths a module accepts; a Call does."""
+
+    source_pad_id: int | None
+    target_pad_id: int | None
+    source_vocab_size: int
+    target_vocab_size: int
+    max_source_length: int | None
+    max_target_length: int | None
+    fixed_source_length: int | None
+    fixed_target_length: int | None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Holds ids [B, S] and [B, T], and how their padding stands."""
+
+    source_ids: np.ndarray
+    target_ids: np.ndarray
+    padding: str
+
+
+PADDINGS = ("inside", "at the end", "none")
+
+
+def probes(limits: Limits) -> list[Batch]:
+    """Returns the batches to try, those that tell most first: with padding inside sentences too, at their ends, without."""
+    rng = np.random.default_rng(0)
+    return [_batch(limits, rng, padding, lowest=SPECIAL) for padding in PADDINGS]
+
+
+def checks(limits: Limits, padding: str, count: int = 3) -> list[Batch]:
+    """Returns other batches, with every id, of other lengths where a module allows it."""
+    rng = np.random.default_rng(1)
+    longest = _longest(limits)
+    lengths = [(SOURCE_LENGTH - 4, TARGET_LENGTH + 6), (SOURCE_LENGTH + 8, TARGET_LENGTH - 6), longest]
+    return [_batch(limits, rng, padding, lowest=0, lengths=lengths[number % 3]) for number in range(count)]
+
+
+def _longest(limits: Limits) -> tuple[int, int]:
+    return min(limits.max_source_length or 67, 67), min(limits.max_target_length or 61, 61)
+
+
+def _batch(
+    limits: Limits, rng: np.random.Generator, padding: str, *, lowest: int, lengths: tuple[int, int] | None = None
+) -> Batch:
+    source, target = lengths or (SOURCE_LENGTH, TARGET_LENGTH)
+    source = limits.fixed_source_length or min(source, limits.max_source_length or source)
+    target = limits.fixed_target_length or min(target, limits.max_target_length or target)
+    ids = [
+        _ids(rng, length, size, pad, lowest)
+        for length, size, pad in (
+            (source, limits.source_vocab_size, limits.source_pad_id),
+            (target, limits.target_vocab_size, limits.target_pad_id),
+        )
+    ]
+    for array, pad, row in zip(ids, (limits.source_pad_id, limits.target_pad_id), (0, 1), strict=True):
+        if pad is None or padding == "none":
+            continue
+        array[row, -max(1, array.shape[1] // 4) :] = pad
+        if padding == "inside" and array.shape[1] >= 6:
+            array[2, array.shape[1] // 3 : array.shape[1] // 3 + 2] = pad
+    return Batch(ids[0], ids[1], padding)
+
+
+def _ids(rng: np.random.Generator, length: int, size: int, pad: int | None, lowest: int) -> np.ndarray:
+    allowed = np.setdiff1d(np.arange(lowest if size > 3 * SPECIAL else 0, size), [] if pad is None else [pad])
+    return rng.choice(allowed, (ROWS, length)).astype(np.int64)
