@@ -20,7 +20,7 @@ from jax_transformer.discover.problems import DiscoverError
 from jax_transformer.discover.structure import Conclusion, read_structure
 from jax_transformer.discover.trace import record
 from jax_transformer.model import functional
-from jax_transformer.parity.gates.tolerances import FLOAT64
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting.by_map import import_by_map
 from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.storage.model_directory import Model
@@ -117,9 +117,11 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     if batch.padding != "inside":
         notes.append(f"what was found holds for padding {batch.padding} of sentences alone")
     model = Model(model.config, params, None, None, GenerationConfig(), model.origin)
-    found = tuple(_check(module, call, model, batch) for batch in checks(call, batch.padding))
+    found = tuple(
+        _check(module, call, model, other, structure.is_normalised) for other in checks(call, batch.padding)
+    )
     worst = max(found, key=lambda check: check.residual)
-    if not worst.residual <= FLOAT64:
+    if not worst.residual <= FLOAT64_RELATIVE_RMS:
         raise DiscoverError(
             f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on sentences of "
             f"{worst.lengths[0]} and {worst.lengths[1]} tokens"
@@ -159,7 +161,7 @@ def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:
     return {**params, "constants": constants} if constants else params
 
 
-def _check(module: nn.Module, call: Call, model: Model, batch: Batch) -> Check:
+def _check(module: nn.Module, call: Call, model: Model, batch: Batch, is_normalised: bool) -> Check:
     """Compares logits of real tokens in float64."""
     import torch
 
@@ -169,7 +171,7 @@ def _check(module: nn.Module, call: Call, model: Model, batch: Batch) -> Check:
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
         logits = np.asarray(functional.apply(model.config, params, batch.source_ids, batch.target_ids))
     theirs = recording.output.array
-    if call.normalised:
+    if is_normalised:
         logits = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     real = batch.target_ids != call.target_pad_id
     residual = distance(logits[real], theirs[real])

@@ -45,6 +45,8 @@ class Structure:
     """Values of constants by name, such as encoder_positions."""
     rows: dict[str, int | None] = field(default_factory=dict)
     """Stack → the most tokens that its table of positions allows; None: any number."""
+    is_normalised: bool = False
+    """Whether the module returns log-probabilities."""
     conclusions: list[Conclusion] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -74,6 +76,7 @@ def read_structure(recording: Recording, source_pad_id: int, target_pad_id: int)
     builder.stack("encoder")
     builder.stack("decoder")
     builder.head()
+    builder.result.is_normalised = found.is_log_softmax
     builder.attention_numerics()
     builder.relative_positions()
     builder.result.fields |= padding_fields(

@@ -1,0 +1,194 @@
+"""Find what a call accepts: lengths, ids, and the ids it takes for padding."""
+
+from __future__ import annotations
+
+import numbers
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from jax_transformer.discover.call_behaviour import Ids, hides_source_padding
+from jax_transformer.discover.call_roles import words
+from jax_transformer.discover.call_trials import Runner, Stopped
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+LONGEST = 6000
+"""The longest input that is tried: beyond the 5000 positions of many tables."""
+PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
+
+
+def sizes(module: nn.Module) -> set[int]:
+    """Returns the sizes of a module: the axes of its tensors, and the integers among its attributes."""
+    found: set[int] = set()
+    for inner in module.modules():
+        for value in _values(inner):
+            if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+                found.add(int(value))
+            elif hasattr(value, "shape"):
+                found |= {int(size) for size in value.shape}
+    return found
+
+
+def _values(module: nn.Module) -> Iterator[Any]:
+    yield from module.parameters(recurse=False)
+    yield from module.buffers(recurse=False)
+    for name, value in vars(module).items():
+        if name in ("_modules", "_parameters", "_buffers", "training"):
+            continue
+        yield from _inside(value)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """Yields a value, and what a config object or a dict holds."""
+    yield value
+    if isinstance(value, Mapping):
+        yield from value.values()
+    elif hasattr(value, "__dict__") and not callable(value) and not hasattr(value, "shape"):
+        yield from vars(value).values()
+
+
+def free_lengths(taken: set[int]) -> tuple[int, int, int]:
+    """Returns (batch, target length, source length), primes that are no sizes of the module."""
+    free = [prime for prime in PRIMES[1:] if prime not in taken]
+    batch, target, source = (free + [53, 59, 61])[:3]
+    return batch, target, source
+
+
+def named_pads(module: nn.Module) -> tuple[list[int], list[int]]:
+    """Returns the ids that attributes or embeddings call padding, of source and target, likely ones first."""
+    from torch import nn
+
+    source: list[int] = []
+    target: list[int] = []
+    either: list[int] = []
+    for path, inner in module.named_modules():
+        if isinstance(inner, nn.Embedding) and inner.padding_idx is not None:
+            _sort(path, inner.padding_idx, source, target, either)
+        for name, value in _named_values(inner):
+            found = {*words(name)}
+            if found & {"pad", "padding"} and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+                if not found & {"len", "length", "size", "to", "multiple"}:
+                    _sort(f"{path}.{name}" if path else name, int(value), source, target, either)
+    for name, pad in _global_pads(module):
+        _sort(name, pad, source, target, either)
+    return list(dict.fromkeys(source + either)), list(dict.fromkeys(target + either))
+
+
+def _global_pads(module: nn.Module) -> Iterator[tuple[str, int]]:
+    """Yields the global integers with names like PAD_ID in the files that define the module's classes."""
+    homes = dict.fromkeys(type(inner).__module__ for inner in module.modules())
+    for home in homes:
+        if home.split(".")[0] == "torch" or home not in sys.modules:
+            continue
+        for name, value in vars(sys.modules[home]).items():
+            if {*words(name)} & {"pad", "padding"} and isinstance(value, int) and not isinstance(value, bool):
+                yield name, value
+
+
+def _named_values(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, value in vars(module).items():
+        if name in ("_modules", "_parameters", "_buffers"):
+            continue
+        yield name, value
+        if isinstance(value, Mapping):
+            yield from ((str(key), inner) for key, inner in value.items())
+        elif hasattr(value, "__dict__") and not callable(value) and not hasattr(value, "shape"):
+            yield from vars(value).items()
+
+
+def _sort(path: str, pad: int, source: list[int], target: list[int], either: list[int]) -> None:
+    found = {*words(path)}
+    if found & {"src", "source", "enc", "encoder", "input"}:
+        source.append(pad)
+    elif found & {"tgt", "trg", "target", "dec", "decoder", "output"}:
+        target.append(pad)
+    else:
+        either.append(pad)
+
+
+def source_pads(call: Callable[..., Any], ids: Ids, vocab_size: int) -> list[int]:
+    """Returns the ids that leave the logits as they are when they stand at the end of the source."""
+    import torch
+
+    row = Ids(ids.source[:1], ids.target[:1])
+    base = call(*row)
+    if base is None:
+        return []
+    found: list[int] = []
+    for start in range(0, min(vocab_size, 4096), 512):
+        tried = torch.arange(start, min(start + 512, vocab_size))
+        source = torch.cat([row.source.expand(len(tried), -1), tried[:, None], tried[:, None]], 1)
+        logits = call(source, row.target.expand(len(tried), -1))
+        if logits is None:
+            return found
+        near = (logits - base).abs().flatten(1).amax(1) <= 2e-5 * base.abs().max()
+        found += tried[near].tolist()
+    return [pad for pad in found[:4] if hides_source_padding(call, ids, pad)]
+
+
+def vocab_size(accepts: Callable[[int], bool], known: int | None) -> int | None:
+    """Returns the number of ids that are accepted: `known`, or found by trying."""
+    if known is not None:
+        return known
+    top = 64
+    while accepts(top):
+        top *= 4
+        if top > 4_000_000:
+            return None
+    return _bisect(accepts, 0, top) + 1
+
+
+def longest(accepts: Callable[[int], bool], known: Iterable[int], start: int) -> int | None:
+    """Returns the longest input that is accepted; None where LONGEST is.
+
+    Args:
+      accepts: whether an input of a length is accepted.
+      known: sizes of the module, among which a limit is likely.
+      start: a length that is accepted.
+    """
+    if accepts(LONGEST):
+        return None
+    near = sorted({size + more for size in known for more in (-2, -1, 0, 1)})
+    likely = [size for size in near if start < size < LONGEST]
+    low, high = start, LONGEST
+    while likely:
+        middle = likely[len(likely) // 2]
+        if accepts(middle):
+            low = middle
+        else:
+            high = middle
+        likely = [size for size in likely if low < size < high]
+    return _bisect(accepts, low, high)
+
+
+def _bisect(accepts: Callable[[int], bool], low: int, high: int) -> int:
+    """Returns the last accepted number; `low` is accepted and `high` isn't."""
+    return low + bisect_left(range(low + 1, high), True, key=lambda number: not accepts(number))
+
+
+def accepts_length(runner: Runner, lines: tuple[str, ...], ids: Ids, side: int) -> Callable[[int], bool]:
+    """Returns a function that says whether a source (0) or a target (1) of a length is accepted."""
+
+    def accepts(length: int) -> bool:
+        row = [part[:1] for part in ids]
+        times = -(-length // row[side].shape[1])
+        row[side] = row[side].repeat(1, times)[:, :length]
+        outcome = runner.run(lines, row[0], row[1])
+        return outcome.succeeded or isinstance(outcome.error, Stopped)
+
+    return accepts
+
+
+def accepts_id(runner: Runner, lines: tuple[str, ...], ids: Ids, side: int) -> Callable[[int], bool]:
+    """Returns a function that says whether an id is accepted in the source (0) or the target (1)."""
+
+    def accepts(token: int) -> bool:
+        parts: list[torch.Tensor] = [part.clone() for part in ids]
+        parts[side][0, 0] = token
+        return runner.run(lines, parts[0], parts[1]).succeeded
+
+    return accepts

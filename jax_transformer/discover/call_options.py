@@ -1,0 +1,157 @@
+"""List what may be given for a parameter: expressions over the ids, likely ones first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jax_transformer.discover.call_roles import Parameter
+
+SETUP = {
+    "source_real": "source_real = source_ids != {source_pad}",
+    "target_real": "target_real = decoder_input_ids != {target_pad}",
+    "length": "length = decoder_input_ids.shape[1]",
+    "earlier": "earlier = torch.ones(length, length, dtype=torch.bool, device=decoder_input_ids.device).tril()",
+    "dtype": "dtype = next(self.module.parameters()).dtype",
+}
+"""Name → the line that defines it; a line may use the names before it."""
+NEEDS = {"earlier": ("length",)}
+
+KINDS = {
+    "real": "{}",
+    "hidden": "~{}",
+    "real_int": "{}.long()",
+    "hidden_int": "(~{}).long()",
+    "added": 'torch.zeros({}.shape, device=source_ids.device, dtype=dtype).masked_fill(~{}, float("-inf"))',
+    "real_float": "{}.to(dtype)",
+    "hidden_float": "(~{}).to(dtype)",
+}
+"""How a mask is written → it, made of a boolean one with True = may attend."""
+MEANING = {
+    "real": "True = may attend",
+    "hidden": "True = hidden",
+    "real_int": "1 = may attend",
+    "hidden_int": "1 = hidden",
+    "added": "added to the scores: 0 = may attend, -inf = hidden",
+    "real_float": "1.0 = may attend",
+    "hidden_float": "1.0 = hidden",
+}
+
+SOURCE_COLUMNS = {
+    "[B, 1, S]": "source_real[:, None, :]",
+    "[B, 1, 1, S]": "source_real[:, None, None, :]",
+    "[B, S]": "source_real",
+    "[S, B]": "source_real.T",
+    "[B, S, S]": "source_real[:, None, :].expand(-1, source_ids.shape[1], -1)",
+    "[B, 1, S, S]": "source_real[:, None, None, :].expand(-1, -1, source_ids.shape[1], -1)",
+    "[B, S, 1]": "source_real[:, :, None]",
+}
+ALL_SOURCE = {"[S, S]": "torch.ones(*2 * source_ids.shape[1:], dtype=torch.bool, device=source_ids.device)"}
+CAUSAL = {
+    "[T, T]": "earlier",
+    "[1, T, T]": "earlier[None]",
+    "[1, 1, T, T]": "earlier[None, None]",
+}
+TARGET_COLUMNS = {
+    "[B, 1, T]": "target_real[:, None, :]",
+    "[B, 1, 1, T]": "target_real[:, None, None, :]",
+    "[B, T]": "target_real",
+    "[T, B]": "target_real.T",
+    "[B, T, 1]": "target_real[:, :, None]",
+}
+BOTH = {
+    "[B, T, T]": "(earlier & target_real[:, None, :])",
+    "[B, 1, T, T]": "(earlier & target_real[:, None, None, :])",
+}
+CROSS_COLUMNS = {
+    "[B, T, S]": "source_real[:, None, :].expand(-1, decoder_input_ids.shape[1], -1)",
+    "[B, 1, T, S]": "source_real[:, None, None, :].expand(-1, -1, decoder_input_ids.shape[1], -1)",
+}
+ALL_CROSS = {
+    "[T, S]": (
+        "torch.ones(decoder_input_ids.shape[1], source_ids.shape[1], dtype=torch.bool, device=source_ids.device)"
+    )
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """Holds an expression that may be given for a parameter; None leaves the parameter out."""
+
+    text: str | None
+    kind: str = ""
+    layout: str = ""
+
+    @property
+    def meaning(self) -> str:
+        """Describes a mask: '[B, 1, S], True = may attend'."""
+        return f"{self.layout}, {MEANING[self.kind]}" if self.layout and self.kind else self.layout
+
+
+OMIT = Option(None)
+
+
+def definitions(texts: Iterable[str], source_pad: int, target_pad: int) -> list[str]:
+    """Returns the lines that define the names that these expressions use."""
+    joined = " ".join(texts)
+    wanted = {name for name in SETUP if name in joined.replace(".", " ").replace("decoder_input_ids", "")}
+    wanted = {name for name in wanted if _uses(joined, name)}
+    wanted |= {other for name in wanted for other in NEEDS.get(name, ())}
+    return [SETUP[name].format(source_pad=source_pad, target_pad=target_pad) for name in SETUP if name in wanted]
+
+
+def _uses(text: str, name: str) -> bool:
+    import re
+
+    return re.search(rf"(?<![\w.]){name}(?![\w=])", text) is not None
+
+
+def masks(layouts: dict[str, str], kinds: Iterable[str] = KINDS) -> list[Option]:
+    """Returns each layout in each kind, kind by kind."""
+    return [
+        Option(KINDS[kind].replace("{}", expression), kind, layout)
+        for kind in kinds
+        for layout, expression in layouts.items()
+    ]
+
+
+def mask_options(parameter: Parameter) -> list[Option]:
+    """Returns what may be given for a mask; those of its role first."""
+    source = masks(SOURCE_COLUMNS)
+    target = masks(BOTH | CAUSAL) if not parameter.is_padding else []
+    target_padding = masks(TARGET_COLUMNS)
+    cross = masks({**SOURCE_COLUMNS, **CROSS_COLUMNS})
+    if parameter.role == "source_mask":
+        own = source + masks(ALL_SOURCE, ("real", "hidden", "added"))
+    elif parameter.role == "cross_mask":
+        own = cross + masks(ALL_CROSS, ("real", "hidden", "added"))
+    elif parameter.role == "target_mask":
+        own = masks(CAUSAL) + target if parameter.is_causal else target + target_padding
+        own = target_padding + target if parameter.is_padding and not parameter.is_causal else own
+        own = own + cross
+    else:
+        own = source + target + target_padding
+    left_out = [OMIT] if not parameter.is_required else [Option("None")]
+    return left_out + list(dict.fromkeys(own))
+
+
+def plain_options(parameter: Parameter) -> list[Option]:
+    """Returns what may be given for a parameter that is neither ids nor a mask."""
+    given = {
+        "source_lengths": ["source_real.sum(1)", "source_real.sum(1).tolist()"],
+        "target_lengths": ["target_real.sum(1)", "target_real.sum(1).tolist()"],
+        "source_positions": [
+            "torch.arange(source_ids.shape[1], device=source_ids.device).expand_as(source_ids)",
+            "torch.arange(1, source_ids.shape[1] + 1, device=source_ids.device) * source_real",
+        ],
+        "target_positions": [
+            "torch.arange(length, device=source_ids.device).expand_as(decoder_input_ids)",
+            "torch.arange(1, length + 1, device=source_ids.device) * target_real",
+        ],
+        "source_pad": ["{source_pad}"],
+        "target_pad": ["{target_pad}"],
+        "device": ["source_ids.device"],
+        "size": ["length", "source_ids.shape[1]"],
+    }.get(parameter.role, ["None", "False", "True", "0"])
+    options = [Option(text) for text in given]
+    return options if parameter.is_required else [OMIT, *options]

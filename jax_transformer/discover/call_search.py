@@ -1,0 +1,289 @@
+"""Search for what must be given for each parameter: try, see how far it gets, and look at the logits' behaviour."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jax_transformer.discover.call_behaviour import Behaviour, Ids, behaviour
+from jax_transformer.discover.call_forms import Assignment, Form, heads
+from jax_transformer.discover.call_options import OMIT, Option, mask_options, plain_options
+from jax_transformer.discover.call_outputs import Reading, readings
+from jax_transformer.discover.call_roles import Parameter
+from jax_transformer.discover.call_trials import Lookup, Runner
+
+if TYPE_CHECKING:
+    import torch
+
+Slot = tuple[int, str]
+"""(stage, parameter)"""
+
+RANKS: dict[str, dict[str, tuple[str, ...]]] = {
+    "3": {"source": ("[B, 1, S]",), "target": ("[B, T, T]", "[B, 1, T]"), "cross": ("[B, 1, S]",)},
+    "4": {"source": ("[B, 1, 1, S]",), "target": ("[B, 1, T, T]", "[B, 1, 1, T]"), "cross": ("[B, 1, 1, S]",)},
+    "2": {"source": ("[B, S]", "[S, S]"), "target": ("[T, T]", "[B, T]"), "cross": ("[B, S]", "[T, S]")},
+    "3 full": {"source": ("[B, S, S]",), "target": ("[B, T, T]", "[B, 1, T]"), "cross": ("[B, T, S]",)},
+    "4 full": {"source": ("[B, 1, S, S]",), "target": ("[B, 1, T, T]", "[B, 1, 1, T]"), "cross": ("[B, 1, T, S]",)},
+}
+"""Axes of masks in one style → side → layouts: of a mask of its own, and of one beside another for the same side."""
+KIND_ORDER = ("real", "hidden", "real_int", "added", "hidden_int", "real_float", "hidden_float")
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Holds a way to call the module, and what came of it."""
+
+    form: Form
+    chosen: Assignment
+    reached: int = 0
+    lines: tuple[str, ...] = ()
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    shift: str = ""
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Returns what candidates are compared by."""
+        return self.behaviour.score, self.reached
+
+
+class Search:
+    """Looks for the best way to call a module in one form."""
+
+    def __init__(
+        self, runner: Runner, ids: Ids, spare: Ids, pads: tuple[list[int], list[int]], *, most_trials: int = 400
+    ) -> None:
+        self.runner, self.ids, self.spare, self.pads = runner, ids, spare, pads
+        self.pad_pair = (pads[0][0] if pads[0] else 0, pads[1][0] if pads[1] else 0)
+        self.most_trials = most_trials
+        self.ties: list[Candidate] = []
+
+    def best(self, form: Form) -> Candidate:
+        """Returns the best candidate of this form."""
+        self._seen: dict[tuple[Option, ...], Candidate] = {}
+        limit = self.runner.trials + self.most_trials
+        slots = self._slots(form)
+        best: Candidate | None = None
+        for chosen in self._starts(form, slots):
+            candidate = self._evaluate(form, chosen)
+            if best is None or candidate.rank > best.rank:
+                best = candidate
+            if best.behaviour.is_complete or self._is_over(limit):
+                break
+        assert best is not None
+        return self._climb(best, slots, limit)
+
+    def _slots(self, form: Form) -> dict[Slot, list[Option]]:
+        """Returns the options of each parameter that isn't for ids."""
+        slots: dict[Slot, list[Option]] = {}
+        for number, stage in enumerate(form.stages):
+            for parameter in stage.parameters:
+                if parameter.role in ("source", "target"):
+                    continue
+                slots[number, parameter.name] = self._options(form, number, parameter)
+        return slots
+
+    def _options(self, form: Form, number: int, parameter: Parameter) -> list[Option]:
+        if parameter.role == "memory":
+            return [Option("memory"), Option("memory[0]")]
+        if parameter.is_mask:
+            options = mask_options(parameter)
+            return [*options, Option("memory[1]")] if number else options
+        if not parameter.is_required and parameter.role in ("other", "size", "device"):
+            return [OMIT]
+        options = plain_options(parameter)
+        filled = [
+            Option(option.text and option.text.format(source_pad=self.pad_pair[0], target_pad=self.pad_pair[1]))
+            for option in options
+        ]
+        return [*filled, Option("memory[1]")] if number and parameter.is_required else filled
+
+    def _starts(self, form: Form, slots: dict[Slot, list[Option]]) -> Iterator[Assignment]:
+        """Yields assignments in which all masks have one style; the first leaves out what may be left out."""
+        plain = {slot: options[0] for slot, options in slots.items()}
+        masks = {
+            (number, parameter.name): parameter
+            for number, stage in enumerate(form.stages)
+            for parameter in stage.parameters
+            if parameter.is_mask
+        }
+        memory = [slot for slot, options in slots.items() if options[0].text == "memory"]
+        variants = [plain, *([plain | {slot: Option("memory[0]") for slot in memory}] if memory else [])]
+        if all(not one.is_required for one in masks.values()):
+            yield from variants
+        for variant in variants if masks else []:
+            for kind in KIND_ORDER:
+                for rank in RANKS:
+                    styled = {slot: self._styled(slot, form, slots, rank, kind) for slot in masks}
+                    yield variant | styled
+        if masks:
+            yield from variants
+
+    def _styled(self, slot: Slot, form: Form, slots: dict[Slot, list[Option]], rank: str, kind: str) -> Option:
+        """Returns the option of this style for a mask."""
+        number, name = slot
+        parameters = form.stages[number].parameters
+        mask = next(one for one in parameters if one.name == name)
+        side = {"target_mask": "target", "cross_mask": "cross"}.get(mask.role, "source")
+        others = [one for one in parameters if one.role == mask.role and one.name != name]
+        layouts = RANKS[rank][side]
+        is_padding = mask.is_padding and not mask.is_causal
+        beside = any(one.is_padding != mask.is_padding for one in others)
+        if side == "target":
+            layout = layouts[1] if is_padding and (beside or rank == "2") else layouts[0]
+        elif len(layouts) > 1 and beside and not is_padding:
+            layout = layouts[1]
+        else:
+            layout = layouts[0]
+        fitting = [option for option in slots[slot] if option.layout == layout and option.kind == kind]
+        if layout in ("[S, S]", "[T, S]") and not mask.is_required:
+            return OMIT
+        return fitting[0] if fitting else slots[slot][0]
+
+    def _climb(self, best: Candidate, slots: dict[Slot, list[Option]], limit: int) -> Candidate:
+        """Changes one parameter at a time for as long as that helps."""
+        improved = True
+        while improved and best.behaviour.failing:
+            improved = False
+            for slot, options in slots.items():
+                for option in _worth_trying(best, slot, options):
+                    if self._is_over(limit):
+                        return best
+                    if option == best.chosen[slot]:
+                        continue
+                    candidate = self._evaluate(best.form, {**best.chosen, slot: option})
+                    if candidate.rank[0] > best.rank[0] or (
+                        best.rank[0] == 0 and candidate.rank[0] == 0 and candidate.reached > best.reached + 2
+                    ):
+                        best, improved = candidate, True
+                    if not best.behaviour.failing:
+                        return best
+        return best
+
+    def _is_over(self, limit: int) -> bool:
+        return self.runner.is_spent or self.runner.trials >= limit
+
+    def _evaluate(self, form: Form, chosen: Assignment) -> Candidate:
+        key = tuple(chosen.values())
+        if key not in self._seen:
+            self._seen[key] = self._tried(form, chosen)
+        return self._seen[key]
+
+    def _tried(self, form: Form, chosen: Assignment) -> Candidate:
+        """Runs a call; if it runs, finds the logits and looks at their behaviour."""
+        lookups: list[Lookup] = []
+        lines = form.write(chosen, "", self.pad_pair, "output")
+        outcome = self.runner.run(lines, *self.ids, lookups=lookups)
+        if not outcome.succeeded:
+            return Candidate(form, chosen, outcome.reached)
+        target_table = tables(lookups, self.ids)[1]
+        found = self._logits(form, chosen, outcome.value, None if target_table is None else len(target_table))
+        if found is None:
+            return Candidate(form, chosen, outcome.reached)
+        ending, shift, remarks = found
+        candidate = self._judged(form, chosen, shift, ending, outcome.reached, remarks)
+        if not shift and not candidate.behaviour.holds.get("uses the current target token", True):
+            moved = self._judged(form, chosen, "left", ending, outcome.reached, remarks)
+            if moved.rank > candidate.rank:
+                return moved
+        return candidate
+
+    def _logits(
+        self, form: Form, chosen: Assignment, value: Any, vocabulary: int | None
+    ) -> tuple[str, str, tuple[str, ...]] | None:
+        """Returns (the expression of the logits, how the target is shifted, remarks), or None."""
+        batch, length = self.ids.target.shape
+        found = readings(value, batch, length)
+        fitting = [one for one in found if one.width == vocabulary]
+        if fitting:
+            return self._finished(form, chosen, fitting[0], fitting[0].text("output"))
+        for reading in found:
+            shift = _shift(reading)
+            lines = form.write(chosen, shift, self.pad_pair, reading.text("output"))
+            for head in heads(self.runner.module, self.runner.entered(lines, *self.ids)):
+                ending = f"{head}({reading.text('output')})"
+                outcome = self.runner.run(form.write(chosen, shift, self.pad_pair, ending), *self.ids)
+                through = readings(outcome.value, batch, length) if outcome.succeeded else []
+                if through and through[0].rows == 0 and self._is_width(through[0].width, vocabulary):
+                    return self._finished(form, chosen, reading, through[0].text(ending))
+        return self._finished(form, chosen, found[0], found[0].text("output")) if found else None
+
+    def _is_width(self, width: int, vocabulary: int | None) -> bool:
+        return width == vocabulary if vocabulary is not None else width > int(self.ids.target.max())
+
+    def _finished(
+        self, form: Form, chosen: Assignment, reading: Reading, ending: str
+    ) -> tuple[str, str, tuple[str, ...]] | None:
+        """Takes the logarithm of probabilities, and remarks what the logits are."""
+        shift = _shift(reading)
+        outcome = self.runner.run(form.write(chosen, shift, self.pad_pair, ending), *self.ids)
+        if not outcome.succeeded or tuple(outcome.value.shape[:2]) != tuple(self.ids.target.shape):
+            return None
+        logits: torch.Tensor = outcome.value
+        sums = logits.sum(-1)
+        if bool((logits >= 0).all()) and bool(((sums - 1).abs() < 1e-3).all()):
+            return f"{ending}.log()", shift, ("returns probabilities: the adapter takes their logarithm",)
+        if bool((logits.logsumexp(-1).abs() < 1e-3).all()):
+            return ending, shift, ("returns log-probabilities, which serve as logits",)
+        return ending, shift, ()
+
+    def _judged(
+        self, form: Form, chosen: Assignment, shift: str, ending: str, reached: int, remarks: tuple[str, ...]
+    ) -> Candidate:
+        import torch
+
+        lines = tuple(form.write(chosen, shift, self.pad_pair, ending))
+        lookups: list[Lookup] = []
+        self.runner.run(lines, *self.ids, lookups=lookups)
+        with torch.no_grad():
+            found = behaviour(
+                self.caller(lines),
+                self.ids,
+                self.spare,
+                self.pads,
+                tables(lookups, self.ids),
+                ignores_first=shift in ("drop", "left"),
+            )
+        return Candidate(form, chosen, reached, lines, found, shift, remarks)
+
+    def caller(self, lines: tuple[str, ...]) -> Any:
+        """Returns a function (source_ids, decoder_input_ids) → logits, or None where they fail."""
+
+        def call(source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> torch.Tensor | None:
+            outcome = self.runner.run(lines, source_ids, decoder_input_ids, watched=False)
+            if not outcome.succeeded or outcome.value.shape[:2] != decoder_input_ids.shape:
+                return None
+            return outcome.value
+
+        return call
+
+
+def _worth_trying(best: Candidate, slot: Slot, options: list[Option]) -> list[Option]:
+    """Returns the options of a parameter that may help; of a call that is complete but for the target's padding, those
+    that hide it."""
+    if not best.behaviour.is_complete:
+        return options
+    kinds = {option.kind for option in best.chosen.values() if option.kind} or {*KIND_ORDER}
+    return [option for option in options if "target_real" in (option.text or "") and option.kind in kinds]
+
+
+def _shift(reading: Reading) -> str:
+    return {0: "", -1: "append", 1: "drop"}[reading.rows]
+
+
+def tables(lookups: list[Lookup], ids: Ids) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Returns the tables that the ids index, of source and target; None where no lookup showed."""
+    found: list[torch.Tensor | None] = []
+    for side in ids:
+        real = set(side.flatten().tolist())
+        fitting = [
+            lookup.table
+            for lookup in lookups
+            if lookup.indices.numel() >= side.numel() - side.shape[0]
+            and len(seen := set(lookup.indices.flatten().tolist())) > 1
+            and len(seen & real) >= min(len(real), len(seen)) - 2
+            and len(seen - real) <= 2
+        ]
+        found.append(fitting[0] if fitting else None)
+    return found[0], found[1]

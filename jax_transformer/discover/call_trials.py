@@ -1,0 +1,203 @@
+"""Run a module in a way that may fail, and see how far it gets and which tables its ids index."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import time
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from jax_transformer.discover import adapters
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+LARGEST = 40_000_000
+"""Elements that a product of matrices may have; a run that would make a larger one stops there."""
+
+
+class Stopped(Exception):
+    """Raised inside a run that would need too much memory."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Holds what a run returned, or why it failed."""
+
+    value: Any = None
+    error: BaseException | None = None
+    reached: int = 0
+    """The number of tensor operations before the end."""
+
+    @property
+    def succeeded(self) -> bool:
+        """Returns whether the run came to its end."""
+        return self.error is None
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Describes rows that a run took from a table: the table [rows, D] and the indices."""
+
+    table: torch.Tensor
+    indices: torch.Tensor
+
+
+class Runner:
+    """Runs lines around a copy of a module, quietly: no gradients, evaluation mode, nothing printed, no warnings."""
+
+    def __init__(self, module: nn.Module, seconds: float = 20.0) -> None:
+        try:
+            self.module = copy.deepcopy(module)
+        except Exception:  # some modules hold what can't be copied
+            self.module = module
+        self.module.eval()
+        self.trials, self.printed = 0, False
+        self.furthest = Outcome(error=None, reached=-1)
+        self._end = time.monotonic() + seconds
+
+    @property
+    def is_spent(self) -> bool:
+        """Returns whether the time for trials is over."""
+        return time.monotonic() > self._end
+
+    def run(
+        self,
+        lines: Sequence[str],
+        source_ids: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        lookups: list[Lookup] | None = None,
+        *,
+        watched: bool = True,
+    ) -> Outcome:
+        """Runs an adapter of these lines.
+
+        Args:
+          lookups: receives the lookups in tables, in order.
+          watched: whether operations are counted, and large ones stopped; that costs some time.
+        """
+        adapter = adapters.wrap(self.module, lines)
+        self.trials += 1
+        watch = _watch()(lookups)
+        text = io.StringIO()
+        with quiet(text):
+            try:
+                with watch if watched else contextlib.nullcontext():
+                    value = adapter(source_ids.clone(), decoder_input_ids.clone())
+                outcome = Outcome(value, None, watch.count)
+            except (Exception, SystemExit) as error:
+                outcome = Outcome(None, error, watch.count)
+        self.printed = self.printed or bool(text.getvalue())
+        if not outcome.succeeded and outcome.reached > self.furthest.reached:
+            self.furthest = outcome
+        return outcome
+
+    def entered(self, lines: Sequence[str], *ids: torch.Tensor) -> set[str]:
+        """Returns the names of the submodules that a run calls."""
+        found: set[str] = set()
+        hooks = [
+            inner.register_forward_pre_hook(lambda *_, name=name: found.add(name))
+            for name, inner in self.module.named_modules(remove_duplicate=False)
+            if name
+        ]
+        try:
+            self.run(lines, *ids)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found
+
+
+@contextlib.contextmanager
+def quiet(text: io.StringIO) -> Iterator[None]:
+    """Takes what is printed into `text`, hides warnings, keeps the random state, and switches off what may change
+    shapes: the fast path of torch's layers, which drops columns of nothing but padding."""
+    import torch
+
+    fast_path, threads = torch.backends.mha.get_fastpath_enabled(), torch.get_num_threads()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch.set_num_threads(1)  # the runs are small, and threads wait for each other on a busy machine
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(text),
+            contextlib.redirect_stderr(text),
+            torch.random.fork_rng(devices=[]),
+            torch.no_grad(),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        torch.set_num_threads(threads)
+
+
+def place(error: BaseException) -> str:
+    """Returns 'file.py:line' of the innermost line outside of torch that an error came through, or ''."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "/torch/" not in frame.filename and "/jax_transformer/discover/" not in frame.filename
+    ]
+    frames = [frame for frame in frames if frame.filename != "adapter.py"] or frames
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def first_line(error: BaseException) -> str:
+    """Returns an error's type and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@cache
+def _watch() -> Any:
+    """Returns the class of a mode that counts operations, and notes lookups in tables."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    aten = torch.ops.aten
+    products = {aten.bmm.default, aten.baddbmm.default}
+
+    class Watch(TorchDispatchMode):
+        def __init__(self, lookups: list[Lookup] | None) -> None:
+            super().__init__()
+            self.count, self.lookups = 0, lookups
+
+        @classmethod
+        def _should_skip_dynamo(cls) -> bool:
+            return False  # to skip it would import torch's compiler, which takes seconds
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.count += 1
+            if func in products and args[-2].shape[-3] * args[-2].shape[-2] * args[-1].shape[-1] > LARGEST:
+                raise Stopped
+            if self.lookups is not None:
+                self._note(func, args)
+            return func(*args, **(kwargs or {}))
+
+        def _note(self, func: Any, args: Any) -> None:
+            assert self.lookups is not None
+            table = indices = None
+            if func is aten.embedding.default:
+                table, indices = args[0], args[1]
+            elif func is aten.index.Tensor and len(args[1]) == 1:
+                table, indices = args[0], args[1][0]
+            elif func is aten.index_select.default and args[1] == 0:
+                table, indices = args[0], args[2]
+            if (
+                table is not None
+                and table.ndim == 2
+                and table.is_floating_point()
+                and indices is not None
+                and indices.dtype in (torch.int64, torch.int32)
+            ):
+                self.lookups.append(Lookup(table, indices.clone()))
+
+    return Watch

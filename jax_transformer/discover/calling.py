@@ -1,0 +1,293 @@
+"""Find out how an unknown PyTorch encoder-decoder is called.
+
+Candidates come from names and signatures; each is tried on small ids, and the behaviour of the logits decides among
+those that run: an encoder-decoder's depend on every source token and on the target so far, and on nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jax_transformer.discover import adapters
+from jax_transformer.discover.call_behaviour import Ids
+from jax_transformer.discover.call_forms import forms, signature
+from jax_transformer.discover.call_limits import (
+    accepts_id,
+    accepts_length,
+    free_lengths,
+    longest,
+    named_pads,
+    sizes,
+    source_pads,
+    vocab_size,
+)
+from jax_transformer.discover.call_search import Candidate, Search, tables
+from jax_transformer.discover.call_trials import Lookup, Outcome, Runner, first_line, place
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+ENOUGH = ("is finite", "repeats", "keeps rows apart", "uses every source token", "hides later target tokens")
+"""The properties without which a call is given up for others."""
+
+LACKS = {
+    "keeps rows apart": "the logits of a sentence depend on the other sentences of its batch",
+    "hides later target tokens": "logits depend on later target tokens",
+    "uses the current target token": "logits don't depend on the target token at their place",
+    "uses every source token": "some source tokens have no effect on the logits",
+    "uses every earlier target token": "some earlier target tokens have no effect on later logits",
+    "hides source padding": "no id is hidden as padding of the source",
+}
+
+
+class CallError(ValueError):
+    """Raised when no way to call a module is found. The message says what was tried and what to do.
+
+    Attributes:
+      adapter: the text of an adapter to complete.
+    """
+
+    def __init__(self, message: str, adapter: str = "") -> None:
+        super().__init__(message)
+        self.adapter = adapter
+
+
+@dataclass(frozen=True)
+class Call:
+    """Says how a module is called: (source_ids [B, S] int64, decoder_input_ids [B, T] int64) → logits [B, T, V]."""
+
+    lines: tuple[str, ...]
+    """The body of the adapter's forward, over self.module, source_ids and decoder_input_ids; the last line returns."""
+    source_pad_id: int | None
+    """The id that source masks are derived from; None where there is none."""
+    target_pad_id: int | None
+    source_vocab_size: int
+    """The number of ids that the embeddings allow."""
+    target_vocab_size: int
+    max_source_length: int | None = None
+    """The longest source accepted; None where there is no limit."""
+    max_target_length: int | None = None
+    fixed_source_length: int | None = None
+    """The only length accepted, of modules that accept one only."""
+    fixed_target_length: int | None = None
+    notes: tuple[str, ...] = ()
+    """What was assumed and why, for the user."""
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Returns an Adapter with the module as `self.module`, whose forward runs `lines`."""
+        return adapters.wrap(module, self.lines)
+
+
+def adapter_text(call: Call, factory: str) -> str:
+    """Returns the text of adapter.py, whose `build()` is the same as `call.wrap` of what the factory returns.
+
+    Args:
+      factory: `package.module:function`, as in `my_model:build`.
+    """
+    return adapters.file_text(call.lines, factory, call.notes)
+
+
+def find_call(
+    module: nn.Module,
+    name: str = "module:build",
+    *,
+    source_pad_id: int | None = None,
+    target_pad_id: int | None = None,
+) -> Call:
+    """Finds out how to call a module.
+
+    Args:
+      module: a `torch.nn.Module` that maps source and target ids to logits. It is left as it is.
+      name: the module's factory, for messages and the drafted adapter.
+      source_pad_id, target_pad_id: the ids of padding, which a module whose masks its caller builds may not name.
+
+    Raises:
+      CallError: no call runs, or none behaves as an encoder-decoder's; its `adapter` is a draft to complete.
+    """
+    modes = [(inner, inner.training) for inner in module.modules()]
+    try:
+        return _Finder(module, name, source_pad_id, target_pad_id).find()
+    finally:
+        for inner, mode in modes:
+            inner.training = mode
+
+
+class _Finder:
+    def __init__(self, module: nn.Module, name: str, source_pad_id: int | None, target_pad_id: int | None) -> None:
+        self.name, self.runner, self.sizes = name, Runner(module), sizes(module)
+        source, target = named_pads(module)
+        self.pads = (
+            source if source_pad_id is None else [source_pad_id],
+            target if target_pad_id is None else [target_pad_id],
+        )
+
+    def find(self) -> Call:
+        """Returns the call."""
+        best, ids = self._best()
+        if best is None:
+            raise self._error()
+        return self._described(best, ids)
+
+    def _best(self) -> tuple[Candidate | None, tuple[Ids, Ids]]:
+        """Returns the best candidate of all forms, and the ids it runs with."""
+        best: Candidate | None = None
+        kept = ids = self._ids(*free_lengths(self.sizes))
+        for form in forms(self.runner.module):
+            candidate = self._search(ids).best(form)
+            if candidate.lines and (best is None or candidate.rank[0] > best.rank[0]):
+                best = candidate
+            if self.runner.is_spent or (best is not None and all(best.behaviour.holds.get(one) for one in ENOUGH)):
+                return best, ids
+        if best is None:
+            best, kept = self._with_other_lengths()
+        return best, kept
+
+    def _search(self, ids: tuple[Ids, Ids]) -> Search:
+        return Search(self.runner, *ids, self._tried_pads())
+
+    def _tried_pads(self) -> tuple[list[int], list[int]]:
+        """Returns the ids that may be padding: named ones, then the usual ones."""
+        source, target = self.pads
+        return (source or target or [0, 1]), (target or source or [0, 1])
+
+    def _with_other_lengths(self) -> tuple[Candidate | None, tuple[Ids, Ids]]:
+        """Tries equal lengths, and the module's sizes as the only lengths that it takes."""
+        batch, length, other = free_lengths(self.sizes)
+        likely = sorted(size for size in self.sizes if 4 < size <= 1024)
+        tried = [(length, length), *((size, size) for size in likely[:24])]
+        tried += [(source, target) for source in likely[:8] for target in likely[:8] if source != target]
+        ids = self._ids(batch, length, other)
+        for source, target in tried:
+            ids = self._ids(batch, target, source)
+            for form in list(forms(self.runner.module))[:2]:
+                search = Search(self.runner, *ids, self._tried_pads(), most_trials=40)
+                candidate = search.best(form)
+                if candidate.lines:
+                    return candidate, ids
+                if self.runner.is_spent:
+                    return None, ids
+        return None, ids
+
+    def _ids(self, batch: int, target_length: int, source_length: int) -> tuple[Ids, Ids]:
+        """Returns ids without padding, and others that differ from them everywhere; source and target share none."""
+        import torch
+
+        rows = [table.num_embeddings for table in self.runner.module.modules() if hasattr(table, "num_embeddings")]
+        top = min([size for size in rows if size >= 12] + [40])
+        avoided = {0, 1, 2, 3, *self.pads[0], *self.pads[1]}
+        usable = [token for token in range(top) if token not in avoided]
+        generator = torch.Generator().manual_seed(0)
+
+        def draw(tokens: list[int], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+            chosen = torch.randint(len(tokens), (batch, length), generator=generator)
+            moved = (chosen + 1 + torch.randint(len(tokens) - 1, chosen.shape, generator=generator)) % len(tokens)
+            table = torch.tensor(tokens)
+            return table[chosen], table[moved]
+
+        source, target = draw(usable[::2], source_length), draw(usable[1::2], target_length)
+        return Ids(source[0], target[0]), Ids(source[1], target[1])
+
+    # --- what is known of the call
+
+    def _described(self, best: Candidate, both: tuple[Ids, Ids]) -> Call:
+        ids, lines = both[0], best.lines
+        lookups: list[Lookup] = []
+        self.runner.run(lines, *ids, lookups=lookups)
+        vocabulary = [
+            vocab_size(accepts_id(self.runner, lines, ids, side), None if table is None else len(table))
+            for side, table in enumerate(tables(lookups, ids))
+        ]
+        if vocabulary[0] is None or vocabulary[1] is None:
+            raise CallError(
+                f"{self.name}: expected ids that index an embedding; every id runs, so the tables_of are unknown: "
+                "write an adapter",
+                self._draft(lines),
+            )
+        limits = self._limits(best, ids)
+        pads = self._pads(best, both, vocabulary[0])
+        return Call(
+            lines,
+            pads[0],
+            pads[1],
+            vocabulary[0],
+            vocabulary[1],
+            *limits,
+            notes=tuple(self._notes(best, pads)),
+        )
+
+    def _limits(self, best: Candidate, ids: Ids) -> tuple[int | None, int | None, int | None, int | None]:
+        """Returns the longest source and target, and the only lengths where there is one only."""
+        most: list[int | None] = [None, None]
+        fixed: list[int | None] = [None, None]
+        for side, part in enumerate(ids):
+            length = part.shape[1]
+            accepts = accepts_length(self.runner, best.lines, ids, side)
+            if length > 2 and not accepts(length - 1) and not accepts(length + 1):
+                most[side] = fixed[side] = length
+            else:
+                most[side] = longest(accepts, self.sizes, length)
+        return most[0], most[1], fixed[0], fixed[1]
+
+    def _pads(self, best: Candidate, both: tuple[Ids, Ids], source_vocab_size: int) -> tuple[int | None, int | None]:
+        """Returns the ids that masks are derived from: the caller's own, or those that the module hides."""
+        search = self._search(both)
+        text = " ".join(best.lines)
+        source = search.pad_pair[0] if "source_real" in text else None
+        target = search.pad_pair[1] if "target_real" in text else None
+        if source is None:
+            hidden = source_pads(search.caller(best.lines), both[0], source_vocab_size)
+            source = next((pad for pad in (*self.pads[0], *hidden) if pad in hidden), None)
+            source = source if source is not None else next(iter(self.pads[0]), None)
+        if target is None:
+            target = next(iter(self.pads[1]), None)
+        return source, target
+
+    def _notes(self, best: Candidate, pads: tuple[int | None, int | None]) -> list[str]:
+        notes = list(best.remarks)
+        masks = [
+            f"`{parameter.name}` {best.chosen[number, parameter.name].meaning}"
+            for number, stage in enumerate(best.form.stages)
+            for parameter in stage.parameters
+            if parameter.is_mask and best.chosen[number, parameter.name].layout
+        ]
+        if masks:
+            notes.append("masks are built by the caller: " + "; ".join(masks))
+            if not self.pads[0] and "source_real" in " ".join(best.lines):
+                notes.append(f"the module names no padding id: {pads[0]} is assumed, unless source_pad_id is given")
+        notes += {
+            "append": ["the module drops the last target token itself: one is appended"],
+            "drop": ["the module prepends a start token itself: the first target token is left out"],
+            "left": ["the module shifts the target itself: its first token is replaced by the module's start"],
+        }.get(best.shift, [])
+        if best.form.source.startswith("source_ids.T"):
+            notes.append("ids are given as [S, B]")
+        notes += [LACKS[name] for name in best.behaviour.failing if name in LACKS]
+        if self.runner.printed:
+            notes.append("the module prints while it runs")
+        return notes
+
+    # --- failing
+
+    def _error(self) -> CallError:
+        function = f"forward{signature(self.runner.module.forward)}"
+        furthest: Outcome = self.runner.furthest
+        error = furthest.error
+        if error is None:
+            message = f"{self.name}: expected parameters for source and target ids; received {function}: write an adapter"
+        elif any(word in str(error) for word in ("CUDA", "cuda", "NVIDIA")):
+            message = (
+                f"{self.name}: the module moves tensors to CUDA at {place(error)} ({first_line(error)}): "
+                "use the device of its inputs there"
+            )
+        else:
+            message = (
+                f"{self.name}: no way to call {function} runs with ids alone; the best of {self.runner.trials} fails "
+                f"at {place(error) or 'its call'} ({first_line(error)}): complete the drafted adapter"
+            )
+        return CallError(message, self._draft(("return self.module(source_ids, decoder_input_ids)",)))
+
+    def _draft(self, lines: tuple[str, ...]) -> str:
+        notes = (f"The module's own: forward{signature(self.runner.module.forward)}",)
+        return adapters.file_text(lines, self.name, notes, is_draft=True)
