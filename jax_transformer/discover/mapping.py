@@ -99,7 +99,7 @@ def _entry_of_heads(
     for equation in _equations(roots[0].array.shape, dict(zip(others, heads.shape[1:], strict=True)), []):
         axes = Axes.parse(f"{equation} -> {' '.join(others)}")
         if all(
-            np.array_equal(axes.split(recording.own(root), heads.shape[1:])[0], head)
+            np.array_equal(axes.split([recording.own(root)], heads.shape[1:])[0], head)
             for root, head in zip(roots, heads, strict=True)
         ):
             right = " ".join(EACH if letter == "N" else letter for letter in letters)
@@ -124,7 +124,7 @@ def _axes(own: np.ndarray, leaves: np.ndarray, path: str) -> Axes | Literal[""] 
     fused = [str(len(leaves))] if len(leaves) > 1 else []
     for equation in _equations(own.shape, dict(zip(letters, leaves.shape[1:], strict=True)), fused):
         axes = Axes.parse(f"{equation} -> {' '.join(letters)}")
-        if np.array_equal(axes.split(own, leaves.shape[1:]), leaves):
+        if np.array_equal(axes.split([own], leaves.shape[1:]), leaves):
             return axes
     return None
 
