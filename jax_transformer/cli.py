@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from jax_transformer.commands.average import average
 from jax_transformer.commands.compile import compile
+from jax_transformer.commands.discover import discover
 from jax_transformer.commands.evaluate import evaluate
 from jax_transformer.commands.launch import launch
 from jax_transformer.commands.parity import parity
@@ -55,6 +56,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "score": score,
     "port": port,
     "parity": parity,
+    "discover": discover,
     "report": report,
     "plot": plot,
     "compile": compile,
@@ -69,6 +71,7 @@ USAGE = """jax-transformer COMMAND …
   score       tell how probable given translations are
   port        turn a PyTorch checkpoint into a model directory, and back
   parity      tell whether a model is the same function as a PyTorch one, and if not, where and why
+  discover    find out what a PyTorch module computes, and make a model of it with its weights
   report      write a run's report.html anew
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
   compile     compile a program for TPUs or GPUs that aren't here: does it fit, and how long must a step take

@@ -1,1 +1,22 @@
-"""Find out what a PyTorch encoder-decoder computes: its config, a map of its parameters, and a proof by parity."""
+"""Discover what an unknown PyTorch encoder-decoder computes: how it is called, its structure, numerics and weights.
+
+`discover` returns a model that computes the same, and `write_discovery` writes what was found.
+"""
+
+from jax_transformer.discover.api import Check, Discovery, discover
+from jax_transformer.discover.calling import Call, CallError
+from jax_transformer.discover.problems import DiscoverError, Unknown
+from jax_transformer.discover.structure import Conclusion
+from jax_transformer.discover.writing import write_discovery
+
+__all__ = [
+    "Call",
+    "CallError",
+    "Check",
+    "Conclusion",
+    "DiscoverError",
+    "Discovery",
+    "Unknown",
+    "discover",
+    "write_discovery",
+]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -57,13 +58,35 @@ class Discovery:
     notes: tuple[str, ...]
     """What the user should know, such as masks that the caller builds."""
 
+    def conclusion_lines(self, *, every_layer: bool) -> list[str]:
+        """Returns a line for each conclusion; unless for every layer, one for those that layers have in common."""
+        lines: dict[tuple[str, str], list[Conclusion]] = {}
+        for one in self.conclusions:
+            what = one.what if every_layer else re.sub(r"\[\d+\]", "", one.what)
+            lines.setdefault((what, one.value), []).append(one)
+        return [_line(what, found) for (what, _), found in lines.items()]
+
     @property
     def worst(self) -> float:
         """Returns the largest residual of the checks."""
         return max(check.residual for check in self.checks)
 
 
-def discover(module: nn.Module, name: str = "the module") -> Discovery:
+def _line(what: str, found: list[Conclusion]) -> str:
+    """Returns a conclusion's line: the worst residual of several, and the nearest runner-up."""
+    worst = max(found, key=lambda one: one.residual)
+    second = min(found, key=lambda one: one.runner_up_residual)
+    after = f"; next {second.runner_up}: {second.runner_up_residual:.1e}" if second.runner_up else ""
+    return f"{what}{f' (×{len(found)})' * (len(found) > 1)}: {worst.value} ({worst.residual:.1e}{after})"
+
+
+def discover(
+    module: nn.Module,
+    name: str = "my_model:build",
+    *,
+    source_pad_id: int | None = None,
+    target_pad_id: int | None = None,
+) -> Discovery:
     """Finds out what an encoder-decoder in PyTorch computes.
 
     Runs the module on ids made for it, reads every operation as part of a Transformer, chooses each option of
@@ -72,7 +95,8 @@ def discover(module: nn.Module, name: str = "the module") -> Discovery:
 
     Args:
       module: in evaluation mode. It isn't changed.
-      name: its name in messages.
+      name: its factory, in messages and in the adapter.
+      source_pad_id, target_pad_id: the ids of padding, if the module doesn't tell them.
 
     Raises:
       CallError: no way to call it was found; the error has the draft of an adapter.
@@ -87,7 +111,7 @@ def discover(module: nn.Module, name: str = "the module") -> Discovery:
       >>> found.model.config.norm_placement, found.model.config.activation, found.worst < 1e-12
       ('post', 'relu', True)
     """
-    call = find_call(module, name)
+    call = find_call(module, name, source_pad_id=source_pad_id, target_pad_id=target_pad_id)
     problems: list[DiscoverError] = []
     for batch in probes(call):
         try:
@@ -105,21 +129,23 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     """
     import torch
 
-    wide = call.wrap(_jittered(module))
-    recording = record(wide, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
+    wrapped = call.wrap(_jittered(module))
+    recording = record(wrapped, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
     structure = read_structure(recording, *_pads(call))
+    if structure.is_normalised:
+        return _discovered(module, _within(call, "raw_logits", "its log_softmax is left out: logits are compared"), batch)
+    if recording.narrowed:
+        lines = ", ".join(recording.narrowed)
+        return _discovered(module, _within(call, "wide", f"in float64, it stays so at {lines}"), batch)
     names = name_map(recording, structure.leaves, PREFIX)
     config = make_config(structure, (call.max_source_length, call.max_target_length))
     model = import_by_map(as_arrays(module.state_dict()), names, config, {})
     params = _with_tables(jax.tree.map(np.asarray, model.params), structure.tables)
     notes = [*call.notes, *structure.notes]
-    notes += [f"{line} computes in lower precision" for line in recording.narrowed]
     if batch.padding != "inside":
         notes.append(f"what was found holds for padding {batch.padding} of sentences alone")
     model = Model(model.config, params, None, None, GenerationConfig(), model.origin)
-    found = tuple(
-        _check(module, call, model, other, structure.is_normalised) for other in checks(call, batch.padding)
-    )
+    found = tuple(_check(module, call, model, other) for other in checks(call, batch.padding))
     worst = max(found, key=lambda check: check.residual)
     if not worst.residual <= FLOAT64_RELATIVE_RMS:
         raise DiscoverError(
@@ -127,6 +153,12 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
             f"{worst.lengths[0]} and {worst.lengths[1]} tokens"
         )
     return Discovery(model, names, call, tuple(structure.conclusions), found, tuple(notes))
+
+
+def _within(call: Call, mode: str, note: str) -> Call:
+    """Returns the call within one of the contexts of `modes`."""
+    lines = [f"from jax_transformer.discover.modes import {mode}", "", f"with {mode}():"]
+    return replace(call, lines=(*lines, *(f"    {line}" for line in call.lines)), notes=(*call.notes, note))
 
 
 def _jittered(module: nn.Module) -> nn.Module:
@@ -161,7 +193,7 @@ def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:
     return {**params, "constants": constants} if constants else params
 
 
-def _check(module: nn.Module, call: Call, model: Model, batch: Batch, is_normalised: bool) -> Check:
+def _check(module: nn.Module, call: Call, model: Model, batch: Batch) -> Check:
     """Compares logits of real tokens in float64."""
     import torch
 
@@ -171,8 +203,6 @@ def _check(module: nn.Module, call: Call, model: Model, batch: Batch, is_normali
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
         logits = np.asarray(functional.apply(model.config, params, batch.source_ids, batch.target_ids))
     theirs = recording.output.array
-    if is_normalised:
-        logits = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     real = batch.target_ids != call.target_pad_id
     residual = distance(logits[real], theirs[real])
     return Check((batch.source_ids.shape[1], batch.target_ids.shape[1]), batch.padding, residual)

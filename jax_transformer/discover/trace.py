@@ -238,8 +238,10 @@ class _Recorder:
         ):
             for name, tensor in found:
                 stored.setdefault(id(tensor), (tensor, kind, []))[2].append(name)
+        kept = module.state_dict().keys()
         for tensor, kind, names in stored.values():
-            self._add(tensor, op=kind, names=tuple(names), trains=tensor.requires_grad)
+            saved = tuple(name for name in names if name in kept)
+            self._add(tensor, op=kind, names=saved, trains=tensor.requires_grad)
 
     def value_of(self, tensor: torch.Tensor) -> Value:
         """Returns the Value of a tensor as it is now."""

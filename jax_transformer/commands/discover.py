@@ -1,0 +1,125 @@
+"""jax-transformer discover MODULE -o DIRECTORY: find out what a PyTorch encoder-decoder computes, port it, prove it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from jax_transformer.commands.parity import load_factory
+
+if TYPE_CHECKING:
+    from jax_transformer.discover import Discovery
+    from jax_transformer.parity.report.report import Report
+
+REFUSED = 1
+"""The exit code for a module that no config expresses."""
+
+
+@dataclass(frozen=True)
+class DiscoverOptions:
+    """Find out what an encoder-decoder in PyTorch computes, make a model of it with its weights, and prove it.
+
+    Writes a directory with model/ (a model directory), config.yaml, map.yaml, adapter.py and report.html. Exit codes: 0
+    the model computes what the module does; 1 the module computes something that no config expresses, which is named;
+    2 a mistake in the call; 3 and 4 as of parity.
+    """
+
+    module: tyro.conf.Positional[str]
+    """The module, as package.module:factory: a function without arguments that returns it, with its weights."""
+    output: Annotated[str, tyro.conf.arg(aliases=["-o"])]
+    """Directory to write; it must not exist, or be empty."""
+    source_pad_id: int | None = None
+    """The id of padding in the source, if the module doesn't tell it."""
+    target_pad_id: int | None = None
+    """The id of padding in the target, if the module doesn't tell it."""
+    stages: str | None = None
+    """Comma-separated stages of the parity run that proves it. Default: all."""
+    verbose: bool = False
+    """Print every conclusion, and passing rows of the parity run."""
+
+
+def discover(arguments: Sequence[str]) -> int:
+    """Runs `jax-transformer discover ARGUMENTS`; returns the exit code.
+
+    Raises:
+      ValueError: there is no such module; no way to call it was found; the directory can't be written.
+    """
+    options = tyro.cli(DiscoverOptions, args=list(arguments), prog="jax-transformer discover")
+    target = Path(options.output)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise ValueError(f"--output {target}: expected a new directory; received one that holds files")
+    if not target.absolute().parent.is_dir():
+        raise ValueError(f"--output {target}: there is no directory {target.absolute().parent}")
+    from torch import nn
+
+    from jax_transformer.discover import CallError, DiscoverError
+    from jax_transformer.discover import discover as discovered
+
+    module = load_factory(options.module, "MODULE")
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise ValueError(f"{options.module}: expected a function that returns a torch.nn.Module; it returned {kind}")
+    module = copy.deepcopy(module).eval()
+    try:
+        found = discovered(
+            module, options.module, source_pad_id=options.source_pad_id, target_pad_id=options.target_pad_id
+        )
+    except CallError as error:
+        raise ValueError(f"{error}{_drafted(target, error.adapter)}") from None
+    except DiscoverError as error:
+        print(f"{options.module}: no config expresses it: {error}")
+        return REFUSED
+    _show(found, verbose=options.verbose)
+    report = _prove(found, module, options)
+    report.show(verbose=options.verbose)
+    _write(found, report, options.module, target)
+    return report.exit_code
+
+
+def _drafted(target: Path, adapter: str) -> str:
+    """Writes the draft of an adapter, if there is one, and returns what to say of it."""
+    if not adapter:
+        return ""
+    target.mkdir(exist_ok=True)
+    (target / "adapter.py").write_text(adapter, encoding="utf-8")
+    return f" ({target}/adapter.py is a draft: complete it, and pass its build)"
+
+
+def _show(found: Discovery, *, verbose: bool) -> None:
+    """Prints what was found, every choice with its residual and the runner-up."""
+    print("call:     " + "\n          ".join(found.call.lines))
+    for note in found.notes:
+        print(f"note:     {note}")
+    for line in found.conclusion_lines(every_layer=verbose):
+        print(f"found:    {line}")
+    for check in found.checks:
+        source, target = check.lengths
+        print(f"checked:  {source} and {target} tokens: logits differ by {check.residual:.1e} of their RMS (float64)")
+
+
+def _prove(found: Discovery, module: Any, options: DiscoverOptions) -> Report:
+    """Runs the parity command's comparison of the model with the module in its adapter."""
+    from jax_transformer.parity.api import compare
+
+    stages = None if options.stages is None else [name.strip() for name in options.stages.split(",")]
+    return compare(
+        found.model,
+        found.call.wrap(module),
+        names=found.names,
+        stages=stages,
+        candidate_name=f"model of {options.module}",
+        reference_name=options.module,
+    )
+
+
+def _write(found: Discovery, report: Report, factory: str, target: Path) -> None:
+    """Writes all files under a temporary name first, then in their place."""
+    from jax_transformer.discover import write_discovery
+
+    write_discovery(found, report, factory, target)
+    print(f"wrote:    {target}/ (model/, config.yaml, map.yaml, adapter.py, report.html)")

@@ -1,0 +1,46 @@
+"""Write what was found about a module: a model directory, config, map, adapter and report."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from jax_transformer.config.files import dump_config
+from jax_transformer.discover.calling import adapter_text
+from jax_transformer.storage.model_directory import save_model, temporary_directory_beside
+
+if TYPE_CHECKING:
+    from jax_transformer.discover.api import Discovery
+    from jax_transformer.parity.report.report import Report
+
+
+def write_discovery(found: Discovery, report: Report, factory: str, path: str | os.PathLike[str]) -> None:
+    """Writes a directory with all that was found, under a temporary name first.
+
+    - model/: the model directory, with the module's weights.
+    - config.yaml: the model's config, as a run's config has it.
+    - map.yaml: the map of names, for `port --map` and `parity --map`.
+    - adapter.py: calls the module as (source_ids, decoder_input_ids) → logits, for `parity --reference`.
+    - report.html: the parity run.
+
+    Args:
+      factory: `package.module:function`, which makes the module.
+      path: a directory that doesn't exist, or is empty.
+
+    Raises:
+      OSError: it can't be written.
+    """
+    target = Path(path)
+    with temporary_directory_beside(target) as temporary:
+        save_model(found.model, temporary / "model")
+        config = {"model": yaml.safe_load(dump_config(found.model.config))}
+        (temporary / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        found.names.write(temporary / "map.yaml")
+        (temporary / "adapter.py").write_text(adapter_text(found.call, factory), encoding="utf-8")
+        report.to_html(temporary / "report.html")
+        if target.exists():
+            target.rmdir()
+        temporary.rename(target)
