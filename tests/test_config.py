@@ -65,7 +65,7 @@ def test_a_config_is_never_changed() -> None:
     [
         ("norm_placement", "before", "pre, post"),
         ("norm_kind", "LayerNorm", "layer_norm, rms_norm, none"),
-        ("position_kind", "rotary", "sinusoidal, learned, relative_bias, none"),
+        ("position_kind", "absolute", "sinusoidal, learned, rotary, relative_bias, none"),
         ("position_layout", "", "interleaved, halves"),
         ("position_frequency", "double", "standard, inclusive, doubled"),
         ("position_index", "row", "column, batch_row, non_pad_count"),
@@ -120,6 +120,8 @@ def test_a_wrong_type_is_refused_with_the_right_one(field: str, value: object, e
             for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id")
         ),
         ("position_offset", -1, "at least 0"),
+        ("rotary_dim", 0, "at least 1, or null"),
+        ("rotary_base", 0.0, "above 0, and finite"),
         ("norm_eps", -1e-9, "at least 0, and finite"),
         ("norm_eps", math.nan, "at least 0, and finite"),
         *((field, 1.0, "in [0, 1)") for field in RATES),
@@ -187,6 +189,28 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             {"d_model": 8, "num_heads": 2, "decoder_head_dim": 5, "attention_output": False},
             "attention_output=False needs num_heads * head_dim equal to d_model=8; received 10",
         ),
+        (
+            {"position_kind": "rotary", "position_index": "batch_row"},
+            "position_index must be column or non_pad_count with rotary positions; received 'batch_row'",
+        ),
+        (
+            {"position_kind": "rotary", "position_frequency": "doubled"},
+            "position_frequency must be standard with rotary positions; received 'doubled'",
+        ),
+        ({"position_kind": "rotary", "rotary_dim": 3}, "rotary_dim must be even; received 3"),
+        (
+            {"position_kind": "rotary", "rotary_dim": 34, "decoder_head_dim": 32},
+            "rotary_dim must be at most the width of a head, 32; received 34",
+        ),
+        (
+            {"position_kind": "rotary", "decoder_head_dim": 5},
+            "rotary_dim must be set where heads have an odd width; received null with 64 and 5",
+        ),
+        ({"rotary_dim": 2}, "rotary_dim must be null without position_kind='rotary'; received 2"),
+        (
+            {"rotary_cross_attention": True},
+            "rotary_cross_attention must be false without position_kind='rotary'; received True",
+        ),
         ({"norm_kind": "rms_norm"}, "norm_bias must be false with norm_kind='rms_norm'; received True"),
         ({"norm_kind": "none", "final_norm": True}, "final_norm must be false with norm_kind='none'; received True"),
         (
@@ -212,6 +236,7 @@ def test_a_contradiction_is_refused(options: dict[str, Any], message: str) -> No
         {"d_model": 9, "num_heads": 3, "position_kind": "learned"},
         {"d_model": 10, "num_heads": 3, "head_dim": 4},
         {"d_model": 8, "num_heads": 2, "decoder_num_heads": 3, "decoder_head_dim": 2},
+        {"position_kind": "rotary", "rotary_dim": 4, "head_dim": 5, "rotary_cross_attention": True},
         {"norm_kind": "rms_norm", "norm_bias": False, "final_norm": True},
         {"attention_path": "xla", "attention_dropout_rate": 0.0},
         {"attention_path": "flash", "attention_dropout_rate": 0.1},

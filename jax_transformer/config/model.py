@@ -109,10 +109,12 @@ class TransformerConfig:
     """Bias of the logits: trained, a fixed buffer (Marian's final_logits_bias), or absent."""
 
     # --- positions
-    position_kind: Literal["sinusoidal", "learned", "relative_bias", "none"] = "sinusoidal"
-    """sinusoidal: a fixed table; learned: a trained table; relative_bias: biases of self-attention by distance (T5)."""
+    position_kind: Literal["sinusoidal", "learned", "rotary", "relative_bias", "none"] = "sinusoidal"
+    """sinusoidal: a fixed table; learned: a trained table; rotary: queries and keys of self-attention are rotated by
+    angles that grow with the position (Su et al. 2021); relative_bias: biases of self-attention by distance (T5)."""
     position_layout: Literal["interleaved", "halves"] = "interleaved"
-    """Order of a sinusoidal table's columns: sines and cosines alternate, or all sines come first."""
+    """Order of a sinusoidal table's columns: sines and cosines alternate, or all sines come first. Of rotary positions:
+    neighbouring features are rotated as a pair, or each of the first half with one of the second."""
     position_frequency: Literal["standard", "inclusive", "doubled"] = "standard"
     """Exponent of column pair i of P: standard i/P, inclusive i/(P-1) (fairseq), doubled: twice each column's own
     number / D (floydhub)."""
@@ -120,7 +122,13 @@ class TransformerConfig:
     """A token's position number: its column, its row in the batch, or the number of real tokens up to and including it
     (0 for pads)."""
     position_offset: int = 0
-    """Added to the position number before the table lookup."""
+    """Added to the position number before the table lookup or rotation."""
+    rotary_base: float = 10000.0
+    """With position_kind="rotary", pair i of a head turns by rotary_base^(-2i / rotary_dim) for each position."""
+    rotary_dim: int | None = None
+    """Features of a head that are rotated, from the first on. None: all."""
+    rotary_cross_attention: bool = False
+    """Rotate the queries of cross-attention by the target's positions, and its keys by the source's."""
     relative_buckets: int = 32
     """Biases per head with position_kind="relative_bias" (T5): one for each of the nearest distances, then one for each
     of ever longer ranges of distances. In a stack that isn't causal, half of them are for later positions."""

@@ -31,7 +31,8 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
     layers = ("num_encoder_layers", "num_decoder_layers")
     for field in ("d_model", "num_heads", "d_ff", *layers, "max_length", "relative_buckets"):
         check(getattr(config, field) >= 1, field, "at least 1")
-    for field in ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length"):
+    sizes = ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length", "rotary_dim")
+    for field in sizes:
         value = getattr(config, field)
         check(value is None or value >= 1, field, "at least 1, or null")
     for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id", "position_offset"):
@@ -40,6 +41,7 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
         rate = getattr(config, field)
         check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
     check(0.0 <= config.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
+    check(0.0 < config.rotary_base < math.inf, "rotary_base", "above 0, and finite")
     for field in ("attention_scale", "masked_value"):
         value = getattr(config, field)
         check(value is None or math.isfinite(value), field, "finite, or null")
@@ -91,6 +93,24 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
                 f"attention_path={config.attention_path!r} has no dropout on attention weights: set "
                 f"attention_dropout_rate=0 or attention_path='auto'; received a rate of {rate}"
             )
+    return [*problems, *_contradictory_positions(config)]
+
+
+def _contradictory_positions(config: TransformerConfig) -> list[str]:
+    problems, check = _checker(config)
+    if config.position_kind == "rotary":
+        check(config.position_index != "batch_row", "position_index", "column or non_pad_count with rotary positions")
+        check(config.position_frequency == "standard", "position_frequency", "standard with rotary positions")
+        width = min(config.encoder.head_dim, config.decoder.head_dim)
+        if config.rotary_dim is not None:
+            check(config.rotary_dim % 2 == 0, "rotary_dim", "even")
+            check(config.rotary_dim <= width, "rotary_dim", f"at most the width of a head, {width}")
+        elif config.encoder.head_dim % 2 or config.decoder.head_dim % 2:
+            widths = f"{config.encoder.head_dim} and {config.decoder.head_dim}"
+            problems.append(f"rotary_dim must be set where heads have an odd width; received null with {widths}")
+    else:
+        check(config.rotary_dim is None, "rotary_dim", "null without position_kind='rotary'")
+        check(not config.rotary_cross_attention, "rotary_cross_attention", "false without position_kind='rotary'")
     if config.position_kind == "relative_bias":
         least = config.relative_buckets // 2 + 1
         check(config.relative_buckets >= 4, "relative_buckets", "at least 4 with position_kind='relative_bias'")

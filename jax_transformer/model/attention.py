@@ -17,6 +17,7 @@ from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask
 from jax_transformer.model.positions import RelativeBias
 from jax_transformer.model.projections import Projection, project_together
+from jax_transformer.model.rotary import Rotation, rotate
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import platform
 
@@ -43,6 +44,8 @@ class AttentionTerms(NamedTuple):
     exists: Mask = None
     """Boolean, False = an empty slot of a cache or buffer. Such keys get a weight of exactly zero, even in fully masked
     rows."""
+    rotation: Rotation | None = None
+    """The angles by which positions rotate queries and keys; None rotates nothing."""
 
 
 class Attention(nnx.Module):
@@ -72,6 +75,9 @@ class Attention(nnx.Module):
         else:
             heads = Heads(self.query(x), *project_together([self.key, self.value], y))
         heads = Heads(*(scope.tap(name, array) for name, array in heads._asdict().items()))
+        if terms.rotation is not None:
+            query, key = (rotate(self.config, *pair) for pair in zip(heads[:2], terms.rotation, strict=True))
+            heads = heads._replace(query=scope.tap("rotated_query", query), key=scope.tap("rotated_key", key))
         if hasattr(self, "relative_bias"):
             terms = terms._replace(bias=scope.tap("position_bias", self.relative_bias(y.shape[1])))  # [1, N, Q, K]
 

@@ -5,6 +5,7 @@ and relative-position biases of attention (Raffel et al. 2020, §2.1).
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,18 @@ from flax import nnx
 from jax_transformer.config.model import StackConfig, TransformerConfig
 from jax_transformer.model import initializers
 from jax_transformer.model.initializers import KeyStream
+
+
+class Places(NamedTuple):
+    """Holds where the tokens of a stack stand."""
+
+    numbers: jax.Array
+    """Position numbers [B or 1, T], as `position_numbers` gives them; while decoding, of the K beams' newest tokens,
+    [B or 1, K or 1]."""
+    length: int
+    """Columns, of tokens or of a cache."""
+    column: jax.Array | None = None
+    """While decoding, that of the newest tokens: [] int32. None: there is a query in every column."""
 
 
 def table_rows(config: TransformerConfig, stack: StackConfig) -> int:

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import StackConfig, TransformerConfig
-from jax_transformer.model import flash, positions
-from jax_transformer.model.attention import Bias
+from jax_transformer.model import flash, positions, rotary
+from jax_transformer.model.attention import AttentionTerms, Bias
 from jax_transformer.model.dropout import Site, fold
 from jax_transformer.model.dtypes import compute_dtype
 from jax_transformer.model.embeddings import Embedding
@@ -73,14 +73,22 @@ class Stack(nnx.Module):
         x = scope.dropout(scope.tap("embedding", x), rate, Site.EMBEDDING)
         return constrain(x, "rows", None, None)
 
-    def position_bias(self, length: int, scope: Scope, position: jax.Array | None = None) -> Bias:
-        """Returns the bias that every layer adds to its self-attention logits, as `RelativeBias` computes it.
+    def position_terms(self, places: positions.Places, dtype: jnp.dtype, scope: Scope) -> AttentionTerms:
+        """Returns what positions add to the self-attention of every layer, without what each layer has of its own.
 
-        None if there is no such bias, or if each layer has its own.
+        Args:
+          dtype: that of the token vectors.
         """
+        if self.config.position_kind == "rotary":
+            angles = rotary.angles(self.config, self.stack, places.numbers, dtype)
+            return AttentionTerms(rotation=rotary.Rotation(angles, angles))
+        return AttentionTerms(bias=self._position_bias(places, scope))
+
+    def _position_bias(self, places: positions.Places, scope: Scope) -> Bias:
         if not hasattr(self, "relative_bias"):
             return None
-        return scope.tap("position_bias", self.relative_bias(length, position))  # [1, N, T, T] or [1, N, 1, T]
+        bias = self.relative_bias(places.length, places.column)
+        return scope.tap("position_bias", bias)  # [1, N, T, T] or [1, N, 1, T]
 
     def run(self, x: jax.Array, call: CallLayer, scope: Scope) -> jax.Array:
         """Returns x [B, T, D] after `call(layer, x, scope)` for every layer and the final norm."""

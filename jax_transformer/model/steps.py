@@ -11,7 +11,6 @@ from flax import nnx
 from jax_transformer.model.attention import (
     Attention,
     AttentionTerms,
-    Bias,
     attention_scale,
     attention_weights,
     merge_heads,
@@ -22,6 +21,7 @@ from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.layers import DecoderLayer, Layer
 from jax_transformer.model.masks import Mask
 from jax_transformer.model.projections import Projection, StepProjections
+from jax_transformer.model.rotary import Angles, rotate
 from jax_transformer.model.scope import Scope
 
 
@@ -62,19 +62,21 @@ class StepSelfAttention(StepAttention):
             self.relative_bias = attention.relative_bias
 
     def __call__(
-        self, x: jax.Array, cache: LayerCache, state: DecoderState, bias: Bias
+        self, x: jax.Array, cache: LayerCache, state: DecoderState, terms: AttentionTerms
     ) -> tuple[jax.Array, LayerCache]:
         """Returns the attention output [B, K, D] of the beams' tokens x [B, K, D] at `state.position`, and their cache.
 
         Each token attends to itself and to its own beam's tokens. The cache returned holds their keys and values too.
         """
         query, key, value = self.query_key_value.together(x)  # [B, K, N, H] each
+        if terms.rotation is not None:
+            query, key = (rotate(self.config, *pair) for pair in zip((query, key), terms.rotation, strict=True))
         first = state.position * state.num_beams
         keys, values = (
             jax.lax.dynamic_update_slice_in_dim(cached, jnp.swapaxes(new, 1, 2).astype(cached.dtype), first, axis=2)
             for cached, new in ((cache.self_keys, key), (cache.self_values, value))
         )  # [B, N, T K, H] each
-        bias = self.relative_bias(state.length, state.position) if hasattr(self, "relative_bias") else bias
+        bias = self.relative_bias(state.length, state.position) if hasattr(self, "relative_bias") else terms.bias
         bias = bias if bias is None else jnp.repeat(bias, state.num_beams, axis=-1)  # [1, N, 1, T K]
         mask = state.key_is_real.reshape(len(x), 1, 1, -1)  # [B, 1, 1, T K]
         output = self.attend(query, keys, values, AttentionTerms(mask, bias, state.exists()))
@@ -89,13 +91,24 @@ class StepCrossAttention(StepAttention):
         self.query = StepProjections([attention.query])
         self.key_value = StepProjections([attention.key, attention.value])
 
-    def __call__(self, x: jax.Array, cache: LayerCache, mask: Mask) -> jax.Array:
-        """Returns the attention output [B, K, D] of x [B, K, D] over the cached source, with mask [B, 1, 1, S]."""
-        return self.attend(self.query(x), cache.cross_keys, cache.cross_values, AttentionTerms(mask))
+    def __call__(self, x: jax.Array, cache: LayerCache, mask: Mask, angles: Angles | None) -> jax.Array:
+        """Returns the attention output [B, K, D] of x [B, K, D] over the cached source, with mask [B, 1, 1, S].
 
-    def keys_and_values(self, encoder_output: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns the keys and the values [B, N, S, H] of encoder_output [B, S, D]: heads before tokens."""
+        Args:
+          angles: by which queries are rotated; None: they aren't.
+        """
+        query = self.query(x)
+        query = query if angles is None else rotate(self.config, query, angles)
+        return self.attend(query, cache.cross_keys, cache.cross_values, AttentionTerms(mask))
+
+    def keys_and_values(self, encoder_output: jax.Array, angles: Angles | None) -> tuple[jax.Array, jax.Array]:
+        """Returns the keys and the values [B, N, S, H] of encoder_output [B, S, D]: heads before tokens.
+
+        Args:
+          angles: by which keys are rotated; None: they aren't.
+        """
         keys, values = self.key_value.together(encoder_output)  # [B, S, N, H] each
+        keys = keys if angles is None else rotate(self.config, keys, angles)
         return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
 
 
@@ -116,19 +129,25 @@ class StepLayer(Layer):
                     setattr(self.feed_forward, name, StepProjections([part]))
 
     def __call__(
-        self, x: jax.Array, cache: LayerCache, state: DecoderState, bias: Bias
+        self, x: jax.Array, cache: LayerCache, state: DecoderState, terms: AttentionTerms
     ) -> tuple[jax.Array, LayerCache]:
         """Returns the layer's output [B, K, D] for the K beams' tokens x [B, K, D] at `state.position`, and the cache.
 
         Args:
           cache: the keys and values of the tokens before; the one returned holds these tokens' too.
           state: already counts these tokens in (`DecoderState.written`).
-          bias: the stack's relative-position bias for the T columns, [1, N, 1, T].
+          terms: what positions add to self-attention (`Stack.position_terms`).
         """
         site, scope = Site.SELF_ATTENTION, Scope()
-        y, cache = self.self_attention(self.before(site, x, scope), cache, state, bias)
+        y, cache = self.self_attention(self.before(site, x, scope), cache, state, terms)
         x = self.after(site, x, y, scope)
-        x = self.residual(Site.CROSS_ATTENTION, x, lambda h, _: self.cross_attention(h, cache, state.cross_mask), scope)
+
+        angles = terms.rotation.query if terms.rotation and self.config.rotary_cross_attention else None
+
+        def attend_cross(h: jax.Array, _: Scope) -> jax.Array:
+            return self.cross_attention(h, cache, state.cross_mask, angles)
+
+        x = self.residual(Site.CROSS_ATTENTION, x, attend_cross, scope)
         x = self.residual(Site.FEED_FORWARD, x, self.feed_forward, scope) if self.config.feed_forward else x
         return x, cache
 

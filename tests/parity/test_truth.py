@@ -130,7 +130,19 @@ def pairwise(aspects: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]
     return [{name: value for aspect, i in choice for name, value in tables[aspect][i].items()} for choice in chosen]
 
 
-COMBINATIONS = [*pairwise(ASPECTS), *WITHOUT_NORMS]
+ROTARY: list[dict[str, Any]] = [
+    {"position_kind": "rotary"},
+    {"position_kind": "rotary", "position_layout": "halves", "rotary_base": 500.0, "decoder_num_heads": 2},
+    {
+        "position_kind": "rotary",
+        "rotary_dim": 2,
+        "rotary_cross_attention": True,
+        "position_index": "non_pad_count",
+        "position_offset": 1,
+    },
+]
+"""Apart, too."""
+COMBINATIONS = [*pairwise(ASPECTS), *WITHOUT_NORMS, *ROTARY]
 
 
 @pytest.fixture

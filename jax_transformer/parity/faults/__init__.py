@@ -20,6 +20,7 @@ from jax_transformer.parity.faults.positions import positions
 from jax_transformer.parity.faults.precision import precision
 from jax_transformer.parity.faults.projections import projections
 from jax_transformer.parity.faults.replay import Replay, Variant, in_float64
+from jax_transformer.parity.faults.rotary import rotary
 from jax_transformer.parity.oracle.graph import Kind
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def catalogue(config: TransformerConfig) -> Iterator[Variant]:
     yield from block()
     yield from embeddings(config)
     yield from positions(config)
+    yield from rotary(config)
     yield from projections()
     yield from attention(config)
     yield from masks(config)

@@ -294,7 +294,7 @@ def _at_other_positions(problem: DecodingProblem, by: int) -> Decoded:
     changes = {
         node.name: partial(SHIFTED[node.kind], config=config, params=params, node=node, by=by)
         for node in nodes(config.while_decoding())
-        if node.name.startswith("decoder.") and node.kind in SHIFTED
+        if node.name.startswith("decoder.") and node.kind in SHIFTED and "source_ids" not in node.inputs.values()
     }
     return problem.replacing(changes)
 
@@ -319,7 +319,21 @@ def _shifted_bias(
     return bias[:, :, np.where(queries > 0, queries + by, 0), :length]
 
 
-SHIFTED: dict[str, Callable[..., np.ndarray]] = {"positions": _shifted_positions, "position_bias": _shifted_bias}
+def _shifted_rotation(
+    captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int
+) -> np.ndarray:
+    numbers = formulas.position_numbers(config, captured["decoder_input_ids"], "decoder").copy()
+    numbers[:, 1:] += by
+    x = captured[node.inputs["x"]]
+    angles = numbers[:, :, None, None] * formulas.rotary_frequencies(config, x.shape[-1])
+    return formulas.rotated(config, x, np.cos(angles), np.sin(angles))
+
+
+SHIFTED: dict[str, Callable[..., np.ndarray]] = {
+    "positions": _shifted_positions,
+    "position_bias": _shifted_bias,
+    "rotation": _shifted_rotation,
+}
 
 
 # --- padding

@@ -143,6 +143,37 @@ def sinusoid_table(config: TransformerConfig, rows: int) -> np.ndarray:
     return table
 
 
+# --- rotary positions (Su et al. 2021, §3.2)
+
+
+def rotation(config: TransformerConfig, x: np.ndarray, ids: np.ndarray, *, stack: Stack) -> np.ndarray:
+    """Rotates heads x [B, T, N, H] by the angles of the positions of ids [B, T]."""
+    numbers = position_numbers(config, ids, stack)  # [B or 1, T]
+    angles = numbers[:, :, None, None] * rotary_frequencies(config, x.shape[-1])
+    return rotated(config, x, np.cos(angles), np.sin(angles))
+
+
+def rotary_frequencies(config: TransformerConfig, head_dim: int) -> np.ndarray:
+    """Returns base^(−2i / R), the angle from one position to the next, for every pair i of the R rotated features."""
+    width = config.rotary_dim or head_dim
+    return config.rotary_base ** (-2.0 * np.arange(width // 2) / width)
+
+
+def rotated(config: TransformerConfig, x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
+    """Turns each pair (a, b) of features of x [..., H] to (a cos − b sin, a sin + b cos); the last ones stay."""
+    first, second = rotary_pairs(config, 2 * cosine.shape[-1])
+    y = x.copy()
+    y[..., first] = x[..., first] * cosine - x[..., second] * sine
+    y[..., second] = x[..., first] * sine + x[..., second] * cosine
+    return y
+
+
+def rotary_pairs(config: TransformerConfig, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers of the first and second features of all pairs."""
+    pairs = np.arange(width // 2)
+    return (pairs, pairs + width // 2) if config.position_layout == "halves" else (2 * pairs, 2 * pairs + 1)
+
+
 # --- biases by distance (Raffel et al. 2020, §2.1)
 
 

@@ -24,6 +24,7 @@ Kind = Literal[
     "embedding",
     "position_bias",
     "projection",
+    "rotation",
     "merge_heads",
     "attention_logits",
     "attention_weights",
@@ -205,6 +206,8 @@ def _add_layer(
     scope = layer.within("self_attention")
     has_own_bias = config.position_kind == "relative_bias" and config.relative_bias_per_layer
     query, key, value = _add_projections(scope, h, h)
+    if config.position_kind == "rotary":
+        query, key = _add_rotation(scope, query, stack), _add_rotation(scope, key, stack)
     bias = _add_position_bias(scope, stack) if has_own_bias else position_bias
     y = _add_attention(scope, query, key, value, masks.get(f"{stack}_self"), bias)
     x = _add_after(layer, "self_attention", x, y, "self_attention_residual")
@@ -212,7 +215,10 @@ def _add_layer(
     if encoder_output is not None:
         h = _add_before(layer, "cross_attention", x)
         scope = layer.within("cross_attention")
-        y = _add_attention(scope, *_add_projections(scope, h, encoder_output), masks.get("cross"), None)
+        query, key, value = _add_projections(scope, h, encoder_output)
+        if config.rotary_cross_attention:
+            query, key = _add_rotation(scope, query, "decoder"), _add_rotation(scope, key, "encoder")
+        y = _add_attention(scope, query, key, value, masks.get("cross"), None)
         x = _add_after(layer, "cross_attention", x, y, "cross_attention_residual")
 
     if not config.feed_forward:
@@ -247,6 +253,12 @@ def _add_projections(scope: _Scope, x: str, y: str) -> tuple[str, str, str]:
         return scope.add(name, "projection", partial(formulas.projection, axes="BTD,DNH->BTNH"), {"x": x}, parameters)
 
     return add("query", x), add("key", y), add("value", y)
+
+
+def _add_rotation(scope: _Scope, x: str, stack: Stack) -> str:
+    """Adds a query or key x after its rotation by the positions of a stack's tokens."""
+    name = f"rotated_{x.rpartition('.')[2]}"
+    return scope.add(name, "rotation", partial(formulas.rotation, stack=stack), {"x": x, "ids": _IDS[stack]})
 
 
 def _add_attention(scope: _Scope, query: str, key: str, value: str, mask: str | None, position_bias: str | None) -> str:
