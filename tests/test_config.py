@@ -112,7 +112,14 @@ def test_a_wrong_type_is_refused_with_the_right_one(field: str, value: object, e
         ),
         *(
             (field, 0, "at least 1, or null")
-            for field in ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff")
+            for field in (
+                "num_kv_heads",
+                "head_dim",
+                "decoder_num_heads",
+                "decoder_num_kv_heads",
+                "decoder_head_dim",
+                "decoder_d_ff",
+            )
         ),
         ("decoder_max_length", -1, "at least 1, or null"),
         *(
@@ -169,6 +176,15 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             "decoder_num_heads must be a divisor of d_model=8 unless head_dim is set",
         ),
         ({"d_model": 9, "num_heads": 3}, "d_model must be even with position_kind='sinusoidal'; received 9"),
+        ({"num_kv_heads": 3}, "num_kv_heads must be a divisor of the encoder's num_heads=8; received 3"),
+        (
+            {"num_kv_heads": 4, "decoder_num_heads": 2},
+            "num_kv_heads must be a divisor of the decoder's num_heads=2; received 4",
+        ),
+        (
+            {"decoder_num_kv_heads": 5},
+            "decoder_num_kv_heads must be a divisor of the decoder's num_heads=8; received 5",
+        ),
         (
             {"source_vocab_size": 5, "target_vocab_size": 6, "source_pad_id": 5},
             "source_pad_id must be below source_vocab_size=5; received 5",
@@ -304,8 +320,11 @@ def test_the_decoder_takes_unset_sizes_from_the_encoder() -> None:
     assert dataclasses.replace(both.decoder, is_causal=False) == both.encoder
     config = dataclasses.replace(both, decoder_num_heads=4, decoder_d_ff=7, decoder_max_length=9, num_decoder_layers=3)
     config = dataclasses.replace(config, decoder_embedding_norm="after_positions")
-    assert dataclasses.astuple(config.encoder) == (6, 2, 4, 5, 6, "none", False)
-    assert dataclasses.astuple(config.decoder) == (3, 4, 2, 7, 9, "after_positions", True)
+    assert dataclasses.astuple(config.encoder) == (6, 2, 2, 4, 5, 6, "none", False)
+    assert dataclasses.astuple(config.decoder) == (3, 4, 4, 2, 7, 9, "after_positions", True)
+    shared = dataclasses.replace(config, num_kv_heads=1)
+    assert (shared.encoder.num_kv_heads, shared.decoder.num_kv_heads) == (1, 1)
+    assert dataclasses.replace(shared, decoder_num_kv_heads=2).decoder.num_kv_heads == 2
     assert dataclasses.replace(config, head_dim=3).decoder.head_dim == 3
     assert dataclasses.replace(config, head_dim=3, decoder_head_dim=6).decoder.head_dim == 6
 

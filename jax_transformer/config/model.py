@@ -27,6 +27,7 @@ class StackConfig:
 
     num_layers: int
     num_heads: int
+    num_kv_heads: int
     head_dim: int
     d_ff: int
     max_length: int
@@ -63,6 +64,10 @@ class TransformerConfig:
     """Width of the residual stream (D)."""
     num_heads: int = 8
     """Attention heads (N), in both stacks unless decoder_num_heads is set."""
+    num_kv_heads: int | None = None
+    """Heads of keys and values (G), each shared by num_heads / num_kv_heads neighbouring heads of queries (Ainslie et
+    al. 2023); 1: one for all (Shazeer 2019). In both stacks unless decoder_num_kv_heads is set. None: as many as of
+    queries."""
     head_dim: int | None = None
     """Width of one head (H). None: d_model / num_heads."""
     d_ff: int = 2048
@@ -75,6 +80,9 @@ class TransformerConfig:
     """Longest sentence, in tokens, that the position tables allow; in both stacks unless decoder_max_length is set."""
     decoder_num_heads: int | None = None
     """num_heads of the decoder. None: as in the encoder."""
+    decoder_num_kv_heads: int | None = None
+    """num_kv_heads of the decoder's attentions, over the source too. None: num_kv_heads, or the decoder's number of
+    heads."""
     decoder_head_dim: int | None = None
     """head_dim of the decoder. None: head_dim, or d_model / the decoder's number of heads."""
     decoder_d_ff: int | None = None
@@ -231,6 +239,7 @@ class TransformerConfig:
         return StackConfig(
             num_layers=self.num_encoder_layers,
             num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads or self.num_heads,
             head_dim=self.head_dim or self.d_model // self.num_heads,
             d_ff=self.d_ff,
             max_length=self.max_length,
@@ -245,6 +254,7 @@ class TransformerConfig:
         return StackConfig(
             num_layers=self.num_decoder_layers,
             num_heads=num_heads,
+            num_kv_heads=self.decoder_num_kv_heads or self.num_kv_heads or num_heads,
             head_dim=self.decoder_head_dim or self.head_dim or self.d_model // num_heads,
             d_ff=self.decoder_d_ff or self.d_ff,
             max_length=self.decoder_max_length or self.max_length,

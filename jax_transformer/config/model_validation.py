@@ -31,8 +31,8 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
     layers = ("num_encoder_layers", "num_decoder_layers")
     for field in ("d_model", "num_heads", "d_ff", *layers, "max_length", "relative_buckets"):
         check(getattr(config, field) >= 1, field, "at least 1")
-    sizes = ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length", "rotary_dim")
-    for field in sizes:
+    of_decoder = ("decoder_num_heads", "decoder_num_kv_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length")
+    for field in ("num_kv_heads", "head_dim", "rotary_dim", *of_decoder):
         value = getattr(config, field)
         check(value is None or value >= 1, field, "at least 1, or null")
     for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id", "position_offset"):
@@ -57,6 +57,11 @@ def _contradictions(config: TransformerConfig) -> list[str]:
         check(config.d_model % config.num_heads == 0, "num_heads", divides)
         if config.decoder_num_heads is not None and config.decoder_head_dim is None:
             check(config.d_model % config.decoder_num_heads == 0, "decoder_num_heads", divides)
+    for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        if stack.num_heads % stack.num_kv_heads:
+            own = name == "decoder" and config.decoder_num_kv_heads is not None
+            needed = f"a divisor of the {name}'s num_heads={stack.num_heads}"
+            check(False, "decoder_num_kv_heads" if own else "num_kv_heads", needed)
     if config.source_vocab_size and config.target_vocab_size:
         for side in ("source", "target"):
             size = getattr(config, f"{side}_vocab_size")

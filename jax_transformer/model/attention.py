@@ -26,11 +26,18 @@ Bias = jax.Array | None
 
 
 class Heads(NamedTuple):
-    """Holds the inputs of attention, split into heads."""
+    """Holds the inputs of attention, split into heads; G divides N."""
 
     query: jax.Array  # [B, Q, N, H]
-    key: jax.Array  # [B, K, N, H]
-    value: jax.Array  # [B, K, N, H]
+    key: jax.Array  # [B, K, G, H]
+    value: jax.Array  # [B, K, G, H]
+
+    def for_all_queries(self) -> Heads:
+        """Returns the heads with keys and values [B, K, N, H]: neighbouring query heads have the same."""
+        shared = self.query.shape[2] // self.key.shape[2]
+        if shared == 1:
+            return self
+        return Heads(self.query, *(jnp.repeat(array, shared, axis=2) for array in (self.key, self.value)))
 
 
 class AttentionTerms(NamedTuple):
@@ -58,9 +65,10 @@ class Attention(nnx.Module):
     def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream, own_bias: bool = False) -> None:
         self.config = config
         features, heads, use_bias = (config.d_model,), (stack.num_heads, stack.head_dim), config.attention_bias
+        groups = stack.num_kv_heads, stack.head_dim
         self.query = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
-        self.key = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
-        self.value = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
+        self.key = Projection(config, features, groups, keys, use_bias=use_bias, role="query_key_value")
+        self.value = Projection(config, features, groups, keys, use_bias=use_bias, role="query_key_value")
         if config.attention_output:
             self.output = Projection(
                 config, heads, features, keys, use_bias=config.attention_output_bias, wide="inputs"
@@ -97,10 +105,10 @@ def attend(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope
         is_watched = scope.tap.record or scope.tap.intervenes
         path = "flash" if not is_watched and flash.is_better(heads.query, heads.key, terms.mask) else "reference"
     if path == "reference" or terms.exists is not None:
-        return reference_attention(config, heads, terms, scope)
+        return reference_attention(config, heads.for_all_queries(), terms, scope)
     if path == "flash":
-        return flash_path(config, heads, terms, scope)
-    return fused_attention(config, heads, terms)
+        return flash_path(config, heads.for_all_queries(), terms, scope)
+    return fused_attention(config, heads, terms)  # which knows heads for several queries
 
 
 def reference_attention(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:

@@ -34,21 +34,23 @@ class StepAttention(nnx.Module):
             self.output = StepProjections([attention.output])
 
     def attend(self, query: jax.Array, keys: jax.Array, values: jax.Array, terms: AttentionTerms) -> jax.Array:
-        """Returns the attention output [B, K, D] of query [B, K, N, H] over keys and values [B, N, T, H].
+        """Returns the attention output [B, K, D] of query [B, K, N, H] over keys and values [B, G, T, H].
 
-        On a CPU, few queries are multiplied and summed elementwise, which XLA fuses and spreads over the cores. Its
-        batched products of small matrices take twice as long, except for a single query.
+        Query heads that share a key count as further queries of that key's head. On a CPU, few queries are multiplied
+        and summed elementwise, which XLA fuses and spreads over the cores. Its batched products of small matrices take
+        twice as long, except for a single query.
         """
         query = jnp.swapaxes(query, 1, 2)  # [B, N, K, H]
+        by_head = query.shape[:-1]  # [B, N, K]
+        query = query.reshape(len(query), keys.shape[1], -1, query.shape[-1])  # [B, G, N / G K, H]
         wide = at_least_float32(query.dtype)
         logits = jax.lax.platform_dependent(
             query, keys, cpu=partial(_logits_of_few, wide=wide), default=partial(_logits, wide=wide)
-        )  # [B, N, K, T]
+        ).reshape(*by_head, -1)  # [B, N, K, T]
         weights = attention_weights(self.config, logits * attention_scale(self.config, query.shape[-1]), terms)
-        context = jax.lax.platform_dependent(
-            weights.astype(values.dtype), values, cpu=_contexts_of_few, default=_contexts
-        )
-        context = jnp.swapaxes(context, 1, 2)  # [B, K, N, H]
+        weights = weights.reshape(*query.shape[:-1], -1).astype(values.dtype)
+        context = jax.lax.platform_dependent(weights, values, cpu=_contexts_of_few, default=_contexts)
+        context = jnp.swapaxes(context.reshape(*by_head, -1), 1, 2)  # [B, K, N, H]
         return self.output(context) if self.config.attention_output else merge_heads(context)
 
 
@@ -68,14 +70,14 @@ class StepSelfAttention(StepAttention):
 
         Each token attends to itself and to its own beam's tokens. The cache returned holds their keys and values too.
         """
-        query, key, value = self.query_key_value.together(x)  # [B, K, N, H] each
+        query, key, value = self.query_key_value.together(x)  # [B, K, N, H], [B, K, G, H] twice
         if terms.rotation is not None:
             query, key = (rotate(self.config, *pair) for pair in zip((query, key), terms.rotation, strict=True))
         first = state.position * state.num_beams
         keys, values = (
             jax.lax.dynamic_update_slice_in_dim(cached, jnp.swapaxes(new, 1, 2).astype(cached.dtype), first, axis=2)
             for cached, new in ((cache.self_keys, key), (cache.self_values, value))
-        )  # [B, N, T K, H] each
+        )  # [B, G, T K, H] each
         bias = self.relative_bias(state.length, state.position) if hasattr(self, "relative_bias") else terms.bias
         bias = bias if bias is None else jnp.repeat(bias, state.num_beams, axis=-1)  # [1, N, 1, T K]
         mask = state.key_is_real.reshape(len(x), 1, 1, -1)  # [B, 1, 1, T K]
@@ -102,12 +104,12 @@ class StepCrossAttention(StepAttention):
         return self.attend(query, cache.cross_keys, cache.cross_values, AttentionTerms(mask))
 
     def keys_and_values(self, encoder_output: jax.Array, angles: Angles | None) -> tuple[jax.Array, jax.Array]:
-        """Returns the keys and the values [B, N, S, H] of encoder_output [B, S, D]: heads before tokens.
+        """Returns the keys and the values [B, G, S, H] of encoder_output [B, S, D]: heads before tokens.
 
         Args:
           angles: by which keys are rotated; None: they aren't.
         """
-        keys, values = self.key_value.together(encoder_output)  # [B, S, N, H] each
+        keys, values = self.key_value.together(encoder_output)  # [B, S, G, H] each
         keys = keys if angles is None else rotate(self.config, keys, angles)
         return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
 

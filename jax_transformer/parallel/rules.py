@@ -108,13 +108,14 @@ def tree_shardings(tree: Any, params: Mapping[str, Any], mesh: Mesh) -> Any:
 
 
 def check_divides(config: TransformerConfig, mesh: Mesh) -> None:
-    """Raises ConfigError unless the mesh divides the model's heads, feed-forward units and features."""
-    decoder = {"num_heads": config.decoder_num_heads, "d_ff": config.decoder_d_ff}
+    """Raises ConfigError unless the mesh divides the model's heads (of keys and values too), feed-forward units and
+    features."""
     sizes = [("d_model", FEATURES, config.d_model)]
-    for name in ("num_heads", "d_ff"):
-        sizes.append((name, WIDTH, getattr(config.encoder, name)))
-        if decoder[name] is not None:
-            sizes.append((f"decoder_{name}", WIDTH, getattr(config.decoder, name)))
+    for name in ("num_heads", "num_kv_heads", "d_ff"):
+        for field in (name, f"decoder_{name}"):
+            size = getattr(config, field)
+            if size is not None:
+                sizes.append((field, WIDTH, size))
     problems = [
         f"parallel.{axis}: expected a divisor of model.{name}={size}; received {mesh.shape[axis]}"
         for name, axis, size in sizes

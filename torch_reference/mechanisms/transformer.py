@@ -112,8 +112,8 @@ class Stack(nn.Module):
         super().__init__()
         self.mechanisms, self.num_heads = mechanisms, sizes.num_heads
         self.layers = nn.ModuleList(Layer(sizes, mechanisms, attends_to_source) for _ in range(num_layers))
-        if mechanisms.positions == "relative_vectors" and not mechanisms.vectors_per_layer:
-            self.relative_vectors = make_vectors(sizes, mechanisms)
+        shares = mechanisms.positions == "relative_vectors" and not mechanisms.vectors_per_layer
+        self.shared_vectors = make_vectors(sizes, mechanisms) if shares else None
         self.final_norm = nn.LayerNorm(sizes.d_model, dtype=sizes.dtype)
 
     def forward(self, x: Tensor, mask: Tensor, encoded: Tensor | None, cross_mask: Tensor | None, tap: Tap) -> Tensor:
@@ -122,9 +122,8 @@ class Stack(nn.Module):
         if self.mechanisms.positions == "alibi":
             bias = tap("position_bias", alibi.bias(self.num_heads, x.shape[1], x.dtype))
         x = tap("embedding", tap("token_embedding", x))
-        vectors = getattr(self, "relative_vectors", None)
         for i, layer in enumerate(self.layers):
-            x = layer(x, Positions(mask, bias, vectors), encoded, cross_mask, tap.scope(f"layers.{i}"))
+            x = layer(x, Positions(mask, bias, self.shared_vectors), encoded, cross_mask, tap.scope(f"layers.{i}"))
         return tap("output", self.final_norm(x))
 
 
@@ -191,8 +190,8 @@ class Attention(nn.Module):
             self.key_norm = nn.LayerNorm(sizes.head_dim, dtype=dtype)
         if mechanisms.head_scale:
             self.head_scale = HeadScale(sizes.num_heads, dtype=dtype)
-        if mechanisms.positions == "relative_vectors" and mechanisms.vectors_per_layer and is_self:
-            self.relative_vectors = make_vectors(sizes, mechanisms)
+        has_own = mechanisms.positions == "relative_vectors" and mechanisms.vectors_per_layer and is_self
+        self.own_vectors = make_vectors(sizes, mechanisms) if has_own else None
 
     def forward(self, x: Tensor, y: Tensor, positions: Positions, tap: Tap) -> Tensor:
         """Returns the attention output [B, Q, D] of x [B, Q, D] over y [B, K, D]."""
@@ -207,7 +206,7 @@ class Attention(nn.Module):
             query = _tapped(tap, "rotated_query", self._rotated(query))
             key = _tapped(tap, "rotated_key", self._rotated(key))
         key, value = (for_all_queries(heads, query.shape[1]) for heads in (key, value))
-        vectors = getattr(self, "relative_vectors", positions.vectors)
+        vectors = positions.vectors if self.own_vectors is None else self.own_vectors
 
         logits = query @ key.transpose(2, 3)
         logits = logits if vectors is None else logits + vectors.products(query)

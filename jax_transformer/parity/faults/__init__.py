@@ -14,6 +14,7 @@ from jax_transformer.parity.faults.dropout import dropout
 from jax_transformer.parity.faults.embeddings import embeddings
 from jax_transformer.parity.faults.feed_forward import feed_forward
 from jax_transformer.parity.faults.head import head
+from jax_transformer.parity.faults.heads import heads
 from jax_transformer.parity.faults.masks import masks
 from jax_transformer.parity.faults.norms import norms
 from jax_transformer.parity.faults.positions import positions
@@ -41,6 +42,7 @@ def catalogue(config: TransformerConfig) -> Iterator[Variant]:
     yield from rotary(config)
     yield from projections()
     yield from attention(config)
+    yield from heads()
     yield from masks(config)
     yield from feed_forward(config)
     yield from head(config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import product
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,7 +37,7 @@ def rotary(config: TransformerConfig) -> Iterator[Variant]:
         names = [LAYOUTS[layout]] if layout != config.position_layout else []
         names += [f"base {base:g}"] if base != config.rotary_base else []
         if names:
-            changes = {"position_layout": layout, "rotary_base": base}
+            changes: dict[str, Any] = {"position_layout": layout, "rotary_base": base}
             yield Variant(f"rotary: {', '.join(names)}", KINDS, partial(Replay.under, **changes))
     for offset in (-2, -1, 1, 2):
         name = f"rotary: positions {abs(offset)} too {'far' if offset > 0 else 'near'}"

@@ -273,7 +273,7 @@ def attention_logits(
     position_bias: np.ndarray | None = None,
     mask: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Returns the logits of query [B, Q, N, H] and key [B, K, N, H], scaled, biased, then masked → [B, N, Q, K]."""
+    """Returns the logits of query [B, Q, N, H] and key [B, K, G, H], scaled, biased, then masked → [B, N, Q, K]."""
     logits = scaled_products(config, query, key)
     logits = logits if position_bias is None else logits + position_bias
     return logits if mask is None else np.where(mask, logits, masked_value(config))
@@ -281,7 +281,14 @@ def attention_logits(
 
 def scaled_products(config: TransformerConfig, query: np.ndarray, key: np.ndarray) -> np.ndarray:
     scale = 1.0 / math.sqrt(query.shape[-1]) if config.attention_scale is None else config.attention_scale
+    key = for_all_queries(key, query.shape[2])
     return np.matmul(query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1)) * scale
+
+
+def for_all_queries(x: np.ndarray, heads: int) -> np.ndarray:
+    """Returns keys or values [B, K, G, H] for N heads of queries: each G-th part of these shares one (Ainslie et al.
+    2023)."""
+    return x[:, :, np.arange(heads) * x.shape[2] // heads]
 
 
 def masked_value(config: TransformerConfig) -> float:
@@ -296,7 +303,8 @@ def attention_weights(config: TransformerConfig, logits: np.ndarray) -> np.ndarr
 
 
 def context(config: TransformerConfig, weights: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Weighs value [B, K, N, H] by weights [B, N, Q, K] → [B, Q, N, H]."""
+    """Weighs value [B, K, G, H] by weights [B, N, Q, K] → [B, Q, N, H]."""
+    value = for_all_queries(value, weights.shape[1])
     return np.matmul(weights, value.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
