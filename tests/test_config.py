@@ -65,7 +65,7 @@ def test_a_config_is_never_changed() -> None:
     [
         ("norm_placement", "before", "pre, post"),
         ("norm_kind", "LayerNorm", "layer_norm, rms_norm, none"),
-        ("position_kind", "absolute", "sinusoidal, learned, rotary, relative_bias, none"),
+        ("position_kind", "absolute", "sinusoidal, learned, rotary, alibi, relative_bias, relative_vectors, none"),
         ("position_layout", "", "interleaved, halves"),
         ("position_frequency", "double", "standard, inclusive, doubled"),
         ("position_index", "row", "column, batch_row, non_pad_count"),

@@ -117,9 +117,13 @@ class TransformerConfig:
     """Bias of the logits: trained, a fixed buffer (Marian's final_logits_bias), or absent."""
 
     # --- positions
-    position_kind: Literal["sinusoidal", "learned", "rotary", "relative_bias", "none"] = "sinusoidal"
-    """sinusoidal: a fixed table; learned: a trained table; rotary: queries and keys of self-attention are rotated by
-    angles that grow with the position (Su et al. 2021); relative_bias: biases of self-attention by distance (T5)."""
+    position_kind: Literal["sinusoidal", "learned", "rotary", "alibi", "relative_bias", "relative_vectors", "none"] = (
+        "sinusoidal"
+    )
+    """sinusoidal: a fixed table; learned: a trained table. The others are of self-attention: rotary rotates queries and
+    keys by angles that grow with the position (Su et al. 2021); alibi lowers logits with the distance, by slopes that
+    differ between heads (Press et al. 2022); relative_bias: learned biases by distance (T5); relative_vectors: learned
+    vectors by distance, added to keys and values (Shaw et al. 2018)."""
     position_layout: Literal["interleaved", "halves"] = "interleaved"
     """Order of a sinusoidal table's columns: sines and cosines alternate, or all sines come first. Of rotary positions:
     neighbouring features are rotated as a pair, or each of the first half with one of the second."""
@@ -141,9 +145,11 @@ class TransformerConfig:
     """Biases per head with position_kind="relative_bias" (T5): one for each of the nearest distances, then one for each
     of ever longer ranges of distances. In a stack that isn't causal, half of them are for later positions."""
     relative_max_distance: int = 128
-    """Distances from here on share one bias."""
+    """Distances from here on share one bias, or in each direction one vector."""
     relative_bias_per_layer: bool = False
-    """Give every layer its own relative-position biases (UMT5) instead of one set per stack (T5)."""
+    """Give every layer its own relative-position biases (UMT5) or vectors, instead of one set per stack (T5)."""
+    relative_value_vectors: bool = True
+    """With position_kind="relative_vectors", add vectors to the values too, not only to the keys."""
 
     # --- norms
     norm_kind: Literal["layer_norm", "rms_norm", "none"] = "layer_norm"
@@ -170,6 +176,11 @@ class TransformerConfig:
     """Project the merged heads back to d_model."""
     attention_output_bias: bool = True
     """Give that projection a bias."""
+    query_key_norm: bool = False
+    """Norm queries and keys over the features of each head, before any rotation (Henry et al. 2020), as the config's
+    norms do."""
+    head_scale: bool = False
+    """Multiply each head's context by a learned factor (NormFormer, Shleifer et al. 2021)."""
     masked_value: float | None = None
     """Replaces masked logits. None: the lowest finite number of the dtype."""
 

@@ -29,7 +29,7 @@ def _checker(config: TransformerConfig) -> tuple[list[str], Callable[[bool, str,
 def _out_of_range(config: TransformerConfig) -> list[str]:
     problems, check = _checker(config)
     layers = ("num_encoder_layers", "num_decoder_layers")
-    for field in ("d_model", "num_heads", "d_ff", *layers, "max_length", "relative_buckets"):
+    for field in ("d_model", "num_heads", "d_ff", *layers, "max_length", "relative_buckets", "relative_max_distance"):
         check(getattr(config, field) >= 1, field, "at least 1")
     of_decoder = ("decoder_num_heads", "decoder_num_kv_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length")
     for field in ("num_kv_heads", "head_dim", "rotary_dim", *of_decoder):
@@ -86,7 +86,8 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
     if config.norm_kind == "rms_norm":
         check(not config.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
     if config.norm_kind == "none":
-        check(not config.final_norm, "final_norm", "false with norm_kind='none'")
+        for field in ("final_norm", "query_key_norm"):
+            check(not getattr(config, field), field, "false with norm_kind='none'")
         for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
             check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
     check(not (config.norm_unbiased and config.d_model == 1), "norm_unbiased", "false with d_model=1")
@@ -116,6 +117,9 @@ def _contradictory_positions(config: TransformerConfig) -> list[str]:
     else:
         check(config.rotary_dim is None, "rotary_dim", "null without position_kind='rotary'")
         check(not config.rotary_cross_attention, "rotary_cross_attention", "false without position_kind='rotary'")
+    if config.position_kind == "relative_vectors":
+        paths = "'auto' or 'reference' with position_kind='relative_vectors'"
+        check(config.attention_path in ("auto", "reference"), "attention_path", paths)
     if config.position_kind == "relative_bias":
         least = config.relative_buckets // 2 + 1
         check(config.relative_buckets >= 4, "relative_buckets", "at least 4 with position_kind='relative_bias'")

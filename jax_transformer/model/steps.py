@@ -32,6 +32,10 @@ class StepAttention(nnx.Module):
         self.config = attention.config
         if attention.config.attention_output:
             self.output = StepProjections([attention.output])
+        if attention.config.query_key_norm:
+            self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
+        if attention.config.head_scale:
+            self.head_scale = attention.head_scale
 
     def attend(self, query: jax.Array, keys: jax.Array, values: jax.Array, terms: AttentionTerms) -> jax.Array:
         """Returns the attention output [B, K, D] of query [B, K, N, H] over keys and values [B, G, T, H].
@@ -47,11 +51,27 @@ class StepAttention(nnx.Module):
         logits = jax.lax.platform_dependent(
             query, keys, cpu=partial(_logits_of_few, wide=wide), default=partial(_logits, wide=wide)
         ).reshape(*by_head, -1)  # [B, N, K, T]
+        if terms.vectors is not None:
+            products = jnp.einsum("BGQH,TH->BGQT", query, terms.vectors.keys[0], preferred_element_type=wide)
+            logits = logits + products.reshape(logits.shape)
         weights = attention_weights(self.config, logits * attention_scale(self.config, query.shape[-1]), terms)
         weights = weights.reshape(*query.shape[:-1], -1).astype(values.dtype)
         context = jax.lax.platform_dependent(weights, values, cpu=_contexts_of_few, default=_contexts)
+        if terms.vectors is not None and terms.vectors.values is not None:
+            context = context + jnp.einsum("BGQT,TH->BGQH", weights, terms.vectors.values[0])
         context = jnp.swapaxes(context.reshape(*by_head, -1), 1, 2)  # [B, K, N, H]
+        context = self.head_scale(context) if self.config.head_scale else context
         return self.output(context) if self.config.attention_output else merge_heads(context)
+
+    def placed_query(self, query: jax.Array, angles: Angles | None) -> jax.Array:
+        """Returns queries [B, K, N, H] normed and rotated, if the config says so."""
+        query = self.query_norm(query) if self.config.query_key_norm else query
+        return query if angles is None else rotate(self.config, query, angles)
+
+    def placed_key(self, key: jax.Array, angles: Angles | None) -> jax.Array:
+        """Returns keys [B, T, G, H] normed and rotated, if the config says so."""
+        key = self.key_norm(key) if self.config.query_key_norm else key
+        return key if angles is None else rotate(self.config, key, angles)
 
 
 class StepSelfAttention(StepAttention):
@@ -60,8 +80,9 @@ class StepSelfAttention(StepAttention):
     def __init__(self, attention: Attention) -> None:
         super().__init__(attention)
         self.query_key_value = StepProjections([attention.query, attention.key, attention.value])
-        if hasattr(attention, "relative_bias"):
-            self.relative_bias = attention.relative_bias
+        for name in ("relative_bias", "relative_vectors"):
+            if hasattr(attention, name):
+                setattr(self, name, getattr(attention, name))
 
     def __call__(
         self, x: jax.Array, cache: LayerCache, state: DecoderState, terms: AttentionTerms
@@ -71,18 +92,27 @@ class StepSelfAttention(StepAttention):
         Each token attends to itself and to its own beam's tokens. The cache returned holds their keys and values too.
         """
         query, key, value = self.query_key_value.together(x)  # [B, K, N, H], [B, K, G, H] twice
-        if terms.rotation is not None:
-            query, key = (rotate(self.config, *pair) for pair in zip((query, key), terms.rotation, strict=True))
+        angles = None if terms.rotation is None else terms.rotation.query
+        query, key = self.placed_query(query, angles), self.placed_key(key, angles)
         first = state.position * state.num_beams
         keys, values = (
             jax.lax.dynamic_update_slice_in_dim(cached, jnp.swapaxes(new, 1, 2).astype(cached.dtype), first, axis=2)
             for cached, new in ((cache.self_keys, key), (cache.self_values, value))
         )  # [B, G, T K, H] each
-        bias = self.relative_bias(state.length, state.position) if hasattr(self, "relative_bias") else terms.bias
-        bias = bias if bias is None else jnp.repeat(bias, state.num_beams, axis=-1)  # [1, N, 1, T K]
         mask = state.key_is_real.reshape(len(x), 1, 1, -1)  # [B, 1, 1, T K]
-        output = self.attend(query, keys, values, AttentionTerms(mask, bias, state.exists()))
-        return output, cache._replace(self_keys=keys, self_values=values)
+        terms = self._for_beams(terms, state, key.dtype)._replace(mask=mask, exists=state.exists())
+        return self.attend(query, keys, values, terms), cache._replace(self_keys=keys, self_values=values)
+
+    def _for_beams(self, terms: AttentionTerms, state: DecoderState, dtype: jnp.dtype) -> AttentionTerms:
+        """Returns the terms of distances, the layer's own if it has any, for the T K keys in place of T columns."""
+        bias, vectors = terms.bias, terms.vectors
+        if hasattr(self, "relative_bias"):
+            bias = self.relative_bias(state.length, state.position)
+        if hasattr(self, "relative_vectors"):
+            vectors = self.relative_vectors(state.length, state.position, dtype)
+        bias = None if bias is None else jnp.repeat(bias, state.num_beams, axis=-1)  # [1, N, 1, T K]
+        vectors = jax.tree.map(lambda part: jnp.repeat(part, state.num_beams, axis=1), vectors)  # [1, T K, H] each
+        return AttentionTerms(bias=bias, vectors=vectors)
 
 
 class StepCrossAttention(StepAttention):
@@ -99,8 +129,7 @@ class StepCrossAttention(StepAttention):
         Args:
           angles: by which queries are rotated; None: they aren't.
         """
-        query = self.query(x)
-        query = query if angles is None else rotate(self.config, query, angles)
+        query = self.placed_query(self.query(x), angles)
         return self.attend(query, cache.cross_keys, cache.cross_values, AttentionTerms(mask))
 
     def keys_and_values(self, encoder_output: jax.Array, angles: Angles | None) -> tuple[jax.Array, jax.Array]:
@@ -110,7 +139,7 @@ class StepCrossAttention(StepAttention):
           angles: by which keys are rotated; None: they aren't.
         """
         keys, values = self.key_value.together(encoder_output)  # [B, S, G, H] each
-        keys = keys if angles is None else rotate(self.config, keys, angles)
+        keys = self.placed_key(keys, angles)
         return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
 
 

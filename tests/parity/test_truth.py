@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.model import functional, positions
+from jax_transformer.model import distances, functional, positions
 from jax_transformer.model.masks import make_masks
 from jax_transformer.parity.diagnosis.nodes import with_ids
 from jax_transformer.parity.gates.compare import compare
@@ -243,7 +243,7 @@ def test_relative_buckets(buckets: int, most: int) -> None:
     config = TransformerConfig(position_kind="relative_bias", relative_buckets=buckets, relative_max_distance=most)
     for stack, is_causal in (("encoder", False), ("decoder", True)):
         received = [formulas.relative_bucket(config, offset, stack) for offset in range(-1999, 2000)]  # type: ignore[arg-type]
-        np.testing.assert_array_equal(received, positions.relative_buckets(config, is_causal, 2000))
+        np.testing.assert_array_equal(received, distances.relative_buckets(config, is_causal, 2000))
 
 
 def test_gelu_is_exact() -> None:

@@ -360,6 +360,7 @@ def test_every_config_field_is_accounted_for(name):
         "relative_buckets",
         "relative_max_distance",
         "relative_bias_per_layer",
+        "relative_value_vectors",
         "rotary_base",
         "rotary_dim",
         "rotary_cross_attention",

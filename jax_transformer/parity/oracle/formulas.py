@@ -174,7 +174,33 @@ def rotary_pairs(config: TransformerConfig, width: int) -> tuple[np.ndarray, np.
     return (pairs, pairs + width // 2) if config.position_layout == "halves" else (2 * pairs, 2 * pairs + 1)
 
 
-# --- biases by distance (Raffel et al. 2020, §2.1)
+# --- biases and vectors by distance (Press et al. 2022; Shaw et al. 2018; Raffel et al. 2020, §2.1)
+
+
+def alibi_bias(config: TransformerConfig, ids: np.ndarray, *, stack: Stack) -> np.ndarray:
+    """Returns −slope · distance [1, N, T, T] for the length of ids [B, T]."""
+    slopes = np.array(alibi_slopes(getattr(config, stack).num_heads))
+    return (-slopes[:, None, None] * np.abs(offsets(ids.shape[1])))[None]
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Returns 2^(−8/N), 2^(−16/N), …; where N is no power of two, those of the power below, then the 1st, 3rd, … of
+    twice that power."""
+    if heads & (heads - 1) == 0:
+        return [2.0 ** (-8.0 * number / heads) for number in range(1, heads + 1)]
+    power = 2 ** int(math.log2(heads))
+    return alibi_slopes(power) + alibi_slopes(2 * power)[::2][: heads - power]
+
+
+def offsets(length: int) -> np.ndarray:
+    """Returns how far each key stands after each query, [T, T]."""
+    return np.arange(length) - np.arange(length)[:, None]
+
+
+def relative_rows(config: TransformerConfig, length: int) -> np.ndarray:
+    """Returns the row [T, T] of the tables of vectors for every query and key."""
+    most = config.relative_max_distance
+    return np.minimum(np.maximum(offsets(length), -most), most) + most
 
 
 def position_bias(config: TransformerConfig, ids: np.ndarray, embedding: np.ndarray, *, stack: Stack) -> np.ndarray:
@@ -272,17 +298,31 @@ def attention_logits(
     key: np.ndarray,
     position_bias: np.ndarray | None = None,
     mask: np.ndarray | None = None,
+    relative_keys: np.ndarray | None = None,
 ) -> np.ndarray:
     """Returns the logits of query [B, Q, N, H] and key [B, K, G, H], scaled, biased, then masked → [B, N, Q, K]."""
     logits = scaled_products(config, query, key)
+    if relative_keys is not None:
+        logits = logits + attention_scale(config, query) * relative_products(config, query, relative_keys)
     logits = logits if position_bias is None else logits + position_bias
     return logits if mask is None else np.where(mask, logits, masked_value(config))
 
 
 def scaled_products(config: TransformerConfig, query: np.ndarray, key: np.ndarray) -> np.ndarray:
-    scale = 1.0 / math.sqrt(query.shape[-1]) if config.attention_scale is None else config.attention_scale
     key = for_all_queries(key, query.shape[2])
-    return np.matmul(query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1)) * scale
+    return np.matmul(query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1)) * attention_scale(config, query)
+
+
+def attention_scale(config: TransformerConfig, query: np.ndarray) -> float:
+    return 1.0 / math.sqrt(query.shape[-1]) if config.attention_scale is None else config.attention_scale
+
+
+def relative_products(config: TransformerConfig, query: np.ndarray, relative_keys: np.ndarray) -> np.ndarray:
+    """Returns the products [B, N, T, T] of query [B, T, N, H] with the rows of relative_keys [2M + 1, H] for the keys'
+    distances."""
+    products = np.einsum("BQNH,RH->BNQR", query, relative_keys)
+    rows_of_keys = relative_rows(config, query.shape[1])
+    return np.take_along_axis(products, np.broadcast_to(rows_of_keys, (*products.shape[:3], len(rows_of_keys))), axis=3)
 
 
 def for_all_queries(x: np.ndarray, heads: int) -> np.ndarray:
@@ -302,10 +342,22 @@ def attention_weights(config: TransformerConfig, logits: np.ndarray) -> np.ndarr
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def context(config: TransformerConfig, weights: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Weighs value [B, K, G, H] by weights [B, N, Q, K] → [B, Q, N, H]."""
+def context(
+    config: TransformerConfig, weights: np.ndarray, value: np.ndarray, relative_values: np.ndarray | None = None
+) -> np.ndarray:
+    """Weighs value [B, K, G, H], and the rows of relative_values [2M + 1, H] for their distances, by weights
+    [B, N, Q, K] → [B, Q, N, H]."""
     value = for_all_queries(value, weights.shape[1])
-    return np.matmul(weights, value.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    own = np.matmul(weights, value.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    if relative_values is None:
+        return own
+    by_distance = relative_values[relative_rows(config, weights.shape[-1])]  # [T, T, H]
+    return own + np.einsum("BNQK,QKH->BQNH", weights, by_distance)
+
+
+def head_scale(config: TransformerConfig, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Multiplies each head of x [B, T, N, H] by its factor (Shleifer et al. 2021, §2)."""
+    return x * scale[:, None]
 
 
 # --- feed-forward (§3.3; gated: Shazeer 2020)
