@@ -10,6 +10,7 @@ import numpy as np
 
 from jax_transformer.parity.faults.attention import attention
 from jax_transformer.parity.faults.block import block
+from jax_transformer.parity.faults.distances import distances
 from jax_transformer.parity.faults.dropout import dropout
 from jax_transformer.parity.faults.embeddings import embeddings
 from jax_transformer.parity.faults.feed_forward import feed_forward
@@ -43,6 +44,7 @@ def catalogue(config: TransformerConfig) -> Iterator[Variant]:
     yield from projections()
     yield from attention(config)
     yield from heads()
+    yield from distances(config)
     yield from masks(config)
     yield from feed_forward(config)
     yield from head(config)

@@ -33,7 +33,7 @@ VALUE_ROUNDINGS = 2.0
 def rotary(config: TransformerConfig) -> Iterator[Variant]:
     if config.position_kind != "rotary":
         return
-    for layout, base in product(LAYOUTS, BASES):
+    for layout, base in product(LAYOUTS, dict.fromkeys((config.rotary_base, *BASES))):
         names = [LAYOUTS[layout]] if layout != config.position_layout else []
         names += [f"base {base:g}"] if base != config.rotary_base else []
         if names:

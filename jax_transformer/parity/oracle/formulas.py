@@ -303,7 +303,8 @@ def attention_logits(
     """Returns the logits of query [B, Q, N, H] and key [B, K, G, H], scaled, biased, then masked → [B, N, Q, K]."""
     logits = scaled_products(config, query, key)
     if relative_keys is not None:
-        logits = logits + attention_scale(config, query) * relative_products(config, query, relative_keys)
+        products = relative_products(query, relative_keys, relative_rows(config, query.shape[1]))
+        logits = logits + attention_scale(config, query) * products
     logits = logits if position_bias is None else logits + position_bias
     return logits if mask is None else np.where(mask, logits, masked_value(config))
 
@@ -317,12 +318,10 @@ def attention_scale(config: TransformerConfig, query: np.ndarray) -> float:
     return 1.0 / math.sqrt(query.shape[-1]) if config.attention_scale is None else config.attention_scale
 
 
-def relative_products(config: TransformerConfig, query: np.ndarray, relative_keys: np.ndarray) -> np.ndarray:
-    """Returns the products [B, N, T, T] of query [B, T, N, H] with the rows of relative_keys [2M + 1, H] for the keys'
-    distances."""
-    products = np.einsum("BQNH,RH->BNQR", query, relative_keys)
-    rows_of_keys = relative_rows(config, query.shape[1])
-    return np.take_along_axis(products, np.broadcast_to(rows_of_keys, (*products.shape[:3], len(rows_of_keys))), axis=3)
+def relative_products(query: np.ndarray, relative_keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns the products [B, N, T, T] of query [B, T, N, H] with these rows [T, T] of relative_keys [2M + 1, H]."""
+    products = _einsum("BQNH,RH->BNQR", query, relative_keys)
+    return np.take_along_axis(products, np.broadcast_to(rows, (*products.shape[:2], *rows.shape)), axis=3)
 
 
 def for_all_queries(x: np.ndarray, heads: int) -> np.ndarray:
@@ -351,8 +350,12 @@ def context(
     own = np.matmul(weights, value.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
     if relative_values is None:
         return own
-    by_distance = relative_values[relative_rows(config, weights.shape[-1])]  # [T, T, H]
-    return own + np.einsum("BNQK,QKH->BQNH", weights, by_distance)
+    return own + relative_context(weights, relative_values, relative_rows(config, weights.shape[-1]))
+
+
+def relative_context(weights: np.ndarray, relative_values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Weighs these rows [T, T] of relative_values [2M + 1, H] by weights [B, N, T, T] → [B, T, N, H]."""
+    return _einsum("BNQK,QKH->BQNH", weights, relative_values[rows])
 
 
 def head_scale(config: TransformerConfig, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
