@@ -106,6 +106,8 @@ def test_state_of_another_shape_is_on_every_device() -> None:
     [
         ({"d_model": 18, "num_heads": 2}, {"fsdp": 4}, r"parallel\.fsdp: expected a divisor of model\.d_model=18; rec"),
         ({"num_heads": 6}, {"tensor": 4}, r"parallel\.tensor: expected a divisor of model\.num_heads=6; received 4"),
+        ({"num_kv_heads": 2}, {"tensor": 4}, r"expected a divisor of model\.num_kv_heads=2; received 4"),
+        ({"decoder_num_kv_heads": 1}, {"tensor": 2}, r"a divisor of model\.decoder_num_kv_heads=1; received 2"),
         ({"decoder_d_ff": 30}, {"tensor": 4}, r"expected a divisor of model\.decoder_d_ff=30; received 4"),
     ],
 )
