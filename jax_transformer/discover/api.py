@@ -137,8 +137,8 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     if recording.narrowed:
         lines = ", ".join(recording.narrowed)
         return _discovered(module, _within(call, "wide", f"in float64, it stays so at {lines}"), batch)
-    names = name_map(recording, structure.leaves, PREFIX)
     config = make_config(structure, (call.max_source_length, call.max_target_length))
+    names = name_map(recording, structure.leaves, PREFIX)
     model = import_by_map(as_arrays(module.state_dict()), names, config, {})
     params = _with_tables(jax.tree.map(np.asarray, model.params), structure.tables)
     notes = [*call.notes, *structure.notes]

@@ -37,13 +37,20 @@ class Projection:
         return self.linears[0].inputs
 
     @cached_property
+    def groups(self) -> int:
+        """Returns the number of heads of its own, each shared by as many neighbouring heads; 0 if others share them."""
+        heads = self.elements[0, :, 0]
+        count = len(np.unique(heads, axis=0))
+        return count if np.array_equal(heads, heads[:: len(heads) // count].repeat(len(heads) // count, axis=0)) else 0
+
+    @cached_property
     def kernel(self) -> np.ndarray:
-        """Returns elements of parameters [In, N, H]."""
+        """Returns elements of parameters [In, G, H], G heads of its own."""
         return np.stack([linear.kernel[:, channels] for linear, channels in self._heads], axis=1)
 
     @cached_property
     def bias(self) -> np.ndarray | None:
-        """Returns elements of parameters [N, H]."""
+        """Returns elements of parameters [G, H]."""
         found = [None if linear.bias is None else linear.bias[channels] for linear, channels in self._heads]
         return None if any(one is None for one in found) else np.stack(found)  # type: ignore[arg-type]
 
@@ -51,7 +58,7 @@ class Projection:
     def _heads(self) -> list[tuple[Linear, list[int]]]:
         """Returns each head's linear map and the channels of its components."""
         heads = []
-        for head in self.elements[0, :, 0]:
+        for head in self.elements[0, :: self.elements.shape[1] // (self.groups or self.elements.shape[1]), 0]:
             linear = next(one for one in self.linears if int(head[0]) in one.channels)
             heads.append((linear, [linear.channels[int(element)] for element in head]))
         return heads
@@ -270,6 +277,11 @@ class LogitsFit:
     bias: np.ndarray | None
     """[N, Q, K], the same for all sentences; NaN where no sentence shows it. None: there is no bias."""
     residual: float
+
+
+def rotated_by(attention: Attention, query: np.ndarray, key: np.ndarray) -> Attention:
+    """Returns the attention with the products of other queries [B, N, Q, H] and keys [B, N, K, H] as its raw ones."""
+    return replace(attention, raw=query @ np.swapaxes(key, -1, -2))
 
 
 def fit_logits(attention: Attention) -> LogitsFit:

@@ -10,6 +10,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.problems import DiscoverError
 from jax_transformer.discover.structure import Structure
 
+SIZES = ("num_heads", "num_kv_heads", "head_dim")
 GROWING = 512
 """max_length where a module computes its positions for any length."""
 
@@ -36,8 +37,8 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
         fields["norm_kind"] = "none"
     if fields.get("norm_kind") in (None, "none"):
         fields["norm_kind"] = "none"
-    sizes = {name: fields.pop(f"encoder_{name}") for name in ("num_heads", "head_dim")}
-    theirs = {name: fields.pop(f"decoder_{name}") for name in ("num_heads", "head_dim")}
+    sizes = {name: fields.pop(f"encoder_{name}") for name in SIZES}
+    theirs = {name: fields.pop(f"decoder_{name}") for name in SIZES}
     d_ff = {stack: fields.pop(f"{stack}_d_ff", None) for stack in ("encoder", "decoder")}
     fields |= _sizes(fields["d_model"], sizes, theirs)
     if d_ff["encoder"] is not None:
@@ -55,8 +56,10 @@ def _sizes(d_model: int, encoder: dict[str, int], decoder: dict[str, int]) -> di
         return None if stack["num_heads"] * stack["head_dim"] == d_model else stack["head_dim"]
 
     fields: dict[str, Any] = {"num_heads": encoder["num_heads"], "head_dim": head_dim(encoder)}
+    if encoder["num_kv_heads"] != encoder["num_heads"]:
+        fields["num_kv_heads"] = encoder["num_kv_heads"]
     if decoder != encoder:
-        fields |= {"decoder_num_heads": decoder["num_heads"], "decoder_head_dim": decoder["head_dim"]}
+        fields |= {f"decoder_{name}": decoder[name] for name in SIZES}
     return fields
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from jax_transformer.discover.labels import NONE, Labeller, Stream
+from jax_transformer.discover.labels import NONE, Labeller, Stream, pairs_behind
 from jax_transformer.discover.trace import Recording, Value
 
 PRODUCTS = ("mm", "bmm", "addmm", "baddbmm")
@@ -107,6 +107,8 @@ class Graph:
 
         None if the operand's shape says that the operation wasn't elementwise.
         """
+        if value.op == "view_as_real" and (pairs := pairs_behind(value)) is not None:
+            return self.recording.elements(pairs).ravel()[self.recording.places(elements, value)]
         try:
             broadcast = np.broadcast_to(self.recording.elements(operand), value.array.shape)
         except ValueError:

@@ -115,6 +115,10 @@ class Labeller:
             return self._product(*value.inputs[:2])
         if value.op in ("addmm", "baddbmm"):
             return self._product(*value.inputs[1:3])
+        if value.op == "view_as_complex":
+            return self.of(value.inputs[0]).map(lambda part: part[..., 0])
+        if value.op == "view_as_real" and (pairs := pairs_behind(value)) is not None:
+            return self.of(pairs)
         if value.op == "convolution":
             first = self.of(value.inputs[0])
             return _fitted(first.map(lambda part: part[:, :1]), shape)
@@ -165,6 +169,17 @@ class Labeller:
                 else Labels(*(_merged(one, other) for one, other in zip(result, fitted, strict=True)))
             )
         return result or _same(shape, NONE)
+
+
+def pairs_behind(value: Value) -> Value | None:
+    """Returns the real numbers whose pairs a program multiplied as complex ones, of the same shape as the result."""
+    one = value.inputs[0]
+    while one.op != "view_as_complex":
+        behind = [other for other in one.inputs if other.depends_on_ids]
+        if len(behind) != 1 or behind[0].array.shape != one.array.shape:
+            return None
+        one = behind[0]
+    return one.inputs[0]
 
 
 def _depends_on(value: Value, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Read a bias of attention logits as relative positions (Raffel et al. 2020, §2.1)."""
+"""Read a bias of attention logits as relative positions (Raffel et al. 2020, §2.1; Press et al. 2022)."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ LONGEST_DISTANCE = 1024
 
 @dataclass(frozen=True, eq=False)
 class RelativeBias:
-    """Holds a table of biases by distance."""
+    """Holds biases by distance."""
 
-    table: np.ndarray
-    """Elements of a parameter [buckets, N]"""
+    kind: str
+    """position_kind"""
+    table: np.ndarray | None
+    """Elements of a parameter [buckets, N]; None for slopes"""
     fields: dict[str, Any]
     residual: float
 
     @property
     def described(self) -> str:
-        return ", ".join(f"{name} {value}" for name, value in self.fields.items())
+        return ", ".join([self.kind, *(f"{name} {value}" for name, value in self.fields.items())])
 
 
 def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeBias:
@@ -39,6 +41,12 @@ def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeB
       Unknown: no table of one row per bucket explains it.
     """
     stack = "decoder" if attention.kind == "decoder_self" else "encoder"
+    seen = ~np.isnan(bias)
+    slopes = np.array(formulas.alibi_slopes(len(bias)))
+    queries, keys = np.indices(bias.shape[1:])
+    error = distance((-slopes[:, None, None] * np.abs(keys - queries))[seen], bias[seen])
+    if error <= CLOSE * 100:
+        return RelativeBias("alibi", None, {}, error)
     for value in _lookups_behind(graph, attention.first):
         table, buckets = value.inputs[0], value.inputs[-1].array
         if table.array.ndim != 2 or table.array.shape[1] != len(bias) or buckets.ndim < 2:
@@ -47,12 +55,11 @@ def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeB
         if rows.shape != bias.shape[1:]:
             continue
         expected = np.moveaxis(table.array[rows], -1, 0)
-        seen = ~np.isnan(bias)
         error = distance(expected[seen], bias[seen])
         if error <= CLOSE * 100:
             fields = _buckets(rows, len(table.array), stack)
             if fields is not None:
-                return RelativeBias(graph.recording.elements(table), fields, error)
+                return RelativeBias("relative_bias", graph.recording.elements(table), fields, error)
     raise Unknown(attention.first, "a bias of attention logits that follows from no table by distance")
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.discover.attention import LogitsFit, fit_logits
+from jax_transformer.discover.attention import Attention, LogitsFit, fit_logits, rotated_by
 from jax_transformer.discover.embeddings import Embedding, read_embedding
 from jax_transformer.discover.graph import Graph, Linear
 from jax_transformer.discover.masks import padding_fields
 from jax_transformer.discover.norms import Norm, norms
 from jax_transformer.discover.problems import DiscoverError, Unknown
 from jax_transformer.discover.relative import RelativeBias, read_bias
+from jax_transformer.discover.rotary import Rotation, read_rotation
 from jax_transformer.discover.sublayers import AttentionSublayer, FeedForward, Parts, Sublayer, parts
 from jax_transformer.discover.sums import Sum, Sums
 from jax_transformer.discover.trace import Recording, Value
@@ -98,6 +99,7 @@ class _Builder:
         self.ends: dict[str, Sum] = {}
         self.embeddings: dict[str, Embedding] = {}
         self.biases: dict[str, dict[int, RelativeBias | None]] = {}
+        self.rotations: dict[str, list[Rotation | None]] = {}
 
     def ids(self) -> dict[str, np.ndarray]:
         """Returns what the embeddings look up."""
@@ -281,7 +283,15 @@ class _Builder:
         heads, width = attention.query.elements.shape[1::2]
         if attention.value.elements.shape[1::2] != (heads, width):
             raise Unknown(one.result, f"values of {attention.value.elements.shape[3]} components per head and keys of {width}")
+        groups = {attention.key.groups, attention.value.groups}
+        if groups not in ({heads}, {attention.key.groups} - {0}):
+            raise Unknown(one.result, "heads of keys and values that are shared in another order than by neighbours")
         self.result.agree(f"{stack}_num_heads", heads, one.result)
+        self.result.agree(f"{stack}_num_kv_heads", attention.key.groups, one.result)
+        if one.head_scale is not None:
+            self._leaf(f"{path}/head_scale/scale", one.head_scale, layer)
+        if one.kind != "cross":
+            self.result.agree("head_scale", one.head_scale is not None, one.result)
         self.result.agree(f"{stack}_head_dim", width, one.result)
         self.result.agree("attention_output", one.output is not None, one.result)
         if one.output is not None and one.kernel is not None:
@@ -316,6 +326,20 @@ class _Builder:
         path = ("head_bias" if tied else "head/bias") if is_parameter else "constants/head_bias"
         self._leaf(path, head.bias, None)
 
+    def _unrotated(self, one: AttentionSublayer) -> Attention:
+        """Returns the attention, with rotated queries and keys in its raw products if it rotates them."""
+        attention = one.attention
+        found = [read_rotation(self.graph, part, one.result) for part in (attention.query, attention.key)]
+        self.rotations.setdefault(one.kind, []).append(found[0])
+        if found[0] is None and found[1] is None:
+            return attention
+        if found[0] is None or found[1] is None or found[0].fields != found[1].fields:
+            raise Unknown(one.result, "queries and keys that are rotated differently")
+        for name, value in found[0].fields.items():
+            self.result.agree(name, value, one.result)
+        self.result.conclude(f"{one.kind} rotation", found[0].described, max(found[0].residual, found[1].residual))
+        return rotated_by(attention, found[0].rotated, found[1].rotated)
+
     def _bias(self, one: AttentionSublayer, fit: LogitsFit) -> None:
         """Reads the bias of an attention's logits as relative positions."""
         number = [other for other in self.parts.sublayers if other.kind == one.kind].index(one)
@@ -329,25 +353,46 @@ class _Builder:
         self.biases.setdefault(one.kind, {})[number] = found
 
     def relative_positions(self) -> None:
-        """Puts the biases of all layers together: one per stack, or one per layer."""
-        self.result.fields.setdefault("position_kind", "none")
+        """Puts what attentions know of positions together: all layers of a kind the same."""
+        where = self.parts.sublayers[0].result
+        kinds = {"rotary"} if any(any(found) for found in self.rotations.values()) else set()
         for kind, of_layers in self.biases.items():
-            given = {number: bias for number, bias in of_layers.items() if bias is not None}
-            if not given:
-                continue
-            where = self.parts.sublayers[0].result
-            if kind == "cross" or len(given) != len(of_layers) or self.result.fields["position_kind"] != "none":
-                raise Unknown(where, f"biases of attention logits by position in {kind} attention of some layers, or "
-                              "beside other positions")
-            stack = kind.partition("_")[0]
-            tables = [bias.table for _, bias in sorted(given.items())]
-            per_layer = any(not np.array_equal(table, tables[0]) for table in tables)
-            self.result.agree("relative_bias_per_layer", per_layer, where)
-            for number, table in enumerate(tables if per_layer else tables[:1]):
-                place = f"layers/self_attention/relative_bias/embedding[{number}]" if per_layer else "relative_bias/embedding"
-                self.result.leaves[f"{stack}/{place}"] = table
-        if any(bias for of_layers in self.biases.values() for bias in of_layers.values()):
-            self.result.fields["position_kind"] = "relative_bias"
+            given = [bias for _, bias in sorted(of_layers.items()) if bias is not None]
+            kinds |= {bias.kind for bias in given}
+            if given and (kind == "cross" or len(given) != len(of_layers)):
+                raise Unknown(where, f"biases of attention logits by position in {kind} attention of some layers")
+            if given and given[0].kind == "relative_bias":
+                self._tables(kind.partition("_")[0], given)
+        known = self.result.fields.setdefault("position_kind", "none")
+        if not kinds:
+            return
+        if len(kinds) > 1 or known != "none":
+            raise Unknown(where, f"positions of several kinds: {', '.join(sorted(kinds | {known} - {'none'}))}")
+        (self.result.fields["position_kind"],) = kinds
+        for kind in ("encoder_self", "decoder_self"):
+            self._same_everywhere(kind, kinds)
+        if "rotary" in kinds:
+            turned = [bool(found) for found in self.rotations["cross"]]
+            self.result.fields["rotary_cross_attention"] = all(turned)
+            if any(turned) != all(turned):
+                raise Unknown(where, "queries and keys that are rotated in some layers' cross-attention alone")
+
+    def _same_everywhere(self, kind: str, kinds: set[str]) -> None:
+        """Raises Unknown unless every self-attention of this kind knows positions in this way."""
+        found = self.rotations[kind] if "rotary" in kinds else list(self.biases[kind].values())
+        if any(one is None for one in found):
+            where = next(one for one in self.parts.sublayers if one.kind == kind)
+            raise Unknown(where.result, f"{kind.replace('_', ' ')} attention without {', '.join(kinds)} positions, "
+                          "which others have")
+
+    def _tables(self, stack: str, biases: list[RelativeBias]) -> None:
+        """Names the tables of biases: one per stack, or one per layer."""
+        tables = [bias.table for bias in biases if bias.table is not None]
+        per_layer = any(not np.array_equal(table, tables[0]) for table in tables)
+        self.result.agree("relative_bias_per_layer", per_layer, self.parts.sublayers[0].result)
+        for number, table in enumerate(tables if per_layer else tables[:1]):
+            place = f"layers/self_attention/relative_bias/embedding[{number}]" if per_layer else "relative_bias/embedding"
+            self.result.leaves[f"{stack}/{place}"] = table
 
     def attention_numerics(self) -> None:
         """Measures the factor of all attention logits."""
@@ -356,7 +401,7 @@ class _Builder:
             if not isinstance(one, AttentionSublayer):
                 continue
             head_dim = one.attention.query.elements.shape[1::2][1]
-            fit = fit_logits(one.attention)
+            fit = fit_logits(self._unrotated(one))
             scale = fit.scale
             known = {"1/sqrt(head_dim)": head_dim**-0.5, "1/sqrt(d_model)": width**-0.5, "1": 1.0}
             distances = {name: abs(value / scale - 1) for name, value in known.items()}

@@ -23,6 +23,8 @@ class AttentionSublayer:
     output: Linear | None
     kernel: np.ndarray | None
     """Elements of the output projection [N, H, D]"""
+    head_scale: np.ndarray | None = None
+    """Elements [N] of a parameter that each head's context is multiplied with"""
 
     @property
     def kind(self) -> str:
@@ -140,6 +142,7 @@ def _attentions(graph: Graph) -> list[AttentionSublayer]:
     owner = {int(element): one for one in found for element in one.context.ravel()}
     outputs: dict[int, tuple[Linear, np.ndarray]] = {}
     groups: dict[Value, list[Attention]] = {}
+    scales: dict[Value, dict[int, int]] = {}
     for linear in graph.linears.values():
         before = graph.pull(linear.inputs[:1, :1], lambda root: any(root is one.first for one in found))
         if before is None:
@@ -149,7 +152,7 @@ def _attentions(graph: Graph) -> list[AttentionSublayer]:
                           "without transposing back)")
         heads = list(dict.fromkeys(owner[int(element)] for element in before.ravel()))
         if not np.array_equal(before, linear.inputs[:1, :1]):
-            raise Unknown(linear.value, "contexts that are changed before their output projection")
+            scales[linear.value] = _head_scale(graph, linear, before)
         groups[linear.value] = heads
         outputs |= {id(one): (linear, before) for one in heads}
     result = []
@@ -162,8 +165,25 @@ def _attentions(graph: Graph) -> list[AttentionSublayer]:
             whole = merged(groups[linear.value])
             row = {int(element): number for number, element in enumerate(linear.inputs[0, 0])}
             kernel = linear.kernel[np.vectorize(row.__getitem__)(whole.context)]
-            result.append(AttentionSublayer(whole, linear, kernel))
+            scale = scales.get(linear.value)
+            by_head = None if scale is None else np.array([scale[int(head[0])] for head in whole.context])
+            result.append(AttentionSublayer(whole, linear, kernel, by_head))
     return result
+
+
+def _head_scale(graph: Graph, linear: Linear, before: np.ndarray) -> dict[int, int]:
+    """Returns, for each element of the first token's context, the element of the parameter that it is multiplied with.
+
+    Raises:
+      Unknown: contexts are changed otherwise.
+    """
+    (root,) = graph.recording.roots(linear.inputs[:1, :1])[:1]
+    others = [one for one in root.inputs if not one.depends_on_ids]
+    if root.op == "mul" and len(others) == 1 and all(one.trains for one in graph.recording.roots(graph.recording.elements(others[0]))):
+        factors = graph.operand(root, others[0], linear.inputs[0, 0])
+        if factors is not None:
+            return {int(one): int(factor) for one, factor in zip(before.ravel(), factors, strict=True)}
+    raise Unknown(root, "contexts that are changed before their output projection")
 
 
 # --- feed-forwards

@@ -89,7 +89,7 @@ class Sums:
                 sign = float(root.kwargs.get("alpha", 1)) * (1 if root.op == "add" else -1)
                 first, second = (self.of(one) for one in operands if one is not None)
                 return first.plus(second.scaled(sign))
-        if root.op in ("mul", "masked_fill") and (before := self._real_tokens(root)) is not None:
+        if root.op in ("mul", "masked_fill", "where") and (before := self._real_tokens(root)) is not None:
             return self.of(before)
         if root.op in ("mul", "div"):
             factor = self._factor(root)

@@ -1,0 +1,92 @@
+"""Read rotary positions (Su et al. 2021) from what happens to queries and keys between projection and product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.discover.attention import Projection
+from jax_transformer.discover.graph import Graph, close
+from jax_transformer.discover.problems import Unknown
+from jax_transformer.discover.trace import Value
+from jax_transformer.parity.oracle import formulas
+
+ROUNDED = 1e-5
+"""How far angles may be from float64's, as those computed in float32 are."""
+USUAL_BASES = (10000.0, 500000.0, 1000000.0, 100000.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """Holds how heads are rotated by their positions."""
+
+    fields: dict[str, Any]
+    """position_layout, rotary_base, rotary_dim and position_offset"""
+    rotated: np.ndarray
+    """The projection's heads [B, N, P, H], rotated by the formula in float64"""
+    residual: float
+
+    @property
+    def described(self) -> str:
+        return "rotary, " + ", ".join(f"{name} {value}" for name, value in self.fields.items())
+
+
+def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotation | None:
+    """Returns the rotation of a projection's heads; None if they are used as they are, or scaled by one number.
+
+    Raises:
+      Unknown: they are changed otherwise.
+    """
+    projected, used = graph.values(projection.elements), graph.values(projection.used)
+    if np.array_equal(projection.elements, projection.used):
+        return None
+    factor = float((projected * used).sum() / (projected * projected).sum())
+    if close(used, factor * projected):
+        return None
+    for layout, width, steps, factor, offset in _fits(projected, used):
+        pairs = np.arange(1, width // 2)
+        bases = steps[1:] ** (-width / (2 * pairs)) if len(pairs) else np.array([USUAL_BASES[0]])
+        base = float(np.median(bases))
+        base = next((usual for usual in USUAL_BASES if abs(base / usual - 1) < ROUNDED * 10), base)
+        config = TransformerConfig(
+            position_kind="rotary", position_layout=layout, rotary_base=base, rotary_dim=width, head_dim=used.shape[-1]
+        )
+        angles = (offset + np.arange(used.shape[2]))[:, None] * formulas.rotary_frequencies(config, used.shape[-1])
+        rotated = formulas.rotated(config, projected, np.cos(angles), np.sin(angles))
+        error = float(np.sqrt(np.mean((factor * rotated - used) ** 2) / np.mean(used**2)))
+        if error <= ROUNDED:
+            fields = {
+                "position_layout": layout,
+                "rotary_base": base,
+                "rotary_dim": None if width == used.shape[-1] else width,
+                "position_offset": offset,
+            }
+            return Rotation(fields, rotated, error)
+    raise Unknown(where, "queries or keys that are neither used as projected, nor scaled by a number, nor rotated by position")
+
+
+def _fits(projected: np.ndarray, used: np.ndarray) -> Iterator[tuple[Any, int, np.ndarray, float, int]]:
+    """Yields layout, width, the angle of each pair from one position to the next, factor and first position."""
+    head_dim = used.shape[-1]
+    for width in range(head_dim - head_dim % 2, 0, -2):
+        for layout in ("halves", "interleaved"):
+            config = TransformerConfig(position_kind="rotary", position_layout=layout, head_dim=head_dim)
+            first, second = formulas.rotary_pairs(config, width)
+            before, after = (one[..., first] + 1j * one[..., second] for one in (projected, used))
+            with np.errstate(divide="ignore", invalid="ignore"):
+                ratios = after / before  # [B, N, P, pairs]
+            spread = np.abs(ratios - ratios[:1, :1]).max()
+            factor = float(np.median(np.abs(ratios)))
+            if not spread <= ROUNDED * factor or not np.allclose(np.abs(ratios), factor, rtol=ROUNDED):
+                continue
+            turned = ratios[0, 0] / factor
+            steps = np.angle(turned[1:] / turned[:-1])
+            if (np.abs(steps - steps[:1]) > ROUNDED * 10).any() or (steps[0] <= 0).any():
+                continue
+            offset = int(round(float(np.angle(turned[0, -1]) / steps[0, -1])))
+            if max(offset, 0) == offset:
+                yield layout, width, steps[0], factor, offset
