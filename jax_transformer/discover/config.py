@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,10 @@ from jax_transformer.discover.problems import DiscoverError
 from jax_transformer.discover.structure import Structure
 
 SIZES = ("num_heads", "num_kv_heads", "head_dim")
+PER_STACK: dict[str, Any] = {
+    "norm_placement": "post", "final_norm": False, "residual_factor": 1.0, "sublayer_factor": 1.0,
+}  # fmt: skip
+"""Fields that a decoder may have for itself, with their defaults."""
 GROWING = 512
 """max_length where a module computes its positions for any length."""
 
@@ -26,17 +31,15 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
       ConfigError: fields contradict one another.
     """
     fields = dict(structure.fields)
-    ends = fields.pop("final_norms")
-    if ends["encoder"] != ends["decoder"]:
-        with_norm = "encoder" if ends["encoder"] else "decoder"
-        raise DiscoverError(f"a final norm in the {with_norm} alone; a config has one in both stacks or in none")
-    fields["final_norm"] = ends["encoder"]
-    if fields.pop("no_norm", False):
-        if "norm_placement" in fields:
-            raise DiscoverError("sublayers with and without norms; a config has them everywhere or nowhere")
+    for name, default in PER_STACK.items():
+        own, other = (fields.pop(f"{stack}_{name}") for stack in ("encoder", "decoder"))
+        fields |= {name: own} if own != default else {}
+        fields |= {f"decoder_{name}": other} if other != own else {}
+    if "norm_kind" not in fields:
         fields["norm_kind"] = "none"
-    if fields.get("norm_kind") in (None, "none"):
-        fields["norm_kind"] = "none"
+    fields["output_norm"] = _output_norm(structure)
+    fields |= _scales(structure)
+    _share(structure, fields)
     sizes = {name: fields.pop(f"encoder_{name}") for name in SIZES}
     theirs = {name: fields.pop(f"decoder_{name}") for name in SIZES}
     d_ff = {stack: fields.pop(f"{stack}_d_ff", None) for stack in ("encoder", "decoder")}
@@ -49,6 +52,68 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
         fields["share_embeddings"] = True
     fields["dropout_rate"] = 0.0
     return TransformerConfig(**fields)
+
+
+def _share(structure: Structure, fields: dict[str, Any]) -> None:
+    """Gives leaves that are one the shared names: of the layers of a stack, and of the norms of a layer."""
+    leaves = structure.leaves
+    layers = {path: elements for path, elements in leaves.items() if "/layers/" in path}
+    first = {path.partition("[")[0]: elements for path, elements in layers.items() if path.endswith("[0]")}
+    if max(fields["num_encoder_layers"], fields["num_decoder_layers"]) > 1 and all(
+        np.array_equal(elements, first[path.partition("[")[0]]) for path, elements in layers.items()
+    ):
+        fields["share_layers"] = True
+        for path in layers:
+            if not path.endswith("[0]"):
+                del leaves[path]
+    norms: dict[tuple[str, str], list[str]] = {}
+    for path in leaves:
+        match = re.fullmatch(r"(\w+/layers/)(?:self_attention|cross_attention|feed_forward)_norm(/\w+\[\d+\])", path)
+        if match:
+            norms.setdefault((match[1], match[2]), []).append(path)
+    several = [paths for paths in norms.values() if len(paths) > 1]
+    if several and all(np.array_equal(leaves[paths[0]], leaves[other]) for paths in several for other in paths):
+        fields["share_norms"] = True
+        for (before, after), paths in norms.items():
+            leaves[f"{before}shared_norm{after}"] = leaves[paths[0]]
+            for path in paths:
+                del leaves[path]
+
+
+def _output_norm(structure: Structure) -> str:
+    """Returns the field output_norm."""
+    normed = {name for name, found in structure.normed_outputs.items() if True in found}
+    mixed = [name for name, found in structure.normed_outputs.items() if len(found) > 1]
+    known = {
+        frozenset[str](): "none",
+        frozenset({"self_attention"}): "self_attention",
+        frozenset({"self_attention", "cross_attention"}): "attention",
+        frozenset({"self_attention", "cross_attention", "feed_forward"}): "all",
+    }.get(frozenset(normed))
+    if mixed or known is None:
+        raise DiscoverError(f"norms of the outputs of {', '.join(sorted(normed))} of some layers; a config has them "
+                            "at self-attention, at both attentions or everywhere")
+    return known
+
+
+def _scales(structure: Structure) -> dict[str, Any]:
+    """Returns the fields of trained scales of streams and outputs."""
+    sizes = {key: max(found) for key, found in structure.scaled.items() if max(found)}
+    if any(len(found) > 1 for found in structure.scaled.values()):
+        raise DiscoverError("trained scales of residuals in some layers alone")
+    residual = {name for kind, name in sizes if kind == "residual"}
+    output = {name: size for (kind, name), size in sizes.items() if kind == "output"}
+    everywhere = {name for _, name in structure.scaled}
+    fields: dict[str, Any] = {}
+    if residual:
+        if residual not in (everywhere, {"feed_forward"}):
+            raise DiscoverError(f"trained scales of the stream at {', '.join(sorted(residual))} alone")
+        fields["learned_residual_scale"] = "all" if residual == everywhere else "feed_forward"
+    if output:
+        if set(output) != everywhere or len({size == 1 for size in output.values()}) > 1:
+            raise DiscoverError(f"trained scales of the outputs of {', '.join(sorted(output))} alone")
+        fields["learned_sublayer_scale"] = "scalar" if 1 in output.values() else "channel"
+    return fields
 
 
 def _sizes(d_model: int, encoder: dict[str, int], decoder: dict[str, int]) -> dict[str, Any]:
@@ -67,8 +132,7 @@ def _lengths(structure: Structure, longest: tuple[int | None, int | None]) -> di
     """Returns max_length of both stacks: what the table of positions and the module allow."""
     lengths = {}
     for stack, most in zip(("encoder", "decoder"), longest, strict=True):
-        limits = [limit for limit in (structure.rows.get(stack), most) if limit is not None]
-        lengths[stack] = min(limits, default=GROWING)
+        lengths[stack] = structure.rows.get(stack) or most or GROWING
     fields = {"max_length": lengths["encoder"]}
     return fields if lengths["decoder"] == lengths["encoder"] else fields | {"decoder_max_length": lengths["decoder"]}
 

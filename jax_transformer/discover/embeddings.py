@@ -57,9 +57,9 @@ def read_embedding(
         result.agree("norm_bias", norm.bias is not None, norm.value)
         for name, value in norm.fields:
             result.agree(name, value, norm.value)
-        if norm.scale is None:
-            raise Unknown(norm.value, "a norm without a trained scale")
-        result.leaves[f"{stack}/embedding_norm/scale"] = norm.scale
+        result.agree("norm_scale", norm.scale is not None, norm.value)
+        if norm.scale is not None:
+            result.leaves[f"{stack}/embedding_norm/scale"] = norm.scale
         if norm.bias is not None:
             result.leaves[f"{stack}/embedding_norm/bias"] = norm.bias
     side = "source" if stack == "encoder" else "target"
@@ -110,8 +110,12 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
         raise DiscoverError(f"{stack}: expected one table of positions; found {len(parts)}")
     factor, values, elements = parts[0]
     where = next(iter(stream.terms))
-    if abs(factor - 1) > 1e-12:
-        raise Unknown(where, f"positions multiplied by {factor:.6g}")
+    result.agree("position_factor", 1.0 if abs(factor - 1) < 1e-12 else factor, where)
+    scaled = _scaled(graph, elements)
+    result.agree("learned_position_scale", scaled is not None, where)
+    if scaled is not None:
+        result.leaves[f"{stack}/position_scale/factor"], elements = scaled
+        values = graph.values(elements)
     table, numbers = _table(graph, values, elements, lookups)
     index = _index(values, numbers)
     result.agree("position_index", index, where)
@@ -143,6 +147,19 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
         result.conclude(f"{stack} positions", f"{layout} {frequency}, offset {offset}", error, runner_up)
     result.agree("position_offset", offset, where)
     result.rows[stack] = None if table is None and fit is not None else len(held) - offset - (index == "non_pad_count")
+
+
+def _scaled(graph: Graph, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns the element [1] of a trained number that a table is multiplied with, and the table's elements."""
+    root = graph.root_of(elements)
+    if root is None or root.op != "mul" or len(root.inputs) != 2:
+        return None
+    for number, table in (root.inputs, root.inputs[::-1]):
+        stored = graph.recording.root(number)
+        if stored is not None and stored.trains and stored.array.size == 1:
+            before = graph.operand(root, table, elements)
+            return None if before is None else (graph.recording.own(stored).reshape(1), before)
+    return None
 
 
 def _index(values: np.ndarray, numbers: np.ndarray | None) -> str:

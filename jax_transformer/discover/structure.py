@@ -15,6 +15,7 @@ from jax_transformer.discover.masks import padding_fields
 from jax_transformer.discover.norms import Norm, norms
 from jax_transformer.discover.problems import DiscoverError, Unknown
 from jax_transformer.discover.relative import RelativeBias, read_bias
+from jax_transformer.discover.residuals import Residuals, Step
 from jax_transformer.discover.rotary import Rotation, read_rotation
 from jax_transformer.discover.sublayers import AttentionSublayer, FeedForward, Parts, Sublayer, parts
 from jax_transformer.discover.sums import Sum, Sums
@@ -46,6 +47,10 @@ class Structure:
     """Values of constants by name, such as encoder_positions."""
     rows: dict[str, int | None] = field(default_factory=dict)
     """Stack → the most tokens that its table of positions allows; None: any number."""
+    normed_outputs: dict[str, set[bool]] = field(default_factory=dict)
+    """Sublayer → whether its results are normed before they are added to the stream."""
+    scaled: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    """(residual or output, sublayer) → the sizes of trained scales there, 0 where there is none."""
     is_normalised: bool = False
     """Whether the module returns log-probabilities."""
     conclusions: list[Conclusion] = field(default_factory=list)
@@ -72,7 +77,7 @@ def read_structure(recording: Recording, source_pad_id: int, target_pad_id: int)
     ids = {value.op: value.array for value in recording.values if value.op in ("source_ids", "target_ids")}
     pads = [ids["source_ids"] == source_pad_id, ids["target_ids"] == target_pad_id]
     sums = Sums(graph, found_norms, pads)
-    found = parts(graph, sums)
+    found = parts(graph, sums, found_norms)
     builder = _Builder(graph, sums, found, found_norms)
     builder.stack("encoder")
     builder.stack("decoder")
@@ -96,10 +101,10 @@ class _Builder:
     def __init__(self, graph: Graph, sums: Sums, found: Parts, found_norms: dict[Value, Norm]) -> None:
         self.graph, self.sums, self.parts, self.norms = graph, sums, found, found_norms
         self.result = Structure()
-        self.ends: dict[str, Sum] = {}
         self.embeddings: dict[str, Embedding] = {}
         self.biases: dict[str, dict[int, RelativeBias | None]] = {}
         self.rotations: dict[str, list[Rotation | None]] = {}
+        self.residuals = Residuals(graph, sums, found_norms)
 
     def ids(self) -> dict[str, np.ndarray]:
         """Returns what the embeddings look up."""
@@ -108,16 +113,50 @@ class _Builder:
     # --- stacks
 
     def stack(self, stack: str) -> None:
+        """Reads a stack from its embedding to what reads its end."""
         sublayers = [one for one in self.parts.sublayers if one.is_target == (stack == "decoder")]
         layers = self._layers(stack, sublayers)
         readers = self._readers(stack)
-        stream = self._start(stack, sublayers[0])
-        for number, sublayer in enumerate(sublayers):
-            after = sublayers[number + 1] if number + 1 < len(sublayers) else None
-            layer = number // len(layers[0])
-            stream = self._sublayer(stack, sublayer, layer, stream, after, readers)
+        stream = self.residuals.start(sublayers[0])
+        self.embeddings[stack] = read_embedding(self.graph, self.sums, stream, self.norms, stack, self.result)
+        for number, layer in enumerate(layers):
+            parallel = self.residuals.are_parallel(layer, stream)
+            self.result.agree("parallel_residual", parallel, layer[0].result)
+            if parallel:
+                steps = self.residuals.parallel_steps(layer, stream)
+                stream = steps[-1].after
+            else:
+                steps = []
+                following = [one for other in layers[number + 1 :] for one in other[:1]]
+                for one, after in zip(layer, [*layer[1:], *(following[:1] or [None])], strict=True):
+                    steps.append(self.residuals.step(one, stream, readers, after))
+                    stream = steps[-1].after
+            for one, step in zip(layer, steps, strict=True):
+                self._sublayer(stack, one, step, number)
         self._end(stack, stream, readers)
         self.result.fields[f"num_{stack}_layers"] = len(layers)
+
+    def _sublayer(self, stack: str, sublayer: Sublayer, step: Step, layer: int) -> None:
+        """Names the leaves of one sublayer, and sets the fields of its norms and residual."""
+        name = "feed_forward" if sublayer.kind == "feed_forward" else "cross_attention" if sublayer.kind == "cross" else "self_attention"
+        path, where, addition = f"{stack}/layers/{name}", step.addition.root, step.addition
+        self.result.agree(f"{stack}_norm_placement", step.placement, where)
+        self.result.agree(f"{stack}_residual_factor", step.stream_factor, where)
+        self.result.agree(f"{stack}_sublayer_factor", addition.factor, where)
+        if step.norm is not None:
+            self._norm(f"{path}_norm", step.norm, layer)
+        self.result.normed_outputs.setdefault(name, set()).add(addition.norm is not None)
+        if addition.norm is not None:
+            self._norm(f"{path}_output_norm", addition.norm, layer)
+        for kind, elements in (("residual", step.stream_scale), ("output", addition.scale)):
+            self.result.scaled.setdefault((kind, name), set()).add(0 if elements is None else len(elements))
+            if elements is not None:
+                leaf = "factor" if kind == "output" and len(elements) == 1 else "scale"
+                self._leaf(f"{path}_{kind}_scale/{leaf}", elements, layer)
+        if isinstance(sublayer, FeedForward):
+            self._feed_forward(path, sublayer, layer)
+        else:
+            self._attention(path, sublayer, layer)
 
     def _layers(self, stack: str, sublayers: Sequence[Sublayer]) -> list[list[Sublayer]]:
         """Returns the sublayers of each layer, which must be alike."""
@@ -144,75 +183,6 @@ class _Builder:
             for part in (one.attention.key, one.attention.value)
         ]
 
-    def _residual(self, sublayer: Sublayer) -> tuple[Value, Sum]:
-        """Returns the sum in which a sublayer's result first appears, and the rest of that sum."""
-        result = sublayer.result
-        term = self.sums.of_root(result).only or result
-        for root in self.graph.recording.values[result.number + 1 :]:
-            if root.is_moved or not root.depends_on_ids or self.graph.stream(root) is None:
-                continue
-            found = self.sums.of_root(root)
-            if term in found.terms and (len(found.terms) > 1 or found.tables):
-                if abs(found.terms[term] - 1) > 1e-12:
-                    raise Unknown(root, f"a residual whose sublayer is scaled by {found.terms[term]:.6g}")
-                return root, found.without(term)
-        raise Unknown(result, "a sublayer without residual connection")
-
-    def _start(self, stack: str, first: Sublayer) -> Sum:
-        _, rest = self._residual(first)
-        self.embeddings[stack] = read_embedding(self.graph, self.sums, rest, self.norms, stack, self.result)
-        return rest
-
-    def _norm_of(self, total: Sum) -> Norm | None:
-        return self.norms.get(total.only) if total.only is not None else None
-
-    def _sublayer(
-        self, stack: str, sublayer: Sublayer, layer: int, stream: Sum, after: Sublayer | None, readers: list[Sum]
-    ) -> Sum:
-        """Reads one sublayer with its norm; returns the stream behind it."""
-        name = {"encoder_self": "self_attention", "decoder_self": "self_attention", "cross": "cross_attention"}.get(
-            sublayer.kind, sublayer.kind
-        )
-        path = f"{stack}/layers/{name}"
-        root, rest = self._residual(sublayer)
-        reading = self.sums.of(sublayer.inputs)
-        if not rest.same_as(stream):
-            raise Unknown(root, "a residual connection to something else than the sublayer's stream")
-        total = self.sums.of_root(root)
-        norm: Norm | None = None
-        if reading.same_as(stream):
-            expected = self._residual(after)[1] if after is not None else None
-            candidates = [expected] if expected is not None else readers
-            next_one = candidates[0]
-            norm = self._norm_between(total, next_one)
-            self.result.agree("norm_placement" if norm else "no_norm", "post" if norm else True, root)
-            following = Sum({norm.value: 1.0}) if norm else total
-            if norm is not None:
-                following = self.sums.of_root(norm.value)
-        else:
-            norm = self._norm_of(reading)
-            if norm is None or not self.sums.of(norm.inputs).same_as(stream):
-                raise Unknown(sublayer.result, "a sublayer that reads neither its stream nor a norm of it")
-            self.result.agree("norm_placement", "pre", root)
-            following = total
-        if norm is not None:
-            self._norm(f"{path}_norm", norm, layer)
-        if isinstance(sublayer, FeedForward):
-            self._feed_forward(path, sublayer, layer)
-        else:
-            self._attention(path, sublayer, layer)
-        return following
-
-    def _norm_between(self, total: Sum, following: Sum) -> Norm | None:
-        """Returns the norm of a sum that the following stream is, or is the norm of."""
-        norm = self._norm_of(following)
-        while norm is not None:
-            inputs = self.sums.of(norm.inputs)
-            if inputs.same_as(total):
-                return norm
-            norm = self._norm_of(inputs)
-        return None
-
     def _end(self, stack: str, stream: Sum, readers: list[Sum]) -> None:
         """Reads what stands between a stack and what reads it."""
         for reading in readers:
@@ -223,12 +193,12 @@ class _Builder:
             if reading.same_as(stream):
                 has_norm = False
             else:
-                norm = self._norm_of(reading)
+                norm = self.residuals.norm_of(reading)
                 if norm is None or not self.sums.of(norm.inputs).same_as(stream):
                     raise DiscoverError(f"{stack}: its end isn't what is read from it, nor a norm of that")
                 has_norm = True
                 self._norm(f"{stack}/final_norm", norm, None)
-            self.result.fields.setdefault("final_norms", {})[stack] = has_norm
+            self.result.fields[f"{stack}_final_norm"] = has_norm
             if stack == "decoder":
                 self.result.fields["head_factor"] = scale
 
@@ -240,9 +210,9 @@ class _Builder:
     def _norm(self, path: str, norm: Norm, layer: int | None) -> None:
         for name, value in norm.fields:
             self.result.agree(name, value, norm.value)
-        if norm.scale is None:
-            raise Unknown(norm.value, "a norm without a trained scale")
-        self._leaf(f"{path}/scale", norm.scale, layer)
+        self.result.agree("norm_scale", norm.scale is not None, norm.value)
+        if norm.scale is not None:
+            self._leaf(f"{path}/scale", norm.scale, layer)
         self.result.agree("norm_bias", norm.bias is not None, norm.value)
         if norm.bias is not None:
             self._leaf(f"{path}/bias", norm.bias, layer)
@@ -269,6 +239,13 @@ class _Builder:
         self._linear(f"{path}/output", one.output, layer, width, "feed_forward_bias")
         self.result.agree("feed_forward_gated", one.gate is not None, one.result)
         self.result.agree("activation", one.activation, one.result)
+        if isinstance(one.slope, float):
+            self.result.agree("activation_slope", one.slope, one.result)
+        elif one.slope is not None:
+            self._leaf(f"{path}/slope", one.slope, layer)
+        self.result.agree("feed_forward_hidden_norm", one.hidden_norm is not None, one.result)
+        if one.hidden_norm is not None:
+            self._norm(f"{path}/hidden_norm", one.hidden_norm, layer)
         self.result.agree(f"{stack}_d_ff", len(one.hidden_channels), one.result)
         self.result.conclude(f"{path}[{layer}]", one.activation, one.residual, one.runner_up)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import permutations
 
 import numpy as np
 
 from jax_transformer.discover.attention import Attention, attentions, merged
 from jax_transformer.discover.graph import CLOSE, Graph, Linear, distance
 from jax_transformer.discover.labels import TARGET
+from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.sums import Sum, Sums
 from jax_transformer.discover.trace import Value
@@ -53,6 +55,10 @@ class FeedForward:
     gate_channels: np.ndarray | None
     output: Linear
     activation: str
+    slope: float | np.ndarray | None
+    """The slope of leaky_relu, or the element of a trained one."""
+    hidden_norm: Norm | None
+    """A norm of the activated hidden layer."""
     residual: float
     runner_up: tuple[str, float]
     is_target: bool
@@ -83,7 +89,7 @@ class Parts:
     is_log_softmax: bool
 
 
-def parts(graph: Graph, sums: Sums) -> Parts:
+def parts(graph: Graph, sums: Sums, norms: Mapping[Value, Norm]) -> Parts:
     """Sorts the linear maps of a graph.
 
     Raises:
@@ -100,7 +106,7 @@ def parts(graph: Graph, sums: Sums) -> Parts:
     left = {value: linear for value, linear in graph.linears.items() if value not in used}
     while left:
         output = left.pop(max(left, key=lambda value: value.number))
-        feed_forward = _feed_forward(graph, output, left)
+        feed_forward = _feed_forward(graph, output, left, norms)
         for linear in {feed_forward.hidden, feed_forward.gate or feed_forward.hidden}:
             left.pop(linear.value, None)
         sublayers.append(feed_forward)
@@ -189,9 +195,14 @@ def _head_scale(graph: Graph, linear: Linear, before: np.ndarray) -> dict[int, i
 # --- feed-forwards
 
 
-def _feed_forward(graph: Graph, output: Linear, others: Mapping[Value, Linear]) -> FeedForward:
+def _feed_forward(
+    graph: Graph, output: Linear, others: Mapping[Value, Linear], norms: Mapping[Value, Norm]
+) -> FeedForward:
     """Returns the feed-forward that ends in this linear map."""
     root = graph.root_of(output.inputs)
+    norm = None if root is None else norms.get(root)
+    if norm is not None:
+        root = graph.root_of(norm.inputs)
     if root is None:
         raise Unknown(output.value, "a linear map that is no part of a Transformer's layer")
     sources = (
@@ -199,43 +210,74 @@ def _feed_forward(graph: Graph, output: Linear, others: Mapping[Value, Linear]) 
     )
     if not sources or not all(one in others for one in sources):
         raise Unknown(output.value, "a linear map that is no part of a Transformer's layer")
-    computed = graph.values(output.inputs)
-    size = computed.shape[2]
-    halves = [
-        (others[one], np.arange(start, start + size))
-        for one in sources
-        for start in range(0, others[one].outputs.shape[2] - size + 1, size)
-    ]
-    fits: list[tuple[float, str, tuple[Linear, np.ndarray], tuple[Linear, np.ndarray] | None]] = []
-    for half in halves:
-        hidden = graph.values(half[0].outputs)[..., half[1]]
-        if len(halves) == 1:
-            fits += [(distance(function(hidden), computed), name, half, None) for name, function in ACTIVATIONS.items()]
-        for other in halves:
-            if other is not half:
-                gate = graph.values(other[0].outputs)[..., other[1]]
-                fits += [
-                    (distance(function(gate) * hidden, computed), name, half, other)
-                    for name, function in ACTIVATIONS.items()
-                ]
-    fits.sort(key=lambda fit: fit[0])
-    if not fits or fits[0][0] > CLOSE:
-        near = f" (nearest: {fits[0][1]}, residual {fits[0][0]:.1e})" if fits else ""
+    fits = _fits(graph, output.inputs if norm is None else norm.inputs, [others[one] for one in sources], root)
+    fits.sort(key=lambda fit: fit.residual)
+    if not fits or fits[0].residual > CLOSE:
+        near = f" (nearest: {fits[0].activation}, residual {fits[0].residual:.1e})" if fits else ""
         raise Unknown(root, f"an activation that isn't known{near}")
-    residual, name, (hidden_map, channels), gate = fits[0]
-    runner_up = next(((other, error) for error, other, *_ in fits[1:] if other != name), ("nothing", float("inf")))
-    is_target = bool((graph.labels.of_elements(output.outputs[:1, :1]).token >= TARGET).all())
-    return FeedForward(
-        hidden_map,
-        channels,
-        gate and gate[0],
-        None if gate is None else gate[1],
-        output,
-        name,
-        residual,
-        runner_up,
-        is_target,
+    best = fits[0]
+    runner_up = next(
+        ((fit.activation, fit.residual) for fit in fits[1:] if fit.activation != best.activation), ("nothing", INFINITE)
     )
+    return FeedForward(
+        *best.hidden,
+        *(best.gate or (None, None)),
+        output,
+        best.activation,
+        best.slope,
+        norm,
+        best.residual,
+        runner_up,
+        bool((graph.labels.of_elements(output.outputs[:1, :1]).token >= TARGET).all()),
+    )
+
+
+Half = tuple[Linear, np.ndarray]
+"""A linear map and the channels of it that are the hidden layer, or the gate."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """Holds how near an activation of the hidden layer comes to what was computed."""
+
+    residual: float
+    activation: str
+    hidden: Half
+    gate: Half | None = None
+    slope: float | np.ndarray | None = None
+
+
+def _fits(graph: Graph, inputs: np.ndarray, sources: list[Linear], root: Value) -> list[_Fit]:
+    """Tries every activation, of every half of the linear maps as hidden layer and gate."""
+    computed = graph.values(inputs)
+    size = computed.shape[2]
+    halves: list[Half] = [
+        (one, np.arange(start, start + size))
+        for one in sources
+        for start in range(0, one.outputs.shape[2] - size + 1, size)
+    ]
+    numbers = [graph.values(one.outputs)[..., channels] for one, channels in halves]
+    fits = []
+    if len(halves) == 1:
+        fits += [_Fit(distance(one(numbers[0]), computed), name, halves[0]) for name, one in ACTIVATIONS.items()]
+        fits += _leaky(graph, numbers[0], computed, halves[0], root)
+    for (half, hidden), (other, gate) in permutations(zip(halves, numbers, strict=True), 2):
+        fits += [_Fit(distance(one(gate) * hidden, computed), name, half, other) for name, one in ACTIVATIONS.items()]
+    return fits
+
+
+def _leaky(graph: Graph, hidden: np.ndarray, computed: np.ndarray, half: Half, root: Value) -> list[_Fit]:
+    """Returns the fit of a ReLU with a slope where its input is negative, which may be trained."""
+    negative = hidden < 0
+    if not negative.any():
+        return []
+    slope = float(np.median(computed[negative] / hidden[negative]))
+    residual = distance(np.where(negative, slope * hidden, hidden), computed)
+    trained = [one for one in root.inputs if one.trains and one.array.size == 1]
+    if trained:
+        return [_Fit(residual, "prelu", half, None, graph.recording.own(trained[0]).reshape(1))]
+    literal = next((one for one in root.literals if abs(one - slope) < 1e-9), slope)
+    return [_Fit(residual, "leaky_relu", half, None, literal)] if 0 < literal < 1 else []
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -248,11 +290,25 @@ def _sigmoid(x: np.ndarray) -> np.ndarray:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
+def _softplus(x: np.ndarray) -> np.ndarray:
+    return np.asarray(np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20)))))
+
+
+SELU_SCALE, SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
+INFINITE = float("inf")
 ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": lambda x: np.maximum(x, 0),
     "gelu": lambda x: x * 0.5 * (1 + _erf(x / np.sqrt(2))),
     "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "silu": lambda x: x * _sigmoid(x),
     "none": lambda x: x,
+    "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
+    "selu": lambda x: SELU_SCALE * np.where(x > 0, x, SELU_ALPHA * np.expm1(np.minimum(x, 0))),
+    "mish": lambda x: x * np.tanh(_softplus(x)),
+    "quick_gelu": lambda x: x * _sigmoid(1.702 * x),
+    "relu_squared": lambda x: np.maximum(x, 0) ** 2,
+    "tanh": np.tanh,
+    "sigmoid": _sigmoid,
+    "softplus": _softplus,
 }
 """Name in TransformerConfig → the function."""

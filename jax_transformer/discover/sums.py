@@ -59,6 +59,8 @@ class Sums:
     def __init__(self, graph: Graph, norms: Mapping[Value, Norm], pads: Sequence[np.ndarray] = ()) -> None:
         self.graph, self.norms, self.pads = graph, norms, pads
         self.zeroed: list[Value] = []
+        self.scales: dict[Value, tuple[np.ndarray, Sum]] = {}
+        """Products of a stream and a trained scale → the scale's elements, one or one per channel, and the stream."""
         self._of: dict[Value, Sum] = {}
         self._first: dict[tuple[bytes, str], Value] = {}
 
@@ -97,7 +99,22 @@ class Sums:
             before = None if operand is None else graph.operand(root, operand, stream.elements)
             if factor is not None and before is not None:
                 return self.of(before).scaled(factor)
+            if root.op == "mul" and before is not None and (scale := self._scale(root)) is not None:
+                self.scales[root] = scale, self.of(before)
         return Sum({self._same(root, stream.elements): 1.0})
+
+    def _scale(self, root: Value) -> np.ndarray | None:
+        """Returns the elements of a trained scale that an operation multiplies a stream with."""
+        others = [one for one in root.inputs if not one.depends_on_ids]
+        stream = self.graph.stream(root)
+        if len(root.inputs) != 2 or len(others) != 1 or stream is None:
+            return None
+        factors = self.graph.operand(root, others[0], stream.elements)
+        if factors is None or (factors != factors[:1, :1]).any():
+            return None
+        if not all(one.trains for one in self.graph.recording.roots(factors)):
+            return None
+        return factors[0, 0, :1] if (factors == factors[0, 0, 0]).all() else factors[0, 0]
 
     def _real_tokens(self, root: Value) -> np.ndarray | None:
         """Returns the elements of a stream that an operation leaves as it is but for tokens that it sets to zero.
