@@ -134,7 +134,8 @@ def _import(options: PortOptions) -> int:
     model, text = with_vocabularies(model, options.vocabularies)
     save_model(model, options.destination)
     origin = model.origin or {}
-    prefix = f", all named {origin['prefix']}…" if origin["prefix"] else ""
+    is_everywhere = "names" not in origin or all(name.startswith(origin["prefix"]) for name in origin["tensors"])
+    prefix = f", {'all ' if is_everywhere else ''}named {origin['prefix']}…" if origin["prefix"] else ""
     _print_names(origin)
     label = "files:" if "hugging_face" in origin else "file:"
     print(f"{label:9} {options.source}, {len(origin['tensors'])} tensors{prefix}")
@@ -307,7 +308,10 @@ def _inspect(options: PortOptions) -> int:
     possible = candidates(checkpoint.tensors.keys())
     if checkpoint.settings is not None:
         settings = parse_settings(checkpoint.settings, options.source)
-        print(f"exported by jax-transformer with its settings, as dialect {settings.dialect}")
+        names = "by a map of names" if settings.names else f"as dialect {settings.dialect}"
+        print(f"exported by jax-transformer with its settings, {names}")
+        if settings.names:
+            return 0
         possible = [get_dialect(settings.dialect)]
     if directory is not None:
         print(f"config.json says {of_family(directory.table).model_type}")
