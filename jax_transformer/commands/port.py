@@ -254,7 +254,8 @@ def _export(options: PortOptions) -> int:
     export_checkpoint(model, options.destination, dialect, names=names, consume=True)
     print(f"dialect:  {dialect}" if names is None else f"map:      {len(names.parameters)} entries")
     label = "file:" if options.destination.endswith(SUFFIXES) else "files:"
-    print(f"{label:9} {options.destination}, {count:,} parameters{f', {ignored} ignored tensors' if ignored else ''}")
+    beside = f", {ignored} ignored tensor{'s' if ignored > 1 else ''}" if ignored else ""
+    print(f"{label:9} {options.destination}, {count:,} parameters{beside}")
     if left_out:
         other = "; this model's tables differ from the computed ones, so keep the original file"
         print(f"          without position tables, which its programs compute{other if left_out == 'others' else ''}")
