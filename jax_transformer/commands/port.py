@@ -134,7 +134,8 @@ def _import(options: PortOptions) -> int:
     model, text = with_vocabularies(model, options.vocabularies)
     save_model(model, options.destination)
     origin = model.origin or {}
-    prefix = f", all named {origin['prefix']}…" if origin["prefix"] else ""
+    is_everywhere = "names" not in origin or all(name.startswith(origin["prefix"]) for name in origin["tensors"])
+    prefix = f", {'all ' if is_everywhere else ''}named {origin['prefix']}…" if origin["prefix"] else ""
     _print_names(origin)
     label = "files:" if "hugging_face" in origin else "file:"
     print(f"{label:9} {options.source}, {len(origin['tensors'])} tensors{prefix}")
@@ -253,7 +254,8 @@ def _export(options: PortOptions) -> int:
     export_checkpoint(model, options.destination, dialect, names=names, consume=True)
     print(f"dialect:  {dialect}" if names is None else f"map:      {len(names.parameters)} entries")
     label = "file:" if options.destination.endswith(SUFFIXES) else "files:"
-    print(f"{label:9} {options.destination}, {count:,} parameters{f', {ignored} ignored tensors' if ignored else ''}")
+    beside = f", {ignored} ignored tensor{'s' if ignored > 1 else ''}" if ignored else ""
+    print(f"{label:9} {options.destination}, {count:,} parameters{beside}")
     if left_out:
         other = "; this model's tables differ from the computed ones, so keep the original file"
         print(f"          without position tables, which its programs compute{other if left_out == 'others' else ''}")
@@ -307,7 +309,10 @@ def _inspect(options: PortOptions) -> int:
     possible = candidates(checkpoint.tensors.keys())
     if checkpoint.settings is not None:
         settings = parse_settings(checkpoint.settings, options.source)
-        print(f"exported by jax-transformer with its settings, as dialect {settings.dialect}")
+        names = "by a map of names" if settings.names else f"as dialect {settings.dialect}"
+        print(f"exported by jax-transformer with its settings, {names}")
+        if settings.names:
+            return 0
         possible = [get_dialect(settings.dialect)]
     if directory is not None:
         print(f"config.json says {of_family(directory.table).model_type}")

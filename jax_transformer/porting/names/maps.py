@@ -60,7 +60,7 @@ class NameMap:
 
     Example:
       >>> import numpy as np
-      >>> from jax_transformer.parity import NameMap
+      >>> from jax_transformer.porting import NameMap
       >>> names = NameMap({"enc.{i}.ln": ("encoder.layers.{i}.self_attention_norm",)})
       >>> captured = {"enc.0.ln": np.ones((2, 3)), "enc.1.ln": np.zeros((2, 3))}
       >>> ours = {f"encoder.layers.{i}.self_attention_norm": (2, 3) for i in range(2)}
