@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.discover.calling import Call, find_call
 from jax_transformer.discover.config import make_config
 from jax_transformer.discover.graph import distance
@@ -144,7 +143,7 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     notes = [*call.notes, *structure.notes]
     if batch.padding != "inside":
         notes.append(f"what was found holds for padding {batch.padding} of sentences alone")
-    model = Model(model.config, params, None, None, GenerationConfig(), model.origin)
+    model = replace(model, params=params)
     found = tuple(_check(module, call, model, other) for other in checks(call, batch.padding))
     worst = max(found, key=lambda check: check.residual)
     if not worst.residual <= FLOAT64_RELATIVE_RMS:

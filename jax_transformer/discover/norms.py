@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -127,15 +128,22 @@ def _written_out(graph: Graph, value: Value) -> Norm | None:
 
 
 def _region(graph: Graph, value: Value) -> Iterator[Value]:
-    """Yields what is computed elementwise or by reductions from this Value and nothing else that depends on ids."""
+    """Yields what is computed elementwise or by reductions from this Value and nothing else that depends on ids, in
+    execution order."""
     inside: set[Value] = {value}
-    for other in graph.recording.values[value.number + 1 : value.number + 1 + 4 * FURTHEST]:
-        if not any(one in inside for one in other.inputs):
+    numbers = [user.number for user in graph.recording.users[value]]
+    heapq.heapify(numbers)
+    last = -1
+    while numbers and len(inside) <= 2 * FURTHEST:
+        number = heapq.heappop(numbers)
+        other = graph.recording.values[number]
+        if number == last or other in graph.products or other in graph.linears or other in graph.lookups:
             continue
-        if other in graph.products or other in graph.linears or other in graph.lookups:
-            continue
+        last = number
         if all(one in inside or not one.depends_on_ids for one in other.inputs):
             inside.add(other)
+            for user in graph.recording.users[other]:
+                heapq.heappush(numbers, user.number)
             if not other.is_moved:
                 yield other
 

@@ -1,0 +1,228 @@
+"""Small encoder-decoders in PyTorch, each written in another style."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+SOURCE, TARGET, D, N, H, FF = 29, 31, 24, 4, 6, 40
+
+
+def sinusoids(rows: int, width: int) -> Tensor:
+    position = torch.arange(rows, dtype=torch.float64)[:, None]
+    angle = position / 10000 ** (torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)
+
+
+class SequenceFirst(nn.Module):
+    """torch.nn.Transformer in [T, B] layout, with masks that the caller makes and log-probabilities."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.src_tok = nn.Embedding(SOURCE, D)
+        self.tgt_tok = nn.Embedding(TARGET, D)
+        self.register_buffer("pe", sinusoids(64, D)[:, None])
+        self.core = nn.Transformer(D, N, 2, 3, FF, 0.0, norm_first=True)
+        self.generator = nn.Linear(D, TARGET)
+
+    def forward(
+        self, src: Tensor, tgt: Tensor, tgt_mask: Tensor, src_key_padding_mask: Tensor, tgt_key_padding_mask: Tensor
+    ) -> Tensor:
+        x = self.src_tok(src) * math.sqrt(D) + self.pe[: len(src)]
+        y = self.tgt_tok(tgt) * math.sqrt(D) + self.pe[: len(tgt)]
+        out = self.core(
+            x,
+            y,
+            tgt_mask=tgt_mask,
+            src_key_padding_mask=src_key_padding_mask,
+            tgt_key_padding_mask=tgt_key_padding_mask,
+            memory_key_padding_mask=src_key_padding_mask,
+        )
+        return F.log_softmax(self.generator(out), dim=-1)
+
+
+class Functional(nn.Module):
+    """No submodules: parameters in one dictionary, query, key and value in one tensor, einsum throughout."""
+
+    def __init__(self, pad: int = 1) -> None:
+        super().__init__()
+        self.pad_id = pad
+        weights = {"emb": torch.randn(SOURCE, D), "pos_e": torch.randn(40, D), "pos_d": torch.randn(36, D)}
+        for stack, layers in (("e", 2), ("d", 2)):
+            for i in range(layers):
+                weights |= {f"{stack}{i}_qkv": torch.randn(3, N, D, H) / 4, f"{stack}{i}_o": torch.randn(N, H, D) / 4}
+                weights |= {f"{stack}{i}_in": torch.randn(D, FF) / 5, f"{stack}{i}_out": torch.randn(FF, D) / 5}
+                weights |= {f"{stack}{i}_n{k}": torch.rand(D) + 0.5 for k in range(2)}
+                if stack == "d":
+                    weights |= {"d%d_cq" % i: torch.randn(D, D) / 4, "d%d_ckv" % i: torch.randn(D, 2 * D) / 4}
+                    weights |= {"d%d_co" % i: torch.randn(D, D) / 4, "d%d_n2" % i: torch.rand(D) + 0.5}
+        self.p = nn.ParameterDict(weights)
+
+    def norm(self, x: Tensor, name: str) -> Tensor:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.p[name]
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+        scores = torch.einsum("bnqh,bnkh->bnqk", q, k) * H**-0.5
+        weights = scores.masked_fill(hidden, -1e9).softmax(-1)
+        return torch.einsum("bnqk,bnkh->bnqh", weights, v)
+
+    def attend(self, x: Tensor, name: str, hidden: Tensor) -> Tensor:
+        q, k, v = torch.einsum("btd,pndh->pbnth", x, self.p[f"{name}_qkv"])
+        return torch.einsum("bnth,nhd->btd", self.mix(q, k, v, hidden), self.p[f"{name}_o"])
+
+    def forward(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
+        p, pads = self.p, (source == self.pad_id)[:, None, None, :]
+        x = p["emb"][source] + p["pos_e"][: source.shape[1]]
+        for i in range(2):
+            x = self.norm(x + self.attend(x, f"e{i}", pads), f"e{i}_n0")
+            x = self.norm(x + F.silu(x @ p[f"e{i}_in"]) @ p[f"e{i}_out"], f"e{i}_n1")
+        y = p["emb"][target] + p["pos_d"][: target.shape[1]]
+        size = target.shape[1]
+        later = torch.ones(size, size, dtype=torch.bool).triu(1) | (target == self.pad_id)[:, None, None, :]
+        for i in range(2):
+            y = self.norm(y + self.attend(y, f"d{i}", later), f"d{i}_n0")
+            q = (y @ p[f"d{i}_cq"]).unflatten(-1, (N, H)).transpose(1, 2)
+            k, v = (x @ p[f"d{i}_ckv"]).unflatten(-1, (2, N, H)).permute(2, 0, 3, 1, 4)
+            y = self.norm(y + self.mix(q, k, v, pads).transpose(1, 2).flatten(2) @ p[f"d{i}_co"], f"d{i}_n2")
+            y = self.norm(y + F.silu(y @ p[f"d{i}_in"]) @ p[f"d{i}_out"], f"d{i}_n1")
+        return {"logits": y @ p["emb"].T}
+
+
+class Head(nn.Module):
+    """One head by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(D, H), nn.Linear(D, H), nn.Linear(D, H)
+
+    def forward(self, x: Tensor, y: Tensor, may: Tensor) -> Tensor:
+        scores = self.q(x) @ self.k(y).transpose(-2, -1) / math.sqrt(H)
+        return scores.masked_fill(~may, float("-inf")).softmax(-1) @ self.v(y)
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.ModuleList(Head() for _ in range(N))
+        self.out = nn.Linear(D, D)
+
+    def forward(self, x: Tensor, y: Tensor, may: Tensor) -> Tensor:
+        return self.out(torch.cat([head(x, y, may) for head in self.heads], dim=-1))
+
+
+class OwnNorm(nn.Module):
+    """A norm by deviation, unbiased, with epsilon outside of the root."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain, self.shift = nn.Parameter(torch.ones(D)), nn.Parameter(torch.zeros(D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.gain * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + self.shift
+
+
+class SingleHeads(nn.Module):
+    """Heads as modules, a feed-forward of convolutions, norms written out, positions computed as they are needed."""
+
+    def __init__(self, odd: str = "") -> None:
+        super().__init__()
+        self.odd, self.src_pad_idx, self.trg_pad_idx = odd, 0, 0
+        self.src, self.trg = nn.Embedding(SOURCE, D, padding_idx=0), nn.Embedding(TARGET, D, padding_idx=0)
+        self.encoder, self.decoder = nn.ModuleList(), nn.ModuleList()
+        for stack, count in ((self.encoder, 1), (self.decoder, 2)):
+            for _ in range(2):
+                attentions = nn.ModuleList(Heads() for _ in range(count))
+                convolutions = nn.ModuleList([nn.Conv1d(D, FF, 1), nn.Conv1d(FF, D, 1)])
+                stack.append(nn.ModuleList([attentions, convolutions, nn.ModuleList(OwnNorm() for _ in range(count + 1))]))
+        self.ends = nn.ModuleList([OwnNorm(), OwnNorm()])
+        self.head = nn.Linear(D, TARGET, bias=False)
+
+    def feed_forward(self, x: Tensor, parts: Any) -> Tensor:
+        hidden = parts[0](x.transpose(1, 2))
+        hidden = torch.sin(hidden) if self.odd == "activation" else F.gelu(hidden)
+        return parts[1](hidden).transpose(1, 2)
+
+    def embedded(self, ids: Tensor, table: nn.Embedding) -> Tensor:
+        x = table(ids) * math.sqrt(D)
+        return x + sinusoids(ids.shape[1], D).to(x.dtype)
+
+    def forward(self, src: Tensor, trg: Tensor) -> Tensor:
+        real, past = (src != 0)[:, None, :], torch.ones(trg.shape[1], trg.shape[1], dtype=torch.bool).tril()
+        x, y = self.embedded(src, self.src), self.embedded(trg, self.trg)
+        for (attention,), convolutions, norms in self.encoder:
+            h = norms[0](x)
+            x = x + attention(h, h, real)
+            x = x + self.feed_forward(norms[1](x), convolutions)
+        x = self.ends[0](x)
+        for (own, cross), convolutions, norms in self.decoder:
+            h = norms[0](y)
+            y = y + own(h, h, past & (trg != 0)[:, None, :])
+            y = y + cross(norms[1](y), x, real)
+            if self.odd == "gate":
+                y = y * torch.sigmoid(y)
+            y = y + self.feed_forward(norms[2](y), convolutions)
+        return self.head(self.ends[1](y))
+
+
+class Modern(nn.Module):
+    """Rotary positions by complex numbers, grouped heads, a gated feed-forward, fused weights, softmax in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pad_token_id = 2
+        self.embed = nn.Embedding(SOURCE, D)
+        self.stacks = nn.ModuleDict({name: nn.ModuleList(self.layer(name) for _ in range(2)) for name in ("enc", "dec")})
+        self.last = nn.ModuleDict({name: nn.RMSNorm(D, eps=1e-6) for name in ("enc", "dec")})
+        self.lm_head = nn.Linear(D, SOURCE, bias=False)
+        self.lm_head.weight = self.embed.weight
+
+    @staticmethod
+    def layer(name: str) -> nn.ModuleDict:
+        layer = nn.ModuleDict({"qkv": nn.Linear(D, 2 * D, bias=False), "o": nn.Linear(D, D, bias=False)})
+        layer.update({"gate_up": nn.Linear(D, 2 * FF, bias=False), "down": nn.Linear(FF, D, bias=False)})
+        layer.update({f"n{k}": nn.RMSNorm(D, eps=1e-6) for k in range(3 if name == "dec" else 2)})
+        if name == "dec":
+            layer.update({"cq": nn.Linear(D, D, bias=False), "ckv": nn.Linear(D, D, bias=False)})
+            layer.update({"co": nn.Linear(D, D, bias=False)})
+        return layer
+
+    @staticmethod
+    def rotate(x: Tensor) -> Tensor:
+        angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * 5e5 ** -(torch.arange(0, H, 2) / H).double()
+        turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angles), angles)
+        return torch.view_as_real(turned).flatten(-2).type_as(x)
+
+    @staticmethod
+    def attend(q: Tensor, k: Tensor, v: Tensor, may: Tensor) -> Tensor:
+        k, v = (one.repeat_interleave(2, dim=1) for one in (k, v))
+        scores = (q @ k.transpose(-2, -1)) / math.sqrt(H)
+        scores = scores.masked_fill(~may, torch.finfo(scores.dtype).min)
+        return (scores.float().softmax(-1).type_as(q) @ v).transpose(1, 2).flatten(2)
+
+    def own(self, layer: Any, x: Tensor, may: Tensor) -> Tensor:
+        heads = layer["qkv"](x).unflatten(-1, (2 * N, H)).transpose(1, 2)
+        q, k, v = heads.split([N, N // 2, N // 2], dim=1)
+        return layer["o"](self.attend(self.rotate(q), self.rotate(k), v, may))
+
+    def forward(self, input_ids: Tensor, decoder_input_ids: Tensor) -> tuple[Tensor, ...]:
+        real = (input_ids != 2)[:, None, None, :]
+        x, y = self.embed(input_ids), self.embed(decoder_input_ids)
+        for layer in self.stacks["enc"]:
+            x = x + self.own(layer, layer["n0"](x), real)
+            gate, up = layer["gate_up"](layer["n1"](x)).chunk(2, dim=-1)
+            x = x + layer["down"](F.silu(gate) * up)
+        x = self.last["enc"](x)
+        size = decoder_input_ids.shape[1]
+        past = torch.ones(size, size, dtype=torch.bool).tril() & (decoder_input_ids != 2)[:, None, None, :]
+        for layer in self.stacks["dec"]:
+            y = y + self.own(layer, layer["n0"](y), past)
+            q = layer["cq"](layer["n1"](y)).unflatten(-1, (N, H)).transpose(1, 2)
+            k, v = layer["ckv"](x).unflatten(-1, (2, N // 2, H)).permute(2, 0, 3, 1, 4)
+            y = y + layer["co"](self.attend(q, k, v, real))
+            gate, up = layer["gate_up"](layer["n2"](y)).chunk(2, dim=-1)
+            y = y + layer["down"](F.silu(gate) * up)
+        return (self.lm_head(self.last["dec"](y) * D**-0.5),)
