@@ -101,15 +101,17 @@ def _named(name: str, text: str, values: dict[str, str]) -> str:
 def forms(module: nn.Module) -> Iterator[Form]:
     """Yields the ways to call a module, likely ones first: forward; encode and decode; encoder and decoder."""
     stage = _stage(module.forward, "self.module")
-    if stage is not None and {"source", "target"} <= {one.role for one in stage.parameters}:
-        yield from _with_layouts((stage,), module)
+    has_forward = stage is not None and {"source", "target"} <= {one.role for one in stage.parameters}
+    has_forward = has_forward and "_forward_unimplemented" not in str(module.forward)
+    if stage is not None and has_forward:
+        yield from _with_layouts((stage,), _embedders(module))
     for encode in _named_like(module, {"encode", "encoder"}):
         for decode in _named_like(module, {"decode", "decoder"}):
             first = _stage(_function(module, encode), f"self.module.{encode}", side="source")
             second = _stage(_function(module, decode), f"self.module.{decode}", side="target")
             if first is None or second is None or not _are_a_pair(first, second):
                 continue
-            yield from _with_layouts((first, second), module)
+            yield from _with_layouts((first, second), [] if has_forward else _embedders(module))
 
 
 def _are_a_pair(first: Stage, second: Stage) -> bool:
@@ -117,11 +119,11 @@ def _are_a_pair(first: Stage, second: Stage) -> bool:
     return "source" in {one.role for one in first.parameters} and {"target", "memory"} <= roles
 
 
-def _with_layouts(stages: tuple[Stage, ...], module: nn.Module) -> Iterator[Form]:
+def _with_layouts(stages: tuple[Stage, ...], embedders: list[tuple[str, str]]) -> Iterator[Form]:
     for layout in LAYOUTS[:2]:
         yield Form(stages, layout.format("source_ids"), layout.format("decoder_input_ids"))
-    for source, target in _embedders(module):
-        yield Form(stages, f"{source.format('source_ids')}", f"{target.format('decoder_input_ids')}")
+    for source, target in embedders:
+        yield Form(stages, source.format("source_ids"), target.format("decoder_input_ids"))
     yield Form(stages, LAYOUTS[2].format("source_ids"), LAYOUTS[2].format("decoder_input_ids"))
 
 

@@ -45,12 +45,14 @@ SOURCE_COLUMNS = {
     "[B, S, S]": "source_real[:, None, :].expand(-1, source_ids.shape[1], -1)",
     "[B, 1, S, S]": "source_real[:, None, None, :].expand(-1, -1, source_ids.shape[1], -1)",
     "[B, S, 1]": "source_real[:, :, None]",
+    "[1, S, B]": "source_real.T[None]",
 }
 ALL_SOURCE = {"[S, S]": "torch.ones(*2 * source_ids.shape[1:], dtype=torch.bool, device=source_ids.device)"}
 CAUSAL = {
     "[T, T]": "earlier",
     "[1, T, T]": "earlier[None]",
     "[1, 1, T, T]": "earlier[None, None]",
+    "[T, T, 1]": "earlier[:, :, None]",
 }
 TARGET_COLUMNS = {
     "[B, 1, T]": "target_real[:, None, :]",
@@ -62,6 +64,7 @@ TARGET_COLUMNS = {
 BOTH = {
     "[B, T, T]": "(earlier & target_real[:, None, :])",
     "[B, 1, T, T]": "(earlier & target_real[:, None, None, :])",
+    "[T, T, B]": "(earlier[:, :, None] & target_real.T[None])",
 }
 CROSS_COLUMNS = {
     "[B, T, S]": "source_real[:, None, :].expand(-1, decoder_input_ids.shape[1], -1)",
@@ -128,7 +131,7 @@ def mask_options(parameter: Parameter) -> list[Option]:
     elif parameter.role == "target_mask":
         own = masks(CAUSAL) + target if parameter.is_causal else target + target_padding
         own = target_padding + target if parameter.is_padding and not parameter.is_causal else own
-        own = own + cross
+        own = masks(CAUSAL) if parameter.is_plainly_causal else own + cross
     else:
         own = source + target + target_padding
     left_out = [OMIT] if not parameter.is_required else [Option("None")]

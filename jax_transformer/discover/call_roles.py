@@ -33,6 +33,7 @@ TARGET = {"tgt", "trg", "target", "targets", "dec", "decoder", "tar", "prev", "l
 WEAK_TARGET = {"output", "outputs", "out", "y", "ys", "d", "t"}
 MASK = {"mask", "masks", "masking", "msk", "padding", "nopeak", "peek", "causal", "lookahead", "subsequent", "bias"}
 CAUSAL = {"nopeak", "peek", "causal", "ahead", "lookahead", "subsequent", "future", "triangular", "tri"}
+PLAINLY_CAUSAL = {"causal", "future", "triangular", "tri"}
 PADDING = {"pad", "padding"}
 CROSS = {"memory", "mem", "cross", "inter", "context"}
 IDS = {"idx", "id", "index", "token", "symbol", "value"}
@@ -54,6 +55,8 @@ class Parameter:
     """Whether the name says that a mask covers padding."""
     is_causal: bool = False
     """Whether the name says that a mask hides later positions."""
+    is_plainly_causal: bool = False
+    """Whether the name says that it does nothing else."""
     default: Any = None
 
     @property
@@ -89,6 +92,7 @@ def parameters(function: Callable[..., Any], *, has_memory: bool = False, side: 
             one.kind is one.KEYWORD_ONLY,
             bool({*words(one.name)} & PADDING),
             bool({*words(one.name)} & CAUSAL),
+            bool({*words(one.name)} & PLAINLY_CAUSAL) and not {*words(one.name)} & PADDING,
             None if needed else one.default,
         )
         for one, role, needed in zip(named, roles, required, strict=True)

@@ -6,12 +6,13 @@ those that run: an encoder-decoder's depend on every source token and on the tar
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jax_transformer.discover import adapters
-from jax_transformer.discover.call_behaviour import Ids
-from jax_transformer.discover.call_forms import forms, signature
+from jax_transformer.discover.call_behaviour import Ids, Probe
+from jax_transformer.discover.call_forms import Form, forms, signature
 from jax_transformer.discover.call_limits import (
     accepts_id,
     accepts_length,
@@ -114,8 +115,13 @@ def find_call(
             inner.training = mode
 
 
+def _is_good(candidate: Candidate) -> bool:
+    return all(candidate.behaviour.holds.get(name) for name in ENOUGH)
+
+
 class _Finder:
     def __init__(self, module: nn.Module, name: str, source_pad_id: int | None, target_pad_id: int | None) -> None:
+        self.failure = Outcome()
         self.name, self.runner, self.sizes = name, Runner(module), sizes(module)
         source, target = named_pads(module)
         self.pads = (
@@ -131,43 +137,59 @@ class _Finder:
         return self._described(best, ids)
 
     def _best(self) -> tuple[Candidate | None, tuple[Ids, Ids]]:
-        """Returns the best candidate of all forms, and the ids it runs with."""
-        best: Candidate | None = None
-        kept = ids = self._ids(*free_lengths(self.sizes))
-        for form in forms(self.runner.module):
-            candidate = self._search(ids).best(form)
-            if candidate.lines and (best is None or candidate.rank[0] > best.rank[0]):
-                best = candidate
-            if self.runner.is_spent or (best is not None and all(best.behaviour.holds.get(one) for one in ENOUGH)):
-                return best, ids
+        """Returns the best candidate, and the ids it runs with: of forward, at other lengths too, or of two methods."""
+        ids = self._ids(*free_lengths(self.sizes))
+        ways = list(forms(self.runner.module))
+        whole = [form for form in ways if len(form.stages) == 1]
+        best = self._first_good(whole, ids)
+        self.failure = self.runner.furthest if whole else self.failure
+        if best is None and whole:
+            best, ids = self._with_other_lengths(whole[0], ids)
         if best is None:
-            best, kept = self._with_other_lengths()
-        return best, kept
+            best = self._first_good([form for form in ways if len(form.stages) > 1], ids)
+        return best, ids
+
+    def _first_good(self, ways: list[Form], ids: tuple[Ids, Ids], most: int = 500) -> Candidate | None:
+        """Returns the best candidate of these forms: masks of one style first, then every mask by itself."""
+        search, found = self._search(ids), list[Candidate]()
+        for form in ways:
+            found.append(search.styled(form))
+            if self.runner.is_spent or _is_good(found[-1]):
+                break
+        found.sort(key=lambda candidate: candidate.rank, reverse=True)
+        for number, candidate in enumerate(found[:2]):
+            found[number] = search.climbed(candidate, most)
+            if _is_good(found[number]):
+                break
+        found = [candidate for candidate in found if candidate.lines]
+        return max(found, key=lambda candidate: candidate.rank, default=None)
 
     def _search(self, ids: tuple[Ids, Ids]) -> Search:
-        return Search(self.runner, *ids, self._tried_pads())
+        return Search(self.runner, Probe(*ids, self._tried_pads()))
 
     def _tried_pads(self) -> tuple[list[int], list[int]]:
         """Returns the ids that may be padding: named ones, then the usual ones."""
         source, target = self.pads
         return (source or target or [0, 1]), (target or source or [0, 1])
 
-    def _with_other_lengths(self) -> tuple[Candidate | None, tuple[Ids, Ids]]:
-        """Tries equal lengths, and the module's sizes as the only lengths that it takes."""
-        batch, length, other = free_lengths(self.sizes)
-        likely = sorted(size for size in self.sizes if 4 < size <= 1024)
-        tried = [(length, length), *((size, size) for size in likely[:24])]
-        tried += [(source, target) for source in likely[:8] for target in likely[:8] if source != target]
-        ids = self._ids(batch, length, other)
-        for source, target in tried:
-            ids = self._ids(batch, target, source)
-            for form in list(forms(self.runner.module))[:2]:
-                search = Search(self.runner, *ids, self._tried_pads(), most_trials=40)
-                candidate = search.best(form)
-                if candidate.lines:
-                    return candidate, ids
-                if self.runner.is_spent:
-                    return None, ids
+    def _with_other_lengths(self, form: Form, ids: tuple[Ids, Ids]) -> tuple[Candidate | None, tuple[Ids, Ids]]:
+        """Tries equal lengths, and those that the errors name, as the only ones that the module takes."""
+        batch, target, source = ids[0].target.shape[0], ids[0].target.shape[1], ids[0].source.shape[1]
+        tried = [(source, target)]
+        for _ in range(4):
+            named = {int(number) for number in re.findall(r"\d+", str(self.runner.furthest.error))} & self.sizes
+            lengths = [length for length in sorted(named) if 4 < length <= 2048]
+            likely = [(length, length) for length in [target, *lengths]]
+            likely += [pair for length in lengths for old in tried[-1:] for pair in ((length, old[1]), (old[0], length))]
+            fresh = [pair for pair in dict.fromkeys(likely) if pair not in tried]
+            for pair in fresh:
+                tried.append(pair)
+                changed = self._ids(batch, pair[1], pair[0])
+                candidate = self._first_good([form], changed, most=60)
+                if candidate is not None:
+                    return candidate, changed
+            if not fresh or self.runner.is_spent:
+                break
         return None, ids
 
     def _ids(self, batch: int, target_length: int, source_length: int) -> tuple[Ids, Ids]:
@@ -175,7 +197,8 @@ class _Finder:
         import torch
 
         rows = [table.num_embeddings for table in self.runner.module.modules() if hasattr(table, "num_embeddings")]
-        top = min([size for size in rows if size >= 12] + [40])
+        top = min([size for size in rows if size >= 12] or [16])
+        top = min(top, 40)
         avoided = {0, 1, 2, 3, *self.pads[0], *self.pads[1]}
         usable = [token for token in range(top) if token not in avoided]
         generator = torch.Generator().manual_seed(0)
@@ -246,6 +269,9 @@ class _Finder:
 
     def _notes(self, best: Candidate, pads: tuple[int | None, int | None]) -> list[str]:
         notes = list(best.remarks)
+        if self.failure.error is not None and len(best.form.stages) > 1:
+            functions = " and ".join(stage.function.removeprefix("self.module.") for stage in best.form.stages)
+            notes.append(f"forward doesn't run ({first_line(self.failure.error)}): {functions} are called instead")
         masks = [
             f"`{parameter.name}` {best.chosen[number, parameter.name].meaning}"
             for number, stage in enumerate(best.form.stages)
@@ -272,8 +298,7 @@ class _Finder:
 
     def _error(self) -> CallError:
         function = f"forward{signature(self.runner.module.forward)}"
-        furthest: Outcome = self.runner.furthest
-        error = furthest.error
+        error = self.failure.error
         if error is None:
             message = f"{self.name}: expected parameters for source and target ids; received {function}: write an adapter"
         elif any(word in str(error) for word in ("CUDA", "cuda", "NVIDIA")):
