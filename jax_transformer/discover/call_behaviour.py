@@ -75,9 +75,7 @@ class Probe:
     """Ids that may be the padding of the source, and of the target."""
 
 
-def behaviour(
-    call: Call, probe: Probe, tables: Tables, *, ignores_first: bool = False, least: int = 0
-) -> Behaviour:
+def behaviour(call: Call, probe: Probe, tables: Tables, *, ignores_first: bool = False, least: int = 0) -> Behaviour:
     """Runs a call on changed ids, and says which properties hold.
 
     Args:

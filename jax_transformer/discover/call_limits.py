@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.call_behaviour import Ids, hides_source_padding
-from jax_transformer.discover.call_roles import words
+from jax_transformer.discover.call_roles import PADDING, words
 from jax_transformer.discover.call_trials import Runner, Stopped
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _inside(value: Any) -> Iterator[Any]:
 def free_lengths(taken: set[int]) -> tuple[int, int, int]:
     """Returns (batch, target length, source length), primes that are no sizes of the module."""
     free = [prime for prime in PRIMES[1:] if prime not in taken]
-    batch, target, source = (free + [53, 59, 61])[:3]
+    batch, target, source = [*free, 53, 59, 61][:3]
     return batch, target, source
 
 
@@ -70,9 +70,9 @@ def named_pads(module: nn.Module) -> tuple[list[int], list[int]]:
             _sort(path, inner.padding_idx, source, target, either)
         for name, value in _named_values(inner):
             found = {*words(name)}
-            if found & {"pad", "padding"} and isinstance(value, numbers.Integral) and not isinstance(value, bool):
-                if not found & {"len", "length", "size", "to", "multiple"}:
-                    _sort(f"{path}.{name}" if path else name, int(value), source, target, either)
+            is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 0
+            if is_number and found & PADDING and not found & {"len", "length", "size", "to", "multiple"}:
+                _sort(f"{path}.{name}" if path else name, int(value), source, target, either)
     for name, pad in _global_pads(module):
         _sort(name, pad, source, target, either)
     return list(dict.fromkeys(source + either)), list(dict.fromkeys(target + either))
@@ -85,7 +85,7 @@ def _global_pads(module: nn.Module) -> Iterator[tuple[str, int]]:
         if home.split(".")[0] == "torch" or home not in sys.modules:
             continue
         for name, value in vars(sys.modules[home]).items():
-            if {*words(name)} & {"pad", "padding"} and isinstance(value, int) and not isinstance(value, bool):
+            if {*words(name)} & PADDING and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
                 yield name, value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -87,8 +88,11 @@ class Option:
 
     @property
     def meaning(self) -> str:
-        """Describes a mask: '[B, 1, S], True = may attend'."""
-        return f"{self.layout}, {MEANING[self.kind]}" if self.layout and self.kind else self.layout
+        """Describes a mask: '[B, 1, S] hides padding (True = may attend)'."""
+        hidden = [
+            name for name, part in (("later tokens", "earlier"), ("padding", "_real")) if part in (self.text or "")
+        ]
+        return f"{self.layout} hides {' and '.join(hidden) or 'nothing'} ({MEANING[self.kind]})"
 
 
 OMIT = Option(None)
@@ -97,16 +101,9 @@ OMIT = Option(None)
 def definitions(texts: Iterable[str], source_pad: int, target_pad: int) -> list[str]:
     """Returns the lines that define the names that these expressions use."""
     joined = " ".join(texts)
-    wanted = {name for name in SETUP if name in joined.replace(".", " ").replace("decoder_input_ids", "")}
-    wanted = {name for name in wanted if _uses(joined, name)}
+    wanted = {name for name in SETUP if re.search(rf"(?<![\w.]){name}(?![\w=])", joined)}
     wanted |= {other for name in wanted for other in NEEDS.get(name, ())}
     return [SETUP[name].format(source_pad=source_pad, target_pad=target_pad) for name in SETUP if name in wanted]
-
-
-def _uses(text: str, name: str) -> bool:
-    import re
-
-    return re.search(rf"(?<![\w.]){name}(?![\w=])", text) is not None
 
 
 def masks(layouts: dict[str, str], kinds: Iterable[str] = KINDS) -> list[Option]:

@@ -119,7 +119,7 @@ def _role(name: str, has_memory: bool, side: str) -> Role:
         return "device"
     if found & PADDING and found & IDS and not found & {"mask", "masks"}:
         return "target_pad" if is_target else "source_pad"
-    if found & MASK or (found & PADDING) or {"attn", "attention"} <= found | {"attn"} and "mask" in found:
+    if found & (MASK | PADDING):
         return _mask_role(found, has_memory, side)
     if found & POSITIONS:
         return "target_positions" if is_target or (side == "target" and not is_source) else "source_positions"
@@ -127,7 +127,7 @@ def _role(name: str, has_memory: bool, side: str) -> Role:
         if found & {"max", "maximum", "batch"}:
             return "size"
         return "target_lengths" if is_target and not is_source else "source_lengths"
-    if has_memory and (found & MEMORY or (found & SOURCE and found & RESULT) or "e" in letters and "o" in letters):
+    if has_memory and (found & MEMORY or (found & SOURCE and found & RESULT) or {"e", "o"} == letters):
         return "memory"
     if not has_memory and (found & {"memory", "mem"} or (found & SOURCE and found & (RESULT - {"output", "outputs"}))):
         return "other"

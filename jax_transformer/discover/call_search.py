@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jax_transformer.discover.call_behaviour import Behaviour, Ids, Probe, behaviour, same
 from jax_transformer.discover.call_forms import Assignment, Form, heads
 from jax_transformer.discover.call_options import OMIT, Option, mask_options, plain_options
-from jax_transformer.discover.call_outputs import Reading, readings
+from jax_transformer.discover.call_outputs import Reading, kept_readings, readings
 from jax_transformer.discover.call_roles import Parameter
 from jax_transformer.discover.call_trials import Lookup, Runner
 
@@ -62,6 +62,8 @@ class Search:
     def __init__(self, runner: Runner, probe: Probe) -> None:
         self.runner, self.probe, self.ids = runner, probe, probe.ids
         self.pad_pair = (probe.pads[0][0], probe.pads[1][0])
+        self.unread: Any = None
+        """What a call returned that ran, and held no logits."""
         self._seen: dict[tuple[Form, tuple[Option, ...]], Candidate] = {}
 
     def styled(self, form: Form) -> Candidate:
@@ -90,7 +92,12 @@ class Search:
                         continue
                     if candidate.rank[:2] > best.rank[:2] or candidate.rank > (*best.rank[:2], best.rank[2] + 2):
                         best, improved = candidate, True
+                        break
         return best
+
+    def ties(self, best: Candidate) -> list[Candidate]:
+        """Returns the other candidates that behave as well as the best."""
+        return [one for one in self._seen.values() if one.lines and one.rank == best.rank and one.lines != best.lines]
 
     def _slots(self, form: Form) -> dict[Slot, list[Option]]:
         """Returns the options of each parameter that isn't for ids."""
@@ -175,6 +182,7 @@ class Search:
         target_table = tables(lookups, self.ids)[1]
         found = self._logits(form, chosen, outcome.value, None if target_table is None else len(target_table))
         if found is None:
+            self.unread = outcome.value
             return Candidate(form, chosen, outcome.reached)
         ending, shift, remarks = found
         candidate = self._judged(form, chosen, shift, ending, remarks, least)
@@ -189,20 +197,20 @@ class Search:
     ) -> tuple[str, str, tuple[str, ...]] | None:
         """Returns (the expression of the logits, how the target is shifted, remarks), or None."""
         batch, length = self.ids.target.shape
-        found = readings(value, batch, length)
+        found = readings(value, batch, length) or kept_readings(self.runner.module, batch, length)
         fitting = [one for one in found if one.width == vocabulary]
         if fitting:
-            return self._finished(form, chosen, fitting[0], fitting[0].text("output"))
+            return self._finished(form, chosen, fitting[0], fitting[0].text)
         for reading in found:
             shift = _shift(reading)
-            lines = form.write(chosen, shift, self.pad_pair, reading.text("output"))
+            lines = form.write(chosen, shift, self.pad_pair, reading.text)
             for head in heads(self.runner.module, self.runner.entered(lines, *self.ids)):
-                ending = f"{head}({reading.text('output')})"
+                ending = f"{head}({reading.text})"
                 outcome = self.runner.run(form.write(chosen, shift, self.pad_pair, ending), *self.ids)
-                through = readings(outcome.value, batch, length) if outcome.succeeded else []
+                through = readings(outcome.value, batch, length, ending) if outcome.succeeded else []
                 if through and through[0].rows == 0 and self._is_width(through[0].width, vocabulary):
-                    return self._finished(form, chosen, reading, through[0].text(ending))
-        return self._finished(form, chosen, found[0], found[0].text("output")) if found else None
+                    return self._finished(form, chosen, reading, through[0].text)
+        return self._finished(form, chosen, found[0], found[0].text) if found else None
 
     def _is_width(self, width: int, vocabulary: int | None) -> bool:
         return width == vocabulary if vocabulary is not None else width > int(self.ids.target.max())

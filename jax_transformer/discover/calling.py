@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jax_transformer.discover import adapters
-from jax_transformer.discover.call_behaviour import Ids, Probe
+from jax_transformer.discover.call_behaviour import Ids, Probe, same
 from jax_transformer.discover.call_forms import Form, forms, signature
 from jax_transformer.discover.call_limits import (
     accepts_id,
@@ -23,6 +23,7 @@ from jax_transformer.discover.call_limits import (
     source_pads,
     vocab_size,
 )
+from jax_transformer.discover.call_outputs import describe
 from jax_transformer.discover.call_search import Candidate, Search, tables
 from jax_transformer.discover.call_trials import Lookup, Outcome, Runner, first_line, place
 
@@ -32,6 +33,12 @@ if TYPE_CHECKING:
 
 ENOUGH = ("is finite", "repeats", "keeps rows apart", "uses every source token", "hides later target tokens")
 """The properties without which a call is given up for others."""
+
+FAULTS = {
+    "is finite": "expected finite logits; every call that runs gives NaN or infinity: check the module's weights",
+    "repeats": "expected the same logits twice in evaluation mode; the module draws random numbers: switch that off in it",
+}
+"""Property → what is said of a module in which it doesn't hold."""
 
 LACKS = {
     "keeps rows apart": "the logits of a sentence depend on the other sentences of its batch",
@@ -121,7 +128,8 @@ def _is_good(candidate: Candidate) -> bool:
 
 class _Finder:
     def __init__(self, module: nn.Module, name: str, source_pad_id: int | None, target_pad_id: int | None) -> None:
-        self.failure = Outcome()
+        self.failure: Outcome | None = None
+        self.search: Search | None = None
         self.name, self.runner, self.sizes = name, Runner(module), sizes(module)
         source, target = named_pads(module)
         self.pads = (
@@ -134,6 +142,9 @@ class _Finder:
         best, ids = self._best()
         if best is None:
             raise self._error()
+        for name, fault in FAULTS.items():
+            if not best.behaviour.holds.get(name):
+                raise CallError(f"{self.name}: {fault}", self._draft(best.lines))
         return self._described(best, ids)
 
     def _best(self) -> tuple[Candidate | None, tuple[Ids, Ids]]:
@@ -142,7 +153,6 @@ class _Finder:
         ways = list(forms(self.runner.module))
         whole = [form for form in ways if len(form.stages) == 1]
         best = self._first_good(whole, ids)
-        self.failure = self.runner.furthest if whole else self.failure
         if best is None and whole:
             best, ids = self._with_other_lengths(whole[0], ids)
         if best is None:
@@ -154,6 +164,7 @@ class _Finder:
         search, found = self._search(ids), list[Candidate]()
         for form in ways:
             found.append(search.styled(form))
+            self.failure = self.failure or self.runner.furthest
             if self.runner.is_spent or _is_good(found[-1]):
                 break
         found.sort(key=lambda candidate: candidate.rank, reverse=True)
@@ -165,7 +176,8 @@ class _Finder:
         return max(found, key=lambda candidate: candidate.rank, default=None)
 
     def _search(self, ids: tuple[Ids, Ids]) -> Search:
-        return Search(self.runner, Probe(*ids, self._tried_pads()))
+        self.search = Search(self.runner, Probe(*ids, self._tried_pads()))
+        return self.search
 
     def _tried_pads(self) -> tuple[list[int], list[int]]:
         """Returns the ids that may be padding: named ones, then the usual ones."""
@@ -180,7 +192,9 @@ class _Finder:
             named = {int(number) for number in re.findall(r"\d+", str(self.runner.furthest.error))} & self.sizes
             lengths = [length for length in sorted(named) if 4 < length <= 2048]
             likely = [(length, length) for length in [target, *lengths]]
-            likely += [pair for length in lengths for old in tried[-1:] for pair in ((length, old[1]), (old[0], length))]
+            likely += [
+                pair for length in lengths for old in tried[-1:] for pair in ((length, old[1]), (old[0], length))
+            ]
             fresh = [pair for pair in dict.fromkeys(likely) if pair not in tried]
             for pair in fresh:
                 tried.append(pair)
@@ -237,7 +251,7 @@ class _Finder:
             vocabulary[0],
             vocabulary[1],
             *limits,
-            notes=tuple(self._notes(best, pads)),
+            notes=tuple(self._notes(best, ids, pads)),
         )
 
     def _limits(self, best: Candidate, ids: Ids) -> tuple[int | None, int | None, int | None, int | None]:
@@ -267,9 +281,9 @@ class _Finder:
             target = next(iter(self.pads[1]), None)
         return source, target
 
-    def _notes(self, best: Candidate, pads: tuple[int | None, int | None]) -> list[str]:
+    def _notes(self, best: Candidate, ids: Ids, pads: tuple[int | None, int | None]) -> list[str]:
         notes = list(best.remarks)
-        if self.failure.error is not None and len(best.form.stages) > 1:
+        if self.failure and self.failure.error is not None and len(best.form.stages) > 1:
             functions = " and ".join(stage.function.removeprefix("self.module.") for stage in best.form.stages)
             notes.append(f"forward doesn't run ({first_line(self.failure.error)}): {functions} are called instead")
         masks = [
@@ -279,28 +293,58 @@ class _Finder:
             if parameter.is_mask and best.chosen[number, parameter.name].layout
         ]
         if masks:
-            notes.append("masks are built by the caller: " + "; ".join(masks))
-            if not self.pads[0] and "source_real" in " ".join(best.lines):
-                notes.append(f"the module names no padding id: {pads[0]} is assumed, unless source_pad_id is given")
+            notes.append("masks are built by the caller: " + "; ".join(dict.fromkeys(masks)))
+        for side, name in enumerate(("source", "target")):
+            if f"{name}_real" in " ".join(best.lines) and not (self.pads[side] or self.pads[1 - side]):
+                notes.append(f"the module names no padding id: {pads[side]} is assumed for the {name}'s")
         notes += {
             "append": ["the module drops the last target token itself: one is appended"],
             "drop": ["the module prepends a start token itself: the first target token is left out"],
             "left": ["the module shifts the target itself: its first token is replaced by the module's start"],
         }.get(best.shift, [])
         if best.form.source.startswith("source_ids.T"):
-            notes.append("ids are given as [S, B]")
+            notes.append("ids are given as [S, B]: the batch comes second")
+        notes += self._ties(best, ids)
         notes += [LACKS[name] for name in best.behaviour.failing if name in LACKS]
         if self.runner.printed:
             notes.append("the module prints while it runs")
-        return notes
+        return [*notes, *self._float64(best, ids)]
+
+    def _ties(self, best: Candidate, ids: Ids) -> list[str]:
+        """Returns a remark if another call behaves as well, and gives other logits where there is padding."""
+        assert self.search is not None
+        source, target = (part.clone() for part in ids)
+        source[:, -1], target[:, 1] = self.search.pad_pair
+        logits = self.search.caller(best.lines)(source, target)
+        for other in self.search.ties(best)[:4]:
+            others = self.search.caller(other.lines)(source, target)
+            if logits is not None and others is not None and not same(others, logits):
+                return [f"another call behaves alike, and gives other logits beside padding: {'; '.join(other.lines)}"]
+        return []
+
+    def _float64(self, best: Candidate, ids: Ids) -> list[str]:
+        """Returns a remark if the module doesn't run in float64."""
+        runner = Runner(self.runner.module)
+        if runner.module is self.runner.module:
+            return []
+        runner.module.double()
+        error = runner.run(best.lines, *ids).error
+        return [] if error is None else [f"the module fails in float64 at {place(error)} ({first_line(error)})"]
 
     # --- failing
 
     def _error(self) -> CallError:
         function = f"forward{signature(self.runner.module.forward)}"
-        error = self.failure.error
-        if error is None:
-            message = f"{self.name}: expected parameters for source and target ids; received {function}: write an adapter"
+        error = self.failure.error if self.failure else None
+        if self.search is not None and self.search.unread is not None:
+            message = (
+                f"{self.name}: expected logits [B, T, V] from {function}; received {describe(self.search.unread)}: "
+                "complete the drafted adapter so that it returns logits"
+            )
+        elif error is None:
+            message = (
+                f"{self.name}: expected parameters for source and target ids; received {function}: write an adapter"
+            )
         elif any(word in str(error) for word in ("CUDA", "cuda", "NVIDIA")):
             message = (
                 f"{self.name}: the module moves tensors to CUDA at {place(error)} ({first_line(error)}): "
@@ -308,8 +352,8 @@ class _Finder:
             )
         else:
             message = (
-                f"{self.name}: no way to call {function} runs with ids alone; the best of {self.runner.trials} fails "
-                f"at {place(error) or 'its call'} ({first_line(error)}): complete the drafted adapter"
+                f"{self.name}: none of {self.runner.trials} ways to call {function} runs; the one that gets furthest "
+                f"fails at {place(error) or 'its call'} ({first_line(error)}): complete the drafted adapter"
             )
         return CallError(message, self._draft(("return self.module(source_ids, decoder_input_ids)",)))
 
