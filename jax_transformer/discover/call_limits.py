@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-LONGEST = 6000
+LONGEST = 5200
 """The longest input that is tried: beyond the 5000 positions of many tables."""
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
 
@@ -70,7 +70,7 @@ def named_pads(module: nn.Module) -> tuple[list[int], list[int]]:
             _sort(path, inner.padding_idx, source, target, either)
         for name, value in _named_values(inner):
             found = {*words(name)}
-            is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool) and value >= 0
+            is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 0
             if is_number and found & PADDING and not found & {"len", "length", "size", "to", "multiple"}:
                 _sort(f"{path}.{name}" if path else name, int(value), source, target, either)
     for name, pad in _global_pads(module):
@@ -90,6 +90,11 @@ def _global_pads(module: nn.Module) -> Iterator[tuple[str, int]]:
 
 
 def _named_values(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes of a module and its classes, and what a config among them holds."""
+    from torch import nn
+
+    for kind in type(module).__mro__[: type(module).__mro__.index(nn.Module)]:
+        yield from vars(kind).items()
     for name, value in vars(module).items():
         if name in ("_modules", "_parameters", "_buffers"):
             continue
@@ -150,11 +155,12 @@ def longest(accepts: Callable[[int], bool], known: Iterable[int], start: int) ->
       known: sizes of the module, among which a limit is likely.
       start: a length that is accepted.
     """
-    if accepts(LONGEST):
+    first = next((length for length in (max(600, 2 * start), LONGEST) if not accepts(length)), None)
+    if first is None:
         return None
     near = sorted({size + more for size in known for more in (-2, -1, 0, 1)})
-    likely = [size for size in near if start < size < LONGEST]
-    low, high = start, LONGEST
+    likely = [size for size in near if start < size < first]
+    low, high = start, first
     while likely:
         middle = likely[len(likely) // 2]
         if accepts(middle):

@@ -57,7 +57,6 @@ class Parameter:
     """Whether the name says that a mask hides later positions."""
     is_plainly_causal: bool = False
     """Whether the name says that it does nothing else."""
-    default: Any = None
 
     @property
     def is_mask(self) -> bool:
@@ -93,7 +92,6 @@ def parameters(function: Callable[..., Any], *, has_memory: bool = False, side: 
             bool({*words(one.name)} & PADDING),
             bool({*words(one.name)} & CAUSAL),
             bool({*words(one.name)} & PLAINLY_CAUSAL) and not {*words(one.name)} & PADDING,
-            None if needed else one.default,
         )
         for one, role, needed in zip(named, roles, required, strict=True)
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover import adapters
 from jax_transformer.discover.call_behaviour import Ids, Probe, same
@@ -36,7 +36,7 @@ ENOUGH = ("is finite", "repeats", "keeps rows apart", "uses every source token",
 
 FAULTS = {
     "is finite": "expected finite logits; every call that runs gives NaN or infinity: check the module's weights",
-    "repeats": "expected the same logits twice in evaluation mode; the module draws random numbers: switch that off in it",
+    "repeats": "expected the same logits twice in evaluation mode; the module draws random numbers: switch that off",
 }
 """Property → what is said of a module in which it doesn't hold."""
 
@@ -114,9 +114,12 @@ def find_call(
     Raises:
       CallError: no call runs, or none behaves as an encoder-decoder's; its `adapter` is a draft to complete.
     """
+    import torch
+
     modes = [(inner, inner.training) for inner in module.modules()]
     try:
-        return _Finder(module, name, source_pad_id, target_pad_id).find()
+        with torch.random.fork_rng(devices=[]):
+            return _Finder(module, name, source_pad_id, target_pad_id).find()
     finally:
         for inner, mode in modes:
             inner.training = mode
@@ -130,6 +133,7 @@ class _Finder:
     def __init__(self, module: nn.Module, name: str, source_pad_id: int | None, target_pad_id: int | None) -> None:
         self.failure: Outcome | None = None
         self.search: Search | None = None
+        self.unread: Any = None
         self.name, self.runner, self.sizes = name, Runner(module), sizes(module)
         source, target = named_pads(module)
         self.pads = (
@@ -148,48 +152,55 @@ class _Finder:
         return self._described(best, ids)
 
     def _best(self) -> tuple[Candidate | None, tuple[Ids, Ids]]:
-        """Returns the best candidate, and the ids it runs with: of forward, at other lengths too, or of two methods."""
+        """Returns the best candidate, and the ids it runs with.
+
+        Tries forward, with masks of one style; at other lengths, where nothing runs; with every mask by itself; then
+        two methods or children.
+        """
         ids = self._ids(*free_lengths(self.sizes))
         ways = list(forms(self.runner.module))
         whole = [form for form in ways if len(form.stages) == 1]
-        best = self._first_good(whole, ids)
-        if best is None and whole:
-            best, ids = self._with_other_lengths(whole[0], ids)
+        found = self._styled(whole, ids)
+        if whole and not any(candidate.lines for candidate in found):
+            found, ids = self._at_other_lengths(whole[0], ids, found)
+        best = self._climbed(found)
         if best is None:
-            best = self._first_good([form for form in ways if len(form.stages) > 1], ids)
+            best = self._climbed(self._styled([form for form in ways if len(form.stages) > 1], ids))
         return best, ids
 
-    def _first_good(self, ways: list[Form], ids: tuple[Ids, Ids], most: int = 500) -> Candidate | None:
-        """Returns the best candidate of these forms: masks of one style first, then every mask by itself."""
-        search, found = self._search(ids), list[Candidate]()
+    def _styled(self, ways: list[Form], ids: tuple[Ids, Ids]) -> list[Candidate]:
+        """Returns the best candidate of each form with masks of one style; the first that is good ends the list."""
+        self.search, found = Search(self.runner, Probe(*ids, self._tried_pads())), list[Candidate]()
         for form in ways:
-            found.append(search.styled(form))
+            found.append(self.search.styled(form))
             self.failure = self.failure or self.runner.furthest
             if self.runner.is_spent or _is_good(found[-1]):
                 break
-        found.sort(key=lambda candidate: candidate.rank, reverse=True)
+        if self.search.unread is not None:
+            self.unread = self.search.unread
+        return found
+
+    def _climbed(self, found: list[Candidate]) -> Candidate | None:
+        """Returns the best candidate that runs after each mask has been tried by itself in the two most likely ones."""
+        assert self.search is not None
+        found = sorted(found, key=lambda candidate: candidate.rank, reverse=True)
         for number, candidate in enumerate(found[:2]):
-            found[number] = search.climbed(candidate, most)
+            found[number] = self.search.climbed(candidate)
             if _is_good(found[number]):
                 break
-        found = [candidate for candidate in found if candidate.lines]
-        return max(found, key=lambda candidate: candidate.rank, default=None)
+        running = [candidate for candidate in found if candidate.lines]
+        return max(running, key=lambda candidate: candidate.rank, default=None)
 
-    def _search(self, ids: tuple[Ids, Ids]) -> Search:
-        self.search = Search(self.runner, Probe(*ids, self._tried_pads()))
-        return self.search
-
-    def _tried_pads(self) -> tuple[list[int], list[int]]:
-        """Returns the ids that may be padding: named ones, then the usual ones."""
-        source, target = self.pads
-        return (source or target or [0, 1]), (target or source or [0, 1])
-
-    def _with_other_lengths(self, form: Form, ids: tuple[Ids, Ids]) -> tuple[Candidate | None, tuple[Ids, Ids]]:
+    def _at_other_lengths(
+        self, form: Form, ids: tuple[Ids, Ids], found: list[Candidate]
+    ) -> tuple[list[Candidate], tuple[Ids, Ids]]:
         """Tries equal lengths, and those that the errors name, as the only ones that the module takes."""
+        search = self.search
         batch, target, source = ids[0].target.shape[0], ids[0].target.shape[1], ids[0].source.shape[1]
         tried = [(source, target)]
         for _ in range(4):
-            named = {int(number) for number in re.findall(r"\d+", str(self.runner.furthest.error))} & self.sizes
+            errors = f"{self.failure and self.failure.error} {self.runner.furthest.error}"
+            named = {int(number) for number in re.findall(r"\d+", errors)} & self.sizes
             lengths = [length for length in sorted(named) if 4 < length <= 2048]
             likely = [(length, length) for length in [target, *lengths]]
             likely += [
@@ -199,12 +210,18 @@ class _Finder:
             for pair in fresh:
                 tried.append(pair)
                 changed = self._ids(batch, pair[1], pair[0])
-                candidate = self._first_good([form], changed, most=60)
-                if candidate is not None:
-                    return candidate, changed
+                again = self._styled([form], changed)
+                if again[0].lines:
+                    return again, changed
             if not fresh or self.runner.is_spent:
                 break
-        return None, ids
+        self.search = search
+        return found, ids
+
+    def _tried_pads(self) -> tuple[list[int], list[int]]:
+        """Returns the ids that may be padding: named ones, then the usual ones."""
+        source, target = self.pads
+        return (source or target or [0, 1]), (target or source or [0, 1])
 
     def _ids(self, batch: int, target_length: int, source_length: int) -> tuple[Ids, Ids]:
         """Returns ids without padding, and others that differ from them everywhere; source and target share none."""
@@ -269,7 +286,8 @@ class _Finder:
 
     def _pads(self, best: Candidate, both: tuple[Ids, Ids], source_vocab_size: int) -> tuple[int | None, int | None]:
         """Returns the ids that masks are derived from: the caller's own, or those that the module hides."""
-        search = self._search(both)
+        search = self.search
+        assert search is not None
         text = " ".join(best.lines)
         source = search.pad_pair[0] if "source_real" in text else None
         target = search.pad_pair[1] if "target_real" in text else None
@@ -336,9 +354,9 @@ class _Finder:
     def _error(self) -> CallError:
         function = f"forward{signature(self.runner.module.forward)}"
         error = self.failure.error if self.failure else None
-        if self.search is not None and self.search.unread is not None:
+        if self.unread is not None:
             message = (
-                f"{self.name}: expected logits [B, T, V] from {function}; received {describe(self.search.unread)}: "
+                f"{self.name}: expected logits [B, T, V] from {function}; received {describe(self.unread)}: "
                 "complete the drafted adapter so that it returns logits"
             )
         elif error is None:
