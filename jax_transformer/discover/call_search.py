@@ -95,9 +95,23 @@ class Search:
                         break
         return best
 
-    def ties(self, best: Candidate) -> list[Candidate]:
-        """Returns the other candidates that behave as well as the best."""
-        return [one for one in self._seen.values() if one.lines and one.rank == best.rank and one.lines != best.lines]
+    def rivals(self, best: Candidate) -> dict[str, list[str]]:
+        """Returns, of each parameter whose name doesn't tell what it is for, the other values that run and give other
+        logits."""
+        found: dict[str, list[str]] = {}
+        roles = {
+            (number, one.name): one.role for number, stage in enumerate(best.form.stages) for one in stage.parameters
+        }
+        for slot, options in self._slots(best.form).items():
+            if roles[slot] not in ("other", "size") or best.chosen[slot].text is None:
+                continue
+            tried = [self._evaluate(best.form, {**best.chosen, slot: option}, None) for option in options]
+            found[slot[1]] = [
+                str(option.text)
+                for option, one in zip(options, tried, strict=True)
+                if one.logits is not None and not same(one.logits, best.logits)
+            ]
+        return found
 
     def _slots(self, form: Form) -> dict[Slot, list[Option]]:
         """Returns the options of each parameter that isn't for ids."""

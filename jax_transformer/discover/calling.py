@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover import adapters
-from jax_transformer.discover.call_behaviour import Ids, Probe, same
+from jax_transformer.discover.call_behaviour import Ids, Probe
 from jax_transformer.discover.call_forms import Form, forms, signature
 from jax_transformer.discover.call_limits import (
     accepts_id,
@@ -322,23 +322,21 @@ class _Finder:
         }.get(best.shift, [])
         if best.form.source.startswith("source_ids.T"):
             notes.append("ids are given as [S, B]: the batch comes second")
-        notes += self._ties(best, ids)
+        notes += self._guesses(best)
         notes += [LACKS[name] for name in best.behaviour.failing if name in LACKS]
         if self.runner.printed:
             notes.append("the module prints while it runs")
         return [*notes, *self._float64(best, ids)]
 
-    def _ties(self, best: Candidate, ids: Ids) -> list[str]:
-        """Returns a remark if another call behaves as well, and gives other logits where there is padding."""
+    def _guesses(self, best: Candidate) -> list[str]:
+        """Returns a remark for each parameter whose name doesn't tell what it is for."""
         assert self.search is not None
-        source, target = (part.clone() for part in ids)
-        source[:, -1], target[:, 1] = self.search.pad_pair
-        logits = self.search.caller(best.lines)(source, target)
-        for other in self.search.ties(best)[:4]:
-            others = self.search.caller(other.lines)(source, target)
-            if logits is not None and others is not None and not same(others, logits):
-                return [f"another call behaves alike, and gives other logits beside padding: {'; '.join(other.lines)}"]
-        return []
+        given = {slot[1]: option.text for slot, option in best.chosen.items()}
+        notes = []
+        for name, others in self.search.rivals(best).items():
+            differing = f"; {', '.join(others)} would give other logits" if others else ""
+            notes.append(f"`{name}` is given {given[name]}, as its name doesn't tell what it is for{differing}")
+        return notes
 
     def _float64(self, best: Candidate, ids: Ids) -> list[str]:
         """Returns a remark if the module doesn't run in float64."""

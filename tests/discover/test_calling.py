@@ -443,6 +443,11 @@ class Float32Only(Named):
         return truth(self.core, src, trg) @ torch.eye(TARGET_VOCAB, dtype=torch.float32)
 
 
+class Switched(Named):
+    def forward(self, src: Tensor, trg: Tensor, cooler: bool) -> Tensor:
+        return truth(self.core, src, trg) / (2 if cooler else 1)
+
+
 @pytest.mark.parametrize(
     ("style", "notes"),
     [
@@ -455,6 +460,7 @@ class Float32Only(Named):
             ],
         ),
         (RowsMix, ["the logits of a sentence depend on the other sentences of its batch"]),
+        (Switched, ["`cooler` is given None, as its name doesn't tell what it is for; True would give other logits"]),
         (Float32Only, ["the module fails in float64 at "]),
     ],
 )
