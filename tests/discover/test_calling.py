@@ -547,16 +547,27 @@ def test_the_file_says_what_was_assumed() -> None:
     assert "Adapter(build_module.small())" in text
 
 
-def test_the_module_is_left_as_it_is() -> None:
-    module = Column()
+class Uncopyable(Column):
+    def __deepcopy__(self, memo: Any) -> Uncopyable:
+        raise TypeError("holds an open file")
+
+
+def test_a_module_is_left_as_it_is_even_if_it_cannot_be_copied() -> None:
+    module = Uncopyable()
     module.core.to_logits.eval()
-    before = {name: value.clone() for name, value in module.state_dict().items()}
-    torch.manual_seed(3)
-    expected, threads = torch.rand(1), torch.get_num_threads()
-    torch.manual_seed(3)
+    before, threads = {name: value.clone() for name, value in module.state_dict().items()}, torch.get_num_threads()
     find_call(module)
-    assert torch.equal(torch.rand(1), expected)
     assert torch.get_num_threads() == threads
     assert module.training
     assert not module.core.to_logits.training
     assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_random_numbers_go_on_as_if_nothing_had_run() -> None:
+    module = Random()
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    with pytest.raises(CallError):
+        find_call(module)
+    assert torch.equal(torch.rand(1), expected)
