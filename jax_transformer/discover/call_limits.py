@@ -58,6 +58,25 @@ def free_lengths(taken: set[int]) -> tuple[int, int, int]:
     return batch, target, source
 
 
+def draw_ids(module: nn.Module, pads: set[int], batch: int, target_length: int, source_length: int) -> tuple[Ids, Ids]:
+    """Returns ids without padding, and others that differ from them everywhere; source and target share none."""
+    import torch
+
+    rows = [table.num_embeddings for table in module.modules() if isinstance(table, torch.nn.Embedding)]
+    top = min(40, *[size for size in rows if size >= 12] or [16])
+    usable = [token for token in range(top) if token not in {0, 1, 2, 3, *pads}]
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(tokens: list[int], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.randint(len(tokens), (batch, length), generator=generator)
+        moved = (chosen + 1 + torch.randint(len(tokens) - 1, chosen.shape, generator=generator)) % len(tokens)
+        table = torch.tensor(tokens)
+        return table[chosen], table[moved]
+
+    source, target = draw(usable[::2], source_length), draw(usable[1::2], target_length)
+    return Ids(source[0], target[0]), Ids(source[1], target[1])
+
+
 def named_pads(module: nn.Module) -> tuple[list[int], list[int]]:
     """Returns the ids that attributes or embeddings call padding, of source and target, likely ones first."""
     from torch import nn

@@ -16,6 +16,7 @@ from jax_transformer.discover.call_forms import Form, forms, signature
 from jax_transformer.discover.call_limits import (
     accepts_id,
     accepts_length,
+    draw_ids,
     free_lengths,
     longest,
     named_pads,
@@ -28,7 +29,6 @@ from jax_transformer.discover.call_search import Candidate, Search, tables
 from jax_transformer.discover.call_trials import Lookup, Outcome, Runner, first_line, place
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 ENOUGH = ("is finite", "repeats", "keeps rows apart", "uses every source token", "hides later target tokens")
@@ -134,6 +134,7 @@ class _Finder:
         self.failure: Outcome | None = None
         self.search: Search | None = None
         self.unread: Any = None
+        self.has_forward = False
         self.name, self.runner, self.sizes = name, Runner(module), sizes(module)
         source, target = named_pads(module)
         self.pads = (
@@ -160,6 +161,7 @@ class _Finder:
         ids = self._ids(*free_lengths(self.sizes))
         ways = list(forms(self.runner.module))
         whole = [form for form in ways if len(form.stages) == 1]
+        self.has_forward = bool(whole)
         found = self._styled(whole, ids)
         if whole and not any(candidate.lines for candidate in found):
             found, ids = self._at_other_lengths(whole[0], ids, found)
@@ -224,24 +226,7 @@ class _Finder:
         return (source or target or [0, 1]), (target or source or [0, 1])
 
     def _ids(self, batch: int, target_length: int, source_length: int) -> tuple[Ids, Ids]:
-        """Returns ids without padding, and others that differ from them everywhere; source and target share none."""
-        import torch
-
-        rows = [table.num_embeddings for table in self.runner.module.modules() if hasattr(table, "num_embeddings")]
-        top = min([size for size in rows if size >= 12] or [16])
-        top = min(top, 40)
-        avoided = {0, 1, 2, 3, *self.pads[0], *self.pads[1]}
-        usable = [token for token in range(top) if token not in avoided]
-        generator = torch.Generator().manual_seed(0)
-
-        def draw(tokens: list[int], length: int) -> tuple[torch.Tensor, torch.Tensor]:
-            chosen = torch.randint(len(tokens), (batch, length), generator=generator)
-            moved = (chosen + 1 + torch.randint(len(tokens) - 1, chosen.shape, generator=generator)) % len(tokens)
-            table = torch.tensor(tokens)
-            return table[chosen], table[moved]
-
-        source, target = draw(usable[::2], source_length), draw(usable[1::2], target_length)
-        return Ids(source[0], target[0]), Ids(source[1], target[1])
+        return draw_ids(self.runner.module, {*self.pads[0], *self.pads[1]}, batch, target_length, source_length)
 
     # --- what is known of the call
 
@@ -301,7 +286,7 @@ class _Finder:
 
     def _notes(self, best: Candidate, ids: Ids, pads: tuple[int | None, int | None]) -> list[str]:
         notes = list(best.remarks)
-        if self.failure and self.failure.error is not None and len(best.form.stages) > 1:
+        if self.has_forward and self.failure and self.failure.error is not None and len(best.form.stages) > 1:
             functions = " and ".join(stage.function.removeprefix("self.module.") for stage in best.form.stages)
             notes.append(f"forward doesn't run ({first_line(self.failure.error)}): {functions} are called instead")
         masks = [

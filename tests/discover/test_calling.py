@@ -366,6 +366,7 @@ def test_the_call_of_every_style_gives_the_logits(style: Any, expected: Any, not
     call = find_call(module)
     torch.testing.assert_close(call.wrap(module)(*ids()), expected(module, *ids()), rtol=1e-5, atol=1e-5)
     assert note in "\n".join(call.notes)
+    assert "forward doesn't run" not in "\n".join(call.notes)
     assert (call.source_vocab_size, call.target_vocab_size) == (SOURCE_VOCAB, TARGET_VOCAB)
 
 
