@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def file_text(lines: Sequence[str], factory: str, notes: Sequence[str] = (), *, 
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def _compiled(text: str) -> Any:
     import torch
     from torch import nn

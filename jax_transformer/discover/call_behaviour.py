@@ -12,11 +12,12 @@ if TYPE_CHECKING:
     Call = Callable[[torch.Tensor, torch.Tensor], torch.Tensor | None]
     Tables = tuple[torch.Tensor | None, torch.Tensor | None]
 
-Pads = tuple[list[int], list[int]]
-"""Ids that may be padding: of the source, of the target."""
 
 SAME = 2e-5
 """The relative change of float32 logits up to which they count as the same: their sums have another order."""
+
+MOST_COLUMNS = 8
+"""Columns of ids that are changed one by one."""
 
 WEIGHTS = {
     "is finite": 16,
@@ -44,11 +45,13 @@ class Behaviour:
     """Says which properties hold of a call."""
 
     holds: dict[str, bool] = field(default_factory=dict)
+    leak: float = 0.0
+    """How much the embeddings of padding change the logits of real tokens, relative to them."""
 
     @property
-    def score(self) -> int:
-        """Returns the weights of the properties that hold."""
-        return sum(WEIGHTS[name] for name, holds in self.holds.items() if holds)
+    def rank(self) -> tuple[int, float]:
+        """Returns what calls are compared by: the weights of the properties that hold; then, how little leaks."""
+        return sum(WEIGHTS[name] for name, holds in self.holds.items() if holds), -round(self.leak, 3)
 
     @property
     def failing(self) -> list[str]:
@@ -61,46 +64,71 @@ class Behaviour:
         return not {*self.failing} - {"hides target padding"}
 
 
-def behaviour(
-    call: Call, ids: Ids, spare: Ids, pads: Pads, tables: Tables, *, ignores_first: bool = False
-) -> Behaviour:
+@dataclass(frozen=True)
+class Probe:
+    """Holds what a call is tried with."""
+
+    ids: Ids
+    spare: Ids
+    """Ids of the same shapes that differ from `ids` everywhere."""
+    pads: tuple[list[int], list[int]]
+    """Ids that may be the padding of the source, and of the target."""
+
+
+def behaviour(call: Call, probe: Probe, tables: Tables, *, ignores_first: bool = False, least: int = 0) -> Behaviour:
     """Runs a call on changed ids, and says which properties hold.
 
     Args:
       call: returns logits [B, T, V], or None where it fails.
-      spare: ids of the same shapes that differ from `ids` everywhere.
-      pads: ids that may be the padding of the source, and of the target.
       tables: the embeddings that the ids index, [rows, D]; None where they aren't known.
       ignores_first: whether the call is known to drop the first target token.
+      least: stops as soon as the weights of the properties that hold can't reach this sum.
     """
+    ids, holds = probe.ids, dict[str, bool]()
     base = call(*ids)
-    if base is None or not bool(base.isfinite().all()):
-        return Behaviour({"is finite": False})
+    holds["is finite"] = base is not None and bool(base.isfinite().all())
+    if base is None or not holds["is finite"]:
+        return Behaviour(holds)
     again = call(*ids)
-    holds = {"is finite": True, "repeats": again is not None and bool((again == base).all())}
+    holds["repeats"] = again is not None and bool((again == base).all())
     if not holds["repeats"]:
         return Behaviour(holds)
-    holds["keeps rows apart"] = _keeps_rows_apart(call, ids, spare, base)
-    holds |= _target_use(call, ids, spare, base, first=1 if ignores_first else 0)
-    holds["uses every source token"] = all(
-        _differ(call(_with_column(ids.source, spare.source, column), ids.target), base)
-        for column in range(ids.source.shape[1])
+    leaks: list[float] = []
+    tests = (
+        lambda: _target_use(call, probe, base, first=1 if ignores_first else 0),
+        lambda: _keeps_rows_apart(call, probe, base),
+        lambda: _source_use(call, probe, base),
+        lambda: _hides_padding(call, probe, tables, base, leaks),
     )
-    holds["hides source padding"] = any(
-        hides_source_padding(call, ids, pad, base) or hides_row(call, ids, 0, pad, tables[0]) for pad in pads[0]
-    )
-    holds["hides target padding"] = any(hides_row(call, ids, 1, pad, tables[1]) for pad in pads[1])
-    return Behaviour(holds)
+    for test in tests:
+        holds |= test()
+        lost = sum(WEIGHTS[name] for name, good in holds.items() if not good)
+        if sum(WEIGHTS.values()) - lost < least:
+            break
+    return Behaviour(holds, sum(leaks))
 
 
-def hides_row(call: Call, ids: Ids, side: int, pad: int, table: torch.Tensor | None) -> bool:
-    """Returns whether the embedding of a pad in the source (0) or target (1) has no effect on the logits after it.
+def _hides_padding(call: Call, probe: Probe, tables: Tables, base: torch.Tensor, leaks: list[float]) -> dict[str, bool]:
+    ids = probe.ids
+    source = [leak(call, ids, 0, pad, tables[0]) for pad in probe.pads[0]]
+    target = [leak(call, ids, 1, pad, tables[1]) for pad in probe.pads[1]]
+    leaks += [min(source, default=0.0), min(target, default=0.0)]
+    return {
+        "hides source padding": min(source, default=1.0) <= SAME
+        or any(hides_source_padding(call, ids, pad, base) for pad in probe.pads[0]),
+        "hides target padding": min(target, default=1.0) <= SAME,
+    }
+
+
+def leak(call: Call, ids: Ids, side: int, pad: int, table: torch.Tensor | None) -> float:
+    """Returns how much the embedding of a pad in the source (0) or target (1) changes the logits after it; 1 if the
+    call fails.
 
     The pad's own column is left aside, and so is a shift of all logits: the head may share the table. The table is
     changed for the time of a run.
     """
     if table is None or pad >= len(table) or ids[side].shape[1] < 3:
-        return False
+        return 1.0
     parts = [part.clone() for part in ids]
     parts[side][:, 1] = pad
     before = call(parts[0], parts[1])
@@ -110,11 +138,12 @@ def hides_row(call: Call, ids: Ids, side: int, pad: int, table: torch.Tensor | N
         after = call(parts[0], parts[1])
     finally:
         table[pad] = kept
-    if before is None or after is None or not bool(before.isfinite().all()):
-        return False
+    if before is None or after is None or not bool(before.isfinite().all() and after.isfinite().all()):
+        return 1.0
     columns = [column for column in range(before.shape[-1]) if column != pad]
     one, other = (logits[:, 2 * side :, columns] for logits in (before, after))
-    return _same(one - one[..., :1], other - other[..., :1])
+    one, other = one - one[..., :1], other - other[..., :1]
+    return float((one - other).abs().max() / one.abs().max().clamp_min(1e-30))
 
 
 def _noise(like: torch.Tensor) -> torch.Tensor:
@@ -127,12 +156,12 @@ def hides_source_padding(call: Call, ids: Ids, pad: int, base: torch.Tensor | No
     """Returns whether padding at the end of all sentences, and of one alone, leaves the logits as they are."""
     base = call(*ids) if base is None else base
     together = call(_padded(ids.source, pad), ids.target)
-    if base is None or together is None or not _same(together, base):
+    if base is None or together is None or not same(together, base):
         return False
     beside = ids.source.clone()
     beside[0, -1] = pad
     shorter, alone = call(beside, ids.target), call(ids.source[:1, :-1], ids.target[:1])
-    return shorter is not None and alone is not None and _same(shorter[:1], alone)
+    return shorter is not None and alone is not None and same(shorter[:1], alone)
 
 
 def _padded(ids: torch.Tensor, pad: int) -> torch.Tensor:
@@ -142,30 +171,47 @@ def _padded(ids: torch.Tensor, pad: int) -> torch.Tensor:
     return torch.cat([ids, ids.new_full((len(ids), 2), pad)], 1)
 
 
-def _keeps_rows_apart(call: Call, ids: Ids, spare: Ids, base: torch.Tensor) -> bool:
+def _keeps_rows_apart(call: Call, probe: Probe, base: torch.Tensor) -> dict[str, bool]:
+    ids, spare = probe.ids, probe.spare
     source, target = ids.source.clone(), ids.target.clone()
     source[1], target[1] = spare.source[1], spare.target[1]
     logits = call(source, target)
     others = [row for row in range(len(source)) if row != 1]
-    return logits is not None and _same(logits[others], base[others]) and not _same(logits[1], base[1])
+    apart = logits is not None and same(logits[others], base[others]) and not same(logits[1], base[1])
+    return {"keeps rows apart": apart}
 
 
-def _target_use(call: Call, ids: Ids, spare: Ids, base: torch.Tensor, first: int) -> dict[str, bool]:
-    length = ids.target.shape[1]
+def _source_use(call: Call, probe: Probe, base: torch.Tensor) -> dict[str, bool]:
+    used = (
+        _differ(call(_with_column(probe.ids.source, probe.spare.source, column), probe.ids.target), base)
+        for column in _columns(0, probe.ids.source.shape[1])
+    )
+    return {"uses every source token": all(used)}
+
+
+def _target_use(call: Call, probe: Probe, base: torch.Tensor, first: int) -> dict[str, bool]:
+    ids, spare = probe.ids, probe.spare
     hides, current, earlier = True, True, True
-    for column in range(first, length):
+    for column in _columns(first, ids.target.shape[1]):
         logits = call(ids.source, _with_column(ids.target, spare.target, column))
         if logits is None:
             hides = current = earlier = False
             break
-        hides = hides and _same(logits[:, :column], base[:, :column])
-        current = current and not _same(logits[:, column], base[:, column])
-        earlier = earlier and not _same(logits[:, -1], base[:, -1])
+        hides = hides and same(logits[:, :column], base[:, :column])
+        current = current and not same(logits[:, column], base[:, column])
+        earlier = earlier and not same(logits[:, -1], base[:, -1])
     return {
         "hides later target tokens": hides,
         "uses the current target token": current,
         "uses every earlier target token": earlier,
     }
+
+
+def _columns(first: int, length: int) -> list[int]:
+    """Returns the columns to change: all, or a few of many."""
+    columns = list(range(first, length))
+    step = -(-len(columns) // MOST_COLUMNS)
+    return sorted({*columns[::step], *columns[-1:]})
 
 
 def _with_column(ids: torch.Tensor, spare: torch.Tensor, column: int) -> torch.Tensor:
@@ -174,7 +220,8 @@ def _with_column(ids: torch.Tensor, spare: torch.Tensor, column: int) -> torch.T
     return changed
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Returns whether logits are equal but for rounding."""
     if one.shape != other.shape:
         return False
     if one.numel() == 0:
@@ -184,4 +231,4 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _differ(one: torch.Tensor | None, other: torch.Tensor) -> bool:
-    return one is not None and not _same(one, other)
+    return one is not None and not same(one, other)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import keyword
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,8 @@ SHIFTS = {
 }
 """How the target is changed before a module that shifts it itself."""
 
-LAYOUTS = ("{}", "{}.T", "{}.T[:, :, None]")
-"""How a module may want its ids: [B, S], [S, B], [S, B, 1]."""
+LAYOUTS = ("{}", "{}.T", "{}[:, :, None]", "{}.T[:, :, None]")
+"""How a module may want its ids: [B, S], [S, B], [B, S, 1], [S, B, 1]."""
 
 TAKEN = {"self", "torch", "nn", "source_ids", "decoder_input_ids", "memory", "output"}
 TAKEN |= {"source_real", "target_real", "length", "earlier", "dtype"}
@@ -64,6 +65,8 @@ class Form:
         if ending == "output":
             calls[-1] = calls[-1].replace("output = ", "return ", 1)
         else:
+            if re.search(r"\boutput\b", ending) is None:  # the module keeps the logits
+                calls[-1] = calls[-1].removeprefix("output = ")
             calls.append(f"return {ending}")
         assigned = [f"{name} = {value}" for name, value in values.items()]
         defined = definitions([*assigned, *calls], *pads)
@@ -101,15 +104,27 @@ def _named(name: str, text: str, values: dict[str, str]) -> str:
 def forms(module: nn.Module) -> Iterator[Form]:
     """Yields the ways to call a module, likely ones first: forward; encode and decode; encoder and decoder."""
     stage = _stage(module.forward, "self.module")
-    if stage is not None and {"source", "target"} <= {one.role for one in stage.parameters}:
-        yield from _with_layouts((stage,), module)
+    has_forward = stage is not None and {"source", "target"} <= {one.role for one in stage.parameters}
+    has_forward = has_forward and "_forward_unimplemented" not in str(module.forward)
+    if stage is not None and has_forward:
+        yield from _with_layouts((stage,), _embedders(module))
+        for extra in _passed_on(module.forward):
+            yield Form((Stage("self.module", (*stage.parameters, extra)),))
     for encode in _named_like(module, {"encode", "encoder"}):
         for decode in _named_like(module, {"decode", "decoder"}):
             first = _stage(_function(module, encode), f"self.module.{encode}", side="source")
             second = _stage(_function(module, decode), f"self.module.{decode}", side="target")
             if first is None or second is None or not _are_a_pair(first, second):
                 continue
-            yield from _with_layouts((first, second), module)
+            yield from _with_layouts((first, second), [] if has_forward else _embedders(module))
+
+
+def _passed_on(function: Callable[..., Any]) -> list[Parameter]:
+    """Returns what a function may pass on by `*args` behind the ids: the source's lengths, or its mask."""
+    found = list(inspect.signature(function).parameters.values())
+    if len(found) < 3 or not any(one.kind is one.VAR_POSITIONAL for one in found):
+        return []
+    return [Parameter("lengths", "source_lengths", True, False), Parameter("mask", "source_mask", True, False)]
 
 
 def _are_a_pair(first: Stage, second: Stage) -> bool:
@@ -117,12 +132,13 @@ def _are_a_pair(first: Stage, second: Stage) -> bool:
     return "source" in {one.role for one in first.parameters} and {"target", "memory"} <= roles
 
 
-def _with_layouts(stages: tuple[Stage, ...], module: nn.Module) -> Iterator[Form]:
+def _with_layouts(stages: tuple[Stage, ...], embedders: list[tuple[str, str]]) -> Iterator[Form]:
     for layout in LAYOUTS[:2]:
         yield Form(stages, layout.format("source_ids"), layout.format("decoder_input_ids"))
-    for source, target in _embedders(module):
-        yield Form(stages, f"{source.format('source_ids')}", f"{target.format('decoder_input_ids')}")
-    yield Form(stages, LAYOUTS[2].format("source_ids"), LAYOUTS[2].format("decoder_input_ids"))
+    for source, target in embedders:
+        yield Form(stages, source.format("source_ids"), target.format("decoder_input_ids"))
+    for layout in LAYOUTS[2:]:
+        yield Form(stages, layout.format("source_ids"), layout.format("decoder_input_ids"))
 
 
 def _embedders(module: nn.Module) -> list[tuple[str, str]]:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.call_behaviour import Ids, hides_source_padding
-from jax_transformer.discover.call_roles import words
+from jax_transformer.discover.call_roles import PADDING, words
 from jax_transformer.discover.call_trials import Runner, Stopped
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
-LONGEST = 6000
+LONGEST = 5200
 """The longest input that is tried: beyond the 5000 positions of many tables."""
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47)
 
@@ -54,8 +54,27 @@ def _inside(value: Any) -> Iterator[Any]:
 def free_lengths(taken: set[int]) -> tuple[int, int, int]:
     """Returns (batch, target length, source length), primes that are no sizes of the module."""
     free = [prime for prime in PRIMES[1:] if prime not in taken]
-    batch, target, source = (free + [53, 59, 61])[:3]
+    batch, target, source = [*free, 53, 59, 61][:3]
     return batch, target, source
+
+
+def draw_ids(module: nn.Module, pads: set[int], batch: int, target_length: int, source_length: int) -> tuple[Ids, Ids]:
+    """Returns ids without padding, and others that differ from them everywhere; source and target share none."""
+    import torch
+
+    rows = [table.num_embeddings for table in module.modules() if isinstance(table, torch.nn.Embedding)]
+    top = min(40, *[size for size in rows if size >= 12] or [16])
+    usable = [token for token in range(top) if token not in {0, 1, 2, 3, *pads}]
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(tokens: list[int], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        chosen = torch.randint(len(tokens), (batch, length), generator=generator)
+        moved = (chosen + 1 + torch.randint(len(tokens) - 1, chosen.shape, generator=generator)) % len(tokens)
+        table = torch.tensor(tokens)
+        return table[chosen], table[moved]
+
+    source, target = draw(usable[::2], source_length), draw(usable[1::2], target_length)
+    return Ids(source[0], target[0]), Ids(source[1], target[1])
 
 
 def named_pads(module: nn.Module) -> tuple[list[int], list[int]]:
@@ -70,9 +89,9 @@ def named_pads(module: nn.Module) -> tuple[list[int], list[int]]:
             _sort(path, inner.padding_idx, source, target, either)
         for name, value in _named_values(inner):
             found = {*words(name)}
-            if found & {"pad", "padding"} and isinstance(value, numbers.Integral) and not isinstance(value, bool):
-                if not found & {"len", "length", "size", "to", "multiple"}:
-                    _sort(f"{path}.{name}" if path else name, int(value), source, target, either)
+            is_number = isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 0
+            if is_number and found & PADDING and not found & {"len", "length", "size", "to", "multiple"}:
+                _sort(f"{path}.{name}" if path else name, int(value), source, target, either)
     for name, pad in _global_pads(module):
         _sort(name, pad, source, target, either)
     return list(dict.fromkeys(source + either)), list(dict.fromkeys(target + either))
@@ -85,11 +104,16 @@ def _global_pads(module: nn.Module) -> Iterator[tuple[str, int]]:
         if home.split(".")[0] == "torch" or home not in sys.modules:
             continue
         for name, value in vars(sys.modules[home]).items():
-            if {*words(name)} & {"pad", "padding"} and isinstance(value, int) and not isinstance(value, bool):
+            if {*words(name)} & PADDING and isinstance(value, int) and not isinstance(value, bool) and value >= 0:
                 yield name, value
 
 
 def _named_values(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yields the attributes of a module and its classes, and what a config among them holds."""
+    from torch import nn
+
+    for kind in type(module).__mro__[: type(module).__mro__.index(nn.Module)]:
+        yield from vars(kind).items()
     for name, value in vars(module).items():
         if name in ("_modules", "_parameters", "_buffers"):
             continue
@@ -150,11 +174,12 @@ def longest(accepts: Callable[[int], bool], known: Iterable[int], start: int) ->
       known: sizes of the module, among which a limit is likely.
       start: a length that is accepted.
     """
-    if accepts(LONGEST):
+    first = next((length for length in (max(600, 2 * start), LONGEST) if not accepts(length)), None)
+    if first is None:
         return None
     near = sorted({size + more for size in known for more in (-2, -1, 0, 1)})
-    likely = [size for size in near if start < size < LONGEST]
-    low, high = start, LONGEST
+    likely = [size for size in near if start < size < first]
+    low, high = start, first
     while likely:
         middle = likely[len(likely) // 2]
         if accepts(middle):

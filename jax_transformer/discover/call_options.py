@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -45,12 +46,14 @@ SOURCE_COLUMNS = {
     "[B, S, S]": "source_real[:, None, :].expand(-1, source_ids.shape[1], -1)",
     "[B, 1, S, S]": "source_real[:, None, None, :].expand(-1, -1, source_ids.shape[1], -1)",
     "[B, S, 1]": "source_real[:, :, None]",
+    "[1, S, B]": "source_real.T[None]",
 }
 ALL_SOURCE = {"[S, S]": "torch.ones(*2 * source_ids.shape[1:], dtype=torch.bool, device=source_ids.device)"}
 CAUSAL = {
     "[T, T]": "earlier",
     "[1, T, T]": "earlier[None]",
     "[1, 1, T, T]": "earlier[None, None]",
+    "[T, T, 1]": "earlier[:, :, None]",
 }
 TARGET_COLUMNS = {
     "[B, 1, T]": "target_real[:, None, :]",
@@ -62,6 +65,7 @@ TARGET_COLUMNS = {
 BOTH = {
     "[B, T, T]": "(earlier & target_real[:, None, :])",
     "[B, 1, T, T]": "(earlier & target_real[:, None, None, :])",
+    "[T, T, B]": "(earlier[:, :, None] & target_real.T[None])",
 }
 CROSS_COLUMNS = {
     "[B, T, S]": "source_real[:, None, :].expand(-1, decoder_input_ids.shape[1], -1)",
@@ -84,8 +88,11 @@ class Option:
 
     @property
     def meaning(self) -> str:
-        """Describes a mask: '[B, 1, S], True = may attend'."""
-        return f"{self.layout}, {MEANING[self.kind]}" if self.layout and self.kind else self.layout
+        """Describes a mask: '[B, 1, S] hides padding (True = may attend)'."""
+        hidden = [
+            name for name, part in (("later tokens", "earlier"), ("padding", "_real")) if part in (self.text or "")
+        ]
+        return f"{self.layout} hides {' and '.join(hidden) or 'nothing'} ({MEANING[self.kind]})"
 
 
 OMIT = Option(None)
@@ -94,16 +101,9 @@ OMIT = Option(None)
 def definitions(texts: Iterable[str], source_pad: int, target_pad: int) -> list[str]:
     """Returns the lines that define the names that these expressions use."""
     joined = " ".join(texts)
-    wanted = {name for name in SETUP if name in joined.replace(".", " ").replace("decoder_input_ids", "")}
-    wanted = {name for name in wanted if _uses(joined, name)}
+    wanted = {name for name in SETUP if re.search(rf"(?<![\w.]){name}(?![\w=])", joined)}
     wanted |= {other for name in wanted for other in NEEDS.get(name, ())}
     return [SETUP[name].format(source_pad=source_pad, target_pad=target_pad) for name in SETUP if name in wanted]
-
-
-def _uses(text: str, name: str) -> bool:
-    import re
-
-    return re.search(rf"(?<![\w.]){name}(?![\w=])", text) is not None
 
 
 def masks(layouts: dict[str, str], kinds: Iterable[str] = KINDS) -> list[Option]:
@@ -128,7 +128,7 @@ def mask_options(parameter: Parameter) -> list[Option]:
     elif parameter.role == "target_mask":
         own = masks(CAUSAL) + target if parameter.is_causal else target + target_padding
         own = target_padding + target if parameter.is_padding and not parameter.is_causal else own
-        own = own + cross
+        own = masks(CAUSAL) if parameter.is_plainly_causal else own + cross
     else:
         own = source + target + target_padding
     left_out = [OMIT] if not parameter.is_required else [Option("None")]

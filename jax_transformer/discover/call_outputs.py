@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import nn
 
 HINTS = ("logit", "output", "pred", "prob", "score")
 
@@ -15,7 +18,7 @@ class Reading:
     """Says how the logits are taken from a result."""
 
     path: str
-    """What is appended to the result's name: "", "[0]", ".logits"."""
+    """Where the tensor is: "output", "output[0]", "output.logits", "self.module.logits"."""
     layout: str
     """What is appended to make it [B, rows, V]."""
     rows: int
@@ -23,15 +26,16 @@ class Reading:
     width: int
     """The size of the last axis."""
 
-    def text(self, name: str) -> str:
-        """Returns the expression that takes the logits from the result of this name."""
-        return f"{name}{self.path}{self.layout}"
+    @property
+    def text(self) -> str:
+        """Returns the expression of the logits."""
+        return f"{self.path}{self.layout}"
 
 
-def readings(result: Any, batch: int, target_length: int) -> list[Reading]:
-    """Returns the ways to read a result as [B, T or T ± 1, anything], plain ones first."""
+def readings(result: Any, batch: int, target_length: int, name: str = "output") -> list[Reading]:
+    """Returns the ways to read a result of this name as [B, T or T ± 1, anything], plain ones first."""
     found = []
-    for path, tensor in _tensors(result):
+    for path, tensor in _tensors(result, name):
         if not tensor.is_floating_point():
             continue
         for rows in (0, -1, 1):
@@ -40,6 +44,16 @@ def readings(result: Any, batch: int, target_length: int) -> list[Reading]:
                 found.append(Reading(path, *layout[:1], rows, layout[1]))
                 break
     return sorted(found, key=lambda one: (one.rows != 0, not any(hint in one.path for hint in HINTS)))
+
+
+def kept_readings(module: nn.Module, batch: int, target_length: int) -> list[Reading]:
+    """Returns the ways to read the tensors that a module has kept as attributes when it ran."""
+    kept = {name: value for name, value in vars(module).items() if not name.startswith("_")}
+    return [
+        reading
+        for name, value in kept.items()
+        for reading in readings(value, batch, target_length, f"self.module.{name}")
+    ]
 
 
 def _layout(shape: tuple[int, ...], batch: int, length: int) -> tuple[str, int] | None:
@@ -60,7 +74,7 @@ def _layout(shape: tuple[int, ...], batch: int, length: int) -> tuple[str, int] 
     return None
 
 
-def _tensors(result: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def _tensors(result: Any, path: str, depth: int = 0) -> Iterator[tuple[str, Any]]:
     import torch
 
     if isinstance(result, torch.Tensor):
@@ -81,3 +95,11 @@ def _tensors(result: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str,
         for name, value in vars(result).items():
             if not name.startswith("_"):
                 yield from _tensors(value, f"{path}.{name}", depth + 1)
+
+
+def describe(result: Any) -> str:
+    """Describes a result in a few words: its type, and the shapes of its tensors."""
+    shapes = [
+        f"{path.removeprefix('output') or 'it'} {list(tensor.shape)}" for path, tensor in _tensors(result, "output")
+    ]
+    return f"{type(result).__name__} with {', '.join(shapes[:6]) or 'no tensors'}"

@@ -33,6 +33,7 @@ TARGET = {"tgt", "trg", "target", "targets", "dec", "decoder", "tar", "prev", "l
 WEAK_TARGET = {"output", "outputs", "out", "y", "ys", "d", "t"}
 MASK = {"mask", "masks", "masking", "msk", "padding", "nopeak", "peek", "causal", "lookahead", "subsequent", "bias"}
 CAUSAL = {"nopeak", "peek", "causal", "ahead", "lookahead", "subsequent", "future", "triangular", "tri"}
+PLAINLY_CAUSAL = {"causal", "future", "triangular", "tri"}
 PADDING = {"pad", "padding"}
 CROSS = {"memory", "mem", "cross", "inter", "context"}
 IDS = {"idx", "id", "index", "token", "symbol", "value"}
@@ -54,7 +55,8 @@ class Parameter:
     """Whether the name says that a mask covers padding."""
     is_causal: bool = False
     """Whether the name says that a mask hides later positions."""
-    default: Any = None
+    is_plainly_causal: bool = False
+    """Whether the name says that it does nothing else."""
 
     @property
     def is_mask(self) -> bool:
@@ -89,7 +91,7 @@ def parameters(function: Callable[..., Any], *, has_memory: bool = False, side: 
             one.kind is one.KEYWORD_ONLY,
             bool({*words(one.name)} & PADDING),
             bool({*words(one.name)} & CAUSAL),
-            None if needed else one.default,
+            bool({*words(one.name)} & PLAINLY_CAUSAL) and not {*words(one.name)} & PADDING,
         )
         for one, role, needed in zip(named, roles, required, strict=True)
     ]
@@ -115,7 +117,7 @@ def _role(name: str, has_memory: bool, side: str) -> Role:
         return "device"
     if found & PADDING and found & IDS and not found & {"mask", "masks"}:
         return "target_pad" if is_target else "source_pad"
-    if found & MASK or (found & PADDING) or {"attn", "attention"} <= found | {"attn"} and "mask" in found:
+    if found & (MASK | PADDING):
         return _mask_role(found, has_memory, side)
     if found & POSITIONS:
         return "target_positions" if is_target or (side == "target" and not is_source) else "source_positions"
@@ -123,7 +125,7 @@ def _role(name: str, has_memory: bool, side: str) -> Role:
         if found & {"max", "maximum", "batch"}:
             return "size"
         return "target_lengths" if is_target and not is_source else "source_lengths"
-    if has_memory and (found & MEMORY or (found & SOURCE and found & RESULT) or "e" in letters and "o" in letters):
+    if has_memory and (found & MEMORY or (found & SOURCE and found & RESULT) or {"e", "o"} == letters):
         return "memory"
     if not has_memory and (found & {"memory", "mem"} or (found & SOURCE and found & (RESULT - {"output", "outputs"}))):
         return "other"

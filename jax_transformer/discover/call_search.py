@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover.call_behaviour import Behaviour, Ids, behaviour
+from jax_transformer.discover.call_behaviour import Behaviour, Ids, Probe, behaviour, same
 from jax_transformer.discover.call_forms import Assignment, Form, heads
 from jax_transformer.discover.call_options import OMIT, Option, mask_options, plain_options
-from jax_transformer.discover.call_outputs import Reading, readings
+from jax_transformer.discover.call_outputs import Reading, kept_readings, readings
 from jax_transformer.discover.call_roles import Parameter
 from jax_transformer.discover.call_trials import Lookup, Runner
 
@@ -23,10 +23,16 @@ RANKS: dict[str, dict[str, tuple[str, ...]]] = {
     "3": {"source": ("[B, 1, S]",), "target": ("[B, T, T]", "[B, 1, T]"), "cross": ("[B, 1, S]",)},
     "4": {"source": ("[B, 1, 1, S]",), "target": ("[B, 1, T, T]", "[B, 1, 1, T]"), "cross": ("[B, 1, 1, S]",)},
     "2": {"source": ("[B, S]", "[S, S]"), "target": ("[T, T]", "[B, T]"), "cross": ("[B, S]", "[T, S]")},
+    "2 padding": {"source": ("[B, S]",), "target": ("[B, T]",), "cross": ("[B, S]",)},
+    "time first": {"source": ("[S, B]",), "target": ("[T, B]",), "cross": ("[S, B]",)},
+    "time first 3": {"source": ("[1, S, B]",), "target": ("[T, T, B]",), "cross": ("[1, S, B]",)},
     "3 full": {"source": ("[B, S, S]",), "target": ("[B, T, T]", "[B, 1, T]"), "cross": ("[B, T, S]",)},
     "4 full": {"source": ("[B, 1, S, S]",), "target": ("[B, 1, T, T]", "[B, 1, 1, T]"), "cross": ("[B, 1, T, S]",)},
 }
 """Axes of masks in one style → side → layouts: of a mask of its own, and of one beside another for the same side."""
+CAUSAL_RANKS = {"3": ("[1, T, T]",), "3 full": ("[1, T, T]",), "4": ("[1, 1, T, T]",), "4 full": ("[1, 1, T, T]",)}
+CAUSAL_RANKS |= {"time first 3": ("[T, T, 1]",)}
+"""The same of masks whose name says that they hide nothing but later positions."""
 KIND_ORDER = ("real", "hidden", "real_int", "added", "hidden_int", "real_float", "hidden_float")
 
 
@@ -41,38 +47,71 @@ class Candidate:
     behaviour: Behaviour = field(default_factory=Behaviour)
     shift: str = ""
     remarks: tuple[str, ...] = ()
+    logits: Any = field(default=None, compare=False)
+    """The logits [B, T, V] of ids without padding, if it runs."""
 
     @property
-    def rank(self) -> tuple[int, int]:
-        """Returns what candidates are compared by."""
-        return self.behaviour.score, self.reached
+    def rank(self) -> tuple[int, float, int]:
+        """Returns what candidates are compared by: the behaviour of those that run, the way that others go."""
+        return *self.behaviour.rank, 0 if self.lines else self.reached
 
 
 class Search:
-    """Looks for the best way to call a module in one form."""
+    """Looks for the best way to call a module."""
 
-    def __init__(
-        self, runner: Runner, ids: Ids, spare: Ids, pads: tuple[list[int], list[int]], *, most_trials: int = 400
-    ) -> None:
-        self.runner, self.ids, self.spare, self.pads = runner, ids, spare, pads
-        self.pad_pair = (pads[0][0] if pads[0] else 0, pads[1][0] if pads[1] else 0)
-        self.most_trials = most_trials
-        self.ties: list[Candidate] = []
+    def __init__(self, runner: Runner, probe: Probe) -> None:
+        self.runner, self.probe, self.ids = runner, probe, probe.ids
+        self.pad_pair = (probe.pads[0][0], probe.pads[1][0])
+        self.unread: Any = None
+        """What a call returned that ran, and held no logits."""
+        self._seen: dict[tuple[Form, tuple[Option, ...]], Candidate] = {}
 
-    def best(self, form: Form) -> Candidate:
-        """Returns the best candidate of this form."""
-        self._seen: dict[tuple[Option, ...], Candidate] = {}
-        limit = self.runner.trials + self.most_trials
-        slots = self._slots(form)
+    def styled(self, form: Form) -> Candidate:
+        """Returns the best candidate of a form whose masks have one style."""
         best: Candidate | None = None
-        for chosen in self._starts(form, slots):
-            candidate = self._evaluate(form, chosen)
+        for chosen in self._starts(form, self._slots(form)):
+            candidate = self._evaluate(form, chosen, best)
             if best is None or candidate.rank > best.rank:
                 best = candidate
-            if best.behaviour.is_complete or self._is_over(limit):
+            if best.behaviour.is_complete or self.runner.is_spent:
                 break
         assert best is not None
-        return self._climb(best, slots, limit)
+        return best
+
+    def climbed(self, best: Candidate, most: int = 500) -> Candidate:
+        """Changes one parameter of a candidate at a time for as long as that helps, `most` times at most."""
+        slots, improved, limit = self._slots(best.form), True, len(self._seen) + most
+        while improved and best.behaviour.failing:
+            improved = False
+            for slot in _in_order(best, slots):
+                for option in _worth_trying(best, slot, slots[slot]):
+                    if self.runner.is_spent or len(self._seen) >= limit or not best.behaviour.failing:
+                        return best
+                    candidate = self._evaluate(best.form, {**best.chosen, slot: option}, best)
+                    if _distorts(candidate, best, slot):
+                        continue
+                    if candidate.rank[:2] > best.rank[:2] or candidate.rank > (*best.rank[:2], best.rank[2] + 2):
+                        best, improved = candidate, True
+                        break
+        return best
+
+    def rivals(self, best: Candidate) -> dict[str, list[str]]:
+        """Returns, of each parameter whose name doesn't tell what it is for, the other values that run and give other
+        logits."""
+        found: dict[str, list[str]] = {}
+        roles = {
+            (number, one.name): one.role for number, stage in enumerate(best.form.stages) for one in stage.parameters
+        }
+        for slot, options in self._slots(best.form).items():
+            if roles[slot] not in ("other", "size") or best.chosen[slot].text is None:
+                continue
+            tried = [self._evaluate(best.form, {**best.chosen, slot: option}, None) for option in options]
+            found[slot[1]] = [
+                str(option.text)
+                for option, one in zip(options, tried, strict=True)
+                if one.logits is not None and not same(one.logits, best.logits)
+            ]
+        return found
 
     def _slots(self, form: Form) -> dict[Slot, list[Option]]:
         """Returns the options of each parameter that isn't for ids."""
@@ -127,11 +166,11 @@ class Search:
         mask = next(one for one in parameters if one.name == name)
         side = {"target_mask": "target", "cross_mask": "cross"}.get(mask.role, "source")
         others = [one for one in parameters if one.role == mask.role and one.name != name]
-        layouts = RANKS[rank][side]
+        layouts = CAUSAL_RANKS.get(rank, ("[T, T]",)) if mask.is_plainly_causal else RANKS[rank][side]
         is_padding = mask.is_padding and not mask.is_causal
         beside = any(one.is_padding != mask.is_padding for one in others)
         if side == "target":
-            layout = layouts[1] if is_padding and (beside or rank == "2") else layouts[0]
+            layout = layouts[-1] if is_padding and (beside or rank == "2") else layouts[0]
         elif len(layouts) > 1 and beside and not is_padding:
             layout = layouts[1]
         else:
@@ -141,36 +180,13 @@ class Search:
             return OMIT
         return fitting[0] if fitting else slots[slot][0]
 
-    def _climb(self, best: Candidate, slots: dict[Slot, list[Option]], limit: int) -> Candidate:
-        """Changes one parameter at a time for as long as that helps."""
-        improved = True
-        while improved and best.behaviour.failing:
-            improved = False
-            for slot, options in slots.items():
-                for option in _worth_trying(best, slot, options):
-                    if self._is_over(limit):
-                        return best
-                    if option == best.chosen[slot]:
-                        continue
-                    candidate = self._evaluate(best.form, {**best.chosen, slot: option})
-                    if candidate.rank[0] > best.rank[0] or (
-                        best.rank[0] == 0 and candidate.rank[0] == 0 and candidate.reached > best.reached + 2
-                    ):
-                        best, improved = candidate, True
-                    if not best.behaviour.failing:
-                        return best
-        return best
-
-    def _is_over(self, limit: int) -> bool:
-        return self.runner.is_spent or self.runner.trials >= limit
-
-    def _evaluate(self, form: Form, chosen: Assignment) -> Candidate:
-        key = tuple(chosen.values())
+    def _evaluate(self, form: Form, chosen: Assignment, best: Candidate | None) -> Candidate:
+        key = form, tuple(chosen.values())
         if key not in self._seen:
-            self._seen[key] = self._tried(form, chosen)
+            self._seen[key] = self._tried(form, chosen, best.rank[0] if best else 0)
         return self._seen[key]
 
-    def _tried(self, form: Form, chosen: Assignment) -> Candidate:
+    def _tried(self, form: Form, chosen: Assignment, least: int) -> Candidate:
         """Runs a call; if it runs, finds the logits and looks at their behaviour."""
         lookups: list[Lookup] = []
         lines = form.write(chosen, "", self.pad_pair, "output")
@@ -180,11 +196,12 @@ class Search:
         target_table = tables(lookups, self.ids)[1]
         found = self._logits(form, chosen, outcome.value, None if target_table is None else len(target_table))
         if found is None:
+            self.unread = outcome.value
             return Candidate(form, chosen, outcome.reached)
         ending, shift, remarks = found
-        candidate = self._judged(form, chosen, shift, ending, outcome.reached, remarks)
+        candidate = self._judged(form, chosen, shift, ending, remarks, least)
         if not shift and not candidate.behaviour.holds.get("uses the current target token", True):
-            moved = self._judged(form, chosen, "left", ending, outcome.reached, remarks)
+            moved = self._judged(form, chosen, "left", ending, remarks, least)
             if moved.rank > candidate.rank:
                 return moved
         return candidate
@@ -194,20 +211,20 @@ class Search:
     ) -> tuple[str, str, tuple[str, ...]] | None:
         """Returns (the expression of the logits, how the target is shifted, remarks), or None."""
         batch, length = self.ids.target.shape
-        found = readings(value, batch, length)
+        found = readings(value, batch, length) or kept_readings(self.runner.module, batch, length)
         fitting = [one for one in found if one.width == vocabulary]
         if fitting:
-            return self._finished(form, chosen, fitting[0], fitting[0].text("output"))
+            return self._finished(form, chosen, fitting[0], fitting[0].text)
         for reading in found:
             shift = _shift(reading)
-            lines = form.write(chosen, shift, self.pad_pair, reading.text("output"))
+            lines = form.write(chosen, shift, self.pad_pair, reading.text)
             for head in heads(self.runner.module, self.runner.entered(lines, *self.ids)):
-                ending = f"{head}({reading.text('output')})"
+                ending = f"{head}({reading.text})"
                 outcome = self.runner.run(form.write(chosen, shift, self.pad_pair, ending), *self.ids)
-                through = readings(outcome.value, batch, length) if outcome.succeeded else []
+                through = readings(outcome.value, batch, length, ending) if outcome.succeeded else []
                 if through and through[0].rows == 0 and self._is_width(through[0].width, vocabulary):
-                    return self._finished(form, chosen, reading, through[0].text(ending))
-        return self._finished(form, chosen, found[0], found[0].text("output")) if found else None
+                    return self._finished(form, chosen, reading, through[0].text)
+        return self._finished(form, chosen, found[0], found[0].text) if found else None
 
     def _is_width(self, width: int, vocabulary: int | None) -> bool:
         return width == vocabulary if vocabulary is not None else width > int(self.ids.target.max())
@@ -229,23 +246,20 @@ class Search:
         return ending, shift, ()
 
     def _judged(
-        self, form: Form, chosen: Assignment, shift: str, ending: str, reached: int, remarks: tuple[str, ...]
+        self, form: Form, chosen: Assignment, shift: str, ending: str, remarks: tuple[str, ...], least: int
     ) -> Candidate:
         import torch
 
         lines = tuple(form.write(chosen, shift, self.pad_pair, ending))
         lookups: list[Lookup] = []
         self.runner.run(lines, *self.ids, lookups=lookups)
+        shifted = shift in ("drop", "left")
         with torch.no_grad():
             found = behaviour(
-                self.caller(lines),
-                self.ids,
-                self.spare,
-                self.pads,
-                tables(lookups, self.ids),
-                ignores_first=shift in ("drop", "left"),
+                self.caller(lines), self.probe, tables(lookups, self.ids), ignores_first=shifted, least=least
             )
-        return Candidate(form, chosen, reached, lines, found, shift, remarks)
+            logits = self.caller(lines)(*self.ids)
+        return Candidate(form, chosen, 0, lines, found, shift, remarks, logits)
 
     def caller(self, lines: tuple[str, ...]) -> Any:
         """Returns a function (source_ids, decoder_input_ids) → logits, or None where they fail."""
@@ -259,11 +273,28 @@ class Search:
         return call
 
 
+def _distorts(candidate: Candidate, best: Candidate, slot: Slot) -> bool:
+    """Returns whether a mask of padding that was left out before changes logits of ids that have no padding."""
+    text = candidate.chosen[slot].text or ""
+    if best.chosen[slot].text is not None or not best.lines or not candidate.lines or "earlier" in text:
+        return False
+    return candidate.logits is None or not same(candidate.logits, best.logits)
+
+
+def _in_order(best: Candidate, slots: dict[Slot, list[Option]]) -> list[Slot]:
+    """Returns the slots, first those that may mend what a call that runs lacks."""
+    roles = {(number, one.name): one.role for number, stage in enumerate(best.form.stages) for one in stage.parameters}
+    first = "target_mask" if "hides later target tokens" in best.behaviour.failing and best.lines else ""
+    return sorted(slots, key=lambda slot: roles[slot] != first)
+
+
 def _worth_trying(best: Candidate, slot: Slot, options: list[Option]) -> list[Option]:
     """Returns the options of a parameter that may help; of a call that is complete but for the target's padding, those
     that hide it."""
     if not best.behaviour.is_complete:
-        return options
+        chosen = {option.kind for option in best.chosen.values() if option.kind}
+        others = [option for option in options if option != best.chosen[slot]]
+        return sorted(others, key=lambda option: option.kind not in chosen)
     kinds = {option.kind for option in best.chosen.values() if option.kind} or {*KIND_ORDER}
     return [option for option in options if "target_real" in (option.text or "") and option.kind in kinds]
 

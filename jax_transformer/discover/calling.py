@@ -6,15 +6,17 @@ those that run: an encoder-decoder's depend on every source token and on the tar
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover import adapters
-from jax_transformer.discover.call_behaviour import Ids
-from jax_transformer.discover.call_forms import forms, signature
+from jax_transformer.discover.call_behaviour import Ids, Probe
+from jax_transformer.discover.call_forms import Form, forms, signature
 from jax_transformer.discover.call_limits import (
     accepts_id,
     accepts_length,
+    draw_ids,
     free_lengths,
     longest,
     named_pads,
@@ -22,15 +24,21 @@ from jax_transformer.discover.call_limits import (
     source_pads,
     vocab_size,
 )
+from jax_transformer.discover.call_outputs import describe
 from jax_transformer.discover.call_search import Candidate, Search, tables
 from jax_transformer.discover.call_trials import Lookup, Outcome, Runner, first_line, place
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 ENOUGH = ("is finite", "repeats", "keeps rows apart", "uses every source token", "hides later target tokens")
 """The properties without which a call is given up for others."""
+
+FAULTS = {
+    "is finite": "expected finite logits; every call that runs gives NaN or infinity: check the module's weights",
+    "repeats": "expected the same logits twice in evaluation mode; the module draws random numbers: switch that off",
+}
+"""Property → what is said of a module in which it doesn't hold."""
 
 LACKS = {
     "keeps rows apart": "the logits of a sentence depend on the other sentences of its batch",
@@ -106,16 +114,27 @@ def find_call(
     Raises:
       CallError: no call runs, or none behaves as an encoder-decoder's; its `adapter` is a draft to complete.
     """
+    import torch
+
     modes = [(inner, inner.training) for inner in module.modules()]
     try:
-        return _Finder(module, name, source_pad_id, target_pad_id).find()
+        with torch.random.fork_rng(devices=[]):
+            return _Finder(module, name, source_pad_id, target_pad_id).find()
     finally:
         for inner, mode in modes:
             inner.training = mode
 
 
+def _is_good(candidate: Candidate) -> bool:
+    return all(candidate.behaviour.holds.get(name) for name in ENOUGH)
+
+
 class _Finder:
     def __init__(self, module: nn.Module, name: str, source_pad_id: int | None, target_pad_id: int | None) -> None:
+        self.failure: Outcome | None = None
+        self.search: Search | None = None
+        self.unread: Any = None
+        self.has_forward = False
         self.name, self.runner, self.sizes = name, Runner(module), sizes(module)
         source, target = named_pads(module)
         self.pads = (
@@ -128,66 +147,86 @@ class _Finder:
         best, ids = self._best()
         if best is None:
             raise self._error()
+        for name, fault in FAULTS.items():
+            if not best.behaviour.holds.get(name):
+                raise CallError(f"{self.name}: {fault}", self._draft(best.lines))
         return self._described(best, ids)
 
     def _best(self) -> tuple[Candidate | None, tuple[Ids, Ids]]:
-        """Returns the best candidate of all forms, and the ids it runs with."""
-        best: Candidate | None = None
-        kept = ids = self._ids(*free_lengths(self.sizes))
-        for form in forms(self.runner.module):
-            candidate = self._search(ids).best(form)
-            if candidate.lines and (best is None or candidate.rank[0] > best.rank[0]):
-                best = candidate
-            if self.runner.is_spent or (best is not None and all(best.behaviour.holds.get(one) for one in ENOUGH)):
-                return best, ids
-        if best is None:
-            best, kept = self._with_other_lengths()
-        return best, kept
+        """Returns the best candidate, and the ids it runs with.
 
-    def _search(self, ids: tuple[Ids, Ids]) -> Search:
-        return Search(self.runner, *ids, self._tried_pads())
+        Tries forward, with masks of one style; at other lengths, where nothing runs; with every mask by itself; then
+        two methods or children.
+        """
+        ids = self._ids(*free_lengths(self.sizes))
+        ways = list(forms(self.runner.module))
+        whole = [form for form in ways if len(form.stages) == 1]
+        self.has_forward = bool(whole)
+        found = self._styled(whole, ids)
+        if whole and not any(candidate.lines for candidate in found):
+            found, ids = self._at_other_lengths(whole[0], ids, found)
+        best = self._climbed(found)
+        if best is None:
+            best = self._climbed(self._styled([form for form in ways if len(form.stages) > 1], ids))
+        return best, ids
+
+    def _styled(self, ways: list[Form], ids: tuple[Ids, Ids]) -> list[Candidate]:
+        """Returns the best candidate of each form with masks of one style; the first that is good ends the list."""
+        self.search, found = Search(self.runner, Probe(*ids, self._tried_pads())), list[Candidate]()
+        for form in ways:
+            found.append(self.search.styled(form))
+            self.failure = self.failure or self.runner.furthest
+            if self.runner.is_spent or _is_good(found[-1]):
+                break
+        if self.search.unread is not None:
+            self.unread = self.search.unread
+        return found
+
+    def _climbed(self, found: list[Candidate]) -> Candidate | None:
+        """Returns the best candidate that runs after each mask has been tried by itself in the two most likely ones."""
+        assert self.search is not None
+        found = sorted(found, key=lambda candidate: candidate.rank, reverse=True)
+        for number, candidate in enumerate(found[:2]):
+            found[number] = self.search.climbed(candidate)
+            if _is_good(found[number]):
+                break
+        running = [candidate for candidate in found if candidate.lines]
+        return max(running, key=lambda candidate: candidate.rank, default=None)
+
+    def _at_other_lengths(
+        self, form: Form, ids: tuple[Ids, Ids], found: list[Candidate]
+    ) -> tuple[list[Candidate], tuple[Ids, Ids]]:
+        """Tries equal lengths, and those that the errors name, as the only ones that the module takes."""
+        search = self.search
+        batch, target, source = ids[0].target.shape[0], ids[0].target.shape[1], ids[0].source.shape[1]
+        tried = [(source, target)]
+        for _ in range(4):
+            errors = f"{self.failure and self.failure.error} {self.runner.furthest.error}"
+            named = {int(number) for number in re.findall(r"\d+", errors)} & self.sizes
+            lengths = [length for length in sorted(named) if 4 < length <= 2048]
+            likely = [(length, length) for length in [target, *lengths]]
+            likely += [
+                pair for length in lengths for old in tried[-1:] for pair in ((length, old[1]), (old[0], length))
+            ]
+            fresh = [pair for pair in dict.fromkeys(likely) if pair not in tried]
+            for pair in fresh:
+                tried.append(pair)
+                changed = self._ids(batch, pair[1], pair[0])
+                again = self._styled([form], changed)
+                if again[0].lines:
+                    return again, changed
+            if not fresh or self.runner.is_spent:
+                break
+        self.search = search
+        return found, ids
 
     def _tried_pads(self) -> tuple[list[int], list[int]]:
         """Returns the ids that may be padding: named ones, then the usual ones."""
         source, target = self.pads
         return (source or target or [0, 1]), (target or source or [0, 1])
 
-    def _with_other_lengths(self) -> tuple[Candidate | None, tuple[Ids, Ids]]:
-        """Tries equal lengths, and the module's sizes as the only lengths that it takes."""
-        batch, length, other = free_lengths(self.sizes)
-        likely = sorted(size for size in self.sizes if 4 < size <= 1024)
-        tried = [(length, length), *((size, size) for size in likely[:24])]
-        tried += [(source, target) for source in likely[:8] for target in likely[:8] if source != target]
-        ids = self._ids(batch, length, other)
-        for source, target in tried:
-            ids = self._ids(batch, target, source)
-            for form in list(forms(self.runner.module))[:2]:
-                search = Search(self.runner, *ids, self._tried_pads(), most_trials=40)
-                candidate = search.best(form)
-                if candidate.lines:
-                    return candidate, ids
-                if self.runner.is_spent:
-                    return None, ids
-        return None, ids
-
     def _ids(self, batch: int, target_length: int, source_length: int) -> tuple[Ids, Ids]:
-        """Returns ids without padding, and others that differ from them everywhere; source and target share none."""
-        import torch
-
-        rows = [table.num_embeddings for table in self.runner.module.modules() if hasattr(table, "num_embeddings")]
-        top = min([size for size in rows if size >= 12] + [40])
-        avoided = {0, 1, 2, 3, *self.pads[0], *self.pads[1]}
-        usable = [token for token in range(top) if token not in avoided]
-        generator = torch.Generator().manual_seed(0)
-
-        def draw(tokens: list[int], length: int) -> tuple[torch.Tensor, torch.Tensor]:
-            chosen = torch.randint(len(tokens), (batch, length), generator=generator)
-            moved = (chosen + 1 + torch.randint(len(tokens) - 1, chosen.shape, generator=generator)) % len(tokens)
-            table = torch.tensor(tokens)
-            return table[chosen], table[moved]
-
-        source, target = draw(usable[::2], source_length), draw(usable[1::2], target_length)
-        return Ids(source[0], target[0]), Ids(source[1], target[1])
+        return draw_ids(self.runner.module, {*self.pads[0], *self.pads[1]}, batch, target_length, source_length)
 
     # --- what is known of the call
 
@@ -214,7 +253,7 @@ class _Finder:
             vocabulary[0],
             vocabulary[1],
             *limits,
-            notes=tuple(self._notes(best, pads)),
+            notes=tuple(self._notes(best, ids, pads)),
         )
 
     def _limits(self, best: Candidate, ids: Ids) -> tuple[int | None, int | None, int | None, int | None]:
@@ -232,7 +271,8 @@ class _Finder:
 
     def _pads(self, best: Candidate, both: tuple[Ids, Ids], source_vocab_size: int) -> tuple[int | None, int | None]:
         """Returns the ids that masks are derived from: the caller's own, or those that the module hides."""
-        search = self._search(both)
+        search = self.search
+        assert search is not None
         text = " ".join(best.lines)
         source = search.pad_pair[0] if "source_real" in text else None
         target = search.pad_pair[1] if "target_real" in text else None
@@ -244,8 +284,11 @@ class _Finder:
             target = next(iter(self.pads[1]), None)
         return source, target
 
-    def _notes(self, best: Candidate, pads: tuple[int | None, int | None]) -> list[str]:
+    def _notes(self, best: Candidate, ids: Ids, pads: tuple[int | None, int | None]) -> list[str]:
         notes = list(best.remarks)
+        if self.has_forward and self.failure and self.failure.error is not None and len(best.form.stages) > 1:
+            functions = " and ".join(stage.function.removeprefix("self.module.") for stage in best.form.stages)
+            notes.append(f"forward doesn't run ({first_line(self.failure.error)}): {functions} are called instead")
         masks = [
             f"`{parameter.name}` {best.chosen[number, parameter.name].meaning}"
             for number, stage in enumerate(best.form.stages)
@@ -253,29 +296,56 @@ class _Finder:
             if parameter.is_mask and best.chosen[number, parameter.name].layout
         ]
         if masks:
-            notes.append("masks are built by the caller: " + "; ".join(masks))
-            if not self.pads[0] and "source_real" in " ".join(best.lines):
-                notes.append(f"the module names no padding id: {pads[0]} is assumed, unless source_pad_id is given")
+            notes.append("masks are built by the caller: " + "; ".join(dict.fromkeys(masks)))
+        for side, name in enumerate(("source", "target")):
+            if f"{name}_real" in " ".join(best.lines) and not (self.pads[side] or self.pads[1 - side]):
+                notes.append(f"the module names no padding id: {pads[side]} is assumed for the {name}'s")
         notes += {
             "append": ["the module drops the last target token itself: one is appended"],
             "drop": ["the module prepends a start token itself: the first target token is left out"],
             "left": ["the module shifts the target itself: its first token is replaced by the module's start"],
         }.get(best.shift, [])
         if best.form.source.startswith("source_ids.T"):
-            notes.append("ids are given as [S, B]")
+            notes.append("ids are given as [S, B]: the batch comes second")
+        notes += self._guesses(best)
         notes += [LACKS[name] for name in best.behaviour.failing if name in LACKS]
         if self.runner.printed:
             notes.append("the module prints while it runs")
+        return [*notes, *self._float64(best, ids)]
+
+    def _guesses(self, best: Candidate) -> list[str]:
+        """Returns a remark for each parameter whose name doesn't tell what it is for."""
+        assert self.search is not None
+        given = {slot[1]: option.text for slot, option in best.chosen.items()}
+        notes = []
+        for name, others in self.search.rivals(best).items():
+            differing = f"; {', '.join(others)} would give other logits" if others else ""
+            notes.append(f"`{name}` is given {given[name]}, as its name doesn't tell what it is for{differing}")
         return notes
+
+    def _float64(self, best: Candidate, ids: Ids) -> list[str]:
+        """Returns a remark if the module doesn't run in float64."""
+        runner = Runner(self.runner.module)
+        if runner.module is self.runner.module:
+            return []
+        runner.module.double()
+        error = runner.run(best.lines, *ids).error
+        return [] if error is None else [f"the module fails in float64 at {place(error)} ({first_line(error)})"]
 
     # --- failing
 
     def _error(self) -> CallError:
         function = f"forward{signature(self.runner.module.forward)}"
-        furthest: Outcome = self.runner.furthest
-        error = furthest.error
-        if error is None:
-            message = f"{self.name}: expected parameters for source and target ids; received {function}: write an adapter"
+        error = self.failure.error if self.failure else None
+        if self.unread is not None:
+            message = (
+                f"{self.name}: expected logits [B, T, V] from {function}; received {describe(self.unread)}: "
+                "complete the drafted adapter so that it returns logits"
+            )
+        elif error is None:
+            message = (
+                f"{self.name}: expected parameters for source and target ids; received {function}: write an adapter"
+            )
         elif any(word in str(error) for word in ("CUDA", "cuda", "NVIDIA")):
             message = (
                 f"{self.name}: the module moves tensors to CUDA at {place(error)} ({first_line(error)}): "
@@ -283,8 +353,8 @@ class _Finder:
             )
         else:
             message = (
-                f"{self.name}: no way to call {function} runs with ids alone; the best of {self.runner.trials} fails "
-                f"at {place(error) or 'its call'} ({first_line(error)}): complete the drafted adapter"
+                f"{self.name}: none of {self.runner.trials} ways to call {function} runs; the one that gets furthest "
+                f"fails at {place(error) or 'its call'} ({first_line(error)}): complete the drafted adapter"
             )
         return CallError(message, self._draft(("return self.module(source_ids, decoder_input_ids)",)))
 
