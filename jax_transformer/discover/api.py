@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -131,8 +131,6 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     wrapped = call.wrap(_jittered(module))
     recording = record(wrapped, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
     structure = read_structure(recording, *_pads(call))
-    if structure.is_normalised:
-        return _discovered(module, _within(call, "raw_logits", "its log_softmax is left out: logits are compared"), batch)
     if recording.narrowed:
         lines = ", ".join(recording.narrowed)
         return _discovered(module, _within(call, "wide", f"in float64, it stays so at {lines}"), batch)
@@ -144,9 +142,13 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     if batch.padding != "inside":
         notes.append(f"what was found holds for padding {batch.padding} of sentences alone")
     model = replace(model, params=params)
-    found = tuple(_check(module, call, model, other) for other in checks(call, batch.padding))
+    found = tuple(
+        _check(module, call, model, other, structure.is_normalised) for other in checks(call, batch.padding)
+    )
     worst = max(found, key=lambda check: check.residual)
-    if not worst.residual <= FLOAT64_RELATIVE_RMS:
+    if structure.rounding > FLOAT64_RELATIVE_RMS:
+        notes.append(f"its angles are rounded to lower precision than float64 (by {structure.rounding:.1e}): so do logits")
+    if not worst.residual <= max(FLOAT64_RELATIVE_RMS, 100 * structure.rounding):
         raise DiscoverError(
             f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on sentences of "
             f"{worst.lengths[0]} and {worst.lengths[1]} tokens"
@@ -164,13 +166,33 @@ def _jittered(module: nn.Module) -> nn.Module:
     """Returns a copy in float64 whose trained parameters are none of the special values that initialisation gives."""
     import torch
 
-    wide = copy.deepcopy(module).double()
+    wide = _copied(module).double()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in wide.parameters():
             if parameter.requires_grad:
                 parameter.add_(JITTER * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
     return wide
+
+
+def _copied(module: nn.Module) -> nn.Module:
+    """Returns a deep copy, also of a module that keeps what it computed last."""
+    import torch
+
+    kept = [value for part in module.modules() for value in _tensors(vars(part)) if not value.is_leaf]
+    memo: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in kept if isinstance(tensor, torch.Tensor)}
+    return copy.deepcopy(module, memo)
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    """Yields the tensors in an object's attributes and in what they hold."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _tensors(part)
 
 
 def _pads(call: Call) -> tuple[int, int]:
@@ -192,16 +214,18 @@ def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:
     return {**params, "constants": constants} if constants else params
 
 
-def _check(module: nn.Module, call: Call, model: Model, batch: Batch) -> Check:
-    """Compares logits of real tokens in float64."""
+def _check(module: nn.Module, call: Call, model: Model, batch: Batch, is_normalised: bool) -> Check:
+    """Compares logits of real tokens in float64, or log-probabilities if the module returns these."""
     import torch
 
-    wide = call.wrap(copy.deepcopy(module).double())
+    wide = call.wrap(_copied(module).double())
     recording = record(wide, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
     with jax.enable_x64(True):
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
         logits = np.asarray(functional.apply(model.config, params, batch.source_ids, batch.target_ids))
     theirs = recording.output.array
+    if is_normalised:
+        logits = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
     real = batch.target_ids != call.target_pad_id
     residual = distance(logits[real], theirs[real])
     return Check((batch.source_ids.shape[1], batch.target_ids.shape[1]), batch.padding, residual)

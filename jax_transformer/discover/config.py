@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.discover.embeddings import GROWING
 from jax_transformer.discover.problems import DiscoverError
 from jax_transformer.discover.structure import Structure
 
@@ -16,8 +17,6 @@ PER_STACK: dict[str, Any] = {
     "norm_placement": "post", "final_norm": False, "residual_factor": 1.0, "sublayer_factor": 1.0,
 }  # fmt: skip
 """Fields that a decoder may have for itself, with their defaults."""
-GROWING = 512
-"""max_length where a module computes its positions for any length."""
 
 
 def make_config(structure: Structure, longest: tuple[int | None, int | None] = (None, None)) -> TransformerConfig:

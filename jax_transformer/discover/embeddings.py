@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.discover.graph import Graph, distance
+from jax_transformer.discover.graph import CLOSE, Graph, distance
 from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import DiscoverError, Unknown
 from jax_transformer.discover.sums import Sum, Sums
@@ -20,6 +20,8 @@ from jax_transformer.parity.oracle import formulas
 if TYPE_CHECKING:
     from jax_transformer.discover.structure import Structure
 
+GROWING = 512
+"""max_length of a stack whose module computes its positions for any length."""
 ROUNDED = 1e-4
 """How far a sinusoidal table may be from float64's, as one computed in float32 with its own powers is. The table itself
 is carried over, so nothing is lost."""
@@ -139,6 +141,8 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
         offset = first + shift
         before = sinusoids(shift, held.shape[1], layout, frequency) if shift else held[:0]
         held = np.concatenate([before, held])
+        if table is None and fit is not None:
+            held = _extended(held, layout, frequency)
         if table is not None and not shift and all(root.op == "buffer" and root.names for root in stored):
             result.leaves[f"constants/{stack}_positions"] = table
         result.tables[f"{stack}_positions"] = held
@@ -147,6 +151,14 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
         result.conclude(f"{stack} positions", f"{layout} {frequency}, offset {offset}", error, runner_up)
     result.agree("position_offset", offset, where)
     result.rows[stack] = None if table is None and fit is not None else len(held) - offset - (index == "non_pad_count")
+
+
+def _extended(held: np.ndarray, layout: Any, frequency: Any) -> np.ndarray:
+    """Returns a table of positions that a module computes for any length, for as many as a config allows by default."""
+    rows = sinusoids(GROWING, held.shape[1], layout, frequency)
+    if distance(rows[: len(held)], held) > CLOSE:
+        rows = rows.astype(np.float32).astype(np.float64)  # as the module's own precision
+    return np.concatenate([held, rows[len(held) :]])
 
 
 def _scaled(graph: Graph, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:

@@ -55,10 +55,13 @@ def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeB
         if rows.shape != bias.shape[1:]:
             continue
         expected = np.moveaxis(table.array[rows], -1, 0)
-        error = distance(expected[seen], bias[seen])
+        factor = float((expected[seen] * bias[seen]).sum() / (expected[seen] ** 2).sum())
+        factor = 1.0 if abs(factor - 1) < 1e-9 else factor
+        error = distance(factor * expected[seen], bias[seen])
         if error <= CLOSE * 100:
             fields = _buckets(rows, len(table.array), stack)
             if fields is not None:
+                fields |= {"relative_bias_factor": factor}
                 return RelativeBias("relative_bias", graph.recording.elements(table), fields, error)
     raise Unknown(attention.first, "a bias of attention logits that follows from no table by distance")
 

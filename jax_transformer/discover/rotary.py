@@ -10,7 +10,7 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.attention import Projection
-from jax_transformer.discover.graph import Graph, close
+from jax_transformer.discover.graph import CLOSE, Graph, close
 from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.trace import Value
 from jax_transformer.parity.oracle import formulas
@@ -27,7 +27,7 @@ class Rotation:
     fields: dict[str, Any]
     """position_layout, rotary_base, rotary_dim and position_offset"""
     rotated: np.ndarray
-    """The projection's heads [B, N, P, H], rotated by the formula in float64"""
+    """The projection's heads [B, N, P, H], rotated by the formula in float64, or by the module if it rounds its angles"""
     residual: float
 
     @property
@@ -65,7 +65,7 @@ def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotatio
                 "rotary_dim": None if width == used.shape[-1] else width,
                 "position_offset": offset,
             }
-            return Rotation(fields, rotated, error)
+            return Rotation(fields, rotated if error <= CLOSE else used / factor, error)
     raise Unknown(where, "queries or keys that are neither used as projected, nor scaled by a number, nor rotated by position")
 
 

@@ -53,6 +53,8 @@ class Structure:
     """(residual or output, sublayer) → the sizes of trained scales there, 0 where there is none."""
     is_normalised: bool = False
     """Whether the module returns log-probabilities."""
+    rounding: float = 0.0
+    """The largest residual of what the module computes in lower precision than float64, such as rotary angles."""
     conclusions: list[Conclusion] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -314,6 +316,7 @@ class _Builder:
             raise Unknown(one.result, "queries and keys that are rotated differently")
         for name, value in found[0].fields.items():
             self.result.agree(name, value, one.result)
+        self.result.rounding = max(self.result.rounding, *(part.residual for part in found if part))
         self.result.conclude(f"{one.kind} rotation", found[0].described, max(found[0].residual, found[1].residual))
         return rotated_by(attention, found[0].rotated, found[1].rotated)
 

@@ -25,7 +25,7 @@ class SequenceFirst(nn.Module):
         super().__init__()
         self.src_tok = nn.Embedding(SOURCE, D)
         self.tgt_tok = nn.Embedding(TARGET, D)
-        self.register_buffer("pe", sinusoids(64, D)[:, None])
+        self.register_buffer("pe", sinusoids(64, D)[:, None].float())
         self.core = nn.Transformer(D, N, 2, 3, FF, 0.0, norm_first=True)
         self.generator = nn.Linear(D, TARGET)
 
@@ -182,7 +182,8 @@ class Modern(nn.Module):
 
     @staticmethod
     def layer(name: str) -> nn.ModuleDict:
-        layer = nn.ModuleDict({"qkv": nn.Linear(D, 2 * D, bias=False), "o": nn.Linear(D, D, bias=False)})
+        layer = nn.ModuleDict({"q": nn.Linear(D, D, bias=False), "kv": nn.Linear(D, D, bias=False)})
+        layer.update({"o": nn.Linear(D, D, bias=False)})
         layer.update({"gate_up": nn.Linear(D, 2 * FF, bias=False), "down": nn.Linear(FF, D, bias=False)})
         layer.update({f"n{k}": nn.RMSNorm(D, eps=1e-6) for k in range(3 if name == "dec" else 2)})
         if name == "dec":
@@ -192,7 +193,7 @@ class Modern(nn.Module):
 
     @staticmethod
     def rotate(x: Tensor) -> Tensor:
-        angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * 5e5 ** -(torch.arange(0, H, 2) / H).double()
+        angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * 5e5 ** -(torch.arange(0, H, 2).double() / H)
         turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angles), angles)
         return torch.view_as_real(turned).flatten(-2).type_as(x)
 
@@ -204,8 +205,8 @@ class Modern(nn.Module):
         return (scores.float().softmax(-1).type_as(q) @ v).transpose(1, 2).flatten(2)
 
     def own(self, layer: Any, x: Tensor, may: Tensor) -> Tensor:
-        heads = layer["qkv"](x).unflatten(-1, (2 * N, H)).transpose(1, 2)
-        q, k, v = heads.split([N, N // 2, N // 2], dim=1)
+        q = layer["q"](x).unflatten(-1, (N, H)).transpose(1, 2)
+        k, v = layer["kv"](x).unflatten(-1, (2, N // 2, H)).permute(2, 0, 3, 1, 4)
         return layer["o"](self.attend(self.rotate(q), self.rotate(k), v, may))
 
     def forward(self, input_ids: Tensor, decoder_input_ids: Tensor) -> tuple[Tensor, ...]:
