@@ -127,6 +127,7 @@ def test_a_wrong_type_is_refused_with_the_right_one(field: str, value: object, e
             for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id")
         ),
         ("position_offset", -1, "at least 0"),
+        ("relative_max_distance", 0, "at least 1"),
         ("rotary_dim", 0, "at least 1, or null"),
         ("rotary_base", 0.0, "above 0, and finite"),
         ("norm_eps", -1e-9, "at least 0, and finite"),
@@ -176,6 +177,14 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             "decoder_num_heads must be a divisor of d_model=8 unless head_dim is set",
         ),
         ({"d_model": 9, "num_heads": 3}, "d_model must be even with position_kind='sinusoidal'; received 9"),
+        (
+            {"position_kind": "relative_vectors", "attention_path": "flash"},
+            "attention_path must be 'auto' or 'reference' with position_kind='relative_vectors'; received 'flash'",
+        ),
+        (
+            {"norm_kind": "none", "query_key_norm": True},
+            "query_key_norm must be false with norm_kind='none'; received True",
+        ),
         ({"num_kv_heads": 3}, "num_kv_heads must be a divisor of the encoder's num_heads=8; received 3"),
         (
             {"num_kv_heads": 4, "decoder_num_heads": 2},

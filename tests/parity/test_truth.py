@@ -142,7 +142,28 @@ ROTARY: list[dict[str, Any]] = [
     },
 ]
 """Apart, too."""
-COMBINATIONS = [*pairwise(ASPECTS), *WITHOUT_NORMS, *ROTARY]
+HEADS: list[dict[str, Any]] = [
+    {"position_kind": "alibi", "num_kv_heads": 1, "decoder_num_heads": 4, "decoder_num_kv_heads": 2},
+    {"position_kind": "relative_vectors", "relative_max_distance": 2, "head_scale": True, "attention_scale": 0.3},
+    {
+        "position_kind": "relative_vectors",
+        "relative_max_distance": 3,
+        "relative_bias_per_layer": True,
+        "relative_value_vectors": False,
+        "query_key_norm": True,
+        "norm_unbiased": True,
+        "decoder_num_heads": 6,
+        "num_kv_heads": 3,
+    },
+    {
+        "query_key_norm": True,
+        "norm_kind": "rms_norm",
+        "norm_bias": False,
+        "head_scale": True,
+        "attention_output": False,
+    },
+]
+COMBINATIONS = [*pairwise(ASPECTS), *WITHOUT_NORMS, *ROTARY, *HEADS]
 
 
 @pytest.fixture
