@@ -65,7 +65,7 @@ def test_a_config_is_never_changed() -> None:
     [
         ("norm_placement", "before", "pre, post"),
         ("norm_kind", "LayerNorm", "layer_norm, rms_norm, none"),
-        ("position_kind", "rotary", "sinusoidal, learned, relative_bias, none"),
+        ("position_kind", "absolute", "sinusoidal, learned, rotary, alibi, relative_bias, relative_vectors, none"),
         ("position_layout", "", "interleaved, halves"),
         ("position_frequency", "double", "standard, inclusive, doubled"),
         ("position_index", "row", "column, batch_row, non_pad_count"),
@@ -112,7 +112,14 @@ def test_a_wrong_type_is_refused_with_the_right_one(field: str, value: object, e
         ),
         *(
             (field, 0, "at least 1, or null")
-            for field in ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff")
+            for field in (
+                "num_kv_heads",
+                "head_dim",
+                "decoder_num_heads",
+                "decoder_num_kv_heads",
+                "decoder_head_dim",
+                "decoder_d_ff",
+            )
         ),
         ("decoder_max_length", -1, "at least 1, or null"),
         *(
@@ -120,6 +127,9 @@ def test_a_wrong_type_is_refused_with_the_right_one(field: str, value: object, e
             for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id")
         ),
         ("position_offset", -1, "at least 0"),
+        ("relative_max_distance", 0, "at least 1"),
+        ("rotary_dim", 0, "at least 1, or null"),
+        ("rotary_base", 0.0, "above 0, and finite"),
         ("norm_eps", -1e-9, "at least 0, and finite"),
         ("norm_eps", math.nan, "at least 0, and finite"),
         *((field, 1.0, "in [0, 1)") for field in RATES),
@@ -168,6 +178,23 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         ),
         ({"d_model": 9, "num_heads": 3}, "d_model must be even with position_kind='sinusoidal'; received 9"),
         (
+            {"position_kind": "relative_vectors", "attention_path": "flash"},
+            "attention_path must be 'auto' or 'reference' with position_kind='relative_vectors'; received 'flash'",
+        ),
+        (
+            {"norm_kind": "none", "query_key_norm": True},
+            "query_key_norm must be false with norm_kind='none'; received True",
+        ),
+        ({"num_kv_heads": 3}, "num_kv_heads must be a divisor of the encoder's num_heads=8; received 3"),
+        (
+            {"num_kv_heads": 4, "decoder_num_heads": 2},
+            "num_kv_heads must be a divisor of the decoder's num_heads=2; received 4",
+        ),
+        (
+            {"decoder_num_kv_heads": 5},
+            "decoder_num_kv_heads must be a divisor of the decoder's num_heads=8; received 5",
+        ),
+        (
             {"source_vocab_size": 5, "target_vocab_size": 6, "source_pad_id": 5},
             "source_pad_id must be below source_vocab_size=5; received 5",
         ),
@@ -186,6 +213,28 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         (
             {"d_model": 8, "num_heads": 2, "decoder_head_dim": 5, "attention_output": False},
             "attention_output=False needs num_heads * head_dim equal to d_model=8; received 10",
+        ),
+        (
+            {"position_kind": "rotary", "position_index": "batch_row"},
+            "position_index must be column or non_pad_count with rotary positions; received 'batch_row'",
+        ),
+        (
+            {"position_kind": "rotary", "position_frequency": "doubled"},
+            "position_frequency must be standard with rotary positions; received 'doubled'",
+        ),
+        ({"position_kind": "rotary", "rotary_dim": 3}, "rotary_dim must be even; received 3"),
+        (
+            {"position_kind": "rotary", "rotary_dim": 34, "decoder_head_dim": 32},
+            "rotary_dim must be at most the width of a head, 32; received 34",
+        ),
+        (
+            {"position_kind": "rotary", "decoder_head_dim": 5},
+            "rotary_dim must be set where heads have an odd width; received null with 64 and 5",
+        ),
+        ({"rotary_dim": 2}, "rotary_dim must be null without position_kind='rotary'; received 2"),
+        (
+            {"rotary_cross_attention": True},
+            "rotary_cross_attention must be false without position_kind='rotary'; received True",
         ),
         ({"norm_kind": "rms_norm"}, "norm_bias must be false with norm_kind='rms_norm'; received True"),
         ({"norm_kind": "none", "final_norm": True}, "final_norm must be false with norm_kind='none'; received True"),
@@ -212,6 +261,7 @@ def test_a_contradiction_is_refused(options: dict[str, Any], message: str) -> No
         {"d_model": 9, "num_heads": 3, "position_kind": "learned"},
         {"d_model": 10, "num_heads": 3, "head_dim": 4},
         {"d_model": 8, "num_heads": 2, "decoder_num_heads": 3, "decoder_head_dim": 2},
+        {"position_kind": "rotary", "rotary_dim": 4, "head_dim": 5, "rotary_cross_attention": True},
         {"norm_kind": "rms_norm", "norm_bias": False, "final_norm": True},
         {"attention_path": "xla", "attention_dropout_rate": 0.0},
         {"attention_path": "flash", "attention_dropout_rate": 0.1},
@@ -279,8 +329,11 @@ def test_the_decoder_takes_unset_sizes_from_the_encoder() -> None:
     assert dataclasses.replace(both.decoder, is_causal=False) == both.encoder
     config = dataclasses.replace(both, decoder_num_heads=4, decoder_d_ff=7, decoder_max_length=9, num_decoder_layers=3)
     config = dataclasses.replace(config, decoder_embedding_norm="after_positions")
-    assert dataclasses.astuple(config.encoder) == (6, 2, 4, 5, 6, "none", False)
-    assert dataclasses.astuple(config.decoder) == (3, 4, 2, 7, 9, "after_positions", True)
+    assert dataclasses.astuple(config.encoder) == (6, 2, 2, 4, 5, 6, "none", False)
+    assert dataclasses.astuple(config.decoder) == (3, 4, 4, 2, 7, 9, "after_positions", True)
+    shared = dataclasses.replace(config, num_kv_heads=1)
+    assert (shared.encoder.num_kv_heads, shared.decoder.num_kv_heads) == (1, 1)
+    assert dataclasses.replace(shared, decoder_num_kv_heads=2).decoder.num_kv_heads == 2
     assert dataclasses.replace(config, head_dim=3).decoder.head_dim == 3
     assert dataclasses.replace(config, head_dim=3, decoder_head_dim=6).decoder.head_dim == 6
 

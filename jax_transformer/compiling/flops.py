@@ -53,7 +53,7 @@ def _queries(config: TransformerConfig, stack: StackConfig, tokens: int) -> floa
 
 
 def _keys_and_values(config: TransformerConfig, stack: StackConfig, tokens: int) -> float:
-    return 4.0 * tokens * config.d_model * stack.num_heads * stack.head_dim
+    return 4.0 * tokens * config.d_model * stack.num_kv_heads * stack.head_dim
 
 
 def _products(stack: StackConfig, queries: int, keys: float) -> float:

@@ -27,6 +27,7 @@ class StackConfig:
 
     num_layers: int
     num_heads: int
+    num_kv_heads: int
     head_dim: int
     d_ff: int
     max_length: int
@@ -63,6 +64,10 @@ class TransformerConfig:
     """Width of the residual stream (D)."""
     num_heads: int = 8
     """Attention heads (N), in both stacks unless decoder_num_heads is set."""
+    num_kv_heads: int | None = None
+    """Heads of keys and values (G), each shared by num_heads / num_kv_heads neighbouring heads of queries (Ainslie et
+    al. 2023); 1: one for all (Shazeer 2019). In both stacks unless decoder_num_kv_heads is set. None: as many as of
+    queries."""
     head_dim: int | None = None
     """Width of one head (H). None: d_model / num_heads."""
     d_ff: int = 2048
@@ -75,6 +80,9 @@ class TransformerConfig:
     """Longest sentence, in tokens, that the position tables allow; in both stacks unless decoder_max_length is set."""
     decoder_num_heads: int | None = None
     """num_heads of the decoder. None: as in the encoder."""
+    decoder_num_kv_heads: int | None = None
+    """num_kv_heads of the decoder's attentions, over the source too. None: num_kv_heads, or the decoder's number of
+    heads."""
     decoder_head_dim: int | None = None
     """head_dim of the decoder. None: head_dim, or d_model / the decoder's number of heads."""
     decoder_d_ff: int | None = None
@@ -109,10 +117,16 @@ class TransformerConfig:
     """Bias of the logits: trained, a fixed buffer (Marian's final_logits_bias), or absent."""
 
     # --- positions
-    position_kind: Literal["sinusoidal", "learned", "relative_bias", "none"] = "sinusoidal"
-    """sinusoidal: a fixed table; learned: a trained table; relative_bias: biases of self-attention by distance (T5)."""
+    position_kind: Literal["sinusoidal", "learned", "rotary", "alibi", "relative_bias", "relative_vectors", "none"] = (
+        "sinusoidal"
+    )
+    """sinusoidal: a fixed table; learned: a trained table. The others are of self-attention: rotary rotates queries and
+    keys by angles that grow with the position (Su et al. 2021); alibi lowers logits with the distance, by slopes that
+    differ between heads (Press et al. 2022); relative_bias: learned biases by distance (T5); relative_vectors: learned
+    vectors by distance, added to keys and values (Shaw et al. 2018)."""
     position_layout: Literal["interleaved", "halves"] = "interleaved"
-    """Order of a sinusoidal table's columns: sines and cosines alternate, or all sines come first."""
+    """Order of a sinusoidal table's columns: sines and cosines alternate, or all sines come first. Of rotary positions:
+    neighbouring features are rotated as a pair, or each of the first half with one of the second."""
     position_frequency: Literal["standard", "inclusive", "doubled"] = "standard"
     """Exponent of column pair i of P: standard i/P, inclusive i/(P-1) (fairseq), doubled: twice each column's own
     number / D (floydhub)."""
@@ -120,14 +134,22 @@ class TransformerConfig:
     """A token's position number: its column, its row in the batch, or the number of real tokens up to and including it
     (0 for pads)."""
     position_offset: int = 0
-    """Added to the position number before the table lookup."""
+    """Added to the position number before the table lookup or rotation."""
+    rotary_base: float = 10000.0
+    """With position_kind="rotary", pair i of a head turns by rotary_base^(-2i / rotary_dim) for each position."""
+    rotary_dim: int | None = None
+    """Features of a head that are rotated, from the first on. None: all."""
+    rotary_cross_attention: bool = False
+    """Rotate the queries of cross-attention by the target's positions, and its keys by the source's."""
     relative_buckets: int = 32
     """Biases per head with position_kind="relative_bias" (T5): one for each of the nearest distances, then one for each
     of ever longer ranges of distances. In a stack that isn't causal, half of them are for later positions."""
     relative_max_distance: int = 128
-    """Distances from here on share one bias."""
+    """Distances from here on share one bias, or in each direction one vector."""
     relative_bias_per_layer: bool = False
-    """Give every layer its own relative-position biases (UMT5) instead of one set per stack (T5)."""
+    """Give every layer its own relative-position biases (UMT5) or vectors, instead of one set per stack (T5)."""
+    relative_value_vectors: bool = True
+    """With position_kind="relative_vectors", add vectors to the values too, not only to the keys."""
 
     # --- norms
     norm_kind: Literal["layer_norm", "rms_norm", "none"] = "layer_norm"
@@ -154,6 +176,11 @@ class TransformerConfig:
     """Project the merged heads back to d_model."""
     attention_output_bias: bool = True
     """Give that projection a bias."""
+    query_key_norm: bool = False
+    """Norm queries and keys over the features of each head, before any rotation (Henry et al. 2020), as the config's
+    norms do."""
+    head_scale: bool = False
+    """Multiply each head's context by a learned factor (NormFormer, Shleifer et al. 2021)."""
     masked_value: float | None = None
     """Replaces masked logits. None: the lowest finite number of the dtype."""
 
@@ -223,6 +250,7 @@ class TransformerConfig:
         return StackConfig(
             num_layers=self.num_encoder_layers,
             num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads or self.num_heads,
             head_dim=self.head_dim or self.d_model // self.num_heads,
             d_ff=self.d_ff,
             max_length=self.max_length,
@@ -237,6 +265,7 @@ class TransformerConfig:
         return StackConfig(
             num_layers=self.num_decoder_layers,
             num_heads=num_heads,
+            num_kv_heads=self.decoder_num_kv_heads or self.num_kv_heads or num_heads,
             head_dim=self.decoder_head_dim or self.head_dim or self.d_model // num_heads,
             d_ff=self.decoder_d_ff or self.d_ff,
             max_length=self.decoder_max_length or self.max_length,

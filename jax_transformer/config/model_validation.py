@@ -29,9 +29,10 @@ def _checker(config: TransformerConfig) -> tuple[list[str], Callable[[bool, str,
 def _out_of_range(config: TransformerConfig) -> list[str]:
     problems, check = _checker(config)
     layers = ("num_encoder_layers", "num_decoder_layers")
-    for field in ("d_model", "num_heads", "d_ff", *layers, "max_length", "relative_buckets"):
+    for field in ("d_model", "num_heads", "d_ff", *layers, "max_length", "relative_buckets", "relative_max_distance"):
         check(getattr(config, field) >= 1, field, "at least 1")
-    for field in ("head_dim", "decoder_num_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length"):
+    of_decoder = ("decoder_num_heads", "decoder_num_kv_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length")
+    for field in ("num_kv_heads", "head_dim", "rotary_dim", *of_decoder):
         value = getattr(config, field)
         check(value is None or value >= 1, field, "at least 1, or null")
     for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id", "position_offset"):
@@ -40,6 +41,7 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
         rate = getattr(config, field)
         check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
     check(0.0 <= config.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
+    check(0.0 < config.rotary_base < math.inf, "rotary_base", "above 0, and finite")
     for field in ("attention_scale", "masked_value"):
         value = getattr(config, field)
         check(value is None or math.isfinite(value), field, "finite, or null")
@@ -55,6 +57,11 @@ def _contradictions(config: TransformerConfig) -> list[str]:
         check(config.d_model % config.num_heads == 0, "num_heads", divides)
         if config.decoder_num_heads is not None and config.decoder_head_dim is None:
             check(config.d_model % config.decoder_num_heads == 0, "decoder_num_heads", divides)
+    for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        if stack.num_heads % stack.num_kv_heads:
+            own = name == "decoder" and config.decoder_num_kv_heads is not None
+            needed = f"a divisor of the {name}'s num_heads={stack.num_heads}"
+            check(False, "decoder_num_kv_heads" if own else "num_kv_heads", needed)
     if config.source_vocab_size and config.target_vocab_size:
         for side in ("source", "target"):
             size = getattr(config, f"{side}_vocab_size")
@@ -79,7 +86,8 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
     if config.norm_kind == "rms_norm":
         check(not config.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
     if config.norm_kind == "none":
-        check(not config.final_norm, "final_norm", "false with norm_kind='none'")
+        for field in ("final_norm", "query_key_norm"):
+            check(not getattr(config, field), field, "false with norm_kind='none'")
         for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
             check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
     check(not (config.norm_unbiased and config.d_model == 1), "norm_unbiased", "false with d_model=1")
@@ -91,6 +99,27 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
                 f"attention_path={config.attention_path!r} has no dropout on attention weights: set "
                 f"attention_dropout_rate=0 or attention_path='auto'; received a rate of {rate}"
             )
+    return [*problems, *_contradictory_positions(config)]
+
+
+def _contradictory_positions(config: TransformerConfig) -> list[str]:
+    problems, check = _checker(config)
+    if config.position_kind == "rotary":
+        check(config.position_index != "batch_row", "position_index", "column or non_pad_count with rotary positions")
+        check(config.position_frequency == "standard", "position_frequency", "standard with rotary positions")
+        width = min(config.encoder.head_dim, config.decoder.head_dim)
+        if config.rotary_dim is not None:
+            check(config.rotary_dim % 2 == 0, "rotary_dim", "even")
+            check(config.rotary_dim <= width, "rotary_dim", f"at most the width of a head, {width}")
+        elif config.encoder.head_dim % 2 or config.decoder.head_dim % 2:
+            widths = f"{config.encoder.head_dim} and {config.decoder.head_dim}"
+            problems.append(f"rotary_dim must be set where heads have an odd width; received null with {widths}")
+    else:
+        check(config.rotary_dim is None, "rotary_dim", "null without position_kind='rotary'")
+        check(not config.rotary_cross_attention, "rotary_cross_attention", "false without position_kind='rotary'")
+    if config.position_kind == "relative_vectors":
+        paths = "'auto' or 'reference' with position_kind='relative_vectors'"
+        check(config.attention_path in ("auto", "reference"), "attention_path", paths)
     if config.position_kind == "relative_bias":
         least = config.relative_buckets // 2 + 1
         check(config.relative_buckets >= 4, "relative_buckets", "at least 4 with position_kind='relative_bias'")

@@ -8,7 +8,7 @@ Axes, in every comment and einsum of this package:
   Q  query length                    H  head_dim, the width of one head
   K  key length; in decoding also    V  vocabulary
      the tokens or beams of a step   L  layers of a stack
-                                    P  buckets of relative positions
+  G  heads of keys and values        P  buckets of relative positions
 """
 
 try:

@@ -11,12 +11,14 @@ from flax import nnx
 
 from jax_transformer.config.model import StackConfig, TransformerConfig
 from jax_transformer.model import flash
+from jax_transformer.model.distances import RelativeBias, RelativeVectors, Vectors
 from jax_transformer.model.dropout import Site, fold
 from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.masks import Mask
-from jax_transformer.model.positions import RelativeBias
+from jax_transformer.model.norms import Norm
 from jax_transformer.model.projections import Projection, project_together
+from jax_transformer.model.rotary import Rotation, rotate
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import platform
 
@@ -25,11 +27,18 @@ Bias = jax.Array | None
 
 
 class Heads(NamedTuple):
-    """Holds the inputs of attention, split into heads."""
+    """Holds the inputs of attention, split into heads; G divides N."""
 
     query: jax.Array  # [B, Q, N, H]
-    key: jax.Array  # [B, K, N, H]
-    value: jax.Array  # [B, K, N, H]
+    key: jax.Array  # [B, K, G, H]
+    value: jax.Array  # [B, K, G, H]
+
+    def for_all_queries(self) -> Heads:
+        """Returns the heads with keys and values [B, K, N, H]: neighbouring query heads have the same."""
+        shared = self.query.shape[2] // self.key.shape[2]
+        if shared == 1:
+            return self
+        return Heads(self.query, *(jnp.repeat(array, shared, axis=2) for array in (self.key, self.value)))
 
 
 class AttentionTerms(NamedTuple):
@@ -43,27 +52,52 @@ class AttentionTerms(NamedTuple):
     exists: Mask = None
     """Boolean, False = an empty slot of a cache or buffer. Such keys get a weight of exactly zero, even in fully masked
     rows."""
+    rotation: Rotation | None = None
+    """The angles by which positions rotate queries and keys; None rotates nothing."""
+    vectors: Vectors | None = None
+    """What distances add to keys and values; None adds nothing."""
+
+
+class HeadScale(nnx.Module):
+    """Multiplies each head by a learned factor (NormFormer, Shleifer et al. 2021, §2)."""
+
+    def __init__(self, heads: int) -> None:
+        self.scale = nnx.Param(jnp.ones(heads, jnp.float32))  # [N]
+
+    def __call__(self, context: jax.Array) -> jax.Array:
+        """Returns context [B, Q, N, H] scaled, in its dtype."""
+        return context * self.scale[...].astype(context.dtype)[:, None]
 
 
 class Attention(nnx.Module):
     """Attends from x over y; x and y are the same array in self-attention.
 
     Args:
-      own_bias: whether this attention has a relative-position bias of its own, which replaces the stack's.
+      own_distances: whether this attention has relative-position biases or vectors of its own, which replace the
+        stack's.
     """
 
-    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream, own_bias: bool = False) -> None:
+    def __init__(
+        self, config: TransformerConfig, stack: StackConfig, keys: KeyStream, own_distances: bool = False
+    ) -> None:
         self.config = config
         features, heads, use_bias = (config.d_model,), (stack.num_heads, stack.head_dim), config.attention_bias
+        groups = stack.num_kv_heads, stack.head_dim
         self.query = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
-        self.key = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
-        self.value = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
+        self.key = Projection(config, features, groups, keys, use_bias=use_bias, role="query_key_value")
+        self.value = Projection(config, features, groups, keys, use_bias=use_bias, role="query_key_value")
         if config.attention_output:
             self.output = Projection(
                 config, heads, features, keys, use_bias=config.attention_output_bias, wide="inputs"
             )
-        if own_bias:
+        if config.query_key_norm:
+            self.query_norm, self.key_norm = Norm(config, stack.head_dim), Norm(config, stack.head_dim)
+        if config.head_scale:
+            self.head_scale = HeadScale(stack.num_heads)
+        if own_distances and config.position_kind == "relative_bias":
             self.relative_bias = RelativeBias(config, stack, keys)
+        if own_distances and config.position_kind == "relative_vectors":
+            self.relative_vectors = RelativeVectors(config, stack, keys)
 
     def __call__(self, x: jax.Array, y: jax.Array, terms: AttentionTerms, scope: Scope) -> jax.Array:
         """Returns the attention output [B, Q, D] of x [B, Q, D] over y [B, K, D]."""
@@ -72,11 +106,27 @@ class Attention(nnx.Module):
         else:
             heads = Heads(self.query(x), *project_together([self.key, self.value], y))
         heads = Heads(*(scope.tap(name, array) for name, array in heads._asdict().items()))
+        heads = self._placed(heads, terms.rotation, scope)
         if hasattr(self, "relative_bias"):
             terms = terms._replace(bias=scope.tap("position_bias", self.relative_bias(y.shape[1])))  # [1, N, Q, K]
+        if hasattr(self, "relative_vectors"):
+            terms = terms._replace(vectors=self.relative_vectors(y.shape[1], None, heads.key.dtype))
 
         context = scope.tap("context", attend(self.config, heads, terms, scope))  # [B, Q, N, H]
+        if self.config.head_scale:
+            context = scope.tap("scaled_context", self.head_scale(context))
         return scope.tap("output", self.output(context) if self.config.attention_output else merge_heads(context))
+
+    def _placed(self, heads: Heads, rotation: Rotation | None, scope: Scope) -> Heads:
+        """Returns the heads with queries and keys normed and rotated, if the config says so."""
+        query, key, value = heads
+        if self.config.query_key_norm:
+            query = scope.tap("normed_query", self.query_norm(query))
+            key = scope.tap("normed_key", self.key_norm(key))
+        if rotation is not None:
+            query = scope.tap("rotated_query", rotate(self.config, query, rotation.query))
+            key = scope.tap("rotated_key", rotate(self.config, key, rotation.key))
+        return Heads(query, key, value)
 
 
 def merge_heads(context: jax.Array) -> jax.Array:
@@ -87,28 +137,38 @@ def merge_heads(context: jax.Array) -> jax.Array:
 def attend(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
     """Returns the context [B, Q, N, H], computed on the path that the config names."""
     path = config.attention_path
-    if path == "auto":
+    if terms.vectors is not None:
+        path = "reference"
+    elif path == "auto":
         is_watched = scope.tap.record or scope.tap.intervenes
         path = "flash" if not is_watched and flash.is_better(heads.query, heads.key, terms.mask) else "reference"
     if path == "reference" or terms.exists is not None:
-        return reference_attention(config, heads, terms, scope)
+        return reference_attention(config, heads.for_all_queries(), terms, scope)
     if path == "flash":
-        return flash_path(config, heads, terms, scope)
-    return fused_attention(config, heads, terms)
+        return flash_path(config, heads.for_all_queries(), terms, scope)
+    return fused_attention(config, heads, terms)  # which knows heads for several queries
 
 
 def reference_attention(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
     """Computes softmax(query · key · scale + bias) · value step by step, with logits and softmax in at least float32.
+
+    Vectors of distances are added to the key, and to the value, of each query on its own.
 
     Returns:
       The context [B, Q, N, H], in the values' dtype.
     """
     wide = at_least_float32(heads.query.dtype)
     logits = jnp.einsum("BQNH,BKNH->BNQK", heads.query, heads.key, preferred_element_type=wide)
+    if terms.vectors is not None:
+        by_distance = terms.vectors.keys
+        logits = logits + jnp.einsum("BQNH,QKH->BNQK", heads.query, by_distance, preferred_element_type=wide)
     logits = logits * attention_scale(config, heads.query.shape[-1])
     weights = attention_weights(config, logits, terms, scope)
-    weights = scope.dropout(weights, attention_dropout_rate(config), Site.WEIGHTS)
-    return jnp.einsum("BNQK,BKNH->BQNH", weights.astype(heads.value.dtype), heads.value)
+    weights = scope.dropout(weights, attention_dropout_rate(config), Site.WEIGHTS).astype(heads.value.dtype)
+    context = jnp.einsum("BNQK,BKNH->BQNH", weights, heads.value)
+    if terms.vectors is None or terms.vectors.values is None:
+        return context
+    return context + jnp.einsum("BNQK,QKH->BQNH", weights, terms.vectors.values)
 
 
 def attention_weights(

@@ -14,10 +14,10 @@ from jax_transformer.model.sharding import constrain
 class LayerCache(NamedTuple):
     """Holds a decoder layer's keys and values; heads come before tokens, so that attention needs no transposed copy."""
 
-    self_keys: jax.Array  # [B, N, T K, H]: K beams of the first token, K of the second, …
-    self_values: jax.Array  # [B, N, T K, H]
-    cross_keys: jax.Array  # [B, N, S, H], shared by a sentence's beams
-    cross_values: jax.Array  # [B, N, S, H]
+    self_keys: jax.Array  # [B, G, T K, H]: K beams of the first token, K of the second, …
+    self_values: jax.Array  # [B, G, T K, H]
+    cross_keys: jax.Array  # [B, G, S, H], shared by a sentence's beams
+    cross_values: jax.Array  # [B, G, S, H]
 
 
 class DecoderState(NamedTuple):
@@ -91,7 +91,7 @@ class DecoderState(NamedTuple):
 def empty_state(
     layers: list[tuple[jax.Array, jax.Array]], cross_mask: Mask, num_beams: int, length: int
 ) -> DecoderState:
-    """Returns the state before the first token, given every layer's cross-attention keys and values [B, N, S, H]."""
+    """Returns the state before the first token, given every layer's cross-attention keys and values [B, G, S, H]."""
     batch = len(layers[0][0])
     caches = []
     for cross_keys, cross_values in layers:

@@ -22,7 +22,7 @@ from jax_transformer.model.masks import UNPACKED, Mask, Masks, Segments, make_ma
 from jax_transformer.model.positions import check_fits
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.trace import Tap, Trace
-from jax_transformer.model.transformer import Transformer
+from jax_transformer.model.transformer import Source, Transformer
 
 Params = dict[str, Any]
 """A nested dict of arrays."""
@@ -165,7 +165,8 @@ def apply(
             tap.trace[f"mask.{name}"] = mask
     model = _model(config, params)
     encoder_output = model.encode(source_ids, masks.encoder_self, scope, segments.source)
-    decoder_output = model.decode(encoder_output, decoder_input_ids, masks, scope, segments.target)
+    source = Source(encoder_output, source_ids, segments.source)
+    decoder_output = model.decode(source, decoder_input_ids, masks, scope, segments.target)
     logits = tap("logits", model.unembed(decoder_output))
     tap.check_all_seen()
     return (logits, tap.trace) if return_trace else logits
@@ -245,7 +246,8 @@ def decode(
     """
     masks = make_masks(config, source_ids, decoder_input_ids) if masks is None else masks
     model = _model(config, params)
-    return model.unembed(model.decode(encoder_output, decoder_input_ids, masks, Scope(dropout_key=dropout_key)))
+    source, scope = Source(encoder_output, source_ids), Scope(dropout_key=dropout_key)
+    return model.unembed(model.decode(source, decoder_input_ids, masks, scope))
 
 
 @partial(jax.jit, static_argnames="config")
@@ -278,7 +280,8 @@ def hidden_states(
     masks = make_masks(config, source_ids, decoder_input_ids, segments)
     model, scope = _model(config, params), Scope(dropout_key=dropout_key)
     encoder_output = model.encode(source_ids, masks.encoder_self, scope, segments.source)
-    return model.decode(encoder_output, decoder_input_ids, masks, scope, segments.target)
+    source = Source(encoder_output, source_ids, segments.source)
+    return model.decode(source, decoder_input_ids, masks, scope, segments.target)
 
 
 def _segments(config: TransformerConfig, source: jax.Array | None, target: jax.Array | None) -> Segments:

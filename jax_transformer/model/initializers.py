@@ -67,6 +67,14 @@ def embedding(config: TransformerConfig, key: jax.Array, rows: int, pad_id: int 
     return kernel(config, key, (rows, width), fan_in=width, fan_out=rows)
 
 
+def relative_vectors(config: TransformerConfig, key: jax.Array, width: int) -> jax.Array:
+    """Draws relative-position vectors [2 M + 1, H] as one matrix, from Xavier's uniform distribution under every policy
+    (as tensor2tensor does)."""
+    rows = 2 * config.relative_max_distance + 1
+    bound = math.sqrt(6.0 / (rows + width))
+    return jax.random.uniform(key, (rows, width), jnp.float32, minval=-bound, maxval=bound)
+
+
 def relative_bias(config: TransformerConfig, key: jax.Array, heads: int) -> jax.Array:
     """Draws relative-position biases [P, N] from N(0, 1/D), as T5 does, under every policy."""
     return jax.random.normal(key, (config.relative_buckets, heads), jnp.float32) / math.sqrt(config.d_model)

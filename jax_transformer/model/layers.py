@@ -59,13 +59,13 @@ class Layer(nnx.Module):
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, attentions: list[Site], keys: KeyStream) -> None:
         self.config = config
-        own_bias = config.position_kind == "relative_bias" and config.relative_bias_per_layer
+        own = config.relative_bias_per_layer
         for site in [*attentions, Site.FEED_FORWARD] if config.feed_forward else attentions:
             name = site.name.lower()
             if site is Site.FEED_FORWARD:
                 self.feed_forward = FeedForward(config, stack, keys)
             else:
-                setattr(self, name, Attention(config, stack, keys, own_bias and site is Site.SELF_ATTENTION))
+                setattr(self, name, Attention(config, stack, keys, own and site is Site.SELF_ATTENTION))
             if config.norm_kind != "none":
                 setattr(self, f"{name}_norm", Norm(config))
 

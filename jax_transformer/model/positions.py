@@ -1,19 +1,27 @@
-"""Positions: tables and the numbers that index them (Vaswani et al. 2017, §3.5, and variants of other implementations),
-and relative-position biases of attention (Raffel et al. 2020, §2.1).
-"""
+"""Positions: tables and the numbers that index them (Vaswani et al. 2017, §3.5, and variants of other
+implementations)."""
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
 from jax_transformer.config.model import StackConfig, TransformerConfig
-from jax_transformer.model import initializers
-from jax_transformer.model.initializers import KeyStream
+
+
+class Places(NamedTuple):
+    """Holds where the tokens of a stack stand."""
+
+    numbers: jax.Array
+    """Position numbers [B or 1, T], as `position_numbers` gives them; while decoding, of the K beams' newest tokens,
+    [B or 1, K or 1]."""
+    length: int
+    """Columns, of tokens or of a cache."""
+    column: jax.Array | None = None
+    """While decoding, that of the newest tokens: [] int32. None: there is a query in every column."""
 
 
 def table_rows(config: TransformerConfig, stack: StackConfig) -> int:
@@ -85,36 +93,3 @@ def check_fits(config: TransformerConfig, stack: StackConfig, name: str, shape: 
     if shape[axis] > stack.max_length:
         what = "sentences in a batch (positions are indexed by batch row)" if axis == 0 else "tokens"
         raise ValueError(f"{name} has {shape[axis]} {what}; the position table allows {stack.max_length} (max_length)")
-
-
-class RelativeBias(nnx.Module):
-    """Holds a bias [P, N] of the attention logits for every bucket of distances and every head."""
-
-    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
-        self.config, self.is_causal = config, stack.is_causal
-        self.embedding = nnx.Param(initializers.relative_bias(config, next(keys), stack.num_heads))
-
-    def __call__(self, length: int, position: jax.Array | None = None) -> jax.Array:
-        """Returns the bias for `length` keys: of every query [1, N, T, T], or of the one at `position` [1, N, 1, T]."""
-        queries = jnp.arange(length)[:, None] if position is None else position[None, None]
-        by_distance = self.embedding[...][relative_buckets(self.config, self.is_causal, length)]  # [2 T - 1, N]
-        return jnp.moveaxis(by_distance[jnp.arange(length) - queries + length - 1], 2, 0)[None]
-
-
-def relative_buckets(config: TransformerConfig, is_causal: bool, length: int) -> np.ndarray:
-    """Returns the buckets [2 length - 1] of the distances from 1 - length to length - 1 between a key and its query.
-
-    Half of a direction's buckets hold one distance each. The others divide the distances up to relative_max_distance
-    evenly on a logarithmic scale. Rounding to a bucket happens in float32, as in T5's implementations.
-    """
-    offsets = np.arange(1 - length, length)
-    buckets = config.relative_buckets if is_causal else config.relative_buckets // 2
-    distances = np.maximum(-offsets, 0) if is_causal else np.abs(offsets)
-    first = np.where(offsets > 0, 0 if is_causal else buckets, 0)
-    exact = buckets // 2
-    ratio = np.maximum(distances, exact).astype(np.float32) / np.float32(exact)
-    share = np.log(ratio.astype(np.float64)).astype(np.float32) / np.float32(
-        math.log(config.relative_max_distance / exact)
-    )
-    far = exact + (share * np.float32(buckets - exact)).astype(np.int64)
-    return first + np.where(distances < exact, distances, np.minimum(far, buckets - 1))

@@ -90,17 +90,18 @@ class StepProjections(nnx.Module):
     """Applies several projections to a few tokens at a time, in one product with one kernel [outputs, inputs].
 
     With few tokens, a CPU spends its time on reading the kernel. XLA reads it fastest by rows, as the left matrix of
-    the product. The kernels lie side by side within each head, so that a mesh of devices may divide the heads.
+    the product. The kernels lie side by side within each head of keys and values, with all query heads that share it,
+    so that a mesh of devices may divide the heads.
     """
 
     def __init__(self, projections: Sequence[Projection]) -> None:
         first = projections[0]
         self.config, self.inputs, self.use_bias, self.wide = first.config, first.inputs, first.use_bias, first.wide
         self.shapes = tuple(projection.kernel.shape[len(first.inputs) :] for projection in projections)
-        kernel = _concatenate([projection.kernel[...] for projection in projections])
-        self.kernel = nnx.Param(kernel.reshape(math.prod(first.inputs), -1).T)
+        self.groups = min(shape[0] for shape in self.shapes)
+        self.kernel = nnx.Param(self._grouped([projection.kernel[...] for projection in projections], first.inputs).T)
         if first.use_bias:
-            self.bias = nnx.Param(_concatenate([projection.bias[...] for projection in projections]).reshape(-1))
+            self.bias = nnx.Param(self._grouped([projection.bias[...] for projection in projections], ()).reshape(-1))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         """Returns x [..., *inputs] mapped to [..., *outputs] by the only projection."""
@@ -113,9 +114,15 @@ class StepProjections(nnx.Module):
         columns = x.astype(dtype).reshape(-1, math.prod(self.inputs)).T
         y = jax.lax.optimization_barrier(self.kernel[...].astype(dtype) @ columns).T  # or XLA turns the product around
         y = y + self.bias[...].astype(dtype) if self.use_bias else y
-        ends = list(itertools.accumulate(shape[-1] for shape in self.shapes))
+        ends = list(itertools.accumulate(math.prod(shape) // self.groups for shape in self.shapes))
         leading = x.shape[: x.ndim - len(self.inputs)]
-        return jnp.split(y.reshape(*leading, *self.shapes[0][:-1], ends[-1]), ends[:-1], axis=-1)
+        parts = jnp.split(y.reshape(*leading, self.groups, ends[-1]), ends[:-1], axis=-1)
+        return [part.reshape(*leading, *shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def _grouped(self, arrays: list[jax.Array], inputs: tuple[int, ...]) -> jax.Array:
+        """Returns arrays [*inputs, *outputs] as one [inputs, all outputs], group by group."""
+        grouped = [array.reshape(math.prod(inputs), self.groups, -1) for array in arrays]
+        return (grouped[0] if len(grouped) == 1 else jnp.concatenate(grouped, axis=-1)).reshape(math.prod(inputs), -1)
 
 
 def map_each(projections: Sequence[Projection | StepProjections], x: jax.Array) -> list[jax.Array]:
@@ -147,7 +154,3 @@ def _apart(y: jax.Array, leading: tuple[int, ...], shapes: Sequence[tuple[int, .
     ends = list(itertools.accumulate(math.prod(shape) // shares for shape in shapes))
     parts = jnp.split(y if shares == 1 else y.reshape(-1, shares, ends[-1]), ends[:-1], axis=-1)
     return [part.reshape(*leading, *shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-def _concatenate(arrays: list[jax.Array]) -> jax.Array:
-    return arrays[0] if len(arrays) == 1 else jnp.concatenate(arrays, axis=-1)

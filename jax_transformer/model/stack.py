@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import StackConfig, TransformerConfig
-from jax_transformer.model import flash, positions
-from jax_transformer.model.attention import Bias
+from jax_transformer.model import distances, flash, positions, rotary
+from jax_transformer.model.attention import AttentionTerms
 from jax_transformer.model.dropout import Site, fold
-from jax_transformer.model.dtypes import compute_dtype
+from jax_transformer.model.dtypes import at_least_float32, compute_dtype
 from jax_transformer.model.embeddings import Embedding
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import DecoderLayer, Layer
@@ -46,7 +46,9 @@ class Stack(nnx.Module):
         if config.position_kind == "learned":
             self.positions = Embedding(config, positions.table_rows(config, stack), None, keys)
         if config.position_kind == "relative_bias" and not config.relative_bias_per_layer:
-            self.relative_bias = positions.RelativeBias(config, stack, keys)
+            self.relative_bias = distances.RelativeBias(config, stack, keys)
+        if config.position_kind == "relative_vectors" and not config.relative_bias_per_layer:
+            self.relative_vectors = distances.RelativeVectors(config, stack, keys)
         if stack.embedding_norm != "none":
             self.embedding_norm = Norm(config)
         if config.final_norm:
@@ -73,14 +75,25 @@ class Stack(nnx.Module):
         x = scope.dropout(scope.tap("embedding", x), rate, Site.EMBEDDING)
         return constrain(x, "rows", None, None)
 
-    def position_bias(self, length: int, scope: Scope, position: jax.Array | None = None) -> Bias:
-        """Returns the bias that every layer adds to its self-attention logits, as `RelativeBias` computes it.
+    def position_terms(self, places: positions.Places, dtype: jnp.dtype, scope: Scope) -> AttentionTerms:
+        """Returns what positions add to the self-attention of every layer, without what each layer has of its own.
 
-        None if there is no such bias, or if each layer has its own.
+        Args:
+          dtype: that of the token vectors.
         """
-        if not hasattr(self, "relative_bias"):
-            return None
-        return scope.tap("position_bias", self.relative_bias(length, position))  # [1, N, T, T] or [1, N, 1, T]
+        if self.config.position_kind == "rotary":
+            angles = rotary.angles(self.config, self.stack, places.numbers, dtype)
+            return AttentionTerms(rotation=rotary.Rotation(angles, angles))
+        if hasattr(self, "relative_vectors"):
+            return AttentionTerms(vectors=self.relative_vectors(places.length, places.column, dtype))
+        if self.config.position_kind == "alibi":
+            wide = at_least_float32(dtype)
+            bias = distances.alibi_bias(self.stack.num_heads, places.length, places.column, wide)
+        elif hasattr(self, "relative_bias"):
+            bias = self.relative_bias(places.length, places.column)
+        else:
+            return AttentionTerms()
+        return AttentionTerms(bias=scope.tap("position_bias", bias))  # [1, N, T, T] or [1, N, 1, T]
 
     def run(self, x: jax.Array, call: CallLayer, scope: Scope) -> jax.Array:
         """Returns x [B, T, D] after `call(layer, x, scope)` for every layer and the final norm."""

@@ -11,7 +11,6 @@ from flax import nnx
 from jax_transformer.model.attention import (
     Attention,
     AttentionTerms,
-    Bias,
     attention_scale,
     attention_weights,
     merge_heads,
@@ -22,6 +21,7 @@ from jax_transformer.model.dtypes import at_least_float32
 from jax_transformer.model.layers import DecoderLayer, Layer
 from jax_transformer.model.masks import Mask
 from jax_transformer.model.projections import Projection, StepProjections
+from jax_transformer.model.rotary import Angles, rotate
 from jax_transformer.model.scope import Scope
 
 
@@ -32,24 +32,46 @@ class StepAttention(nnx.Module):
         self.config = attention.config
         if attention.config.attention_output:
             self.output = StepProjections([attention.output])
+        if attention.config.query_key_norm:
+            self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
+        if attention.config.head_scale:
+            self.head_scale = attention.head_scale
 
     def attend(self, query: jax.Array, keys: jax.Array, values: jax.Array, terms: AttentionTerms) -> jax.Array:
-        """Returns the attention output [B, K, D] of query [B, K, N, H] over keys and values [B, N, T, H].
+        """Returns the attention output [B, K, D] of query [B, K, N, H] over keys and values [B, G, T, H].
 
-        On a CPU, few queries are multiplied and summed elementwise, which XLA fuses and spreads over the cores. Its
-        batched products of small matrices take twice as long, except for a single query.
+        Query heads that share a key count as further queries of that key's head. On a CPU, few queries are multiplied
+        and summed elementwise, which XLA fuses and spreads over the cores. Its batched products of small matrices take
+        twice as long, except for a single query.
         """
         query = jnp.swapaxes(query, 1, 2)  # [B, N, K, H]
+        by_head = query.shape[:-1]  # [B, N, K]
+        query = query.reshape(len(query), keys.shape[1], -1, query.shape[-1])  # [B, G, N / G K, H]
         wide = at_least_float32(query.dtype)
         logits = jax.lax.platform_dependent(
             query, keys, cpu=partial(_logits_of_few, wide=wide), default=partial(_logits, wide=wide)
-        )  # [B, N, K, T]
+        ).reshape(*by_head, -1)  # [B, N, K, T]
+        if terms.vectors is not None:
+            products = jnp.einsum("BGQH,TH->BGQT", query, terms.vectors.keys[0], preferred_element_type=wide)
+            logits = logits + products.reshape(logits.shape)
         weights = attention_weights(self.config, logits * attention_scale(self.config, query.shape[-1]), terms)
-        context = jax.lax.platform_dependent(
-            weights.astype(values.dtype), values, cpu=_contexts_of_few, default=_contexts
-        )
-        context = jnp.swapaxes(context, 1, 2)  # [B, K, N, H]
+        weights = weights.reshape(*query.shape[:-1], -1).astype(values.dtype)
+        context = jax.lax.platform_dependent(weights, values, cpu=_contexts_of_few, default=_contexts)
+        if terms.vectors is not None and terms.vectors.values is not None:
+            context = context + jnp.einsum("BGQT,TH->BGQH", weights, terms.vectors.values[0])
+        context = jnp.swapaxes(context.reshape(*by_head, -1), 1, 2)  # [B, K, N, H]
+        context = self.head_scale(context) if self.config.head_scale else context
         return self.output(context) if self.config.attention_output else merge_heads(context)
+
+    def placed_query(self, query: jax.Array, angles: Angles | None) -> jax.Array:
+        """Returns queries [B, K, N, H] normed and rotated, if the config says so."""
+        query = self.query_norm(query) if self.config.query_key_norm else query
+        return query if angles is None else rotate(self.config, query, angles)
+
+    def placed_key(self, key: jax.Array, angles: Angles | None) -> jax.Array:
+        """Returns keys [B, T, G, H] normed and rotated, if the config says so."""
+        key = self.key_norm(key) if self.config.query_key_norm else key
+        return key if angles is None else rotate(self.config, key, angles)
 
 
 class StepSelfAttention(StepAttention):
@@ -58,27 +80,39 @@ class StepSelfAttention(StepAttention):
     def __init__(self, attention: Attention) -> None:
         super().__init__(attention)
         self.query_key_value = StepProjections([attention.query, attention.key, attention.value])
-        if hasattr(attention, "relative_bias"):
-            self.relative_bias = attention.relative_bias
+        for name in ("relative_bias", "relative_vectors"):
+            if hasattr(attention, name):
+                setattr(self, name, getattr(attention, name))
 
     def __call__(
-        self, x: jax.Array, cache: LayerCache, state: DecoderState, bias: Bias
+        self, x: jax.Array, cache: LayerCache, state: DecoderState, terms: AttentionTerms
     ) -> tuple[jax.Array, LayerCache]:
         """Returns the attention output [B, K, D] of the beams' tokens x [B, K, D] at `state.position`, and their cache.
 
         Each token attends to itself and to its own beam's tokens. The cache returned holds their keys and values too.
         """
-        query, key, value = self.query_key_value.together(x)  # [B, K, N, H] each
+        query, key, value = self.query_key_value.together(x)  # [B, K, N, H], [B, K, G, H] twice
+        angles = None if terms.rotation is None else terms.rotation.query
+        query, key = self.placed_query(query, angles), self.placed_key(key, angles)
         first = state.position * state.num_beams
         keys, values = (
             jax.lax.dynamic_update_slice_in_dim(cached, jnp.swapaxes(new, 1, 2).astype(cached.dtype), first, axis=2)
             for cached, new in ((cache.self_keys, key), (cache.self_values, value))
-        )  # [B, N, T K, H] each
-        bias = self.relative_bias(state.length, state.position) if hasattr(self, "relative_bias") else bias
-        bias = bias if bias is None else jnp.repeat(bias, state.num_beams, axis=-1)  # [1, N, 1, T K]
+        )  # [B, G, T K, H] each
         mask = state.key_is_real.reshape(len(x), 1, 1, -1)  # [B, 1, 1, T K]
-        output = self.attend(query, keys, values, AttentionTerms(mask, bias, state.exists()))
-        return output, cache._replace(self_keys=keys, self_values=values)
+        terms = self._for_beams(terms, state, key.dtype)._replace(mask=mask, exists=state.exists())
+        return self.attend(query, keys, values, terms), cache._replace(self_keys=keys, self_values=values)
+
+    def _for_beams(self, terms: AttentionTerms, state: DecoderState, dtype: jnp.dtype) -> AttentionTerms:
+        """Returns the terms of distances, the layer's own if it has any, for the T K keys in place of T columns."""
+        bias, vectors = terms.bias, terms.vectors
+        if hasattr(self, "relative_bias"):
+            bias = self.relative_bias(state.length, state.position)
+        if hasattr(self, "relative_vectors"):
+            vectors = self.relative_vectors(state.length, state.position, dtype)
+        bias = None if bias is None else jnp.repeat(bias, state.num_beams, axis=-1)  # [1, N, 1, T K]
+        vectors = jax.tree.map(lambda part: jnp.repeat(part, state.num_beams, axis=1), vectors)  # [1, T K, H] each
+        return AttentionTerms(bias=bias, vectors=vectors)
 
 
 class StepCrossAttention(StepAttention):
@@ -89,13 +123,23 @@ class StepCrossAttention(StepAttention):
         self.query = StepProjections([attention.query])
         self.key_value = StepProjections([attention.key, attention.value])
 
-    def __call__(self, x: jax.Array, cache: LayerCache, mask: Mask) -> jax.Array:
-        """Returns the attention output [B, K, D] of x [B, K, D] over the cached source, with mask [B, 1, 1, S]."""
-        return self.attend(self.query(x), cache.cross_keys, cache.cross_values, AttentionTerms(mask))
+    def __call__(self, x: jax.Array, cache: LayerCache, mask: Mask, angles: Angles | None) -> jax.Array:
+        """Returns the attention output [B, K, D] of x [B, K, D] over the cached source, with mask [B, 1, 1, S].
 
-    def keys_and_values(self, encoder_output: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Returns the keys and the values [B, N, S, H] of encoder_output [B, S, D]: heads before tokens."""
-        keys, values = self.key_value.together(encoder_output)  # [B, S, N, H] each
+        Args:
+          angles: by which queries are rotated; None: they aren't.
+        """
+        query = self.placed_query(self.query(x), angles)
+        return self.attend(query, cache.cross_keys, cache.cross_values, AttentionTerms(mask))
+
+    def keys_and_values(self, encoder_output: jax.Array, angles: Angles | None) -> tuple[jax.Array, jax.Array]:
+        """Returns the keys and the values [B, G, S, H] of encoder_output [B, S, D]: heads before tokens.
+
+        Args:
+          angles: by which keys are rotated; None: they aren't.
+        """
+        keys, values = self.key_value.together(encoder_output)  # [B, S, G, H] each
+        keys = self.placed_key(keys, angles)
         return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
 
 
@@ -116,19 +160,25 @@ class StepLayer(Layer):
                     setattr(self.feed_forward, name, StepProjections([part]))
 
     def __call__(
-        self, x: jax.Array, cache: LayerCache, state: DecoderState, bias: Bias
+        self, x: jax.Array, cache: LayerCache, state: DecoderState, terms: AttentionTerms
     ) -> tuple[jax.Array, LayerCache]:
         """Returns the layer's output [B, K, D] for the K beams' tokens x [B, K, D] at `state.position`, and the cache.
 
         Args:
           cache: the keys and values of the tokens before; the one returned holds these tokens' too.
           state: already counts these tokens in (`DecoderState.written`).
-          bias: the stack's relative-position bias for the T columns, [1, N, 1, T].
+          terms: what positions add to self-attention (`Stack.position_terms`).
         """
         site, scope = Site.SELF_ATTENTION, Scope()
-        y, cache = self.self_attention(self.before(site, x, scope), cache, state, bias)
+        y, cache = self.self_attention(self.before(site, x, scope), cache, state, terms)
         x = self.after(site, x, y, scope)
-        x = self.residual(Site.CROSS_ATTENTION, x, lambda h, _: self.cross_attention(h, cache, state.cross_mask), scope)
+
+        angles = terms.rotation.query if terms.rotation and self.config.rotary_cross_attention else None
+
+        def attend_cross(h: jax.Array, _: Scope) -> jax.Array:
+            return self.cross_attention(h, cache, state.cross_mask, angles)
+
+        x = self.residual(Site.CROSS_ATTENTION, x, attend_cross, scope)
         x = self.residual(Site.FEED_FORWARD, x, self.feed_forward, scope) if self.config.feed_forward else x
         return x, cache
 

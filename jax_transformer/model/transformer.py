@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.model import initializers, positions
+from jax_transformer.model import initializers, positions, rotary
 from jax_transformer.model.attention import AttentionTerms
 from jax_transformer.model.decoder_state import DecoderState, empty_state
 from jax_transformer.model.dropout import Site
@@ -23,6 +23,14 @@ from jax_transformer.model.projections import Projection
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.stack import Stack, layer_slice
 from jax_transformer.model.steps import StepLayer
+
+
+class Source(NamedTuple):
+    """Holds the encoder's output and the tokens that it was computed from."""
+
+    output: jax.Array  # [B, S, D]
+    ids: jax.Array  # [B, S]
+    segments: jax.Array | None = None  # [B, S], of packed rows
 
 
 class Transformer(nnx.Module):
@@ -50,30 +58,42 @@ class Transformer(nnx.Module):
         scope = scope(Site.ENCODER)
         numbers = positions.position_numbers(self.config, source_ids, self.config.source_pad_id, segments)
         vectors = (self.shared_embedding if self.config.share_embeddings else self.source_embedding)(source_ids)
-        terms = AttentionTerms(mask, self.encoder.position_bias(source_ids.shape[1], scope))
+        places = positions.Places(numbers, source_ids.shape[1])
+        terms = self.encoder.position_terms(places, vectors.dtype, scope)._replace(mask=mask)
         x = self.encoder.embed(vectors, self._table("encoder"), numbers, scope)  # [B, S, D]
         return self.encoder.run(x, lambda layer, x, scope: layer(x, terms, scope), scope)
 
     def decode(
         self,
-        encoder_output: jax.Array,
+        source: Source,
         decoder_input_ids: jax.Array,
         masks: Masks,
         scope: Scope,
         segments: jax.Array | None = None,
     ) -> jax.Array:
-        """Returns the decoder's output [B, T, D] for encoder_output [B, S, D], decoder_input_ids [B, T] and, of packed
-        rows, their segments [B, T]."""
+        """Returns the decoder's output [B, T, D] for decoder_input_ids [B, T] and, of packed rows, their segments
+        [B, T]."""
         positions.check_fits(self.config, self.config.decoder, "decoder_input_ids", decoder_input_ids.shape)
         scope = scope(Site.DECODER)
         numbers = positions.position_numbers(self.config, decoder_input_ids, self.config.target_pad_id, segments)
-        bias = self.decoder.position_bias(decoder_input_ids.shape[1], scope)
-        terms = DecoderTerms(
-            AttentionTerms(masks.decoder_self, bias, masks.decoder_exists), AttentionTerms(masks.cross)
-        )
         vectors = self._target_embedding(decoder_input_ids)
+        places = positions.Places(numbers, decoder_input_ids.shape[1])
+        of_self = self.decoder.position_terms(places, vectors.dtype, scope)
+        rotation, angles = of_self.rotation, self._source_angles(source)
+        terms = DecoderTerms(
+            of_self._replace(mask=masks.decoder_self, exists=masks.decoder_exists),
+            AttentionTerms(masks.cross, rotation=rotation and angles and rotation._replace(key=angles)),
+        )
         x = self.decoder.embed(vectors, self._table("decoder"), numbers, scope)  # [B, T, D]
-        return self.decoder.run(x, lambda layer, x, scope: layer(x, encoder_output, terms, scope), scope)
+        return self.decoder.run(x, lambda layer, x, scope: layer(x, source.output, terms, scope), scope)
+
+    def _source_angles(self, source: Source) -> rotary.Angles | None:
+        """Returns the angles that rotate the keys of cross-attention; None if nothing does."""
+        config = self.config
+        if not config.rotary_cross_attention:
+            return None
+        numbers = positions.position_numbers(config, source.ids, config.source_pad_id, source.segments)
+        return rotary.angles(config, config.decoder, numbers, source.output.dtype)
 
     def unembed(self, x: jax.Array) -> jax.Array:
         """Returns the logits [B, T, V] of x [B, T, D]."""
@@ -111,7 +131,8 @@ class Transformer(nnx.Module):
         """
         source_is_real = source_ids != self.config.source_pad_id  # [B, S]
         steps = [nnx.merge(_step_graph(self.config), parameters) for parameters in layers or self.decoder_layers()]
-        cross = [step.cross_attention.keys_and_values(encoder_output) for step in steps]
+        angles = self._source_angles(Source(encoder_output, source_ids))
+        cross = [step.cross_attention.keys_and_values(encoder_output, angles) for step in steps]
         covers_keys = self.config.while_decoding().cross_padding == "keys"
         return empty_state(cross, source_is_real[:, None, None, :] if covers_keys else None, num_beams, length)
 
@@ -132,12 +153,14 @@ class Transformer(nnx.Module):
             "batch_row": jnp.arange(len(ids))[:, None],
             "non_pad_count": state.real_count * is_real,
         }[self.config.position_index] + self.config.position_offset
-        x = self.decoder.embed(self._target_embedding(ids), self._table("decoder"), numbers, Scope())  # [B, K, D]
-        bias = self.decoder.position_bias(state.length, Scope(), state.position)  # [1, N, 1, T]
+        vectors = self._target_embedding(ids)
+        x = self.decoder.embed(vectors, self._table("decoder"), numbers, Scope())  # [B, K, D]
+        places = positions.Places(numbers, state.length, state.position)
+        terms = self.decoder.position_terms(places, vectors.dtype, Scope())
 
         graph, caches = _step_graph(self.config), []
         for parameters, cache in zip(layers or self.decoder_layers(), state.layers, strict=True):
-            x, cache = nnx.merge(graph, parameters)(x, cache, state, bias)
+            x, cache = nnx.merge(graph, parameters)(x, cache, state, terms)
             caches.append(cache)
         logits = self.unembed(self.decoder.finish(x, Scope()))
         return logits, state._replace(layers=tuple(caches), position=state.position + 1)

@@ -24,6 +24,10 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*/positions/embedding", ("positions", "features")),
     ("*/layers/*/relative_bias/embedding", ("layers", "buckets", "heads")),
     ("*/relative_bias/embedding", ("buckets", "heads")),
+    ("*/layers/*/relative_vectors/*", ("layers", "distances", "head_dim")),
+    ("*/relative_vectors/*", ("distances", "head_dim")),
+    ("*/layers/*_attention/head_scale/scale", ("layers", "heads")),
+    ("*/layers/*_attention/*_norm/*", ("layers", "head_dim")),
     ("*/layers/*_attention/output/kernel", ("layers", "heads", "head_dim", "features")),
     ("*/layers/*_attention/output/bias", ("layers", "features")),
     ("*/layers/*_attention/*/kernel", ("layers", "features", "heads", "head_dim")),
@@ -108,13 +112,14 @@ def tree_shardings(tree: Any, params: Mapping[str, Any], mesh: Mesh) -> Any:
 
 
 def check_divides(config: TransformerConfig, mesh: Mesh) -> None:
-    """Raises ConfigError unless the mesh divides the model's heads, feed-forward units and features."""
-    decoder = {"num_heads": config.decoder_num_heads, "d_ff": config.decoder_d_ff}
+    """Raises ConfigError unless the mesh divides the model's heads (of keys and values too), feed-forward units and
+    features."""
     sizes = [("d_model", FEATURES, config.d_model)]
-    for name in ("num_heads", "d_ff"):
-        sizes.append((name, WIDTH, getattr(config.encoder, name)))
-        if decoder[name] is not None:
-            sizes.append((f"decoder_{name}", WIDTH, getattr(config.decoder, name)))
+    for name in ("num_heads", "num_kv_heads", "d_ff"):
+        for field in (name, f"decoder_{name}"):
+            size = getattr(config, field)
+            if size is not None:
+                sizes.append((field, WIDTH, size))
     problems = [
         f"parallel.{axis}: expected a divisor of model.{name}={size}; received {mesh.shape[axis]}"
         for name, axis, size in sizes

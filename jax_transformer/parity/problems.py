@@ -285,9 +285,8 @@ def _rows(config: TransformerConfig) -> int:
 
 
 def _sizes(config: TransformerConfig) -> set[int]:
-    stack_sizes = (
-        getattr(stack, name) for stack in (config.encoder, config.decoder) for name in ("num_heads", "head_dim", "d_ff")
-    )
+    names = ("num_heads", "num_kv_heads", "head_dim", "d_ff")
+    stack_sizes = (getattr(stack, name) for stack in (config.encoder, config.decoder) for name in names)
     return {config.d_model, config.source_vocab_size, config.target_vocab_size, *stack_sizes}
 
 

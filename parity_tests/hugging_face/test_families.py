@@ -21,7 +21,7 @@ from families import (
 )
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.model.positions import relative_buckets
+from jax_transformer.model.distances import relative_buckets
 from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.backends.side import Dtype
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS

@@ -1,4 +1,5 @@
-"""The systems that faults are put into: small models of every published program, with random weights."""
+"""The systems that faults are put into: small models of every published program, with random weights, and models of the
+mechanisms of attention that none of them has."""
 
 from __future__ import annotations
 
@@ -57,6 +58,12 @@ SUBJECTS: Mapping[str, Subject] = {
     ),
     "pytorch, all tied": Subject("pytorch", {"activation": "gelu", "share_embeddings": True, "tie_head": True}),
 }
+
+
+MECHANISMS = {
+    f"mechanisms: {name}": name for name in ("rotary in cross-attention", "ALiBi", "relative vectors", "all at once")
+}
+"""Further systems → the models of parity_tests/mechanisms.py: between them, they have every mechanism."""
 
 
 def make_model(name: str, seed: int = 0) -> Model:

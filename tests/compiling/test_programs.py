@@ -30,6 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "tied": {"share_embeddings": True, "tie_head": True},
     "gated, other decoder": {"feed_forward_gated": True, "decoder_num_heads": 2, "decoder_d_ff": 64},
     "narrow heads": {"head_dim": 8},
+    "shared keys and values": {"num_kv_heads": 2, "decoder_num_kv_heads": 1},
 }
 
 

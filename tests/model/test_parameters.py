@@ -84,6 +84,49 @@ def test_gated(config: TransformerConfig, base: Any) -> None:
     assert changed(base, config, feed_forward_gated=True) == (set(), gates)
 
 
+def test_heads_of_keys_and_values_may_be_fewer(config: TransformerConfig, base: Any) -> None:
+    removed, added = changed(base, config, num_kv_heads=1, decoder_num_kv_heads=2)
+    assert removed == set()
+    kernels = {f"encoder/layers/self_attention/{name}/kernel": (1, 12, 1, 5) for name in ("key", "value")}
+    assert added == kernels | {f"encoder/layers/self_attention/{name}/bias": (1, 1, 5) for name in ("key", "value")}
+
+
+def test_heads_may_have_factors_and_norms(config: TransformerConfig, base: Any) -> None:
+    expected: dict[str, tuple[int, ...]] = {}
+    for prefix, layers, heads, head_dim in (
+        ("encoder/layers/self_attention", 1, 3, 5),
+        ("decoder/layers/self_attention", 2, 2, 4),
+        ("decoder/layers/cross_attention", 2, 2, 4),
+    ):
+        expected |= {f"{prefix}/head_scale/scale": (layers, heads)}
+        expected |= norm_shapes(f"{prefix}/query_norm", layers, head_dim)
+        expected |= norm_shapes(f"{prefix}/key_norm", layers, head_dim)
+    assert changed(base, config, head_scale=True, query_key_norm=True) == (set(), expected)
+
+
+def test_relative_vectors(config: TransformerConfig, base: Any) -> None:
+    """For distances from -3 to 3: of a stack, or of each layer's self-attention."""
+    tables = {"constants/encoder_positions", "constants/decoder_positions"}
+    options: dict[str, Any] = {"position_kind": "relative_vectors", "relative_max_distance": 3}
+    shared = {
+        f"{stack}/relative_vectors/{name}": (7, head_dim)
+        for stack, head_dim in (("encoder", 5), ("decoder", 4))
+        for name in ("keys", "values")
+    }
+    assert changed(base, config, **options) == (tables, shared)
+    own: dict[str, tuple[int, ...]] = {
+        "encoder/layers/self_attention/relative_vectors/keys": (1, 7, 5),
+        "decoder/layers/self_attention/relative_vectors/keys": (2, 7, 4),
+    }
+    options |= {"relative_bias_per_layer": True, "relative_value_vectors": False}
+    assert changed(base, config, **options) == (tables, own)
+
+
+@pytest.mark.parametrize("options", [{"position_kind": "rotary", "rotary_dim": 4}, {"position_kind": "alibi"}], ids=str)
+def test_rotary_positions_and_alibi_have_no_parameters(config: TransformerConfig, base: Any, options: Any) -> None:
+    assert changed(base, config, **options) == ({"constants/encoder_positions", "constants/decoder_positions"}, {})
+
+
 @pytest.mark.parametrize(
     ("options", "gone"),
     [

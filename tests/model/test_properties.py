@@ -213,6 +213,23 @@ CACHED: dict[str, dict[str, Any]] = {
         "scale_head": True,
         "layer_loop": "unrolled",
     },
+    "rotary_shared_keys": {
+        "position_kind": "rotary",
+        "position_index": "non_pad_count",
+        "rotary_dim": 4,
+        "rotary_cross_attention": True,
+        "num_kv_heads": 1,
+        "head_scale": True,
+        "query_key_norm": True,
+    },
+    "alibi": {"position_kind": "alibi", "decoder_num_heads": 6, "decoder_num_kv_heads": 2},
+    "vectors": {"position_kind": "relative_vectors", "relative_max_distance": 3},
+    "vectors_per_layer": {
+        "position_kind": "relative_vectors",
+        "relative_max_distance": 3,
+        "relative_bias_per_layer": True,
+        "num_kv_heads": 1,
+    },
 }
 
 

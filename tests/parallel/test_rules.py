@@ -28,6 +28,8 @@ CONFIGS = [
     for options in (
         {"position_kind": "relative_bias"},
         {"position_kind": "relative_bias", "relative_bias_per_layer": True, "feed_forward_gated": True},
+        {"position_kind": "relative_vectors", "head_scale": True},
+        {"position_kind": "relative_vectors", "relative_bias_per_layer": True, "query_key_norm": True},
         {"position_kind": "learned", "tie_head": True, "final_norm": True},
         {"tie_head": True, "share_embeddings": True, "head_bias": "buffer"},
     )
@@ -64,6 +66,11 @@ def test_a_parameter_without_a_rule_is_named() -> None:
     [
         ("encoder/layers/self_attention/query/kernel", (2, 16, 8, 2), PartitionSpec(None, "fsdp", "tensor", None)),
         ("encoder/layers/self_attention/output/kernel", (2, 8, 2, 16), PartitionSpec(None, "tensor", None, "fsdp")),
+        ("encoder/layers/self_attention/key/kernel", (2, 16, 2, 4), PartitionSpec(None, "fsdp", "tensor", None)),
+        ("encoder/layers/self_attention/head_scale/scale", (2, 8), PartitionSpec(None, "tensor")),
+        ("encoder/layers/self_attention/query_norm/scale", (2, 4), PartitionSpec(None, None)),
+        ("encoder/relative_vectors/keys", (33, 4), PartitionSpec(None, None)),
+        ("decoder/layers/self_attention/relative_vectors/values", (2, 33, 4), PartitionSpec(None, None, None)),
         ("decoder/layers/feed_forward/gate/kernel", (2, 16, 24), PartitionSpec(None, "fsdp", "tensor")),
         ("decoder/layers/feed_forward/output/kernel", (2, 24, 16), PartitionSpec(None, "tensor", "fsdp")),
         ("decoder/layers/cross_attention_norm/scale", (2, 16), PartitionSpec(None, "fsdp")),
@@ -106,6 +113,8 @@ def test_state_of_another_shape_is_on_every_device() -> None:
     [
         ({"d_model": 18, "num_heads": 2}, {"fsdp": 4}, r"parallel\.fsdp: expected a divisor of model\.d_model=18; rec"),
         ({"num_heads": 6}, {"tensor": 4}, r"parallel\.tensor: expected a divisor of model\.num_heads=6; received 4"),
+        ({"num_kv_heads": 2}, {"tensor": 4}, r"expected a divisor of model\.num_kv_heads=2; received 4"),
+        ({"decoder_num_kv_heads": 1}, {"tensor": 2}, r"a divisor of model\.decoder_num_kv_heads=1; received 2"),
         ({"decoder_d_ff": 30}, {"tensor": 4}, r"expected a divisor of model\.decoder_d_ff=30; received 4"),
     ],
 )

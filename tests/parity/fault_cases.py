@@ -1,4 +1,4 @@
-"""Models whose nodes are replayed with faults: four configs between which every part of a model comes up, on inputs
+"""Models whose nodes are replayed with faults: seven configs between which every part of a model comes up, on inputs
 with pads on the right, on the left and inside."""
 
 from __future__ import annotations
@@ -54,8 +54,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "scale_embedding": False,
         "decoder_embedding_norm": "before_positions",
     },
+    "rotary": {
+        "position_kind": "rotary",
+        "position_layout": "halves",
+        "head_dim": 8,
+        "rotary_dim": 4,
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "head_scale": True,
+        "query_key_norm": True,
+        "norm_placement": "pre",
+    },
+    "alibi": {"position_kind": "alibi", "norm_placement": "pre"},
+    "vectors": {"position_kind": "relative_vectors", "relative_max_distance": 3, "norm_placement": "pre"},
 }
-LENGTHS = {"post": (7, 5), "pre": (7, 5), "rms": (6, 6), "counted": (7, 5)}
+LENGTHS = {"rms": (6, 6)}
+"""Of source and target; of other cases, 7 and 5."""
 LAYER = "decoder.layers.1"
 
 
@@ -80,7 +94,9 @@ def make_case(name: str) -> Case:
     for stack in ("encoder", "decoder"):
         if f"constants/{stack}_positions" in leaves:
             leaves[f"constants/{stack}_positions"] = formulas.sinusoid_table(config, config.max_length)
-    source, target = (rng.integers(3, high, (4, length)) for high, length in zip((17, 13), LENGTHS[name], strict=True))
+    source, target = (
+        rng.integers(3, high, (4, length)) for high, length in zip((17, 13), LENGTHS.get(name, (7, 5)), strict=True)
+    )
     source[1, 5:] = source[2, :2] = source[3, 3] = 1
     target[0, 3:] = target[1, :2] = target[2, 2] = 2
     params = unflatten(leaves)

@@ -125,6 +125,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "batch rows": {"position_index": "batch_row"},
     "real tokens": {"position_index": "non_pad_count", "position_offset": 1},
     "relative": {"position_kind": "relative_bias", "relative_buckets": 6, "relative_max_distance": 5},
+    "rotary": {"position_kind": "rotary", "rotary_dim": 2, "rotary_cross_attention": True},
     "other masks while decoding": {
         "decoder_padding": "none",
         "decoding_decoder_padding": "keys",

@@ -49,6 +49,9 @@ CONFIGS = {
         position_kind="learned",
         attention_output=False,
     ),
+    "rotary": TransformerConfig(
+        **SIZES, position_kind="rotary", num_kv_heads=1, head_scale=True, query_key_norm=True, norm_placement="pre"
+    ),
     "T5": TransformerConfig(
         **SIZES | {"source_vocab_size": 11},
         share_embeddings=True,
@@ -199,7 +202,7 @@ def test_what_changes_nothing_is_refused(models: list[Model]) -> None:
 
 def test_what_a_node_does_not_have_is_refused(models: list[Model]) -> None:
     (fault,) = (fault for fault in UNKNOWNS if fault.name == "a bias is added twice")
-    model = models[2]  # which has none
+    model = models[-1]  # which has none
     assert fault not in [other for other, _ in applicable(model.config)]
     with pytest.raises(LookupError, match="has no bias"):
         fault.corrupt(model.site(node_named(model, "logits")))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.model import functional, positions
+from jax_transformer.model import distances, functional, positions
 from jax_transformer.model.masks import make_masks
 from jax_transformer.parity.diagnosis.nodes import with_ids
 from jax_transformer.parity.gates.compare import compare
@@ -130,7 +130,40 @@ def pairwise(aspects: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]
     return [{name: value for aspect, i in choice for name, value in tables[aspect][i].items()} for choice in chosen]
 
 
-COMBINATIONS = [*pairwise(ASPECTS), *WITHOUT_NORMS]
+ROTARY: list[dict[str, Any]] = [
+    {"position_kind": "rotary"},
+    {"position_kind": "rotary", "position_layout": "halves", "rotary_base": 500.0, "decoder_num_heads": 2},
+    {
+        "position_kind": "rotary",
+        "rotary_dim": 2,
+        "rotary_cross_attention": True,
+        "position_index": "non_pad_count",
+        "position_offset": 1,
+    },
+]
+"""Apart, too."""
+HEADS: list[dict[str, Any]] = [
+    {"position_kind": "alibi", "num_kv_heads": 1, "decoder_num_heads": 4, "decoder_num_kv_heads": 2},
+    {"position_kind": "relative_vectors", "relative_max_distance": 2, "head_scale": True, "attention_scale": 0.3},
+    {
+        "position_kind": "relative_vectors",
+        "relative_max_distance": 3,
+        "relative_bias_per_layer": True,
+        "relative_value_vectors": False,
+        "query_key_norm": True,
+        "norm_unbiased": True,
+        "decoder_num_heads": 6,
+        "num_kv_heads": 3,
+    },
+    {
+        "query_key_norm": True,
+        "norm_kind": "rms_norm",
+        "norm_bias": False,
+        "head_scale": True,
+        "attention_output": False,
+    },
+]
+COMBINATIONS = [*pairwise(ASPECTS), *WITHOUT_NORMS, *ROTARY, *HEADS]
 
 
 @pytest.fixture
@@ -231,7 +264,7 @@ def test_relative_buckets(buckets: int, most: int) -> None:
     config = TransformerConfig(position_kind="relative_bias", relative_buckets=buckets, relative_max_distance=most)
     for stack, is_causal in (("encoder", False), ("decoder", True)):
         received = [formulas.relative_bucket(config, offset, stack) for offset in range(-1999, 2000)]  # type: ignore[arg-type]
-        np.testing.assert_array_equal(received, positions.relative_buckets(config, is_causal, 2000))
+        np.testing.assert_array_equal(received, distances.relative_buckets(config, is_causal, 2000))
 
 
 def test_gelu_is_exact() -> None:

@@ -356,7 +356,15 @@ def test_every_config_field_is_accounted_for(name):
         "initializer",
     }
     how_it_is_computed = {"compute_dtype", "attention_path", "layer_loop", "remat", "norm_eps"}
-    of_other_positions = {"relative_buckets", "relative_max_distance", "relative_bias_per_layer"}
+    of_other_positions = {
+        "relative_buckets",
+        "relative_max_distance",
+        "relative_bias_per_layer",
+        "relative_value_vectors",
+        "rotary_base",
+        "rotary_dim",
+        "rotary_cross_attention",
+    }
     placed = {*table.fixed, *table.choices, *table.asks}
     if name == "m2m_100":
         placed |= {"position_offset"}  # follows from the pad

@@ -10,16 +10,19 @@ import numpy as np
 
 from jax_transformer.parity.faults.attention import attention
 from jax_transformer.parity.faults.block import block
+from jax_transformer.parity.faults.distances import distances
 from jax_transformer.parity.faults.dropout import dropout
 from jax_transformer.parity.faults.embeddings import embeddings
 from jax_transformer.parity.faults.feed_forward import feed_forward
 from jax_transformer.parity.faults.head import head
+from jax_transformer.parity.faults.heads import heads
 from jax_transformer.parity.faults.masks import masks
 from jax_transformer.parity.faults.norms import norms
 from jax_transformer.parity.faults.positions import positions
 from jax_transformer.parity.faults.precision import precision
 from jax_transformer.parity.faults.projections import projections
 from jax_transformer.parity.faults.replay import Replay, Variant, in_float64
+from jax_transformer.parity.faults.rotary import rotary
 from jax_transformer.parity.oracle.graph import Kind
 
 if TYPE_CHECKING:
@@ -37,8 +40,11 @@ def catalogue(config: TransformerConfig) -> Iterator[Variant]:
     yield from block()
     yield from embeddings(config)
     yield from positions(config)
+    yield from rotary(config)
     yield from projections()
     yield from attention(config)
+    yield from heads()
+    yield from distances(config)
     yield from masks(config)
     yield from feed_forward(config)
     yield from head(config)

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from jax_transformer.parity.faults.cache_positions import at_other_positions
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.decoding import Captured, Decoded, DecodeRule, LogitsOf, decode, logits_of_model
-from jax_transformer.parity.oracle.graph import Node, nodes
-from jax_transformer.parity.oracle.replay import parameter
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
@@ -291,35 +290,7 @@ def _at_other_positions(problem: DecodingProblem, by: int) -> Decoded:
     """Decodes with every token but the first one position off, as a cache index that is incremented too early or too
     late does."""
     config, params, _ = problem.known_model
-    changes = {
-        node.name: partial(SHIFTED[node.kind], config=config, params=params, node=node, by=by)
-        for node in nodes(config.while_decoding())
-        if node.name.startswith("decoder.") and node.kind in SHIFTED
-    }
-    return problem.replacing(changes)
-
-
-def _shifted_positions(
-    captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int
-) -> np.ndarray:
-    numbers = formulas.position_numbers(config, captured["decoder_input_ids"], "decoder").copy()
-    numbers[:, 1:] += by
-    return formulas.rows(parameter(params, node.parameters["table"]), numbers)
-
-
-def _shifted_bias(
-    captured: Captured, *, config: TransformerConfig, params: Mapping[str, Any], node: Node, by: int
-) -> np.ndarray:
-    """Returns the bias for queries that are one off and keys that aren't."""
-    length = captured["decoder_input_ids"].shape[1]
-    bias = node.compute(
-        config, {"ids": np.zeros((1, length + 1), int)}, {"embedding": parameter(params, node.parameters["embedding"])}
-    )
-    queries = np.arange(length)
-    return bias[:, :, np.where(queries > 0, queries + by, 0), :length]
-
-
-SHIFTED: dict[str, Callable[..., np.ndarray]] = {"positions": _shifted_positions, "position_bias": _shifted_bias}
+    return problem.replacing(at_other_positions(config, params, by))
 
 
 # --- padding

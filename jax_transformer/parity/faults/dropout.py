@@ -162,17 +162,28 @@ def _kept_before_norm(normed: np.ndarray, x: np.ndarray, y: np.ndarray, rate: fl
 
 def _of_weights(replay: Replay, rate: float) -> np.ndarray:
     """Tries all ways to drop keys of each query, along one direction of the context in which all ways differ."""
-    weights, value = replay.inputs["weights"], replay.inputs["value"]
+    weights = replay.inputs["weights"]
     if weights.shape[-1] > MOST_KEYS:
         raise LookupError("too many keys")
     if replay.is_right:
-        return formulas.context(replay.config, drawn(weights.shape, rate) * weights / (1.0 - rate), value)
-    direction = np.cos(1.0 + np.arange(value.shape[-1]))
-    terms = weights * (value @ direction).transpose(0, 2, 1)[:, :, None, :]  # [B, N, Q, K]
+        return replay.compute({"weights": drawn(weights.shape, rate) * weights / (1.0 - rate)})
+    direction = np.cos(1.0 + np.arange(replay.own.shape[-1]))
+    terms = weights * _along(replay, direction)  # [B, N, Q, K]
     sums = (replay.received @ direction).transpose(0, 2, 1) * (1.0 - rate)  # [B, N, Q]
     kept = _kept_terms(terms.reshape(-1, terms.shape[-1]), sums.ravel()).reshape(weights.shape)
     _check_share(kept, weights > TOLD_APART, rate)
-    return formulas.context(replay.config, kept * weights / (1.0 - rate), value)
+    return replay.compute({"weights": kept * weights / (1.0 - rate)})
+
+
+def _along(replay: Replay, direction: np.ndarray) -> np.ndarray:
+    """Returns the values along a direction [H], with the vectors of their distances: [B, N, Q or 1, K]."""
+    weights = replay.inputs["weights"]
+    value = formulas.for_all_queries(replay.inputs["value"], weights.shape[1])
+    along = (value @ direction).transpose(0, 2, 1)[:, :, None, :]
+    if "relative_values" not in replay.parameters:
+        return along
+    rows = formulas.relative_rows(replay.config, weights.shape[-1])
+    return along + (replay.parameters["relative_values"] @ direction)[rows]
 
 
 def _kept_terms(terms: np.ndarray, sums: np.ndarray) -> np.ndarray:

@@ -76,9 +76,10 @@ HYPOTHESIS_SCORE = 1e-5
 """The gate of hypotheses' scores in float32, relative or, below 1, absolute. Scores are sums of log-probabilities, each
 with the error of its logits; 7e-6 was measured."""
 
-ZERO_GRADIENTS = ("key/bias",)
-"""Suffixes of the paths of parameters whose gradient is analytically zero: a key bias adds the same to all logits of a
-query, which softmax ignores. The computed gradient is rounding, and Adam turns it into steps."""
+ZERO_GRADIENTS = ("key/bias", "key_norm/bias")
+"""Suffixes of the paths of parameters whose gradient is analytically zero: a bias of keys adds the same to all logits
+of a query, which softmax ignores. The computed gradient is rounding, and Adam turns it into steps. It isn't zero where
+keys are rotated, or normed, after the bias; a path doesn't tell, so these are left out as well."""
 
 
 def has_zero_gradient(path: str) -> bool:

@@ -143,7 +143,64 @@ def sinusoid_table(config: TransformerConfig, rows: int) -> np.ndarray:
     return table
 
 
-# --- biases by distance (Raffel et al. 2020, §2.1)
+# --- rotary positions (Su et al. 2021, §3.2)
+
+
+def rotation(config: TransformerConfig, x: np.ndarray, ids: np.ndarray, *, stack: Stack) -> np.ndarray:
+    """Rotates heads x [B, T, N, H] by the angles of the positions of ids [B, T]."""
+    numbers = position_numbers(config, ids, stack)  # [B or 1, T]
+    angles = numbers[:, :, None, None] * rotary_frequencies(config, x.shape[-1])
+    return rotated(config, x, np.cos(angles), np.sin(angles))
+
+
+def rotary_frequencies(config: TransformerConfig, head_dim: int) -> np.ndarray:
+    """Returns base^(−2i / R), the angle from one position to the next, for every pair i of the R rotated features."""
+    width = config.rotary_dim or head_dim
+    return config.rotary_base ** (-2.0 * np.arange(width // 2) / width)
+
+
+def rotated(config: TransformerConfig, x: np.ndarray, cosine: np.ndarray, sine: np.ndarray) -> np.ndarray:
+    """Turns each pair (a, b) of features of x [..., H] to (a cos − b sin, a sin + b cos); the last ones stay."""
+    first, second = rotary_pairs(config, 2 * cosine.shape[-1])
+    y = x.copy()
+    y[..., first] = x[..., first] * cosine - x[..., second] * sine
+    y[..., second] = x[..., first] * sine + x[..., second] * cosine
+    return y
+
+
+def rotary_pairs(config: TransformerConfig, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the numbers of the first and second features of all pairs."""
+    pairs = np.arange(width // 2)
+    return (pairs, pairs + width // 2) if config.position_layout == "halves" else (2 * pairs, 2 * pairs + 1)
+
+
+# --- biases and vectors by distance (Press et al. 2022; Shaw et al. 2018; Raffel et al. 2020, §2.1)
+
+
+def alibi_bias(config: TransformerConfig, ids: np.ndarray, *, stack: Stack) -> np.ndarray:
+    """Returns −slope · distance [1, N, T, T] for the length of ids [B, T]."""
+    slopes = np.array(alibi_slopes(getattr(config, stack).num_heads))
+    return (-slopes[:, None, None] * np.abs(offsets(ids.shape[1])))[None]
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Returns 2^(−8/N), 2^(−16/N), …; where N is no power of two, those of the power below, then the 1st, 3rd, … of
+    twice that power."""
+    if heads & (heads - 1) == 0:
+        return [2.0 ** (-8.0 * number / heads) for number in range(1, heads + 1)]
+    power = 2 ** int(math.log2(heads))
+    return alibi_slopes(power) + alibi_slopes(2 * power)[::2][: heads - power]
+
+
+def offsets(length: int) -> np.ndarray:
+    """Returns how far each key stands after each query, [T, T]."""
+    return np.arange(length) - np.arange(length)[:, None]
+
+
+def relative_rows(config: TransformerConfig, length: int) -> np.ndarray:
+    """Returns the row [T, T] of the tables of vectors for every query and key."""
+    most = config.relative_max_distance
+    return np.minimum(np.maximum(offsets(length), -most), most) + most
 
 
 def position_bias(config: TransformerConfig, ids: np.ndarray, embedding: np.ndarray, *, stack: Stack) -> np.ndarray:
@@ -241,16 +298,36 @@ def attention_logits(
     key: np.ndarray,
     position_bias: np.ndarray | None = None,
     mask: np.ndarray | None = None,
+    relative_keys: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Returns the logits of query [B, Q, N, H] and key [B, K, N, H], scaled, biased, then masked → [B, N, Q, K]."""
+    """Returns the logits of query [B, Q, N, H] and key [B, K, G, H], scaled, biased, then masked → [B, N, Q, K]."""
     logits = scaled_products(config, query, key)
+    if relative_keys is not None:
+        products = relative_products(query, relative_keys, relative_rows(config, query.shape[1]))
+        logits = logits + attention_scale(config, query) * products
     logits = logits if position_bias is None else logits + position_bias
     return logits if mask is None else np.where(mask, logits, masked_value(config))
 
 
 def scaled_products(config: TransformerConfig, query: np.ndarray, key: np.ndarray) -> np.ndarray:
-    scale = 1.0 / math.sqrt(query.shape[-1]) if config.attention_scale is None else config.attention_scale
-    return np.matmul(query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1)) * scale
+    key = for_all_queries(key, query.shape[2])
+    return np.matmul(query.transpose(0, 2, 1, 3), key.transpose(0, 2, 3, 1)) * attention_scale(config, query)
+
+
+def attention_scale(config: TransformerConfig, query: np.ndarray) -> float:
+    return 1.0 / math.sqrt(query.shape[-1]) if config.attention_scale is None else config.attention_scale
+
+
+def relative_products(query: np.ndarray, relative_keys: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Returns the products [B, N, T, T] of query [B, T, N, H] with these rows [T, T] of relative_keys [2M + 1, H]."""
+    products = _einsum("BQNH,RH->BNQR", query, relative_keys)
+    return np.take_along_axis(products, np.broadcast_to(rows, (*products.shape[:2], *rows.shape)), axis=3)
+
+
+def for_all_queries(x: np.ndarray, heads: int) -> np.ndarray:
+    """Returns keys or values [B, K, G, H] for N heads of queries: each G-th part of these shares one (Ainslie et al.
+    2023)."""
+    return x[:, :, np.arange(heads) * x.shape[2] // heads]
 
 
 def masked_value(config: TransformerConfig) -> float:
@@ -264,9 +341,26 @@ def attention_weights(config: TransformerConfig, logits: np.ndarray) -> np.ndarr
     return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
-def context(config: TransformerConfig, weights: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Weighs value [B, K, N, H] by weights [B, N, Q, K] → [B, Q, N, H]."""
-    return np.matmul(weights, value.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+def context(
+    config: TransformerConfig, weights: np.ndarray, value: np.ndarray, relative_values: np.ndarray | None = None
+) -> np.ndarray:
+    """Weighs value [B, K, G, H], and the rows of relative_values [2M + 1, H] for their distances, by weights
+    [B, N, Q, K] → [B, Q, N, H]."""
+    value = for_all_queries(value, weights.shape[1])
+    own = np.matmul(weights, value.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
+    if relative_values is None:
+        return own
+    return own + relative_context(weights, relative_values, relative_rows(config, weights.shape[-1]))
+
+
+def relative_context(weights: np.ndarray, relative_values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Weighs these rows [T, T] of relative_values [2M + 1, H] by weights [B, N, T, T] → [B, T, N, H]."""
+    return _einsum("BNQK,QKH->BQNH", weights, relative_values[rows])
+
+
+def head_scale(config: TransformerConfig, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Multiplies each head of x [B, T, N, H] by its factor (Shleifer et al. 2021, §2)."""
+    return x * scale[:, None]
 
 
 # --- feed-forward (§3.3; gated: Shazeer 2020)

@@ -24,10 +24,12 @@ Kind = Literal[
     "embedding",
     "position_bias",
     "projection",
+    "rotation",
     "merge_heads",
     "attention_logits",
     "attention_weights",
     "context",
+    "head_scale",
     "norm",
     "residual",
     "residual_norm",
@@ -162,7 +164,7 @@ def _add_stack(model: _Scope, stack: Stack, masks: Mapping[str, str], encoder_ou
     """Adds the embedding, the layers and the final norm of a stack; the decoder attends to encoder_output."""
     config, scope = model.config, model.within(stack)
     shares_bias = config.position_kind == "relative_bias" and not config.relative_bias_per_layer
-    bias = _add_position_bias(scope, stack) if shares_bias else None
+    bias = _add_position_bias(scope, stack) if shares_bias or config.position_kind == "alibi" else None
     x = _add_embedding(scope, stack)
     for i in range(getattr(config, stack).num_layers):
         x = _add_layer(scope.layer(i), stack, x, encoder_output, masks, bias)
@@ -191,10 +193,23 @@ def _add_embedding(scope: _Scope, stack: Stack) -> str:
 
 
 def _add_position_bias(scope: _Scope, stack: Stack) -> str:
-    parameters = scope.parameters("relative_bias", "embedding")
-    return scope.add(
-        "position_bias", "position_bias", partial(formulas.position_bias, stack=stack), {"ids": _IDS[stack]}, parameters
-    )
+    is_learned = scope.config.position_kind == "relative_bias"
+    formula = partial(formulas.position_bias if is_learned else formulas.alibi_bias, stack=stack)
+    parameters = scope.parameters("relative_bias", "embedding") if is_learned else {}
+    return scope.add("position_bias", "position_bias", formula, {"ids": _IDS[stack]}, parameters)
+
+
+def _vectors(layer: _Scope, stack: Stack) -> dict[str, str]:
+    """Returns the paths of the vectors by distance that a layer's self-attention adds, by the formulas' arguments."""
+    config = layer.config
+    if config.position_kind != "relative_vectors":
+        return {}
+    names = ("keys", "values") if config.relative_value_vectors else ("keys",)
+    if config.relative_bias_per_layer:
+        paths = layer.within("self_attention").parameters("relative_vectors", *names)
+    else:
+        paths = {name: f"{stack}/relative_vectors/{name}" for name in names}
+    return {f"relative_{name}": path for name, path in paths.items()}
 
 
 def _add_layer(
@@ -205,14 +220,20 @@ def _add_layer(
     scope = layer.within("self_attention")
     has_own_bias = config.position_kind == "relative_bias" and config.relative_bias_per_layer
     query, key, value = _add_projections(scope, h, h)
+    if config.position_kind == "rotary":
+        query, key = _add_rotation(scope, query, "query", stack), _add_rotation(scope, key, "key", stack)
     bias = _add_position_bias(scope, stack) if has_own_bias else position_bias
-    y = _add_attention(scope, query, key, value, masks.get(f"{stack}_self"), bias)
+    heads = _Heads(query, key, value)
+    y = _add_attention(scope, heads, masks.get(f"{stack}_self"), bias, _vectors(layer, stack))
     x = _add_after(layer, "self_attention", x, y, "self_attention_residual")
 
     if encoder_output is not None:
         h = _add_before(layer, "cross_attention", x)
         scope = layer.within("cross_attention")
-        y = _add_attention(scope, *_add_projections(scope, h, encoder_output), masks.get("cross"), None)
+        query, key, value = _add_projections(scope, h, encoder_output)
+        if config.rotary_cross_attention:
+            query, key = _add_rotation(scope, query, "query", "decoder"), _add_rotation(scope, key, "key", "encoder")
+        y = _add_attention(scope, _Heads(query, key, value), masks.get("cross"), None, {})
         x = _add_after(layer, "cross_attention", x, y, "cross_attention_residual")
 
     if not config.feed_forward:
@@ -239,21 +260,52 @@ def _add_after(layer: _Scope, sublayer: str, x: str, y: str, name: str) -> str:
     return layer.add(name, "same", formulas.same, {"x": normed})
 
 
-def _add_projections(scope: _Scope, x: str, y: str) -> tuple[str, str, str]:
-    """Adds the query projected from x, and key and value projected from y."""
+class _Heads(NamedTuple):
+    """Names the inputs of an attention."""
+
+    query: str
+    key: str
+    value: str
+
+
+def _add_projections(scope: _Scope, x: str, y: str) -> _Heads:
+    """Adds the query projected from x, key and value projected from y, and the norms of query and key, if any."""
 
     def add(name: str, x: str) -> str:
         parameters = scope.linear(name, scope.config.attention_bias)
         return scope.add(name, "projection", partial(formulas.projection, axes="BTD,DNH->BTNH"), {"x": x}, parameters)
 
-    return add("query", x), add("key", y), add("value", y)
+    def normed(name: str, x: str) -> str:
+        if not scope.config.query_key_norm:
+            return x
+        return scope.add(f"normed_{name}", "norm", formulas.norm, {"x": x}, scope.norm(f"{name}_norm"))
+
+    query, key, value = add("query", x), add("key", y), add("value", y)
+    return _Heads(normed("query", query), normed("key", key), value)
 
 
-def _add_attention(scope: _Scope, query: str, key: str, value: str, mask: str | None, position_bias: str | None) -> str:
-    inputs = {"query": query, "key": key, "position_bias": position_bias, "mask": mask}
-    logits = scope.add("logits", "attention_logits", formulas.attention_logits, inputs)
+def _add_rotation(scope: _Scope, x: str, role: str, stack: Stack) -> str:
+    """Adds a query or key x after its rotation by the positions of a stack's tokens."""
+    return scope.add(
+        f"rotated_{role}", "rotation", partial(formulas.rotation, stack=stack), {"x": x, "ids": _IDS[stack]}
+    )
+
+
+def _add_attention(
+    scope: _Scope, heads: _Heads, mask: str | None, position_bias: str | None, vectors: Mapping[str, str]
+) -> str:
+    of_keys, of_values = (
+        {name: path for name, path in vectors.items() if name == argument}
+        for argument in ("relative_keys", "relative_values")
+    )
+    inputs = {"query": heads.query, "key": heads.key, "position_bias": position_bias, "mask": mask}
+    logits = scope.add("logits", "attention_logits", formulas.attention_logits, inputs, of_keys)
     weights = scope.add("weights", "attention_weights", formulas.attention_weights, {"logits": logits})
-    context = scope.add("context", "context", formulas.context, {"weights": weights, "value": value})
+    inputs = {"weights": weights, "value": heads.value}
+    context = scope.add("context", "context", formulas.context, inputs, of_values)
+    if scope.config.head_scale:
+        parameters = scope.parameters("head_scale", "scale")
+        context = scope.add("scaled_context", "head_scale", formulas.head_scale, {"x": context}, parameters)
     if not scope.config.attention_output:
         return scope.add("output", "merge_heads", formulas.merge_heads, {"x": context})
     parameters = scope.linear("output", scope.config.attention_output_bias)

@@ -45,7 +45,11 @@ def layers(torch: str, jax: str, parts: Mapping[str, tuple[str, Lines]]) -> list
     ]
 
 
+PLAIN_HEADS = {"num_kv_heads": None, "decoder_num_kv_heads": None, "query_key_norm": False, "head_scale": False}
+"""What no family here has: heads of attention are all alike, and each has keys and values of its own."""
+
 TUTORIAL = {
+    **PLAIN_HEADS,
     "share_embeddings": False,
     "tie_head": False,
     "trains_pad_embedding": True,

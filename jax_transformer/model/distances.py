@@ -1,0 +1,95 @@
+"""What attention adds for the distance between a query and a key: learned biases (Raffel et al. 2020, §2.1), biases
+that fall with the distance (Press et al. 2022), or learned vectors (Shaw et al. 2018)."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from jax_transformer.config.model import StackConfig, TransformerConfig
+from jax_transformer.model import initializers
+from jax_transformer.model.initializers import KeyStream
+
+
+class RelativeBias(nnx.Module):
+    """Holds a bias [P, N] of the attention logits for every bucket of distances and every head."""
+
+    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
+        self.config, self.is_causal = config, stack.is_causal
+        self.embedding = nnx.Param(initializers.relative_bias(config, next(keys), stack.num_heads))
+
+    def __call__(self, length: int, column: jax.Array | None = None) -> jax.Array:
+        """Returns the bias for `length` keys: of every query [1, N, T, T], or of the one in `column` [1, N, 1, T]."""
+        by_distance = self.embedding[...][relative_buckets(self.config, self.is_causal, length)]  # [2 T - 1, N]
+        return jnp.moveaxis(by_distance[_offsets(length, column) + length - 1], 2, 0)[None]
+
+
+def relative_buckets(config: TransformerConfig, is_causal: bool, length: int) -> np.ndarray:
+    """Returns the buckets [2 length - 1] of the distances from 1 - length to length - 1 between a key and its query.
+
+    Half of a direction's buckets hold one distance each. The others divide the distances up to relative_max_distance
+    evenly on a logarithmic scale. Rounding to a bucket happens in float32, as in T5's implementations.
+    """
+    offsets = np.arange(1 - length, length)
+    buckets = config.relative_buckets if is_causal else config.relative_buckets // 2
+    distances = np.maximum(-offsets, 0) if is_causal else np.abs(offsets)
+    first = np.where(offsets > 0, 0 if is_causal else buckets, 0)
+    exact = buckets // 2
+    ratio = np.maximum(distances, exact).astype(np.float32) / np.float32(exact)
+    share = np.log(ratio.astype(np.float64)).astype(np.float32) / np.float32(
+        math.log(config.relative_max_distance / exact)
+    )
+    far = exact + (share * np.float32(buckets - exact)).astype(np.int64)
+    return first + np.where(distances < exact, distances, np.minimum(far, buckets - 1))
+
+
+def alibi_slopes(heads: int) -> np.ndarray:
+    """Returns the slopes [N] of ALiBi's heads: 2^(-8 i / N) for i from 1 to N, if N is a power of two.
+
+    Other numbers of heads get those of the next lower power of two, then every other one of the next higher.
+    """
+    lower = 1 << (heads.bit_length() - 1)
+    slopes = 2.0 ** (-8.0 * np.arange(1, lower + 1) / lower)
+    between = 2.0 ** (-4.0 * np.arange(1, 2 * lower + 1, 2) / lower)
+    return np.concatenate([slopes, between[: heads - lower]])
+
+
+def alibi_bias(heads: int, length: int, column: jax.Array | None, dtype: jnp.dtype) -> jax.Array:
+    """Returns minus slope times distance for `length` keys: of every query [1, N, T, T], or of the one in `column`
+    [1, N, 1, T]. Distances count alike in both directions."""
+    distance = jnp.abs(_offsets(length, column)).astype(dtype)
+    return (-jnp.asarray(alibi_slopes(heads), dtype)[:, None, None] * distance)[None]
+
+
+def _offsets(length: int, column: jax.Array | None) -> jax.Array:
+    """Returns how far each of `length` keys stands after each query [T, T], or after the one in `column` [1, T]."""
+    columns = jnp.arange(length)
+    return columns - (columns[:, None] if column is None else column[None, None])
+
+
+class Vectors(NamedTuple):
+    """Holds the vectors that attention adds to the key, and to the value, of every query and key."""
+
+    keys: jax.Array  # [Q, K, H], or [1, K, H] while decoding
+    values: jax.Array | None  # the same
+
+
+class RelativeVectors(nnx.Module):
+    """Holds vectors [2 M + 1, H] for the distances from -M to M between a key and its query, which all heads share."""
+
+    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
+        self.limit = config.relative_max_distance
+        self.keys = nnx.Param(initializers.relative_vectors(config, next(keys), stack.head_dim))
+        if config.relative_value_vectors:
+            self.values = nnx.Param(initializers.relative_vectors(config, next(keys), stack.head_dim))
+
+    def __call__(self, length: int, column: jax.Array | None, dtype: jnp.dtype) -> Vectors:
+        """Returns the vectors for `length` keys, of every query or of the one in `column`."""
+        rows = jnp.clip(_offsets(length, column), -self.limit, self.limit) + self.limit
+        values = self.values[...].astype(dtype)[rows] if hasattr(self, "values") else None
+        return Vectors(self.keys[...].astype(dtype)[rows], values)

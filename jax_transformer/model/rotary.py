@@ -1,0 +1,60 @@
+"""Rotary positions (Su et al. 2021): pairs of a head's features turn by angles that grow with the position, so that a
+query's product with a key depends on the distance between them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jax_transformer.config.model import StackConfig, TransformerConfig
+from jax_transformer.model.dtypes import at_least_float32
+
+
+class Angles(NamedTuple):
+    """Holds the cosine and sine of the angle of every position and every pair of features."""
+
+    cosine: jax.Array  # [B or 1, T, R / 2], where R features of a head are rotated
+    sine: jax.Array  # [B or 1, T, R / 2]
+
+
+class Rotation(NamedTuple):
+    """Holds the angles of one attention."""
+
+    query: Angles
+    key: Angles
+
+
+def frequencies(config: TransformerConfig, stack: StackConfig) -> np.ndarray:
+    """Returns the angle [R / 2] by which each pair turns from one position to the next, in float64."""
+    width = config.rotary_dim or stack.head_dim
+    return config.rotary_base ** (-np.arange(0, width, 2, dtype=np.float64) / width)
+
+
+def angles(config: TransformerConfig, stack: StackConfig, numbers: jax.Array, dtype: jnp.dtype) -> Angles:
+    """Returns the angles of position numbers [B or 1, T], computed in `dtype` or, if that is narrower, in float32."""
+    wide = at_least_float32(dtype)
+    turned = numbers[..., None].astype(wide) * jnp.asarray(frequencies(config, stack), wide)
+    return Angles(jnp.cos(turned), jnp.sin(turned))
+
+
+def rotate(config: TransformerConfig, x: jax.Array, by: Angles) -> jax.Array:
+    """Returns heads x [B, T, N, H] with their first R features rotated, in the dtype of x.
+
+    The pairs are neighbours, or feature i and feature i + R / 2, as `config.position_layout` says.
+    """
+    cosine, sine = (array[:, :, None, :] for array in by)  # [B or 1, T, 1, R / 2]
+    width = 2 * cosine.shape[-1]
+    wide = x[..., :width].astype(jnp.promote_types(x.dtype, cosine.dtype))
+    if config.position_layout == "halves":
+        first, second = jnp.split(wide, 2, axis=-1)
+    else:
+        first, second = wide[..., 0::2], wide[..., 1::2]
+    turned = first * cosine - second * sine, second * cosine + first * sine
+    if config.position_layout == "halves":
+        rotated = jnp.concatenate(turned, axis=-1)
+    else:
+        rotated = jnp.stack(turned, axis=-1).reshape(wide.shape)
+    return jnp.concatenate([rotated.astype(x.dtype), x[..., width:]], axis=-1)

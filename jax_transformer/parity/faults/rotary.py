@@ -1,0 +1,146 @@
+"""Faults of rotary positions: of the pairs, the angles, and what is rotated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jax_transformer.parity.faults.precision import rounded
+from jax_transformer.parity.faults.replay import Replay, Variant
+from jax_transformer.parity.gates import tolerances
+from jax_transformer.parity.gates.compare import relative_rms
+from jax_transformer.parity.oracle import formulas
+from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, place
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import TransformerConfig
+
+KINDS: tuple[Kind, ...] = ("rotation",)
+LAYOUTS = {"halves": "pairs of the two halves", "interleaved": "pairs of neighbours"}
+BASES = (500.0, 10000.0, 160000.0, 500000.0, 1000000.0)
+"""Those of published models."""
+ANGLE_ROUNDINGS = 4.0
+"""The largest error of an angle in unit roundoffs of the angle: those of its frequency, its product with the position,
+and, in parts of the angle, of its cosine or sine."""
+VALUE_ROUNDINGS = 2.0
+"""The same of a cosine or sine, in roundoffs of 1."""
+
+
+def rotary(config: TransformerConfig) -> Iterator[Variant]:
+    if config.position_kind != "rotary":
+        return
+    for layout, base in product(LAYOUTS, dict.fromkeys((config.rotary_base, *BASES))):
+        names = [LAYOUTS[layout]] if layout != config.position_layout else []
+        names += [f"base {base:g}"] if base != config.rotary_base else []
+        if names:
+            changes: dict[str, Any] = {"position_layout": layout, "rotary_base": base}
+            yield Variant(f"rotary: {', '.join(names)}", KINDS, partial(Replay.under, **changes))
+    for offset in (-2, -1, 1, 2):
+        name = f"rotary: positions {abs(offset)} too {'far' if offset > 0 else 'near'}"
+        yield Variant(name, KINDS, partial(Replay.under, position_offset=config.position_offset + offset))
+    for index, name in {"column": "column", "non_pad_count": "count of real tokens"}.items():
+        if index != config.position_index:
+            yield Variant(f"rotary: indexed by {name}", KINDS, partial(Replay.under, position_index=index))
+    yield Variant("rotary: not rotated", KINDS, lambda replay: replay.inputs["x"])
+    yield Variant("rotary: turned backwards", KINDS, partial(_of_angles, change=np.negative))
+    yield Variant("rotary: exponents i / R", KINDS, partial(_of_frequencies, factor=0.5))
+    yield Variant("rotary: exponents 4i / R", KINDS, partial(_of_frequencies, factor=2.0))
+    yield Variant("rotary: exponents over the whole head", KINDS, partial(_of_frequencies, factor=None))
+    yield Variant("rotary: whole head rotated", KINDS, partial(_of_width, share=1.0))
+    for share, name in ((0.5, "half"), (0.25, "a quarter")):
+        yield Variant(f"rotary: {name} of the head rotated", KINDS, partial(_of_width, share=share))
+    yield Variant("rotary: cosines and sines in float32", KINDS, _of_narrow_angles)
+    if not config.rotary_cross_attention:
+        yield Variant("rotary: cross-attention rotated, too", ("attention_logits",), _cross_rotated)
+
+
+def _angles(replay: Replay) -> np.ndarray:
+    """Returns the angle of every position and pair: [B or 1, T, 1, R / 2]."""
+    numbers = formulas.position_numbers(replay.config, replay.inputs["ids"], _stack(replay))
+    return numbers[:, :, None, None] * formulas.rotary_frequencies(replay.config, replay.inputs["x"].shape[-1])
+
+
+def _stack(replay: Replay) -> formulas.Stack:
+    """Returns whose positions rotate: in cross-attention, the keys have the source's."""
+    return "encoder" if replay.node.inputs["ids"] == MODEL_INPUTS[0] else "decoder"
+
+
+def _of_angles(replay: Replay, change: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    angles = change(_angles(replay))
+    return formulas.rotated(replay.config, replay.inputs["x"], np.cos(angles), np.sin(angles))
+
+
+def _of_frequencies(replay: Replay, factor: float | None) -> np.ndarray:
+    """Rotates with exponents of the base that are `factor` times as large; None: divided by the head's width."""
+    angles = _angles(replay)
+    factor = 2 * angles.shape[-1] / _head(replay) if factor is None else factor
+    frequencies = formulas.rotary_frequencies(replay.config, _head(replay)) ** factor
+    turned = angles[..., :1] * frequencies  # the first frequency is 1
+    return formulas.rotated(replay.config, replay.inputs["x"], np.cos(turned), np.sin(turned))
+
+
+def _head(replay: Replay) -> int:
+    return int(replay.inputs["x"].shape[-1])
+
+
+def _of_width(replay: Replay, share: float) -> np.ndarray:
+    width = int(share * _head(replay))
+    if width % 2 or width < 2 or width == (replay.config.rotary_dim or _head(replay)):
+        raise LookupError("no such width, or as it is")
+    return replay.under(rotary_dim=width)
+
+
+# --- cosines and sines in float32: programs differ in the last bit, so they are recognised
+
+
+def _of_narrow_angles(replay: Replay) -> np.ndarray:
+    """Returns the rotation by the received cosines and sines if these are numbers of float32 that are off by rounding
+    at most; otherwise, by one way to compute them."""
+    angles = _angles(replay)
+    found = _received_turn(replay, angles)
+    if found is not None:
+        return formulas.rotated(replay.config, replay.inputs["x"], *found)
+    frequencies = rounded(formulas.rotary_frequencies(replay.config, _head(replay)), "float32")
+    narrow = rounded(angles[..., :1] * frequencies, "float32")
+    turn = (rounded(function(narrow), "float32") for function in (np.cos, np.sin))
+    return formulas.rotated(replay.config, replay.inputs["x"], *turn)
+
+
+def _received_turn(replay: Replay, angles: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Returns the received cosines and sines [B, T, 1, R / 2] if they are such numbers of float32."""
+    x, y = replay.inputs["x"], replay.received
+    first, second = formulas.rotary_pairs(replay.config, 2 * angles.shape[-1])
+    squares = (x[..., first] ** 2 + x[..., second] ** 2).sum(axis=2, keepdims=True)  # over the heads
+    along = (x[..., first] * y[..., first] + x[..., second] * y[..., second]).sum(axis=2, keepdims=True)
+    across = (x[..., first] * y[..., second] - x[..., second] * y[..., first]).sum(axis=2, keepdims=True)
+    cosine, sine = (rounded(part / squares, "float32") for part in (along, across))
+    roundoff = tolerances.UNIT_ROUNDOFF["float32"]
+    allowed = roundoff * (ANGLE_ROUNDINGS * np.abs(angles) + VALUE_ROUNDINGS)
+    is_near = all((np.abs(one - of(angles)) <= allowed).all() for one, of in ((cosine, np.cos), (sine, np.sin)))
+    if (
+        not is_near
+        or relative_rms(y, formulas.rotated(replay.config, x, cosine, sine)) > tolerances.FLOAT64_RELATIVE_RMS
+    ):
+        return None
+    return cosine, sine
+
+
+# --- in cross-attention
+
+
+def _cross_rotated(replay: Replay) -> np.ndarray:
+    if place(replay.node.name).path[0] != "cross_attention":
+        raise LookupError("no cross-attention")
+    sides: Mapping[str, tuple[formulas.Stack, str]] = {
+        "query": ("decoder", MODEL_INPUTS[1]),
+        "key": ("encoder", MODEL_INPUTS[0]),
+    }
+    turned = {
+        name: formulas.rotation(replay.config, replay.inputs[name], replay.captured[ids], stack=stack)
+        for name, (stack, ids) in sides.items()
+    }
+    return replay.compute(turned)

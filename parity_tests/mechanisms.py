@@ -1,0 +1,196 @@
+"""Models with one mechanism of attention each, in JAX and in the PyTorch program of `torch_reference.mechanisms`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.model.functional import abstract_params
+from jax_transformer.parity.backends.side import Arrays
+from jax_transformer.parity.backends.torch_module import Pass, traced
+from jax_transformer.parity.problems import randomised
+from jax_transformer.porting.rules import Rule, leaves_from_tensors, tensors_from_leaves
+from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.storage.model_directory import Model
+from torch_reference.mechanisms.transformer import Mechanisms, MechanismTransformer
+
+SIZES: dict[str, Any] = {
+    "source_vocab_size": 17, "target_vocab_size": 14, "d_model": 15, "num_heads": 6, "head_dim": 4, "d_ff": 13,
+    "num_encoder_layers": 2, "num_decoder_layers": 2, "source_pad_id": 3, "target_pad_id": 2,
+}  # fmt: skip
+"""Six heads: no power of two, and shared by two or three."""
+PLAIN: dict[str, Any] = {
+    "position_kind": "none",
+    "norm_placement": "pre",
+    "final_norm": True,
+    "dropout_rate": 0.0,
+    "max_length": 40,
+}
+VECTORS = {"position_kind": "relative_vectors", "relative_max_distance": 3}
+MECHANISMS: Mapping[str, Mapping[str, Any]] = {
+    "rotary": {"position_kind": "rotary", "rotary_base": 100.0},
+    "rotary halves, part of a head": {"position_kind": "rotary", "position_layout": "halves", "rotary_dim": 2},
+    "rotary in cross-attention": {"position_kind": "rotary", "rotary_cross_attention": True},
+    "ALiBi": {"position_kind": "alibi"},
+    "ALiBi, 4 heads": {"position_kind": "alibi", "num_heads": 4},
+    "relative vectors": VECTORS,
+    "relative vectors of keys, per layer": {
+        **VECTORS,
+        "relative_bias_per_layer": True,
+        "relative_value_vectors": False,
+    },
+    "grouped queries": {"num_kv_heads": 2},
+    "one head of keys": {"num_kv_heads": 1},
+    "head scale": {"head_scale": True},
+    "query and key norm": {"query_key_norm": True},
+    "all at once": {
+        "position_kind": "rotary",
+        "position_layout": "halves",
+        "num_kv_heads": 3,
+        "head_scale": True,
+        "query_key_norm": True,
+    },
+}
+
+
+@dataclass(frozen=True)
+class MechanismReference:
+    """Builds and runs `torch_reference.mechanisms` for a config."""
+
+    config: TransformerConfig
+    corrupt: Callable[[str, Mapping[str, Any], Any], Any] | None = None
+    """As of `SystemReference`: self-tests put faults in."""
+
+    def own(self) -> None:
+        return None
+
+    def build(self, dtype: torch.dtype) -> nn.Module:
+        """The program of the config, with any weights."""
+        config = self.config
+        sizes = {name: getattr(config, name) for name in SIZES}
+        kind: Any = config.position_kind
+        mechanisms = Mechanisms(
+            positions=kind,
+            rotary_halves=config.position_layout == "halves",
+            rotary_base=config.rotary_base,
+            rotary_dim=config.rotary_dim,
+            rotary_cross_attention=config.rotary_cross_attention,
+            limit=config.relative_max_distance,
+            value_vectors=config.relative_value_vectors,
+            vectors_per_layer=config.relative_bias_per_layer,
+            num_kv_heads=config.num_kv_heads,
+            head_scale=config.head_scale,
+            query_key_norm=config.query_key_norm,
+        )
+        return MechanismTransformer(**sizes, mechanisms=mechanisms, dtype=dtype).eval()
+
+    def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
+        tensors = tensors_from_leaves(rules(self.config), flatten(params), self._shapes, names)
+        return {name: np.asarray(tensors[name]) for name in names}
+
+    def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
+        leaves = leaves_from_tensors(rules(self.config), state_dict, self._shapes)
+        return {path: np.asarray(leaf) for path, leaf in leaves.items()}
+
+    @property
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {path: leaf.shape for path, leaf in flatten(abstract_params(self.config)).items()}
+
+    def run(
+        self,
+        module: nn.Module,
+        source_ids: torch.Tensor,
+        decoder_input_ids: torch.Tensor,
+        *,
+        watched: bool,
+        gradients: bool,
+    ) -> Pass:
+        return traced(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients, corrupt=self.corrupt)
+
+    def greedy(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
+    ) -> torch.Tensor:
+        """The likeliest tokens, of the whole prefix at each step; what follows the end is the pad."""
+        prefix = torch.full((len(source_ids), 1), start_id)
+        finished = torch.zeros(len(source_ids), dtype=torch.bool)
+        for _ in range(most):
+            likeliest = module(source_ids, prefix)[:, -1].argmax(dim=-1)
+            likeliest = likeliest.masked_fill(finished, self.config.target_pad_id)
+            prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
+            finished |= likeliest == eos_id
+        return prefix[:, 1:]
+
+    def beams(
+        self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
+    ) -> torch.Tensor:
+        raise NotImplementedError
+
+
+def rules(config: TransformerConfig) -> list[Rule]:
+    """The names of the program's tensors and of the leaves here."""
+    found = [
+        *(Rule(f"{side}_embedding.weight", f"{side}_embedding/embedding") for side in ("source", "target")),
+        Rule("head.weight", "head/kernel", "O I -> I O"),
+        Rule("head.bias", "head/bias"),
+    ]
+    for stack in ("encoder", "decoder"):
+        found += _norm(f"{stack}.final_norm", f"{stack}/final_norm")
+        if config.position_kind == "relative_vectors" and not config.relative_bias_per_layer:
+            found += _vectors(config, f"{stack}.shared_vectors", f"{stack}/relative_vectors")
+        torch_layer, jax_layer = f"{stack}.layers.{{i}}", f"{stack}/layers"
+        found += _norm(f"{torch_layer}.feed_forward_norm", f"{jax_layer}/feed_forward_norm")
+        for name in ("hidden", "output"):
+            found += _linear(f"{torch_layer}.{name}", f"{jax_layer}/feed_forward/{name}", "O I -> I O")
+        for name in ("self_attention", "cross_attention")[: 1 if stack == "encoder" else 2]:
+            found += _norm(f"{torch_layer}.{name}_norm", f"{jax_layer}/{name}_norm")
+            found += _attention(config, f"{torch_layer}.{name}", f"{jax_layer}/{name}")
+        if config.position_kind == "relative_vectors" and config.relative_bias_per_layer:
+            own = f"{torch_layer}.self_attention.own_vectors", f"{jax_layer}/self_attention/relative_vectors"
+            found += _vectors(config, *own)
+    return found
+
+
+def _attention(config: TransformerConfig, there: str, here: str) -> list[Rule]:
+    found = [Rule(f"{there}.output.weight", f"{here}/output/kernel", "D (N H) -> N H D")]
+    found.append(Rule(f"{there}.output.bias", f"{here}/output/bias"))
+    for role in ("query", "key", "value"):
+        found.append(Rule(f"{there}.{role}.weight", f"{here}/{role}/kernel", "(N H) D -> D N H"))
+        found.append(Rule(f"{there}.{role}.bias", f"{here}/{role}/bias", "(N H) -> N H"))
+    if config.query_key_norm:
+        for role in ("query", "key"):
+            found += _norm(f"{there}.{role}_norm", f"{here}/{role}_norm")
+    if config.head_scale:
+        found.append(Rule(f"{there}.head_scale.scale", f"{here}/head_scale/scale"))
+    return found
+
+
+def _vectors(config: TransformerConfig, there: str, here: str) -> list[Rule]:
+    names = ("keys", "values") if config.relative_value_vectors else ("keys",)
+    return [Rule(f"{there}.{name}", f"{here}/{name}") for name in names]
+
+
+def _norm(there: str, here: str) -> list[Rule]:
+    return [Rule(f"{there}.weight", f"{here}/scale"), Rule(f"{there}.bias", f"{here}/bias")]
+
+
+def _linear(there: str, here: str, axes: str) -> list[Rule]:
+    return [Rule(f"{there}.weight", f"{here}/kernel", axes), Rule(f"{there}.bias", f"{here}/bias")]
+
+
+@cache
+def make_model(name: str, seed: int = 0, layers: int = 2) -> Model:
+    """The model of one of MECHANISMS, with random weights that are numbers of float32."""
+    depth = {"num_encoder_layers": layers, "num_decoder_layers": layers}
+    config = TransformerConfig(**{**SIZES, **PLAIN, **depth, **MECHANISMS[name]})
+    zeros = {path: np.zeros(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
+    leaves = randomised(unflatten(zeros), np.random.default_rng([seed, *name.encode()]))
+    params = unflatten({path: leaf.astype(np.float32) for path, leaf in leaves.items()})
+    return Model(config, params, None, None, GenerationConfig(decoder_start_id=0, eos_id=1), None)

@@ -1,0 +1,237 @@
+"""Each mechanism of attention is the same function here, in PyTorch and in NumPy; and mistakes in it are named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from mechanisms import MECHANISMS, MechanismReference, make_model
+from torch import Tensor
+
+from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.parity.backends.jax_model import JaxSide
+from jax_transformer.parity.backends.torch_module import TorchSide
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.oracle import forward
+from jax_transformer.parity.problems import decoding_problem, other_weights, own_problem
+from jax_transformer.parity.stages.forward import compare_forward
+from jax_transformer.parity.stages.training import compare_gradients, compare_losses
+from torch_reference.mechanisms import alibi, relative_vectors, transformer
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+TRAINED = (
+    "rotary halves, part of a head",
+    "rotary in cross-attention",
+    "ALiBi",
+    "relative vectors",
+    "relative vectors of keys, per layer",
+    "all at once",
+)
+"""Those that together have every mechanism."""
+
+
+def sides(name: str, layers: int = 2) -> tuple[JaxSide, TorchSide]:
+    model = make_model(name, layers=layers)
+    return JaxSide("jax", model), TorchSide("torch", model, MechanismReference(model.config))
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_jax_torch_and_the_truth_agree_on_every_activation_in_float64(name: str) -> None:
+    """On every problem: names, order, shapes, dtypes, masks and fill values; each node by itself, too."""
+    model, (candidate, reference) = make_model(name), sides(name)
+    for problem in (own_problem(model.config, model.params), *other_weights(model.config, model.params)):
+        received, expected = (side.forward(problem, "float64") for side in (candidate, reference))
+        truth = forward(model.config, problem.params, *problem.ids)
+        assert list(received) == list(expected) == list(truth)
+        for other in (received, truth):
+            result = compare_forward(model.config, problem, other, expected, look_at_reference=True)
+            assert result.faults == (), problem.name
+            assert result.masks.verdict == result.forward.verdict == result.truth.verdict == "passed", problem.name
+            assert len(result.masks.rows) + len(result.forward.rows) == len(expected)
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_gradients_of_parameters_and_activations_agree(name: str) -> None:
+    """Of one layer in each stack, as compiling takes most of the time. Those of key biases too, where a rotation or a
+    norm makes them matter."""
+    model, (candidate, reference) = make_model(name, layers=1), sides(name, layers=1)
+    problem = own_problem(model.config, model.params)
+    received, expected = candidate.gradients(problem), reference.gradients(problem)
+    assert compare_losses(received, expected).verdict == "passed"
+    stage = compare_gradients(received, expected)
+    assert stage.verdict == "passed", [row for row in stage.rows if row.verdict != "passed"]
+    biases = [path for path in expected.parameters if path.endswith("key/bias[0]")]
+    sizes = {path: np.abs(expected.parameters[path.replace("key/", "value/")]).max() for path in biases}
+    matter = {path for path in biases if np.abs(expected.parameters[path]).max() > 1e-6 * sizes[path]}
+    is_rotated = model.config.position_kind == "rotary"
+    everywhere = model.config.query_key_norm or model.config.rotary_cross_attention
+    assert matter == {path for path in biases if everywhere or (is_rotated and "self_attention" in path)}
+    for path in matter:
+        result = compare(received.parameters[path], expected.parameters[path])
+        assert result.within(FLOAT64_RELATIVE_RMS), (path, result)
+
+
+@pytest.mark.parametrize("name", ["rotary in cross-attention", "ALiBi", "relative vectors", "all at once"])
+def test_decoding_with_a_cache_gives_torchs_tokens(name: str) -> None:
+    """PyTorch computes the whole prefix again for every token."""
+    model, (candidate, reference) = make_model(name), sides(name)
+    problem = own_problem(model.config, model.params)
+    mean = forward(model.config, model.params, *problem.ids)["logits"].mean(axis=(0, 1))
+    head = {
+        **model.params["head"],
+        "bias": model.params["head"]["bias"] - mean,
+    }  # no token likely everywhere
+    problem = decoding_problem(model.config, replace(problem, params={**model.params, "head": head}), more=1)
+    received, expected = (
+        side.decode(problem, DecodingConfig(beam_size=1, max_new_tokens=9)) for side in (candidate, reference)
+    )
+    width = received.ids.shape[1]
+    np.testing.assert_array_equal(received.ids, expected.ids[:, :width])
+    assert (expected.ids[:, width:] == model.config.target_pad_id).all()
+    assert len(np.unique(expected.ids, axis=0)) > 2
+
+
+# --- programs with a mistake
+
+Mistake = Callable[[pytest.MonkeyPatch], None]
+
+
+def other_option(**options: Any) -> Mistake:
+    """The program is built with other options than the model's."""
+
+    def make(patch: pytest.MonkeyPatch) -> None:
+        build = MechanismReference.build
+
+        def wrong(self: MechanismReference, dtype: torch.dtype) -> Any:
+            module: Any = build(self, dtype)
+            for part in module.modules():
+                if hasattr(part, "mechanisms"):
+                    part.mechanisms = replace(part.mechanisms, **options)
+            return module
+
+        patch.setattr(MechanismReference, "build", wrong)
+
+    return make
+
+
+def other_function(where: Any, name: str, wrong: Callable[..., Any]) -> Mistake:
+    return lambda patch: patch.setattr(where, name, wrong)
+
+
+def tiled(x: Tensor, num_heads: int) -> Tensor:
+    return x.repeat(1, num_heads // x.shape[1], 1, 1)
+
+
+def queries_one_too_far(x: Tensor, positions: Tensor, **options: Any) -> Tensor:
+    return ROTATE(x, positions + (x.shape[1] == 6), **options)  # six heads of queries, three of keys
+
+
+def in_float32(x: Tensor, positions: Tensor, *, base: float, **_: Any) -> Tensor:
+    """As programs do that keep cosines and sines in float32 whatever they are given."""
+    frequencies = base ** (-torch.arange(0, x.shape[-1], 2).float() / x.shape[-1])
+    angles = positions.float()[:, None] * frequencies
+    cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+    a, b = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((a * cosine - b * sine, a * sine + b * cosine), dim=-1).flatten(-2)
+
+
+ROTATE = transformer.rotate
+SLOPES = alibi.slopes
+
+
+def raised(num_heads: int) -> list[float]:
+    return [-slope for slope in SLOPES(num_heads)]
+
+
+def geometric(num_heads: int) -> list[float]:
+    return [2.0 ** (-8.0 * (i + 1) / num_heads) for i in range(num_heads)]
+
+
+def nearer(self: relative_vectors.RelativeVectors, length: int) -> Tensor:
+    columns = torch.arange(length)
+    return (columns - columns[:, None]).clamp(1 - self.limit, self.limit - 1) + self.limit
+
+
+def exchanged(self: relative_vectors.RelativeVectors, query: Tensor) -> Tensor:
+    assert self.values is not None
+    return torch.einsum("bnqh,qkh->bnqk", query, self.values[self.rows(query.shape[2])])
+
+
+MISTAKES: dict[str, tuple[str, Mistake, set[str]]] = {
+    "layout": ("rotary", other_option(rotary_halves=True), {"rotary: pairs of the two halves"}),
+    "base": ("rotary in cross-attention", other_option(rotary_base=500000.0), {"rotary: base 500000"}),
+    "position": (
+        "all at once",
+        other_function(transformer, "rotate", queries_one_too_far),
+        {"rotary: positions 1 too far"},
+    ),
+    "float32": (
+        "rotary",
+        other_function(transformer, "rotate", in_float32),
+        {"rotary: cosines and sines in float32"},
+    ),
+    "sign": ("ALiBi, 4 heads", other_function(alibi, "slopes", raised), {"ALiBi: sign reversed"}),
+    "slopes": (
+        "ALiBi",
+        other_function(alibi, "slopes", geometric),
+        {"ALiBi: slopes 2^(−8i / N) though N is no power of two"},
+    ),
+    "clip": (
+        "relative vectors",
+        other_function(relative_vectors.RelativeVectors, "rows", nearer),
+        {"relative vectors of keys: clipped one too near", "relative vectors of values: clipped one too near"},
+    ),
+    "exchanged": (
+        "relative vectors",
+        other_function(relative_vectors.RelativeVectors, "products", exchanged),
+        {"relative vectors of keys are those of values"},
+    ),
+    "tiled": (
+        "grouped queries",
+        other_function(transformer, "for_all_queries", tiled),
+        {"heads of keys tiled, not repeated", "heads of values tiled, not repeated"},
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_in_a_program_is_named(mistake: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the truth in NumPy, with the JAX side's function (the tests above show it the same)."""
+    name, make, causes = MISTAKES[mistake]
+    model = make_model(name)
+    make(monkeypatch)
+    problem = own_problem(model.config, model.params)
+    wrong = TorchSide("torch", model, MechanismReference(model.config)).forward(problem, "float64")
+    right = forward(model.config, problem.params, *problem.ids)
+    result = compare_forward(model.config, problem, wrong, right)
+    assert result.forward.verdict == "diverged"
+    named = [{match.variant for match in fault.finding.matches} for fault in result.faults]
+    assert set.union(*named) == causes, result.faults
+    assert all(len(names) == 1 for names in named)
+
+
+def test_kv_heads_that_do_not_divide_are_refused() -> None:
+    make = partial(replace, make_model("grouped queries").config)
+    with pytest.raises(ValueError, match="num_kv_heads must be a divisor of the encoder's num_heads=6; received 4"):
+        make(num_kv_heads=4)
+    config = make_model("grouped queries").config
+    sizes = {
+        "source_vocab_size": 5,
+        "target_vocab_size": 5,
+        "d_ff": 4,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+    }
+    with pytest.raises(ValueError, match="num_kv_heads must divide num_heads=6; received 4"):
+        transformer.MechanismTransformer(
+            **sizes, d_model=config.d_model, num_heads=6, head_dim=4, source_pad_id=0, target_pad_id=0,
+            mechanisms=transformer.Mechanisms(num_kv_heads=4),
+        )  # fmt: skip

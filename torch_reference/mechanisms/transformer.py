@@ -1,0 +1,239 @@
+"""An encoder-decoder Transformer whose attention has the mechanisms of this package, each by an option.
+
+Everything else is plain: norms before the sublayers and at the end of both stacks, ReLU, embeddings times √d_model,
+padding masked on the keys of all three attentions. Axes: B batch, S source, T target, Q/K query/key length, D model, F
+feed-forward, N heads, G heads of keys and values, H head_dim, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from torch_reference.mechanisms import alibi
+from torch_reference.mechanisms.grouped_query import for_all_queries
+from torch_reference.mechanisms.head_scale import HeadScale
+from torch_reference.mechanisms.relative_vectors import RelativeVectors
+from torch_reference.mechanisms.rotary import rotate
+from torch_reference.trace import Tap, Trace
+
+
+@dataclass(frozen=True)
+class Mechanisms:
+    """Holds what distinguishes one attention from another."""
+
+    positions: Literal["none", "rotary", "alibi", "relative_vectors"] = "none"
+    rotary_halves: bool = False
+    """Rotate pairs of the two halves, not of neighbours."""
+    rotary_base: float = 10000.0
+    rotary_dim: int | None = None
+    rotary_cross_attention: bool = False
+    limit: int = 16
+    """The largest distance with a relative vector of its own."""
+    value_vectors: bool = True
+    vectors_per_layer: bool = False
+    num_kv_heads: int | None = None
+    """Heads of keys and values; None: as many as of queries."""
+    head_scale: bool = False
+    query_key_norm: bool = False
+    """Norm queries and keys over the features of each head."""
+
+
+class MechanismTransformer(nn.Module):
+    """Maps source and target ids to logits.
+
+    Raises:
+      ValueError: num_kv_heads does not divide num_heads.
+    """
+
+    def __init__(
+        self,
+        *,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        d_model: int,
+        num_heads: int,
+        head_dim: int,
+        d_ff: int,
+        num_encoder_layers: int,
+        num_decoder_layers: int,
+        source_pad_id: int,
+        target_pad_id: int,
+        mechanisms: Mechanisms,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        if num_heads % (mechanisms.num_kv_heads or num_heads):
+            raise ValueError(f"num_kv_heads must divide num_heads={num_heads}; received {mechanisms.num_kv_heads}")
+        self.d_model, self.source_pad_id, self.target_pad_id = d_model, source_pad_id, target_pad_id
+        sizes = Sizes(d_model, num_heads, head_dim, d_ff, dtype)
+        self.source_embedding = nn.Embedding(source_vocab_size, d_model, dtype=dtype)
+        self.target_embedding = nn.Embedding(target_vocab_size, d_model, dtype=dtype)
+        self.encoder = Stack(sizes, mechanisms, num_encoder_layers, attends_to_source=False)
+        self.decoder = Stack(sizes, mechanisms, num_decoder_layers, attends_to_source=True)
+        self.head = nn.Linear(d_model, target_vocab_size, dtype=dtype)
+
+    def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
+        """Returns the logits [B, T, V] of source_ids [B, S] and decoder_input_ids [B, T]."""
+        tap = Tap(trace)
+        source_is_real = (source_ids != self.source_pad_id)[:, None, None, :]
+        target_is_real = (decoder_input_ids != self.target_pad_id)[:, None, None, :]
+        length = decoder_input_ids.shape[1]
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        encoder_mask = tap("mask.encoder_self", source_is_real)
+        decoder_mask = tap("mask.decoder_self", causal & target_is_real)
+        cross_mask = tap("mask.cross", source_is_real)
+        scale = math.sqrt(self.d_model)
+        vectors = self.source_embedding(source_ids) * scale
+        encoded = self.encoder(vectors, encoder_mask, None, None, tap.scope("encoder"))
+        vectors = self.target_embedding(decoder_input_ids) * scale
+        decoded = self.decoder(vectors, decoder_mask, encoded, cross_mask, tap.scope("decoder"))
+        return tap("logits", self.head(decoded))
+
+
+class Sizes(NamedTuple):
+    """Holds the sizes that all layers share."""
+
+    d_model: int
+    num_heads: int
+    head_dim: int
+    d_ff: int
+    dtype: torch.dtype
+
+
+class Stack(nn.Module):
+    """Runs equal layers one after another, then a norm."""
+
+    def __init__(self, sizes: Sizes, mechanisms: Mechanisms, num_layers: int, *, attends_to_source: bool) -> None:
+        super().__init__()
+        self.mechanisms, self.num_heads = mechanisms, sizes.num_heads
+        self.layers = nn.ModuleList(Layer(sizes, mechanisms, attends_to_source) for _ in range(num_layers))
+        shares = mechanisms.positions == "relative_vectors" and not mechanisms.vectors_per_layer
+        self.shared_vectors = make_vectors(sizes, mechanisms) if shares else None
+        self.final_norm = nn.LayerNorm(sizes.d_model, dtype=sizes.dtype)
+
+    def forward(self, x: Tensor, mask: Tensor, encoded: Tensor | None, cross_mask: Tensor | None, tap: Tap) -> Tensor:
+        """Returns the stack's output [B, T, D] for token vectors x [B, T, D]."""
+        bias = None
+        if self.mechanisms.positions == "alibi":
+            bias = tap("position_bias", alibi.bias(self.num_heads, x.shape[1], x.dtype))
+        x = tap("embedding", tap("token_embedding", x))
+        for i, layer in enumerate(self.layers):
+            x = layer(x, Positions(mask, bias, self.shared_vectors), encoded, cross_mask, tap.scope(f"layers.{i}"))
+        return tap("output", self.final_norm(x))
+
+
+class Positions(NamedTuple):
+    """Holds what a stack gives to the self-attention of each layer."""
+
+    mask: Tensor
+    bias: Tensor | None
+    vectors: RelativeVectors | None
+
+
+def make_vectors(sizes: Sizes, mechanisms: Mechanisms) -> RelativeVectors:
+    """Returns fresh relative vectors."""
+    return RelativeVectors(mechanisms.limit, sizes.head_dim, for_values=mechanisms.value_vectors, dtype=sizes.dtype)
+
+
+class Layer(nn.Module):
+    """Applies self-attention, attention over the source in the decoder, and a feed-forward network."""
+
+    def __init__(self, sizes: Sizes, mechanisms: Mechanisms, attends_to_source: bool) -> None:
+        super().__init__()
+        d_model, d_ff, dtype = sizes.d_model, sizes.d_ff, sizes.dtype
+        self.self_attention = Attention(sizes, mechanisms, is_self=True)
+        self.self_attention_norm = nn.LayerNorm(d_model, dtype=dtype)
+        if attends_to_source:
+            self.cross_attention = Attention(sizes, mechanisms, is_self=False)
+            self.cross_attention_norm = nn.LayerNorm(d_model, dtype=dtype)
+        self.hidden = nn.Linear(d_model, d_ff, dtype=dtype)
+        self.output = nn.Linear(d_ff, d_model, dtype=dtype)
+        self.feed_forward_norm = nn.LayerNorm(d_model, dtype=dtype)
+
+    def forward(
+        self, x: Tensor, positions: Positions, encoded: Tensor | None, cross_mask: Tensor | None, tap: Tap
+    ) -> Tensor:
+        """Returns the layer's output [B, T, D]."""
+        h = tap("self_attention_norm", self.self_attention_norm(x))
+        x = x + self.self_attention(h, h, positions, tap.scope("self_attention"))
+        x = tap("self_attention_residual", x)
+        if encoded is not None and cross_mask is not None:
+            h = tap("cross_attention_norm", self.cross_attention_norm(x))
+            of_cross = Positions(cross_mask, None, None)
+            x = x + self.cross_attention(h, encoded, of_cross, tap.scope("cross_attention"))
+            x = tap("cross_attention_residual", x)
+        h = tap("feed_forward_norm", self.feed_forward_norm(x))
+        hidden = tap("feed_forward.hidden", self.hidden(h).relu())
+        return tap("output", x + tap("feed_forward.output", self.output(hidden)))
+
+
+class Attention(nn.Module):
+    """Attends from x over y, with the mechanisms that it is given."""
+
+    def __init__(self, sizes: Sizes, mechanisms: Mechanisms, *, is_self: bool) -> None:
+        super().__init__()
+        self.mechanisms, self.head_dim = mechanisms, sizes.head_dim
+        self.rotates = mechanisms.positions == "rotary" and (is_self or mechanisms.rotary_cross_attention)
+        groups = mechanisms.num_kv_heads or sizes.num_heads
+        width, dtype = sizes.num_heads * sizes.head_dim, sizes.dtype
+        self.query = nn.Linear(sizes.d_model, width, dtype=dtype)
+        self.key = nn.Linear(sizes.d_model, groups * sizes.head_dim, dtype=dtype)
+        self.value = nn.Linear(sizes.d_model, groups * sizes.head_dim, dtype=dtype)
+        self.output = nn.Linear(width, sizes.d_model, dtype=dtype)
+        if mechanisms.query_key_norm:
+            self.query_norm = nn.LayerNorm(sizes.head_dim, dtype=dtype)
+            self.key_norm = nn.LayerNorm(sizes.head_dim, dtype=dtype)
+        if mechanisms.head_scale:
+            self.head_scale = HeadScale(sizes.num_heads, dtype=dtype)
+        has_own = mechanisms.positions == "relative_vectors" and mechanisms.vectors_per_layer and is_self
+        self.own_vectors = make_vectors(sizes, mechanisms) if has_own else None
+
+    def forward(self, x: Tensor, y: Tensor, positions: Positions, tap: Tap) -> Tensor:
+        """Returns the attention output [B, Q, D] of x [B, Q, D] over y [B, K, D]."""
+        query, key, value = (
+            self._heads(tap, name, project(of))
+            for name, project, of in (("query", self.query, x), ("key", self.key, y), ("value", self.value, y))
+        )  # [B, N, Q, H], [B, G, K, H] twice
+        if self.mechanisms.query_key_norm:
+            query = _tapped(tap, "normed_query", self.query_norm(query))
+            key = _tapped(tap, "normed_key", self.key_norm(key))
+        if self.rotates:
+            query = _tapped(tap, "rotated_query", self._rotated(query))
+            key = _tapped(tap, "rotated_key", self._rotated(key))
+        key, value = (for_all_queries(heads, query.shape[1]) for heads in (key, value))
+        vectors = positions.vectors if self.own_vectors is None else self.own_vectors
+
+        logits = query @ key.transpose(2, 3)
+        logits = logits if vectors is None else logits + vectors.products(query)
+        logits = logits / math.sqrt(self.head_dim)
+        logits = logits if positions.bias is None else logits + positions.bias
+        logits = tap("logits", logits.masked_fill(~positions.mask, torch.finfo(logits.dtype).min))
+        weights = tap("weights", logits.softmax(dim=-1))  # [B, N, Q, K]
+        context = weights @ value
+        context = _tapped(tap, "context", context if vectors is None else context + vectors.context(weights))
+        if self.mechanisms.head_scale:
+            context = _tapped(tap, "scaled_context", self.head_scale(context))
+        return tap("output", self.output(context.transpose(1, 2).flatten(2)))
+
+    def _heads(self, tap: Tap, name: str, x: Tensor) -> Tensor:
+        """Returns x [B, T, N H] as heads [B, N, T, H]."""
+        return tap(name, x.unflatten(-1, (-1, self.head_dim))).transpose(1, 2)
+
+    def _rotated(self, x: Tensor) -> Tensor:
+        return rotate(
+            x,
+            torch.arange(x.shape[2]),
+            base=self.mechanisms.rotary_base,
+            width=self.mechanisms.rotary_dim,
+            halves=self.mechanisms.rotary_halves,
+        )
+
+
+def _tapped(tap: Tap, name: str, heads: Tensor) -> Tensor:
+    """Records heads [B, N, T, H] as [B, T, N, H]."""
+    return tap(name, heads.transpose(1, 2)).transpose(1, 2)
