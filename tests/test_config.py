@@ -14,6 +14,8 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.validation import ConfigError
 
+ACTIVATIONS = "relu, gelu, gelu_tanh, silu, none, leaky_relu, prelu, elu, selu, mish, quick_gelu, relu_squared, tanh"
+ACTIVATIONS += ", sigmoid, softplus"
 RATES = (
     "dropout_rate",
     "embedding_dropout_rate",
@@ -69,7 +71,7 @@ def test_a_config_is_never_changed() -> None:
         ("position_layout", "", "interleaved, halves"),
         ("position_frequency", "double", "standard, inclusive, doubled"),
         ("position_index", "row", "column, batch_row, non_pad_count"),
-        ("activation", "RELU", "relu, gelu, gelu_tanh, silu, none"),
+        ("activation", "RELU", ACTIVATIONS),
         ("encoder_padding", "key", "keys, queries, both, none"),
         ("head_bias", True, "parameter, buffer, none"),
         ("initializer", "xavier", "xavier_uniform, torch, kaiming_uniform, fairseq"),
@@ -137,6 +139,7 @@ def test_a_value_out_of_range_is_refused_with_the_range(field: str, value: float
         ("norm_eps", math.inf),
         ("attention_scale", math.nan),
         ("attention_scale", math.inf),
+        ("activation_slope", math.inf),
         ("masked_value", math.nan),
         ("masked_value", -math.inf),
         ("decoder_padding_id", -1),
@@ -186,6 +189,10 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         (
             {"d_model": 8, "num_heads": 2, "decoder_head_dim": 5, "attention_output": False},
             "attention_output=False needs num_heads * head_dim equal to d_model=8; received 10",
+        ),
+        (
+            {"activation": "elu", "activation_slope": 0.2},
+            "activation_slope must be 0.01 unless activation='leaky_relu'; received 0.2",
         ),
         ({"norm_kind": "rms_norm"}, "norm_bias must be false with norm_kind='rms_norm'; received True"),
         ({"norm_kind": "none", "final_norm": True}, "final_norm must be false with norm_kind='none'; received True"),

@@ -19,6 +19,10 @@ from jax_transformer.config.validation import check_field_types, require
 
 PaddingCover = Literal["keys", "queries", "both", "none"]
 EmbeddingNorm = Literal["none", "before_positions", "after_positions"]
+Activation = Literal[
+    "relu", "gelu", "gelu_tanh", "silu", "none", "leaky_relu", "prelu", "elu", "selu", "mish", "quick_gelu",
+    "relu_squared", "tanh", "sigmoid", "softplus",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -160,8 +164,11 @@ class TransformerConfig:
     # --- feed-forward
     feed_forward: bool = True
     """Whether layers have a feed-forward sublayer."""
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "none"] = "relu"
-    """gelu is exact; gelu_tanh is its tanh approximation."""
+    activation: Activation = "relu"
+    """gelu is exact; gelu_tanh is its tanh approximation, and quick_gelu is x sigmoid(1.702 x). prelu is a leaky_relu
+    whose slope is trained. softplus is the identity above 20, as in PyTorch."""
+    activation_slope: float = 0.01
+    """Slope of leaky_relu where its input is negative."""
     feed_forward_gated: bool = False
     """Multiply the hidden layer by an activated gate: activation(gate(x)) * hidden(x) (Shazeer 2020)."""
     feed_forward_bias: bool = True

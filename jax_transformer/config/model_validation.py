@@ -40,6 +40,7 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
         rate = getattr(config, field)
         check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
     check(0.0 <= config.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
+    check(math.isfinite(config.activation_slope), "activation_slope", "finite")
     for field in ("attention_scale", "masked_value"):
         value = getattr(config, field)
         check(value is None or math.isfinite(value), field, "finite, or null")
@@ -82,6 +83,8 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
         check(not config.final_norm, "final_norm", "false with norm_kind='none'")
         for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
             check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
+    if config.activation != "leaky_relu":
+        check(config.activation_slope == 0.01, "activation_slope", "0.01 unless activation='leaky_relu'")
     check(not (config.norm_unbiased and config.d_model == 1), "norm_unbiased", "false with d_model=1")
     if config.attention_path in ("xla", "cudnn"):
         own_rate = config.attention_dropout_rate

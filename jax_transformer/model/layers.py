@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from flax import nnx
 
 from jax_transformer.config.model import StackConfig, TransformerConfig
+from jax_transformer.model.activations import ACTIVATIONS
 from jax_transformer.model.attention import Attention, AttentionTerms
 from jax_transformer.model.dropout import Site
 from jax_transformer.model.initializers import KeyStream
@@ -18,17 +19,12 @@ from jax_transformer.model.projections import Projection, StepProjections, map_e
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import constrain
 
-ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
-    "relu": jax.nn.relu,
-    "gelu": partial(jax.nn.gelu, approximate=False),
-    "gelu_tanh": partial(jax.nn.gelu, approximate=True),
-    "silu": jax.nn.silu,
-    "none": lambda x: x,
-}
-
 
 class FeedForward(nnx.Module):
-    """Applies two linear maps with an activation between; gated: activation(gate(x)) ⊙ hidden(x) (Shazeer 2020)."""
+    """Applies two linear maps with an activation between; gated: activation(gate(x)) ⊙ hidden(x) (Shazeer 2020).
+
+    PReLU's slope is one for all units, and begins at 0.25 (He et al. 2015).
+    """
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
         self.config = config
@@ -39,19 +35,25 @@ class FeedForward(nnx.Module):
         self.output: Projection | StepProjections = Projection(
             config, hidden, features, keys, use_bias=use_bias, wide="inputs"
         )
+        if config.activation == "prelu":
+            self.slope = nnx.Param(jnp.full(1, 0.25, jnp.float32))
 
     def __call__(self, x: jax.Array, scope: Scope) -> jax.Array:
         """Returns the sublayer's output [B, T, D] for x [B, T, D]."""
-        activation = ACTIVATIONS[self.config.activation]
         if self.config.feed_forward_gated:
             gate, hidden = map_each([self.gate, self.hidden], x)
-            hidden = activation(gate) * hidden  # [B, T, F]
+            hidden = self._activate(gate) * hidden  # [B, T, F]
         else:
-            hidden = activation(self.hidden(x))  # [B, T, F]
+            hidden = self._activate(self.hidden(x))  # [B, T, F]
         rate = self.config.feed_forward_dropout_rate
         rate = self.config.dropout_rate if rate is None else rate
         hidden = scope.dropout(scope.tap("hidden", hidden), rate, Site.HIDDEN)
         return scope.tap("output", self.output(hidden))  # [B, T, D]
+
+    def _activate(self, x: jax.Array) -> jax.Array:
+        learned = self.config.activation == "prelu"
+        slope = self.slope[...].astype(x.dtype) if learned else self.config.activation_slope
+        return ACTIVATIONS[self.config.activation](x, slope)
 
 
 class Layer(nnx.Module):

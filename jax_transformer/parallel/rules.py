@@ -32,6 +32,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*/layers/feed_forward/output/bias", ("layers", "features")),
     ("*/layers/feed_forward/*/kernel", ("layers", "features", "hidden")),
     ("*/layers/feed_forward/*/bias", ("layers", "hidden")),
+    ("*/layers/feed_forward/slope", ("layers", "all_units")),
     ("*/layers/*_norm/*", ("layers", "features")),
     ("*_norm/*", ("features",)),
     ("head/kernel", ("features", "vocabulary")),

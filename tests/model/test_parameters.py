@@ -76,6 +76,11 @@ def changed(
     return base.keys() - received.keys(), {path: shape for path, shape in received.items() if base.get(path) != shape}
 
 
+def test_a_trained_slope_is_one_number_of_each_layer(config: TransformerConfig, base: Any) -> None:
+    slopes = {"encoder/layers/feed_forward/slope": (1, 1), "decoder/layers/feed_forward/slope": (2, 1)}
+    assert changed(base, config, activation="prelu") == (set(), slopes)
+
+
 def test_gated(config: TransformerConfig, base: Any) -> None:
     gates = {
         "encoder/layers/feed_forward/gate/kernel": (1, 12, 7), "encoder/layers/feed_forward/gate/bias": (1, 7),

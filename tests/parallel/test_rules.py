@@ -29,7 +29,7 @@ CONFIGS = [
         {"position_kind": "relative_bias"},
         {"position_kind": "relative_bias", "relative_bias_per_layer": True, "feed_forward_gated": True},
         {"position_kind": "learned", "tie_head": True, "final_norm": True},
-        {"tie_head": True, "share_embeddings": True, "head_bias": "buffer"},
+        {"tie_head": True, "share_embeddings": True, "head_bias": "buffer", "activation": "prelu"},
     )
 ]
 EIGHT = AbstractMesh((2, 2, 2), AXES)

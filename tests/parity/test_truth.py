@@ -19,7 +19,7 @@ from jax_transformer.model.masks import make_masks
 from jax_transformer.parity.diagnosis.nodes import with_ids
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.oracle import formulas, forward, nodes, recompute
+from jax_transformer.parity.oracle import activations, formulas, forward, nodes, recompute
 from jax_transformer.runtime.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
@@ -87,6 +87,8 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
         {"activation": "gelu", "feed_forward_gated": True},
         {"activation": "gelu_tanh", "feed_forward_bias": False},
         {"activation": "silu", "feed_forward_gated": True, "feed_forward_bias": False},
+        {"activation": "prelu", "feed_forward_gated": True},
+        {"activation": "leaky_relu", "activation_slope": 0.3},
         {"activation": "none"},
         {"feed_forward": False},
     ],
@@ -246,7 +248,7 @@ def test_gelu_is_exact() -> None:
         0.5: 0.34573123063700655182,
         2.0: 1.9544997361036415856,
     }
-    received = formulas.gelu(np.array([list(exact)]))
+    received = activations.gelu(np.array([list(exact)]))
     assert received.shape == (1, len(exact))
     for (x, expected), value in zip(exact.items(), received[0], strict=True):
         assert value == pytest.approx(expected, rel=1e-15 * max(1.0, x**2), abs=0.0), (
@@ -256,7 +258,7 @@ def test_gelu_is_exact() -> None:
 
 def test_silu_of_what_would_overflow() -> None:
     np.testing.assert_allclose(
-        formulas.silu(np.array([-1e4, -1.0, 0.0, 1e4])), [0.0, -0.2689414213699951, 0.0, 1e4], rtol=1e-15
+        activations.silu(np.array([-1e4, -1.0, 0.0, 1e4])), [0.0, -0.2689414213699951, 0.0, 1e4], rtol=1e-15
     )
 
 

@@ -91,7 +91,20 @@ TOLD: list[tuple[str, str, list[str]]] = [
     (
         "rms",
         f"{LAYER}.feed_forward.hidden",
-        ["gate and hidden layer swapped", "gate missing", "GELU by sigmoid(1.702 x)"],
+        [
+            "gate and hidden layer swapped",
+            "gate missing",
+            "GELU by sigmoid(1.702 x)",
+            "leaky ReLU of slope 0.01",
+            "leaky ReLU of slope 0.2",
+            "ELU",
+            "SELU",
+            "Mish",
+            "squared ReLU",
+            "tanh",
+            "sigmoid",
+            "softplus",
+        ],
     ),
     (
         "post",

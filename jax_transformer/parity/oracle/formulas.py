@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from jax_transformer.parity.oracle.activations import activation
+
 if TYPE_CHECKING:
     from jax_transformer.config.model import PaddingCover, TransformerConfig
 
@@ -279,35 +281,13 @@ def feed_forward_hidden(
     bias: np.ndarray | None = None,
     gate_kernel: np.ndarray | None = None,
     gate_bias: np.ndarray | None = None,
+    slope: np.ndarray | None = None,
 ) -> np.ndarray:
     """Returns the activated hidden units of x [B, T, D], or the activated gate times them → [B, T, F]."""
     hidden = affine(_einsum("BTD,DF->BTF", x, kernel), None, bias)
     if gate_kernel is None:
-        return activation(config, hidden)
-    return activation(config, affine(_einsum("BTD,DF->BTF", x, gate_kernel), None, gate_bias)) * hidden
-
-
-def activation(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
-    return {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu, "none": lambda x: x}[config.activation](x)
-
-
-def relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, 0.0)
-
-
-def gelu(x: np.ndarray) -> np.ndarray:
-    """Returns x Φ(x) (Hendrycks & Gimpel 2016). Φ is erfc(−x/√2) / 2, as (1 + erf(x/√2)) / 2 cancels for x < 0."""
-    arguments = (x.ravel() / -math.sqrt(2.0)).tolist()
-    return 0.5 * x * np.fromiter(map(math.erfc, arguments), np.float64, x.size).reshape(x.shape)
-
-
-def gelu_tanh(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def silu(x: np.ndarray) -> np.ndarray:
-    """Returns x / (1 + exp(−x)) without overflow of exp(−x)."""
-    return x * np.exp(-np.logaddexp(0.0, -x))
+        return activation(config, hidden, slope)
+    return activation(config, affine(_einsum("BTD,DF->BTF", x, gate_kernel), None, gate_bias), slope) * hidden
 
 
 # --- the head (§3.4)

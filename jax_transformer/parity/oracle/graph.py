@@ -266,6 +266,8 @@ def _add_feed_forward(scope: _Scope, x: str) -> str:
     use_bias = scope.config.feed_forward_bias
     gate = scope.linear("gate", use_bias) if scope.config.feed_forward_gated else {}
     parameters = scope.linear("hidden", use_bias) | {f"gate_{name}": path for name, path in gate.items()}
+    if scope.config.activation == "prelu":
+        parameters |= {"slope": f"{scope.path}slope{scope.index}"}
     hidden = scope.add("hidden", "feed_forward_hidden", formulas.feed_forward_hidden, {"x": x}, parameters)
     return scope.add(
         "output",

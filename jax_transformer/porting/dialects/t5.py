@@ -9,14 +9,14 @@ from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, Reader, fairseq, one_target_pad_id
-from jax_transformer.porting.dialects.tables import layers
+from jax_transformer.porting.dialects.tables import BLOCK, layers
 from jax_transformer.porting.rules import Rule
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
-FIXED = {
+FIXED = BLOCK | {
     "share_embeddings": True,
     "scale_embedding": False,
     "trains_pad_embedding": True,

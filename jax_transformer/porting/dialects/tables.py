@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jax_transformer.porting.rules import Rule
 
@@ -45,7 +46,12 @@ def layers(torch: str, jax: str, parts: Mapping[str, tuple[str, Lines]]) -> list
     ]
 
 
-TUTORIAL = {
+BLOCK: dict[str, Any] = {
+    "activation_slope": 0.01,
+}
+"""Options of layers and embeddings that no family here has."""
+
+TUTORIAL = BLOCK | {
     "share_embeddings": False,
     "tie_head": False,
     "trains_pad_embedding": True,
