@@ -65,7 +65,7 @@ def test_a_config_is_never_changed() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "choices"),
     [
-        ("norm_placement", "before", "pre, post"),
+        ("norm_placement", "before", "pre, post, none"),
         ("norm_kind", "LayerNorm", "layer_norm, rms_norm, none"),
         ("position_kind", "rotary", "sinusoidal, learned, relative_bias, none"),
         ("position_layout", "", "interleaved, halves"),
@@ -140,6 +140,8 @@ def test_a_value_out_of_range_is_refused_with_the_range(field: str, value: float
         ("attention_scale", math.nan),
         ("attention_scale", math.inf),
         ("activation_slope", math.inf),
+        ("residual_factor", math.nan),
+        ("decoder_sublayer_factor", -math.inf),
         ("masked_value", math.nan),
         ("masked_value", -math.inf),
         ("decoder_padding_id", -1),
@@ -194,7 +196,19 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             {"activation": "elu", "activation_slope": 0.2},
             "activation_slope must be 0.01 unless activation='leaky_relu'; received 0.2",
         ),
+        (
+            {"sublayer_scale_init": 0.1},
+            "sublayer_scale_init must be null with learned_sublayer_scale='none'; received 0.1",
+        ),
+        (
+            {"feed_forward": False, "learned_residual_scale": "feed_forward"},
+            "feed_forward must be true with learned_residual_scale='feed_forward'; received False",
+        ),
         ({"norm_kind": "rms_norm"}, "norm_bias must be false with norm_kind='rms_norm'; received True"),
+        (
+            {"norm_kind": "none", "decoder_final_norm": True},
+            "decoder_final_norm must be false with norm_kind='none'; received True",
+        ),
         ({"norm_kind": "none", "final_norm": True}, "final_norm must be false with norm_kind='none'; received True"),
         (
             {"attention_path": "xla"},
@@ -286,10 +300,27 @@ def test_the_decoder_takes_unset_sizes_from_the_encoder() -> None:
     assert dataclasses.replace(both.decoder, is_causal=False) == both.encoder
     config = dataclasses.replace(both, decoder_num_heads=4, decoder_d_ff=7, decoder_max_length=9, num_decoder_layers=3)
     config = dataclasses.replace(config, decoder_embedding_norm="after_positions")
-    assert dataclasses.astuple(config.encoder) == (6, 2, 4, 5, 6, "none", False)
-    assert dataclasses.astuple(config.decoder) == (3, 4, 2, 7, 9, "after_positions", True)
+    assert dataclasses.astuple(config.encoder)[:6] == (6, 2, 4, 5, 6, "none")
+    assert dataclasses.astuple(config.decoder)[:6] == (3, 4, 2, 7, 9, "after_positions")
+    assert (config.encoder.is_causal, config.decoder.is_causal) == (False, True)
     assert dataclasses.replace(config, head_dim=3).decoder.head_dim == 3
     assert dataclasses.replace(config, head_dim=3, decoder_head_dim=6).decoder.head_dim == 6
+
+
+def test_the_decoder_takes_unset_norms_and_factors_from_the_encoder() -> None:
+    both = TransformerConfig(norm_placement="pre", final_norm=True, residual_factor=2.0, sublayer_factor=0.5)
+    assert dataclasses.replace(both.decoder, is_causal=False) == both.encoder
+    own = dataclasses.replace(
+        both,
+        decoder_norm_placement="none",
+        decoder_final_norm=False,
+        decoder_residual_factor=0.0,
+        decoder_sublayer_factor=3.0,
+    )
+    assert own.encoder == both.encoder
+    decoder = own.decoder
+    assert (decoder.norm_placement, decoder.final_norm) == ("none", False)
+    assert (decoder.residual_factor, decoder.sublayer_factor) == (0.0, 3.0)
 
 
 def test_masks_while_decoding_may_be_others() -> None:

@@ -40,8 +40,10 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
         rate = getattr(config, field)
         check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
     check(0.0 <= config.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
-    check(math.isfinite(config.activation_slope), "activation_slope", "finite")
-    for field in ("attention_scale", "masked_value"):
+    for field in ("activation_slope", "residual_factor", "sublayer_factor"):
+        check(math.isfinite(getattr(config, field)), field, "finite")
+    optional = ("decoder_residual_factor", "decoder_sublayer_factor", "sublayer_scale_init")
+    for field in ("attention_scale", "masked_value", *optional):
         value = getattr(config, field)
         check(value is None or math.isfinite(value), field, "finite, or null")
     pad_id = config.decoder_padding_id
@@ -80,9 +82,14 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
     if config.norm_kind == "rms_norm":
         check(not config.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
     if config.norm_kind == "none":
-        check(not config.final_norm, "final_norm", "false with norm_kind='none'")
+        for field in ("final_norm", "decoder_final_norm"):
+            check(not getattr(config, field), field, "false with norm_kind='none'")
         for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
             check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
+    if config.learned_sublayer_scale == "none":
+        check(config.sublayer_scale_init is None, "sublayer_scale_init", "null with learned_sublayer_scale='none'")
+    if config.learned_residual_scale == "feed_forward":
+        check(config.feed_forward, "feed_forward", "true with learned_residual_scale='feed_forward'")
     if config.activation != "leaky_relu":
         check(config.activation_slope == 0.01, "activation_slope", "0.01 unless activation='leaky_relu'")
     check(not (config.norm_unbiased and config.d_model == 1), "norm_unbiased", "false with d_model=1")

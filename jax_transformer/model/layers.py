@@ -14,7 +14,7 @@ from jax_transformer.model.activations import ACTIVATIONS
 from jax_transformer.model.attention import Attention, AttentionTerms
 from jax_transformer.model.dropout import Site
 from jax_transformer.model.initializers import KeyStream
-from jax_transformer.model.norms import Norm
+from jax_transformer.model.norms import Norm, Scale, sublayer_scale
 from jax_transformer.model.projections import Projection, StepProjections, map_each
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import constrain
@@ -60,7 +60,7 @@ class Layer(nnx.Module):
     """Wraps sublayers in norm, dropout and residual; both stacks build their layers on it."""
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, attentions: list[Site], keys: KeyStream) -> None:
-        self.config = config
+        self.config, self.stack = config, stack
         own_bias = config.position_kind == "relative_bias" and config.relative_bias_per_layer
         for site in [*attentions, Site.FEED_FORWARD] if config.feed_forward else attentions:
             name = site.name.lower()
@@ -68,8 +68,12 @@ class Layer(nnx.Module):
                 self.feed_forward = FeedForward(config, stack, keys)
             else:
                 setattr(self, name, Attention(config, stack, keys, own_bias and site is Site.SELF_ATTENTION))
-            if config.norm_kind != "none":
+            if config.norm_kind != "none" and stack.norm_placement != "none":
                 setattr(self, f"{name}_norm", Norm(config))
+            if config.learned_residual_scale in ("all", name):
+                setattr(self, f"{name}_residual_scale", Scale(config, 1.0))
+            if config.learned_sublayer_scale != "none":
+                setattr(self, f"{name}_output_scale", sublayer_scale(config))
 
     def residual(
         self, site: Site, x: jax.Array, sublayer: Callable[[jax.Array, Scope], jax.Array], scope: Scope
@@ -79,14 +83,28 @@ class Layer(nnx.Module):
 
     def before(self, site: Site, x: jax.Array, scope: Scope) -> jax.Array:
         """Returns the sublayer's input: the residual stream x [B, T, D], normed if the norm is placed before."""
-        return self._norm(site, x, scope) if self.config.norm_placement == "pre" else x
+        return self._norm(site, x, scope) if self.stack.norm_placement == "pre" else x
 
     def after(self, site: Site, x: jax.Array, y: jax.Array, scope: Scope) -> jax.Array:
         """Returns the residual stream x [B, T, D] plus the sublayer's output y, normed if the norm is placed after."""
-        x = x + scope(site).dropout(y, self.config.dropout_rate, Site.RESIDUAL)
-        x = self._norm(site, x, scope) if self.config.norm_placement == "post" else x
+        x = self._skip(site, x) + self._branch(site, y, scope)
+        x = self._norm(site, x, scope) if self.stack.norm_placement == "post" else x
         x = constrain(x, "rows", None, None)
         return x if site is Site.FEED_FORWARD else scope.tap(f"{site.name.lower()}_residual", x)
+
+    def _skip(self, site: Site, x: jax.Array) -> jax.Array:
+        """Returns the residual stream as it enters the sum at a sublayer: scaled, if the config scales it."""
+        x = x if self.stack.residual_factor == 1.0 else x * self.stack.residual_factor
+        return self._scaled(f"{site.name.lower()}_residual_scale", x)
+
+    def _branch(self, site: Site, y: jax.Array, scope: Scope) -> jax.Array:
+        """Returns a sublayer's output as it enters the sum: after dropout, and scaled, if the config scales it."""
+        y = scope(site).dropout(y, self.config.dropout_rate, Site.RESIDUAL)
+        y = y if self.stack.sublayer_factor == 1.0 else y * self.stack.sublayer_factor
+        return self._scaled(f"{site.name.lower()}_output_scale", y)
+
+    def _scaled(self, name: str, x: jax.Array) -> jax.Array:
+        return getattr(self, name)(x) if hasattr(self, name) else x
 
     def _norm(self, site: Site, x: jax.Array, scope: Scope) -> jax.Array:
         if self.config.norm_kind == "none":

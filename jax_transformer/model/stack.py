@@ -49,7 +49,7 @@ class Stack(nnx.Module):
             self.relative_bias = positions.RelativeBias(config, stack, keys)
         if stack.embedding_norm != "none":
             self.embedding_norm = Norm(config)
-        if config.final_norm:
+        if stack.final_norm:
             self.final_norm = Norm(config)
 
     def embed(self, vectors: jax.Array, table: jax.Array | None, numbers: jax.Array, scope: Scope) -> jax.Array:
@@ -124,7 +124,7 @@ class Stack(nnx.Module):
 
     def finish(self, x: jax.Array, scope: Scope) -> jax.Array:
         """Returns the stack's output [B, T, D]: x after the final norm, if there is one, and dropout."""
-        x = self.final_norm(x) if self.config.final_norm else x
+        x = self.final_norm(x) if self.stack.final_norm else x
         return scope.dropout(scope.tap("output", x), self.config.output_dropout_rate, Site.OUTPUT)
 
 

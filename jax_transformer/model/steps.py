@@ -103,9 +103,9 @@ class StepLayer(Layer):
     """Rearranges a DecoderLayer's parameters for decoding; the DecoderLayer can't be used afterwards."""
 
     def __init__(self, layer: DecoderLayer) -> None:
-        self.config = layer.config
+        self.config, self.stack = layer.config, layer.stack
         for name, part in vars(layer).items():
-            if name.endswith("_norm"):
+            if name.endswith(("_norm", "_scale")):
                 setattr(self, name, part)
         self.self_attention = StepSelfAttention(layer.self_attention)
         self.cross_attention = StepCrossAttention(layer.cross_attention)

@@ -34,6 +34,8 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*/layers/feed_forward/*/bias", ("layers", "hidden")),
     ("*/layers/feed_forward/slope", ("layers", "all_units")),
     ("*/layers/*_norm/*", ("layers", "features")),
+    ("*/layers/*_scale/scale", ("layers", "features")),
+    ("*/layers/*_scale/factor", ("layers", "all_features")),
     ("*_norm/*", ("features",)),
     ("head/kernel", ("features", "vocabulary")),
     ("head/bias", ("vocabulary",)),

@@ -26,12 +26,19 @@ def mean_square(centred: np.ndarray) -> np.ndarray:
 
 def normed(site: Site, centre: Statistic = mean, variance: Statistic = mean_square) -> np.ndarray:
     """The norm with these statistics; which of them it takes, and its ε, are the config's."""
-    config, x = site.config, site.inputs["x"] + site.inputs.get("y", 0.0)
+    config, x = site.config, _summed(site) if "y" in site.inputs else site.inputs["x"]
     x = x - centre(x) if config.norm_kind == "layer_norm" else x
     width = x.shape[-1]
     square = variance(x) * (width / (width - 1) if config.norm_unbiased else 1.0)
     deviation = np.sqrt(square) + config.norm_eps if config.norm_eps_outside else np.sqrt(square + config.norm_eps)
     return formulas.affine(x / deviation, site.parameters.get("scale"), site.parameters.get("bias"))
+
+
+def _summed(site: Site) -> np.ndarray:
+    """What a norm after the residual reads."""
+    scales = {role: array for role, array in site.parameters.items() if role.endswith("_scale")}
+    stack: formulas.Stack = "encoder" if site.node.name.startswith("encoder") else "decoder"
+    return formulas.residual(site.config, site.inputs["x"], site.inputs["y"], **scales, stack=stack)
 
 
 def _with_variance(variance: Statistic) -> Wrong:

@@ -204,6 +204,15 @@ CACHED: dict[str, dict[str, Any]] = {
         "head_bias": "buffer",
         "decoder_embedding_norm": "before_positions",
     },
+    "scaled_residuals": {
+        "residual_factor": 1.7,
+        "decoder_sublayer_factor": 0.6,
+        "learned_sublayer_scale": "channel",
+        "learned_residual_scale": "feed_forward",
+        "activation": "prelu",
+    },
+    "rezero": {"norm_kind": "none", "learned_sublayer_scale": "scalar", "layer_loop": "unrolled"},
+    "norms_by_stack": {"decoder_norm_placement": "none", "decoder_final_norm": True, "norm_scale": False},
     "learned_rows_gated": {
         "position_kind": "learned",
         "position_index": "batch_row",

@@ -30,6 +30,8 @@ CONFIGS = [
         {"position_kind": "relative_bias", "relative_bias_per_layer": True, "feed_forward_gated": True},
         {"position_kind": "learned", "tie_head": True, "final_norm": True},
         {"tie_head": True, "share_embeddings": True, "head_bias": "buffer", "activation": "prelu"},
+        {"learned_residual_scale": "all", "learned_sublayer_scale": "channel"},
+        {"learned_sublayer_scale": "scalar"},
     )
 ]
 EIGHT = AbstractMesh((2, 2, 2), AXES)

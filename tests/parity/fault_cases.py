@@ -1,4 +1,4 @@
-"""Models whose nodes are replayed with faults: four configs between which every part of a model comes up, on inputs
+"""Models whose nodes are replayed with faults: configs between which every part of a model comes up, on inputs
 with pads on the right, on the left and inside."""
 
 from __future__ import annotations
@@ -54,8 +54,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "scale_embedding": False,
         "decoder_embedding_norm": "before_positions",
     },
+    "scaled": {
+        "num_encoder_layers": 1,
+        "decoder_norm_placement": "pre",
+        "residual_factor": 1.7,
+        "decoder_residual_factor": 1.4,
+        "decoder_sublayer_factor": 0.6,
+        "learned_residual_scale": "feed_forward",
+        "learned_sublayer_scale": "channel",
+        "activation": "prelu",
+    },
 }
-LENGTHS = {"post": (7, 5), "pre": (7, 5), "rms": (6, 6), "counted": (7, 5)}
+LENGTHS = {"post": (7, 5), "pre": (7, 5), "rms": (6, 6), "counted": (7, 5), "scaled": (6, 5)}
 LAYER = "decoder.layers.1"
 
 

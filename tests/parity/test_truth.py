@@ -75,7 +75,20 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
         {"norm_kind": "rms_norm", "norm_bias": False},
         {"norm_kind": "rms_norm", "norm_bias": False, "norm_eps": 0.1, "norm_eps_outside": True},
     ],
-    "placement": [{}, {"final_norm": True}, {"norm_placement": "pre"}, {"norm_placement": "pre", "final_norm": True}],
+    "placement": [
+        {},
+        {"final_norm": True},
+        {"norm_placement": "pre"},
+        {"norm_placement": "pre", "final_norm": True},
+        {"norm_placement": "pre", "final_norm": True, "decoder_norm_placement": "post", "decoder_final_norm": False},
+        {"decoder_norm_placement": "none", "norm_scale": False},
+    ],
+    "residuals": [
+        {},
+        {"residual_factor": 1.7, "decoder_sublayer_factor": 0.6, "learned_sublayer_scale": "scalar"},
+        {"decoder_residual_factor": 1.4, "sublayer_factor": 0.8, "learned_residual_scale": "all"},
+        {"learned_sublayer_scale": "channel", "learned_residual_scale": "all"},
+    ],
     "attention": [
         {},
         {"attention_scale": 0.3, "attention_bias": False, "masked_value": -3.0},

@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant, changed
+from jax_transformer.parity.faults.replay import Replay, Variant, branches, changed, norm_parameters
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, place
+from jax_transformer.parity.oracle.graph import Kind, norm_roles, place
 
 
 def block() -> Iterator[Variant]:
@@ -23,7 +23,7 @@ def block() -> Iterator[Variant]:
         lambda replay: replay.compute({"x": replay.beside(_norm_of(replay))}),
     )
     yield Variant("normed after the residual is added", ("residual",), lambda replay: _normed(replay, replay.own))
-    yield Variant("norm missing", ("residual_norm",), lambda replay: replay.inputs["x"] + replay.inputs["y"])
+    yield Variant("norm missing", ("residual_norm",), lambda replay: np.add(*branches(replay)))
     yield Variant("norm before the residual is added", ("residual_norm",), _norm_then_add)
     yield Variant("norm twice", ("same",), lambda replay: _normed(replay, replay.own))
     yield Variant("a final norm with scale 1 and bias 0", ("same",), _final_norm)
@@ -33,7 +33,8 @@ def block() -> Iterator[Variant]:
 
 
 def _norm_then_add(replay: Replay) -> np.ndarray:
-    return replay.inputs["x"] + formulas.norm(replay.config, replay.inputs["y"], **replay.parameters)
+    x, y = branches(replay)
+    return x + formulas.norm(replay.config, y, **norm_parameters(replay))
 
 
 def _norm_of(replay: Replay) -> str:
@@ -44,7 +45,7 @@ def _norm_of(replay: Replay) -> str:
 
 def _normed(replay: Replay, x: np.ndarray) -> np.ndarray:
     """Applies the sublayer's norm to x: after the sublayer, or a second time."""
-    roles = ("scale", "bias") if replay.config.norm_bias else ("scale",)
+    roles = norm_roles(replay.config)
     return formulas.norm(replay.config, x, **{role: replay.own_parameter(_norm_of(replay), role) for role in roles})
 
 
@@ -65,7 +66,7 @@ def _parallel(replay: Replay, back: int) -> np.ndarray:
     other = sublayers.index(path[0].removesuffix("_norm")) - back  # ValueError if it belongs to none
     if other < 0:
         raise LookupError("no sublayer there")
-    reads_normed = replay.config.norm_placement == "pre" and replay.config.norm_kind != "none"
+    reads_normed = replay.stack.norm_placement == "pre" and replay.config.norm_kind != "none"
     if replay.node.kind != "norm" and reads_normed:
         name = f"{sublayers[other]}_norm"
     elif other:

@@ -14,7 +14,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant
+from jax_transformer.parity.faults.replay import Replay, Variant, branches
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
@@ -55,7 +55,7 @@ def _of_value(replay: Replay, rate: float) -> np.ndarray:
 
 
 def _of_sublayer(replay: Replay, rate: float) -> np.ndarray:
-    x, y = replay.inputs["x"], replay.inputs["y"]
+    x, y = branches(replay)
     kept = drawn(y.shape, rate) if replay.is_right else _kept(replay.received - x, y, rate, np.abs(x))
     return x + kept * y / (1.0 - rate)
 
@@ -120,7 +120,7 @@ def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
     """Recognises norm(x + kept · y / (1 − rate)): two values of a row give its mean and deviation."""
     if replay.is_right:
         return replay.compute({"y": drawn(replay.inputs["y"].shape, rate) * replay.inputs["y"] / (1.0 - rate)})
-    x, y = (replay.inputs[name].reshape(-1, replay.own.shape[-1]) for name in ("x", "y"))
+    x, y = (branch.reshape(-1, replay.own.shape[-1]) for branch in branches(replay))
     normed = (replay.received - replay.parameters.get("bias", 0.0)) / replay.parameters.get("scale", 1.0)
     normed = normed.reshape(x.shape)
     if not np.isfinite(normed).all():
@@ -128,7 +128,7 @@ def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
     _kept_before_norm(normed[:1], x[:1], y[:1], rate)
     kept = _kept_before_norm(normed, x, y, rate)
     _check_share(kept, y != 0.0, rate)
-    return replay.compute({"y": (kept * y / (1.0 - rate)).reshape(replay.own.shape)})
+    return replay.compute({"y": kept.reshape(replay.own.shape) * replay.inputs["y"] / (1.0 - rate)})
 
 
 def _kept_before_norm(normed: np.ndarray, x: np.ndarray, y: np.ndarray, rate: float) -> np.ndarray:

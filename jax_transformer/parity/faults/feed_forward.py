@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant, configured, exchanged
+from jax_transformer.parity.faults.replay import Replay, Variant, configured, exchanged, without
 from jax_transformer.parity.oracle.graph import Kind
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def feed_forward(config: TransformerConfig) -> Iterator[Variant]:
         if (config.activation, config.activation_slope) != ("leaky_relu", slope):
             changes = {"activation": "leaky_relu", "activation_slope": slope}
             yield configured(f"leaky ReLU of slope {slope:g}", kinds, **changes)
+    yield Variant("PReLU of slope 0.25", kinds, partial(without, role="slope"))
     swapped = {"kernel": "gate_kernel", "gate_kernel": "kernel", "bias": "gate_bias", "gate_bias": "bias"}
     yield Variant("gate and hidden layer swapped", kinds, partial(exchanged, roles=swapped))
     yield Variant("gate missing", kinds, _without_gate)

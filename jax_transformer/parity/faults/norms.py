@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jax_transformer.parity.faults.precision import is_of
-from jax_transformer.parity.faults.replay import Replay, Variant, configured, exchanged, without
+from jax_transformer.parity.faults.replay import Replay, Variant, branches, configured, exchanged, without
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
@@ -71,7 +71,7 @@ def _normed(replay: Replay) -> _Normed:
     if replay.node.kind == "norm":
         x = inputs["x"]
     elif replay.node.kind == "residual_norm":
-        x = inputs["x"] + inputs["y"]
+        x = np.add(*branches(replay))
     else:
         normed = getattr(replay.config, str(place(replay.node.name).stack)).embedding_norm
         if normed == "none":

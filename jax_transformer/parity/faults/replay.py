@@ -17,7 +17,7 @@ from jax_transformer.parity.oracle.graph import Kind, Node, place
 from jax_transformer.parity.oracle.replay import parameter
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.model import StackConfig, TransformerConfig
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,15 @@ class Replay:
         """Computes the node under a config with some fields changed."""
         return self.compute(config=changed(self.config, **changes))
 
+    @property
+    def stack(self) -> StackConfig:
+        """Returns the config of the node's stack. Raises LookupError if it belongs to none."""
+        stack = place(self.node.name).stack
+        if stack is None:
+            raise LookupError("of no stack")
+        found: StackConfig = getattr(self.config, stack)
+        return found
+
     def own_parameter(self, module: str, role: str) -> np.ndarray:
         """Returns a parameter of the same layer, such as the `scale` of `feed_forward_norm`. Raises ValueError if there
         is none."""
@@ -104,6 +113,18 @@ class Variant(NamedTuple):
     kinds: tuple[Kind, ...]
     compute: Callable[[Replay], np.ndarray]
     """Returns the node's value with the fault. Raises LookupError or ValueError if the fault can't occur there."""
+
+
+def branches(replay: Replay) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the two terms of a residual sum: the stream and the sublayer's output, each scaled as the model does."""
+    stack, scales = replay.stack, replay.parameters
+    x, y = replay.inputs["x"] * stack.residual_factor, replay.inputs["y"] * stack.sublayer_factor
+    return x * scales.get("residual_scale", 1.0), y * scales.get("output_scale", 1.0)
+
+
+def norm_parameters(replay: Replay) -> dict[str, np.ndarray]:
+    """Returns scale and bias of the node's norm, without those that it lacks."""
+    return {role: replay.parameters[role] for role in ("scale", "bias") if role in replay.parameters}
 
 
 def configured(name: str, kinds: tuple[Kind, ...], **changes: Any) -> Variant:

@@ -201,9 +201,21 @@ def affine(x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None) -> 
     return x if bias is None else x + bias
 
 
-def residual(config: TransformerConfig, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Returns the residual stream x plus a sublayer's output y."""
-    return x + y
+def residual(
+    config: TransformerConfig,
+    x: np.ndarray,
+    y: np.ndarray,
+    residual_scale: np.ndarray | None = None,
+    output_scale: np.ndarray | None = None,
+    *,
+    stack: Stack,
+) -> np.ndarray:
+    """Returns the residual stream x plus a sublayer's output y, each times its factor and its trained scale.
+
+    (DeepNorm: Wang et al. 2022; LayerScale: Touvron et al. 2021; ReZero: Bachlechner et al. 2020.)
+    """
+    own = getattr(config, stack)
+    return affine(x * own.residual_factor, residual_scale, None) + affine(y * own.sublayer_factor, output_scale, None)
 
 
 def residual_norm(
@@ -212,9 +224,13 @@ def residual_norm(
     y: np.ndarray,
     scale: np.ndarray | None = None,
     bias: np.ndarray | None = None,
+    residual_scale: np.ndarray | None = None,
+    output_scale: np.ndarray | None = None,
+    *,
+    stack: Stack,
 ) -> np.ndarray:
     """Returns the norm of the residual."""
-    return norm(config, residual(config, x, y), scale, bias)
+    return norm(config, residual(config, x, y, residual_scale, output_scale, stack=stack), scale, bias)
 
 
 def same(config: TransformerConfig, x: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.formulas import Stack
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.model import StackConfig, TransformerConfig
 
 Kind = Literal[
     "mask",
@@ -81,6 +81,11 @@ def place(name: str) -> Place:
     return Place(stack, None if layer is None else int(layer), tuple(rest.split(".")))
 
 
+def norm_roles(config: TransformerConfig) -> tuple[str, ...]:
+    """Returns the names of a norm's parameters: "scale" and "bias", without those that the config leaves out."""
+    return (*(["scale"] if config.norm_scale else []), *(["bias"] if config.norm_bias else []))
+
+
 def downstream(graph: Iterable[Node], name: str) -> tuple[str, ...]:
     """Returns the names of the nodes that depend on this node or model input, directly or not, in order."""
     reached = {name: None}
@@ -114,6 +119,12 @@ class _Scope:
     index: str = ""
     """The suffix of a layer's parameters, `[i]`."""
 
+    @property
+    def stack(self) -> StackConfig:
+        """The stack in whose scope this is."""
+        stack: StackConfig = getattr(self.config, self.name.partition(".")[0])
+        return stack
+
     def within(self, name: str) -> _Scope:
         return replace(self, name=f"{self.name}{name}.", path=f"{self.path}{name}/")
 
@@ -142,7 +153,17 @@ class _Scope:
         return self.parameters(module, "kernel", *(["bias"] if use_bias else []))
 
     def norm(self, module: str) -> dict[str, str]:
-        return self.parameters(module, "scale", *(["bias"] if self.config.norm_bias else []))
+        return self.parameters(module, *norm_roles(self.config))
+
+    def scales(self, sublayer: str) -> dict[str, str]:
+        """Returns the paths of the trained scales of a residual sum."""
+        config, found = self.config, {}
+        if config.learned_residual_scale in ("all", sublayer):
+            found["residual_scale"] = f"{self.path}{sublayer}_residual_scale/scale{self.index}"
+        if config.learned_sublayer_scale != "none":
+            leaf = "scale" if config.learned_sublayer_scale == "channel" else "factor"
+            found["output_scale"] = f"{self.path}{sublayer}_output_scale/{leaf}{self.index}"
+        return found
 
 
 def _add_masks(model: _Scope) -> dict[str, str]:
@@ -166,7 +187,7 @@ def _add_stack(model: _Scope, stack: Stack, masks: Mapping[str, str], encoder_ou
     x = _add_embedding(scope, stack)
     for i in range(getattr(config, stack).num_layers):
         x = _add_layer(scope.layer(i), stack, x, encoder_output, masks, bias)
-    if config.final_norm:
+    if getattr(config, stack).final_norm:
         return scope.add("output", "norm", formulas.norm, {"x": x}, scope.norm("final_norm"))
     return scope.add("output", "same", formulas.same, {"x": x})
 
@@ -223,19 +244,19 @@ def _add_layer(
 
 def _add_before(layer: _Scope, sublayer: str, x: str) -> str:
     """Adds the norm before a sublayer, if there is one; returns the sublayer's input."""
-    if layer.config.norm_kind == "none" or layer.config.norm_placement == "post":
+    if layer.config.norm_kind == "none" or layer.stack.norm_placement != "pre":
         return x
     return layer.add(f"{sublayer}_norm", "norm", formulas.norm, {"x": x}, layer.norm(f"{sublayer}_norm"))
 
 
 def _add_after(layer: _Scope, sublayer: str, x: str, y: str, name: str) -> str:
     """Adds the residual stream x plus the sublayer's output y, and the norm after it, if any."""
-    inputs = {"x": x, "y": y}
-    if layer.config.norm_kind == "none" or layer.config.norm_placement == "pre":
-        return layer.add(name, "residual", formulas.residual, inputs)
-    normed = layer.add(
-        f"{sublayer}_norm", "residual_norm", formulas.residual_norm, inputs, layer.norm(f"{sublayer}_norm")
-    )
+    inputs, scales = {"x": x, "y": y}, layer.scales(sublayer)
+    stack: Stack = "encoder" if layer.name.startswith("encoder") else "decoder"
+    if layer.config.norm_kind == "none" or layer.stack.norm_placement != "post":
+        return layer.add(name, "residual", partial(formulas.residual, stack=stack), inputs, scales)
+    formula, parameters = partial(formulas.residual_norm, stack=stack), layer.norm(f"{sublayer}_norm") | scales
+    normed = layer.add(f"{sublayer}_norm", "residual_norm", formula, inputs, parameters)
     return layer.add(name, "same", formulas.same, {"x": normed})
 
 

@@ -48,6 +48,16 @@ def layers(torch: str, jax: str, parts: Mapping[str, tuple[str, Lines]]) -> list
 
 BLOCK: dict[str, Any] = {
     "activation_slope": 0.01,
+    "decoder_norm_placement": None,
+    "decoder_final_norm": None,
+    "norm_scale": True,
+    "residual_factor": 1.0,
+    "decoder_residual_factor": None,
+    "sublayer_factor": 1.0,
+    "decoder_sublayer_factor": None,
+    "learned_residual_scale": "none",
+    "learned_sublayer_scale": "none",
+    "sublayer_scale_init": None,
 }
 """Options of layers and embeddings that no family here has."""
 
