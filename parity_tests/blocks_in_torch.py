@@ -52,6 +52,18 @@ class FeedForward(nn.Module):
         return tap("output", self.output(tap("hidden", self.activation(self.hidden(x)))))
 
 
+class NormedFeedForward(FeedForward):
+    """With a norm of the activated hidden layer (Shleifer et al. 2021)."""
+
+    def __init__(self) -> None:
+        super().__init__(functional.gelu)
+        self.hidden_norm = nn.LayerNorm(F)
+
+    def forward(self, x: Tensor, tap: Tap) -> Tensor:
+        hidden = tap("hidden", self.activation(self.hidden(x)))
+        return tap("output", self.output(tap("hidden_norm", self.hidden_norm(hidden))))
+
+
 class Layer(nn.Module):
     """The sublayers of a layer; each kind of block has its own norms, scales and sums."""
 
@@ -201,23 +213,108 @@ class ResScale(PreNorm):
         return (self.feed_forward_residual_scale(x) if name == "feed_forward" else x) + y
 
 
+class Sandwich(PreNorm):
+    """x + norm(f(norm(x))) (Ding et al. 2021)."""
+
+    def make_parts(self) -> None:
+        super().make_parts()
+        self.for_each("output_norm", lambda: nn.LayerNorm(D))
+
+    def add(self, name: str, x: Tensor, inputs: Inputs, tap: Tap) -> Tensor:
+        y = self.of(name, self.normed(f"{name}_norm", x, tap), inputs, tap)
+        return x + self.normed(f"{name}_output_norm", y, tap)
+
+
+class OutputNorm(Layer):
+    """x + norm(f(x)): norms of the sublayers' outputs alone."""
+
+    def make_parts(self) -> None:
+        self.for_each("output_norm", lambda: nn.LayerNorm(D))
+
+    def add(self, name: str, x: Tensor, inputs: Inputs, tap: Tap) -> Tensor:
+        return x + self.normed(f"{name}_output_norm", self.of(name, x, inputs, tap), tap)
+
+
+class NormFormer(PreNorm):
+    """Norms after the attentions' output projections, and amid the feed-forward (Shleifer et al. 2021)."""
+
+    def make_parts(self) -> None:
+        super().make_parts()
+        self.feed_forward = NormedFeedForward()
+        self.for_each("output_norm", lambda: nn.LayerNorm(D), self.names[:-1])
+
+    def add(self, name: str, x: Tensor, inputs: Inputs, tap: Tap) -> Tensor:
+        y = self.of(name, self.normed(f"{name}_norm", x, tap), inputs, tap)
+        return x + (y if name == "feed_forward" else self.normed(f"{name}_output_norm", y, tap))
+
+
+class OneNorm(PostNorm):
+    """One norm, used after every sublayer of the layer."""
+
+    def make_parts(self) -> None:
+        self.shared_norm = nn.LayerNorm(D)
+
+    def add(self, name: str, x: Tensor, inputs: Inputs, tap: Tap) -> Tensor:
+        return tap(f"{name}_norm", self.shared_norm(x + self.of(name, x, inputs, tap)))
+
+
+class ParallelOneNorm(Layer):
+    """x + Σ f(norm(x)), all sublayers on the same normed input (GPT-J)."""
+
+    def make_parts(self) -> None:
+        self.shared_norm = nn.LayerNorm(D)
+
+    def forward(self, x: Tensor, inputs: Inputs, tap: Tap) -> Tensor:
+        h = self.normed("shared_norm", x, tap)
+        for name in self.names:
+            x = x + self.of(name, h, inputs, tap)
+        return tap("output", x)
+
+
+class ParallelOwnNorms(PreNorm):
+    """x + Σ f(norm_f(x)), each sublayer with a norm of its own (GPT-NeoX)."""
+
+    def forward(self, x: Tensor, inputs: Inputs, tap: Tap) -> Tensor:
+        outputs = [self.of(name, self.normed(f"{name}_norm", x, tap), inputs, tap) for name in self.names]
+        return tap("output", x + sum(outputs))
+
+
+class ParallelScaled(ParallelOwnNorms):
+    """The same with the sum of the outputs divided by the root of their number."""
+
+    def forward(self, x: Tensor, inputs: Inputs, tap: Tap) -> Tensor:
+        outputs = [self.of(name, self.normed(f"{name}_norm", x, tap), inputs, tap) for name in self.names]
+        return tap("output", x + sum(outputs) / math.sqrt(len(outputs)))
+
+
 # --- the model around them
 
 
 class Stack(nn.Module):
-    """Token vectors plus trained positions, the layers, and a norm or none."""
+    """Token vectors plus trained positions, the layers, and a norm or none.
 
-    def __init__(self, name: str, layer: type[Layer], final_norm: bool) -> None:
+    Args:
+      shares_layers: one layer runs LAYERS times (Dehghani et al. 2019; Lan et al. 2020).
+      scales_positions: positions are multiplied by half a trained number (SpeechT5's alpha, Ao et al. 2022).
+    """
+
+    def __init__(
+        self, name: str, layer: type[Layer], final_norm: bool, shares_layers: bool, scales_positions: bool
+    ) -> None:
         super().__init__()
+        self.times = LAYERS if shares_layers else 1
         self.positions = nn.Embedding(LENGTH, D)
-        self.layers = nn.ModuleList(layer(name) for _ in range(LAYERS))
+        self.position_scale = Factor() if scales_positions else None
+        self.layers = nn.ModuleList(layer(name) for _ in range(1 if shares_layers else LAYERS))
         self.final_norm = nn.LayerNorm(D) if final_norm else nn.Identity()
 
     def forward(self, vectors: Tensor, inputs: Inputs, tap: Tap) -> Tensor:
         vectors = tap("token_embedding", vectors)
         positions = tap("positions", self.positions(torch.arange(vectors.shape[1]))[None])
+        if self.position_scale is not None:
+            positions = self.position_scale(0.5 * positions)
         x = tap("embedding", vectors + positions)
-        for i, layer in enumerate(self.layers):
+        for i, layer in enumerate([*self.layers] * self.times):
             x = layer(x, inputs, tap.scope(f"layers.{i}"))
         return tap("output", self.final_norm(x))
 
@@ -226,13 +323,19 @@ class Transformer(nn.Module):
     """Maps source_ids [B, S] and decoder_input_ids [B, T] to logits [B, T, V]."""
 
     def __init__(
-        self, encoder: type[Layer], decoder: type[Layer] | None = None, final_norms: tuple[bool, bool] = (False, False)
+        self,
+        encoder: type[Layer],
+        decoder: type[Layer] | None = None,
+        final_norms: tuple[bool, bool] = (False, False),
+        *,
+        shares_layers: bool = False,
+        scales_positions: bool = False,
     ) -> None:
         super().__init__()
         self.source_embedding = nn.Embedding(SOURCE_VOCAB, D)
         self.target_embedding = nn.Embedding(TARGET_VOCAB, D)
-        self.encoder = Stack("encoder", encoder, final_norms[0])
-        self.decoder = Stack("decoder", decoder or encoder, final_norms[1])
+        self.encoder = Stack("encoder", encoder, final_norms[0], shares_layers, scales_positions)
+        self.decoder = Stack("decoder", decoder or encoder, final_norms[1], shares_layers, scales_positions)
         self.head = nn.Linear(D, TARGET_VOCAB)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:

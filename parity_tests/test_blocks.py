@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -50,16 +51,39 @@ PAIRS: dict[str, Pair] = {
         {"residual_factor": 1.7, "decoder_residual_factor": 1.3}, lambda: blocks.Transformer(blocks.DeepNorm)
     ),
     "scaled branches": Pair({**PRE, "sublayer_factor": 0.25}, lambda: blocks.Transformer(blocks.ScaledBranch)),
-    "LayerScale": Pair(
-        {**PRE, "learned_sublayer_scale": "channel"}, lambda: blocks.Transformer(blocks.LayerScale)
-    ),
+    "LayerScale": Pair({**PRE, "learned_sublayer_scale": "channel"}, lambda: blocks.Transformer(blocks.LayerScale)),
     "ReZero": Pair(
         {"norm_kind": "none", "learned_sublayer_scale": "scalar"}, lambda: blocks.Transformer(blocks.ReZero)
     ),
-    "ResScale": Pair(
-        {**PRE, "learned_residual_scale": "feed_forward"}, lambda: blocks.Transformer(blocks.ResScale)
+    "ResScale": Pair({**PRE, "learned_residual_scale": "feed_forward"}, lambda: blocks.Transformer(blocks.ResScale)),
+    "sandwich": Pair({**PRE, "output_norm": "all"}, lambda: blocks.Transformer(blocks.Sandwich)),
+    "norms of outputs alone": Pair(
+        {"norm_placement": "none", "output_norm": "all"}, lambda: blocks.Transformer(blocks.OutputNorm)
     ),
-}  # fmt: skip
+    "NormFormer": Pair(
+        {**PRE, "output_norm": "attention", "feed_forward_hidden_norm": True, "activation": "gelu"},
+        lambda: blocks.Transformer(blocks.NormFormer),
+    ),
+    "one norm for all sublayers": Pair({"share_norms": True}, lambda: blocks.Transformer(blocks.OneNorm)),
+    "GPT-J": Pair(
+        {**PRE, "parallel_residual": True, "share_norms": True}, lambda: blocks.Transformer(blocks.ParallelOneNorm)
+    ),
+    "GPT-NeoX": Pair({**PRE, "parallel_residual": True}, lambda: blocks.Transformer(blocks.ParallelOwnNorms)),
+    "shared layers": Pair({"share_layers": True}, lambda: blocks.Transformer(blocks.PostNorm, shares_layers=True)),
+    "scaled positions": Pair(
+        {"position_factor": 0.5, "learned_position_scale": True},
+        lambda: blocks.Transformer(blocks.PostNorm, scales_positions=True),
+    ),
+    "parallel, scaled": Pair(
+        {
+            **PRE,
+            "parallel_residual": True,
+            "sublayer_factor": 1 / math.sqrt(2),
+            "decoder_sublayer_factor": 1 / math.sqrt(3),
+        },
+        lambda: blocks.Transformer(blocks.ParallelScaled),
+    ),
+}
 
 
 class Case(NamedTuple):

@@ -197,6 +197,38 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             "activation_slope must be 0.01 unless activation='leaky_relu'; received 0.2",
         ),
         (
+            {"parallel_residual": True},
+            "norm_placement must be 'pre' or 'none' with parallel_residual=True; received 'post'",
+        ),
+        (
+            {"parallel_residual": True, "norm_kind": "none", "learned_residual_scale": "all"},
+            "learned_residual_scale must be 'none' with parallel_residual=True; received 'all'",
+        ),
+        (
+            {"share_norms": True, "norm_kind": "none"},
+            "norm_kind must be 'layer_norm' or 'rms_norm' with share_norms=True; received 'none'",
+        ),
+        (
+            {"share_norms": True, "decoder_norm_placement": "none"},
+            "decoder_norm_placement must be 'pre' or 'post' with share_norms=True; received 'none'",
+        ),
+        (
+            {"output_norm": "all", "norm_kind": "none"},
+            "output_norm must be 'none' with norm_kind='none'; received 'all'",
+        ),
+        (
+            {"feed_forward_hidden_norm": True, "norm_kind": "none"},
+            "feed_forward_hidden_norm must be false with norm_kind='none'; received True",
+        ),
+        (
+            {"position_kind": "none", "position_factor": 0.5},
+            "position_factor must be 1.0, or be used with position_kind='sinusoidal' or 'learned'; received 0.5",
+        ),
+        (
+            {"position_kind": "relative_bias", "learned_position_scale": True},
+            "learned_position_scale must be false, or be used with position_kind='sinusoidal' or 'learned'",
+        ),
+        (
             {"sublayer_scale_init": 0.1},
             "sublayer_scale_init must be null with learned_sublayer_scale='none'; received 0.1",
         ),

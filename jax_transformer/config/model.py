@@ -84,6 +84,9 @@ class TransformerConfig:
     """Layers of the encoder (L)."""
     num_decoder_layers: int = 6
     """Layers of the decoder (L)."""
+    share_layers: bool = False
+    """Run one layer, with one set of parameters, in all places of a stack, each stack its own (Universal Transformer,
+    Dehghani et al. 2019; ALBERT, Lan et al. 2020)."""
     max_length: int = 512
     """Longest sentence, in tokens, that the position tables allow; in both stacks unless decoder_max_length is set."""
     decoder_num_heads: int | None = None
@@ -134,6 +137,10 @@ class TransformerConfig:
     (0 for pads)."""
     position_offset: int = 0
     """Added to the position number before the table lookup."""
+    position_factor: float = 1.0
+    """Multiply the position table's rows by this number before they are added."""
+    learned_position_scale: bool = False
+    """Multiply them by a trained number of each stack, which begins at 1 (SpeechT5, Ao et al. 2022)."""
     relative_buckets: int = 32
     """Biases per head with position_kind="relative_bias" (T5): one for each of the nearest distances, then one for each
     of ever longer ranges of distances. In a stack that isn't causal, half of them are for later positions."""
@@ -160,12 +167,23 @@ class TransformerConfig:
     """Give norms a scale of each feature. False: as if it were 1 (elementwise_affine=False, without norm_bias)."""
     norm_bias: bool = True
     """Give norms a bias."""
+    output_norm: Literal["none", "self_attention", "attention", "all"] = "none"
+    """Norm the outputs of these sublayers before they are added to the residual stream: of self-attention alone or of
+    both attentions (NormFormer, Shleifer et al. 2021), or of all sublayers, which with norm_placement="pre" is the
+    sandwich norm of CogView (Ding et al. 2021) and Gemma 2."""
     final_norm: bool = False
     """Add a norm after the last layer of each stack, unless decoder_final_norm is set."""
     decoder_final_norm: bool | None = None
     """final_norm of the decoder. None: as in the encoder."""
 
+    share_norms: bool = False
+    """Norm by norm_placement with one norm for all sublayers of a layer, instead of one for each."""
+
     # --- residuals: x + sublayer(x), in which both terms may be scaled
+    parallel_residual: bool = False
+    """Let all sublayers of a layer read its input, side by side, and add all their outputs to it: self-attention and
+    feed-forward, and in the decoder cross-attention beside them. Each norms the input by itself (GPT-NeoX), or with
+    share_norms it is normed once (GPT-J)."""
     residual_factor: float = 1.0
     """Multiply x by this number: DeepNorm's alpha (Wang et al. 2022). In both stacks unless decoder_residual_factor is
     set."""
@@ -206,6 +224,8 @@ class TransformerConfig:
     """Slope of leaky_relu where its input is negative."""
     feed_forward_gated: bool = False
     """Multiply the hidden layer by an activated gate: activation(gate(x)) * hidden(x) (Shazeer 2020)."""
+    feed_forward_hidden_norm: bool = False
+    """Norm the activated hidden layer (NormFormer)."""
     feed_forward_bias: bool = True
     """Give the feed-forward's projections biases."""
 
@@ -293,6 +313,13 @@ class TransformerConfig:
             sublayer_factor=_or(self.decoder_sublayer_factor, self.sublayer_factor),
             is_causal=self.decoder_causal,
         )
+
+    @property
+    def normed_outputs(self) -> tuple[str, ...]:
+        """The sublayers whose outputs are normed, by the names of their parameters."""
+        attentions = ("self_attention", "cross_attention")
+        count = {"none": 0, "self_attention": 1, "attention": 2, "all": 3}[self.output_norm]
+        return (*attentions, "feed_forward")[:count]
 
     def while_decoding(self) -> TransformerConfig:
         """Returns the config with the padding masks that apply while decoding."""

@@ -40,7 +40,7 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
         rate = getattr(config, field)
         check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
     check(0.0 <= config.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
-    for field in ("activation_slope", "residual_factor", "sublayer_factor"):
+    for field in ("activation_slope", "residual_factor", "sublayer_factor", "position_factor"):
         check(math.isfinite(getattr(config, field)), field, "finite")
     optional = ("decoder_residual_factor", "decoder_sublayer_factor", "sublayer_scale_init")
     for field in ("attention_scale", "masked_value", *optional):
@@ -82,10 +82,21 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
     if config.norm_kind == "rms_norm":
         check(not config.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
     if config.norm_kind == "none":
-        for field in ("final_norm", "decoder_final_norm"):
+        check(config.output_norm == "none", "output_norm", "'none' with norm_kind='none'")
+        for field in ("final_norm", "decoder_final_norm", "feed_forward_hidden_norm"):
             check(not getattr(config, field), field, "false with norm_kind='none'")
         for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
             check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
+    has_norms = config.norm_kind != "none"
+    if config.parallel_residual:
+        check(config.learned_residual_scale == "none", "learned_residual_scale", "'none' with parallel_residual=True")
+        for field in ("norm_placement", "decoder_norm_placement"):
+            is_post = has_norms and getattr(config, field) == "post"
+            check(not is_post, field, "'pre' or 'none' with parallel_residual=True")
+    if config.share_norms:
+        check(has_norms, "norm_kind", "'layer_norm' or 'rms_norm' with share_norms=True")
+        for field in ("norm_placement", "decoder_norm_placement"):
+            check(getattr(config, field) != "none", field, "'pre' or 'post' with share_norms=True")
     if config.learned_sublayer_scale == "none":
         check(config.sublayer_scale_init is None, "sublayer_scale_init", "null with learned_sublayer_scale='none'")
     if config.learned_residual_scale == "feed_forward":
@@ -101,6 +112,10 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
                 f"attention_path={config.attention_path!r} has no dropout on attention weights: set "
                 f"attention_dropout_rate=0 or attention_path='auto'; received a rate of {rate}"
             )
+    if config.position_kind not in ("sinusoidal", "learned"):
+        table = "with position_kind='sinusoidal' or 'learned'"
+        check(config.position_factor == 1.0, "position_factor", f"1.0, or be used {table}")
+        check(not config.learned_position_scale, "learned_position_scale", f"false, or be used {table}")
     if config.position_kind == "relative_bias":
         least = config.relative_buckets // 2 + 1
         check(config.relative_buckets >= 4, "relative_buckets", "at least 4 with position_kind='relative_bias'")

@@ -9,21 +9,26 @@ from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.dtypes import at_least_float32
-from jax_transformer.model.sharding import gather
+from jax_transformer.model.sharding import Axis, gather
 
 
 class Norm(nnx.Module):
     """Computes scale · (x − mean) / deviation + bias over the last axis of x [..., D], in at least float32.
 
     The result has the dtype of x. RMSNorm subtracts no mean. The config may leave out scale and bias.
+
+    Args:
+      units: how many feed-forward units are normed in place of the features D.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, units: int | None = None) -> None:
         self.config = config
+        self.axis: Axis = "features" if units is None else "width"
+        size = config.d_model if units is None else units
         if config.norm_scale:
-            self.scale = nnx.Param(jnp.ones(config.d_model, jnp.float32))  # [D]
+            self.scale = nnx.Param(jnp.ones(size, jnp.float32))  # [D]
         if config.norm_bias:
-            self.bias = nnx.Param(jnp.zeros(config.d_model, jnp.float32))
+            self.bias = nnx.Param(jnp.zeros(size, jnp.float32))
 
     def __call__(self, x: jax.Array) -> jax.Array:
         wide = x.astype(at_least_float32(x.dtype))
@@ -32,13 +37,13 @@ class Norm(nnx.Module):
             wide = wide - wide.mean(axis=-1, keepdims=True)
         y = wide / self._deviation(wide)
         if self.config.norm_scale:
-            y = y * gather(self.scale[...], "features").astype(wide.dtype)
+            y = y * gather(self.scale[...], self.axis).astype(wide.dtype)
         if self.config.norm_bias:
-            y = y + gather(self.bias[...], "features").astype(wide.dtype)
+            y = y + gather(self.bias[...], self.axis).astype(wide.dtype)
         return y.astype(x.dtype)
 
     def _deviation(self, centred: jax.Array) -> jax.Array:
-        count = self.config.d_model - self.config.norm_unbiased
+        count = centred.shape[-1] - self.config.norm_unbiased
         variance = jnp.square(centred).sum(axis=-1, keepdims=True) / count
         eps = self.config.norm_eps
         return _sqrt(variance) + eps if self.config.norm_eps_outside else jnp.sqrt(variance + eps)

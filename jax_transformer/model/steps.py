@@ -19,7 +19,7 @@ from jax_transformer.model.attention import (
 from jax_transformer.model.decoder_state import DecoderState, LayerCache
 from jax_transformer.model.dropout import Site
 from jax_transformer.model.dtypes import at_least_float32
-from jax_transformer.model.layers import DecoderLayer, Layer
+from jax_transformer.model.layers import DecoderLayer, Layer, Sublayer
 from jax_transformer.model.masks import Mask
 from jax_transformer.model.projections import Projection, StepProjections
 from jax_transformer.model.scope import Scope
@@ -125,12 +125,20 @@ class StepLayer(Layer):
           state: already counts these tokens in (`DecoderState.written`).
           bias: the stack's relative-position bias for the T columns, [1, N, 1, T].
         """
-        site, scope = Site.SELF_ATTENTION, Scope()
-        y, cache = self.self_attention(self.before(site, x, scope), cache, state, bias)
-        x = self.after(site, x, y, scope)
-        x = self.residual(Site.CROSS_ATTENTION, x, lambda h, _: self.cross_attention(h, cache, state.cross_mask), scope)
-        x = self.residual(Site.FEED_FORWARD, x, self.feed_forward, scope) if self.config.feed_forward else x
-        return x, cache
+        written = cache
+
+        def attend_self(h: jax.Array, _: Scope) -> jax.Array:
+            nonlocal written
+            y, written = self.self_attention(h, cache, state, bias)
+            return y
+
+        sublayers: dict[Site, Sublayer] = {
+            Site.SELF_ATTENTION: attend_self,
+            Site.CROSS_ATTENTION: lambda h, _: self.cross_attention(h, cache, state.cross_mask),
+        }
+        if self.config.feed_forward:
+            sublayers[Site.FEED_FORWARD] = self.feed_forward
+        return self.apply(x, sublayers, Scope()), written
 
 
 def _logits(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:

@@ -247,7 +247,8 @@ def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Proble
         )
         columns = [column for column in range(2) if ids[-1, column] not in done.get(table, ())]
         numbers = np.broadcast_to(position_numbers(config, ids, stack), ids.shape)[-1, columns]
-        at_columns = rows(leaves[f"constants/{stack}_positions"], numbers)
+        scale = config.position_factor * leaves.get(f"{stack}/position_scale/factor", 1.0)
+        at_columns = scale * rows(leaves[f"constants/{stack}_positions"], numbers)
         leaves[f"{table}/embedding"][ids[-1, columns]] -= at_columns / (
             np.sqrt(config.d_model) if config.scale_embedding else 1.0
         )

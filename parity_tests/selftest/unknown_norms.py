@@ -101,7 +101,13 @@ def bias_before_gain(site: Site, right: np.ndarray) -> np.ndarray:
 
 
 def _with_branch(change: Callable[[np.ndarray], np.ndarray]) -> Wrong:
-    return lambda site, right: site.compute(inputs={"y": change(site.inputs["y"])})
+    """A change of a sublayer's output; of those of several, of the first."""
+
+    def wrong(site: Site, right: np.ndarray) -> np.ndarray:
+        name = next(name for name in site.inputs if name != "x")
+        return site.compute(inputs={name: change(site.inputs[name])})
+
+    return wrong
 
 
 def _clipped(y: np.ndarray) -> np.ndarray:
@@ -127,7 +133,7 @@ def stream_in_bfloat16(site: Site, right: np.ndarray) -> np.ndarray:
 
 
 _NORMS: tuple[Kind, ...] = ("norm", "residual_norm")
-_SUMS: tuple[Kind, ...] = ("residual", "residual_norm")
+_SUMS: tuple[Kind, ...] = ("residual", "residual_norm", "parallel_residual")
 
 OF_NORMS: tuple[Unknown, ...] = (
     unknown("a norm's variance is 1 % too small", _NORMS, _with_variance(_a_hundredth_less)),
@@ -148,6 +154,6 @@ OF_NORMS: tuple[Unknown, ...] = (
     unknown("a residual branch is the token before's", _SUMS, _with_branch(_of_the_token_before)),
     unknown("the residual stream is rounded to bfloat16", _SUMS, stream_in_bfloat16),
     unknown(
-        "a residual sum is divided by √2", ("residual",), sum_over_root_two
+        "a residual sum is divided by √2", ("residual", "parallel_residual"), sum_over_root_two
     ),  # a norm would take it for twice its ε
 )

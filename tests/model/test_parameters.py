@@ -85,6 +85,36 @@ def test_a_trained_slope_is_one_number_of_each_layer(config: TransformerConfig, 
     assert changed(base, config, activation="prelu") == (set(), slopes)
 
 
+def test_norms_of_outputs_and_hidden_units(config: TransformerConfig, base: Any) -> None:
+    outputs = norm_shapes("encoder/layers/self_attention_output_norm", 1, 12)
+    for sublayer in ("self_attention", "cross_attention"):
+        outputs |= norm_shapes(f"decoder/layers/{sublayer}_output_norm", 2, 12)
+    assert changed(base, config, output_norm="attention") == (set(), outputs)
+    for stack, layers in (("encoder", 1), ("decoder", 2)):
+        outputs |= norm_shapes(f"{stack}/layers/feed_forward_output_norm", layers, 12)
+    assert changed(base, config, output_norm="all") == (set(), outputs)
+    hidden = norm_shapes("encoder/layers/feed_forward/hidden_norm", 1, 7)
+    hidden |= norm_shapes("decoder/layers/feed_forward/hidden_norm", 2, 14)
+    assert changed(base, config, feed_forward_hidden_norm=True) == (set(), hidden)
+
+
+def test_shared_layers_are_one_layer(config: TransformerConfig, base: Any) -> None:
+    """(The encoder has one anyway.)"""
+    decoder = {path: (1, *shape[1:]) for path, shape in base.items() if path.startswith("decoder/layers/")}
+    assert changed(base, config, share_layers=True) == (set(), decoder)
+
+
+def test_a_scale_of_positions_is_one_number_of_each_stack(config: TransformerConfig, base: Any) -> None:
+    scales: dict[str, tuple[int, ...]] = {f"{stack}/position_scale/factor": (1,) for stack in ("encoder", "decoder")}
+    assert changed(base, config, learned_position_scale=True) == (set(), scales)
+
+
+def test_one_norm_takes_the_place_of_all(config: TransformerConfig, base: Any) -> None:
+    own = {path for path in base if "/layers/" in path and "_norm/" in path}
+    shared = norm_shapes("encoder/layers/shared_norm", 1, 12) | norm_shapes("decoder/layers/shared_norm", 2, 12)
+    assert changed(base, config, share_norms=True) == (own, shared)
+
+
 def test_trained_scales(config: TransformerConfig, base: Any) -> None:
     sublayers = {"encoder": (1, ["self_attention", "feed_forward"])}
     sublayers["decoder"] = (2, ["self_attention", "cross_attention", "feed_forward"])

@@ -32,6 +32,8 @@ CONFIGS = [
         {"tie_head": True, "share_embeddings": True, "head_bias": "buffer", "activation": "prelu"},
         {"learned_residual_scale": "all", "learned_sublayer_scale": "channel"},
         {"learned_sublayer_scale": "scalar"},
+        {"share_layers": True, "learned_position_scale": True},
+        {"share_norms": True, "output_norm": "all", "feed_forward_hidden_norm": True},
     )
 ]
 EIGHT = AbstractMesh((2, 2, 2), AXES)

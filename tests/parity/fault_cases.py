@@ -55,6 +55,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "decoder_embedding_norm": "before_positions",
     },
     "scaled": {
+        "share_layers": True,
+        "position_factor": 0.5,
+        "learned_position_scale": True,
         "num_encoder_layers": 1,
         "decoder_norm_placement": "pre",
         "residual_factor": 1.7,
@@ -64,8 +67,36 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "learned_sublayer_scale": "channel",
         "activation": "prelu",
     },
+    "inner": {
+        "num_encoder_layers": 1,
+        "norm_placement": "pre",
+        "output_norm": "all",
+        "feed_forward_hidden_norm": True,
+    },
+    "parallel": {
+        "num_encoder_layers": 1,
+        "norm_placement": "pre",
+        "parallel_residual": True,
+        "sublayer_factor": 0.7,
+    },
+    "shared": {
+        "num_encoder_layers": 1,
+        "norm_placement": "pre",
+        "parallel_residual": True,
+        "share_norms": True,
+        "learned_sublayer_scale": "channel",
+    },
 }
-LENGTHS = {"post": (7, 5), "pre": (7, 5), "rms": (6, 6), "counted": (7, 5), "scaled": (6, 5)}
+LENGTHS = {
+    "post": (7, 5),
+    "pre": (7, 5),
+    "rms": (6, 6),
+    "counted": (7, 5),
+    "scaled": (6, 5),
+    "inner": (6, 5),
+    "parallel": (6, 5),
+    "shared": (6, 5),
+}
 LAYER = "decoder.layers.1"
 
 

@@ -36,6 +36,7 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
     "sizes": [
         {},
         {"decoder_num_heads": 2, "decoder_d_ff": 14, "decoder_max_length": 10, "num_encoder_layers": 2},
+        {"share_layers": True, "num_encoder_layers": 2},
     ],
     "embeddings": [
         {},
@@ -83,6 +84,12 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
         {"norm_placement": "pre", "final_norm": True, "decoder_norm_placement": "post", "decoder_final_norm": False},
         {"decoder_norm_placement": "none", "norm_scale": False},
     ],
+    "inner_norms": [
+        {},
+        {"output_norm": "self_attention", "feed_forward_hidden_norm": True},
+        {"output_norm": "attention"},
+        {"output_norm": "all", "feed_forward_hidden_norm": True},
+    ],
     "residuals": [
         {},
         {"residual_factor": 1.7, "decoder_sublayer_factor": 0.6, "learned_sublayer_scale": "scalar"},
@@ -114,7 +121,7 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
     ],
     "cross_mask": [{"cross_padding": cover} for cover in COVERS],
 }
-WITHOUT_NORMS: list[dict[str, Any]] = [
+BY_THEMSELVES: list[dict[str, Any]] = [
     {"norm_kind": "none"},
     {
         "norm_kind": "none",
@@ -123,8 +130,18 @@ WITHOUT_NORMS: list[dict[str, Any]] = [
         "feed_forward": False,
         "cross_padding": "none",
     },
+    {"position_factor": 0.5, "learned_position_scale": True},
+    {"position_kind": "learned", "learned_position_scale": True, "encoder_embedding_norm": "after_positions"},
+    {"norm_kind": "none", "parallel_residual": True, "learned_sublayer_scale": "scalar", "sublayer_factor": 0.7},
 ]
 """Apart from the aspects, of which it contradicts some."""
+SHARED_OR_PARALLEL: list[dict[str, Any]] = [
+    {"share_norms": True, "residual_factor": 1.2, "output_norm": "attention"},
+    {"share_norms": True, "norm_placement": "pre", "feed_forward_hidden_norm": True, "norm_scale": False},
+    {"parallel_residual": True, "share_norms": True, "norm_placement": "pre", "learned_sublayer_scale": "channel"},
+    {"parallel_residual": True, "norm_placement": "pre", "output_norm": "all", "decoder_residual_factor": 0.5},
+    {"parallel_residual": True, "norm_placement": "none", "output_norm": "self_attention", "feed_forward": False},
+]
 
 
 def pairwise(aspects: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -145,7 +162,7 @@ def pairwise(aspects: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]
     return [{name: value for aspect, i in choice for name, value in tables[aspect][i].items()} for choice in chosen]
 
 
-COMBINATIONS = [*pairwise(ASPECTS), *WITHOUT_NORMS]
+COMBINATIONS = [*pairwise(ASPECTS), *BY_THEMSELVES, *SHARED_OR_PARALLEL]
 
 
 @pytest.fixture

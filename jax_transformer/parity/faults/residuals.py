@@ -1,103 +1,153 @@
-"""Faults of residual sums whose terms are scaled: a scale left out, or on the wrong term."""
+"""Faults of residual sums: a scale left out or on the wrong term, and sublayers side by side or one after the other."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant, norm_parameters, without
+from jax_transformer.parity.faults.replay import Replay, Variant, factors, norm_parameters, terms, trained_scales
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, place
+from jax_transformer.parity.oracle.graph import Kind, norm_module, place
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.model import StackConfig, TransformerConfig
 
-SUMS: tuple[Kind, ...] = ("residual", "residual_norm")
-Term = Literal["residual", "output"]
-"""The residual stream, or the sublayer's output."""
-
-
-class Scales(NamedTuple):
-    """Holds what the two terms of a sum are multiplied by: numbers, or arrays [D] or [1]."""
-
-    residual: np.ndarray | float
-    output: np.ndarray | float
+SUMS: tuple[Kind, ...] = ("residual", "residual_norm", "parallel_residual")
+SUBLAYERS = {
+    "self_attention": "self-attention",
+    "cross_attention": "cross-attention",
+    "feed_forward": "feed-forward",
+}
+Weights = Mapping[str, np.ndarray | float]
+"""What each term of a sum is multiplied by, by argument: a number, or an array [D] or [1]. The residual stream is
+"x"."""
 
 
 def residuals(config: TransformerConfig) -> Iterator[Variant]:
-    """Yields the faults of constant and of trained scales, if the model has any."""
+    """Yields the faults of scales, as far as the model has any, and of the order of the sublayers."""
     stacks = (config.encoder, config.decoder)
     if any((stack.residual_factor, stack.sublayer_factor) != (1.0, 1.0) for stack in stacks):
-        yield Variant("residual stream not scaled", SUMS, partial(_with_factors, residual=1.0))
-        yield Variant("sublayer's output not scaled", SUMS, partial(_with_factors, output=1.0))
-        yield Variant("factors of the residual sum swapped", SUMS, _factors_swapped)
-        yield Variant("the whole residual sum scaled by the stream's factor", SUMS, _sum_scaled)
+        yield Variant("residual stream not scaled", SUMS, partial(_refactored, change=_without_residual_factor))
+        yield Variant("sublayer's output not scaled", SUMS, partial(_refactored, change=_without_sublayer_factor))
+        yield Variant("factors of the residual sum swapped", SUMS, partial(_refactored, change=_swapped))
+        yield Variant("the whole residual sum scaled", SUMS, partial(_refactored, change=_all_scaled))
     if len({(stack.residual_factor, stack.sublayer_factor) for stack in stacks}) > 1:
         yield Variant("residual factors of the other stack", SUMS, _of_the_other_stack)
-    yield Variant("trained scale of the residual stream missing", SUMS, partial(without, role="residual_scale"))
-    yield Variant("trained scale of the sublayer's output missing", SUMS, partial(without, role="output_scale"))
-    yield Variant(
-        "trained scale on the sublayer's output, not on the residual stream", SUMS, partial(_moved, "residual")
-    )
-    yield Variant("trained scale on the residual stream, not on the sublayer's output", SUMS, partial(_moved, "output"))
-    yield Variant("trained scale on the sum, not on the sublayer's output", SUMS, _output_scale_on_sum)
+    if config.learned_residual_scale != "none":
+        yield Variant("trained scale of the residual stream missing", SUMS, partial(_untrained, of_stream=True))
+        yield Variant("trained scale on the sublayer's output, not on the stream", SUMS, partial(_moved, to="y"))
+    if config.learned_sublayer_scale != "none":
+        yield Variant("trained scale of the sublayer's output missing", SUMS, partial(_untrained, of_stream=False))
+        yield Variant("trained scale on the stream, not on the sublayer's output", SUMS, partial(_moved, to="x"))
+        yield Variant("trained scale on the sum, not on the sublayer's output", SUMS, _on_the_sum)
+    if config.parallel_residual:
+        for sublayer, name in SUBLAYERS.items():
+            yield Variant(f"output of the {name} dropped", ("parallel_residual",), partial(_dropped, sublayer=sublayer))
+        readers: tuple[Kind, ...] = ("norm", "projection", "feed_forward_hidden")
+        yield Variant("sublayers one after the other", readers, _one_after_the_other)
 
 
-def scaled_sum(replay: Replay, factors: Scales, trained: Scales | None = None) -> np.ndarray:
-    """Returns the node's value with these factors and trained scales; `trained` None: with its own."""
-    trained = _trained(replay) if trained is None else trained
-    x = replay.inputs["x"] * factors.residual * trained.residual
-    total = x + replay.inputs["y"] * factors.output * trained.output
-    return formulas.norm(replay.config, total, **norm_parameters(replay)) if _is_normed(replay) else total
+def weighted_sum(replay: Replay, weights: Weights) -> np.ndarray:
+    """Returns the node's value with other weights of its terms."""
+    total = sum((array * weights[argument] for argument, array in replay.inputs.items()), np.zeros(()))
+    is_normed = replay.node.kind == "residual_norm"
+    return formulas.norm(replay.config, total, **norm_parameters(replay)) if is_normed else total
 
 
-def _is_normed(replay: Replay) -> bool:
-    return replay.node.kind == "residual_norm"
+def _product(first: Weights, second: Weights) -> Weights:
+    return {argument: weight * second[argument] for argument, weight in first.items()}
 
 
-def _factors(replay: Replay) -> Scales:
-    return Scales(replay.stack.residual_factor, replay.stack.sublayer_factor)
+# --- constant factors
+
+Change = Callable[["StackConfig"], tuple[float, float]]
+"""(the stack) → the factors of the residual stream and of sublayers' outputs."""
 
 
-def _trained(replay: Replay) -> Scales:
-    return Scales(replay.parameters.get("residual_scale", 1.0), replay.parameters.get("output_scale", 1.0))
+def _refactored(replay: Replay, change: Change) -> np.ndarray:
+    return weighted_sum(replay, _product(factors(replay, change(replay.stack)), trained_scales(replay)))
 
 
-def _with_factors(replay: Replay, **changes: float) -> np.ndarray:
-    return scaled_sum(replay, _factors(replay)._replace(**changes))
+def _without_residual_factor(stack: StackConfig) -> tuple[float, float]:
+    return 1.0, stack.sublayer_factor
 
 
-def _factors_swapped(replay: Replay) -> np.ndarray:
-    return scaled_sum(replay, Scales(*reversed(_factors(replay))))
+def _without_sublayer_factor(stack: StackConfig) -> tuple[float, float]:
+    return stack.residual_factor, 1.0
 
 
-def _sum_scaled(replay: Replay) -> np.ndarray:
-    """Multiplies x + f(x) by the stream's factor."""
-    factor = replay.stack.residual_factor
-    return scaled_sum(replay, Scales(factor, factor * replay.stack.sublayer_factor))
+def _swapped(stack: StackConfig) -> tuple[float, float]:
+    return stack.sublayer_factor, stack.residual_factor
+
+
+def _all_scaled(stack: StackConfig) -> tuple[float, float]:
+    """Scales x + f(x) by the stream's factor or, if it has none, by that of the sublayers' outputs."""
+    factor = stack.sublayer_factor if stack.residual_factor == 1.0 else stack.residual_factor
+    return factor, factor
 
 
 def _of_the_other_stack(replay: Replay) -> np.ndarray:
     config = replay.config
     other = config.decoder if place(replay.node.name).stack == "encoder" else config.encoder
-    return scaled_sum(replay, Scales(other.residual_factor, other.sublayer_factor))
+    return _refactored(replay, lambda _: (other.residual_factor, other.sublayer_factor))
 
 
-def _moved(term: Term, replay: Replay) -> np.ndarray:
-    """Applies a term's trained scale to the other term."""
-    if f"{term}_scale" not in replay.parameters:
-        raise LookupError("not scaled")
-    trained, scale = _trained(replay), replay.parameters[f"{term}_scale"]
-    if term == "residual":
-        return scaled_sum(replay, _factors(replay), Scales(1.0, trained.output * scale))
-    return scaled_sum(replay, _factors(replay), Scales(trained.residual * scale, 1.0))
+# --- trained scales
 
 
-def _output_scale_on_sum(replay: Replay) -> np.ndarray:
-    if "output_scale" not in replay.parameters:
-        raise LookupError("not scaled")
-    trained = _trained(replay)
-    return scaled_sum(replay, _factors(replay), trained._replace(residual=trained.residual * trained.output))
+def _untrained(replay: Replay, of_stream: bool) -> np.ndarray:
+    trained = trained_scales(replay)
+    kept = {argument: 1.0 if (argument == "x") == of_stream else scale for argument, scale in trained.items()}
+    return weighted_sum(replay, _product(factors(replay), kept))
+
+
+def _moved(replay: Replay, to: str) -> np.ndarray:
+    """Applies one term's trained scale to the other term."""
+    trained = dict(trained_scales(replay))
+    if trained.keys() != {"x", "y"}:
+        raise LookupError("several outputs")
+    source = "y" if to == "x" else "x"
+    trained[to], trained[source] = trained[to] * trained[source], 1.0
+    return weighted_sum(replay, _product(factors(replay), trained))
+
+
+def _on_the_sum(replay: Replay) -> np.ndarray:
+    trained = trained_scales(replay)
+    if trained.keys() != {"x", "y"}:
+        raise LookupError("several outputs")
+    on_both = {"x": trained["x"] * trained["y"], "y": trained["y"]}
+    return weighted_sum(replay, _product(factors(replay), on_both))
+
+
+# --- sublayers side by side
+
+
+def _dropped(replay: Replay, sublayer: str) -> np.ndarray:
+    return replay.compute({sublayer: 0.0 * replay.inputs[sublayer]})
+
+
+def _one_after_the_other(replay: Replay) -> np.ndarray:
+    """Feeds a sublayer with the residual stream after those before it."""
+    at, config = place(replay.node.name), replay.config
+    sublayer = at.path[0].removesuffix("_norm")
+    reads = at.path[1:] in ((), ("query",), ("hidden",))
+    if sublayer not in SUBLAYERS or not reads or (replay.node.kind == "norm") == bool(at.path[1:]):
+        raise LookupError("reads no residual stream")
+    output = replay.sibling("output")
+    before = {
+        name: output.inputs[name] for name in output.inputs if name in [*SUBLAYERS][: [*SUBLAYERS].index(sublayer)]
+    }
+    if not before:
+        raise LookupError("the first")
+    at_output = replay.at(output)
+    scaled = terms(at_output)
+    stream = scaled["x"] + sum(scaled[name] for name in before)
+    read = replay.node.inputs["x"]
+    if replay.node.kind != "norm" and read.endswith("norm"):
+        if not config.share_norms:
+            raise LookupError("its norm reads the stream")
+        stream = formulas.norm(config, stream, **replay.norm_of(norm_module(config, sublayer)))
+    return replay.compute({"x": stream})

@@ -85,13 +85,14 @@ def embedding(
     positions: np.ndarray | None = None,
     scale: np.ndarray | None = None,
     bias: np.ndarray | None = None,
+    position_scale: np.ndarray | None = None,
     *,
     stack: Stack,
 ) -> np.ndarray:
-    """Returns tokens plus positions [B, T, D], with the norm before or after the sum, or none."""
+    """Returns tokens plus scaled positions [B, T, D], with the norm before or after the sum, or none."""
     normed = getattr(config, stack).embedding_norm
     x = norm(config, tokens, scale, bias) if normed == "before_positions" else tokens
-    x = x if positions is None else x + positions
+    x = x if positions is None else x + affine(positions * config.position_factor, position_scale, None)
     return norm(config, x, scale, bias) if normed == "after_positions" else x
 
 
@@ -216,6 +217,30 @@ def residual(
     """
     own = getattr(config, stack)
     return affine(x * own.residual_factor, residual_scale, None) + affine(y * own.sublayer_factor, output_scale, None)
+
+
+def parallel_residual(
+    config: TransformerConfig,
+    x: np.ndarray,
+    self_attention: np.ndarray,
+    cross_attention: np.ndarray | None = None,
+    feed_forward: np.ndarray | None = None,
+    self_attention_scale: np.ndarray | None = None,
+    cross_attention_scale: np.ndarray | None = None,
+    feed_forward_scale: np.ndarray | None = None,
+    *,
+    stack: Stack,
+) -> np.ndarray:
+    """Returns the residual stream x plus the outputs of all sublayers of a layer, each term scaled."""
+    own = getattr(config, stack)
+    total = x * own.residual_factor
+    for y, scale in (
+        (self_attention, self_attention_scale),
+        (cross_attention, cross_attention_scale),
+        (feed_forward, feed_forward_scale),
+    ):
+        total = total if y is None else total + affine(y * own.sublayer_factor, scale, None)
+    return total
 
 
 def residual_norm(

@@ -31,6 +31,7 @@ Kind = Literal[
     "norm",
     "residual",
     "residual_norm",
+    "parallel_residual",
     "same",
     "feed_forward_hidden",
     "logits",
@@ -86,6 +87,16 @@ def norm_roles(config: TransformerConfig) -> tuple[str, ...]:
     return (*(["scale"] if config.norm_scale else []), *(["bias"] if config.norm_bias else []))
 
 
+def parameter_index(config: TransformerConfig, layer: int) -> int:
+    """Returns where a layer's parameters are among the stacked ones."""
+    return 0 if config.share_layers else layer
+
+
+def norm_module(config: TransformerConfig, sublayer: str) -> str:
+    """Returns the name of the norm before or after a sublayer, among its layer's parameters."""
+    return "shared_norm" if config.share_norms else f"{sublayer}_norm"
+
+
 def downstream(graph: Iterable[Node], name: str) -> tuple[str, ...]:
     """Returns the names of the nodes that depend on this node or model input, directly or not, in order."""
     reached = {name: None}
@@ -129,7 +140,12 @@ class _Scope:
         return replace(self, name=f"{self.name}{name}.", path=f"{self.path}{name}/")
 
     def layer(self, i: int) -> _Scope:
-        return replace(self, name=f"{self.name}layers.{i}.", path=f"{self.path}layers/", index=f"[{i}]")
+        return replace(
+            self,
+            name=f"{self.name}layers.{i}.",
+            path=f"{self.path}layers/",
+            index=f"[{parameter_index(self.config, i)}]",
+        )
 
     def add(
         self,
@@ -161,9 +177,18 @@ class _Scope:
         if config.learned_residual_scale in ("all", sublayer):
             found["residual_scale"] = f"{self.path}{sublayer}_residual_scale/scale{self.index}"
         if config.learned_sublayer_scale != "none":
-            leaf = "scale" if config.learned_sublayer_scale == "channel" else "factor"
-            found["output_scale"] = f"{self.path}{sublayer}_output_scale/{leaf}{self.index}"
+            found["output_scale"] = self._output_scale(sublayer)
         return found
+
+    def parallel_scales(self, sublayers: Iterable[str]) -> dict[str, str]:
+        """Returns the paths of the trained scales of a sum of several sublayers' outputs."""
+        if self.config.learned_sublayer_scale == "none":
+            return {}
+        return {f"{sublayer}_scale": self._output_scale(sublayer) for sublayer in sublayers}
+
+    def _output_scale(self, sublayer: str) -> str:
+        leaf = "scale" if self.config.learned_sublayer_scale == "channel" else "factor"
+        return f"{self.path}{sublayer}_output_scale/{leaf}{self.index}"
 
 
 def _add_masks(model: _Scope) -> dict[str, str]:
@@ -207,6 +232,8 @@ def _add_embedding(scope: _Scope, stack: Stack) -> str:
         parameters = {"table": tables[config.position_kind]}
         positions = scope.add("positions", "positions", partial(formulas.positions, stack=stack), ids, parameters)
     parameters = {} if getattr(config, stack).embedding_norm == "none" else scope.norm("embedding_norm")
+    if config.learned_position_scale:
+        parameters |= {"position_scale": f"{stack}/position_scale/factor"}
     inputs = {"tokens": tokens, "positions": positions}
     return scope.add("embedding", "embedding", partial(formulas.embedding, stack=stack), inputs, parameters)
 
@@ -221,32 +248,58 @@ def _add_position_bias(scope: _Scope, stack: Stack) -> str:
 def _add_layer(
     layer: _Scope, stack: Stack, x: str, encoder_output: str | None, masks: Mapping[str, str], position_bias: str | None
 ) -> str:
-    config = layer.config
-    h = _add_before(layer, "self_attention", x)
-    scope = layer.within("self_attention")
+    """Adds a layer's sublayers, one after the other or side by side, and its output."""
+    config, read = layer.config, x
+    outputs: dict[str, str] = {}
+    sublayers = ["self_attention", *(["cross_attention"] if encoder_output else [])]
+    for sublayer in [*sublayers, "feed_forward"] if config.feed_forward else sublayers:
+        h = _add_before(layer, sublayer, read, is_first=not outputs)
+        scope = layer.within(sublayer)
+        if sublayer == "feed_forward":
+            y = _add_feed_forward(scope, h)
+        elif sublayer == "cross_attention":
+            assert encoder_output is not None
+            y = _add_attention(scope, *_add_projections(scope, h, encoder_output), masks.get("cross"), None)
+        else:
+            y = _add_self_attention(scope, stack, h, masks.get(f"{stack}_self"), position_bias)
+        outputs[sublayer] = _add_output_norm(layer, sublayer, y)
+        if not config.parallel_residual:
+            name = "output" if sublayer == "feed_forward" else f"{sublayer}_residual"
+            read = _add_after(layer, sublayer, read, outputs[sublayer], name)
+    if config.parallel_residual:
+        formula = partial(formulas.parallel_residual, stack=stack)
+        return layer.add("output", "parallel_residual", formula, {"x": x, **outputs}, layer.parallel_scales(outputs))
+    return read if config.feed_forward else layer.add("output", "same", formulas.same, {"x": read})
+
+
+def _add_self_attention(scope: _Scope, stack: Stack, h: str, mask: str | None, position_bias: str | None) -> str:
+    config = scope.config
     has_own_bias = config.position_kind == "relative_bias" and config.relative_bias_per_layer
     query, key, value = _add_projections(scope, h, h)
     bias = _add_position_bias(scope, stack) if has_own_bias else position_bias
-    y = _add_attention(scope, query, key, value, masks.get(f"{stack}_self"), bias)
-    x = _add_after(layer, "self_attention", x, y, "self_attention_residual")
-
-    if encoder_output is not None:
-        h = _add_before(layer, "cross_attention", x)
-        scope = layer.within("cross_attention")
-        y = _add_attention(scope, *_add_projections(scope, h, encoder_output), masks.get("cross"), None)
-        x = _add_after(layer, "cross_attention", x, y, "cross_attention_residual")
-
-    if not config.feed_forward:
-        return layer.add("output", "same", formulas.same, {"x": x})
-    y = _add_feed_forward(layer.within("feed_forward"), _add_before(layer, "feed_forward", x))
-    return _add_after(layer, "feed_forward", x, y, "output")
+    return _add_attention(scope, query, key, value, mask, bias)
 
 
-def _add_before(layer: _Scope, sublayer: str, x: str) -> str:
-    """Adds the norm before a sublayer, if there is one; returns the sublayer's input."""
-    if layer.config.norm_kind == "none" or layer.stack.norm_placement != "pre":
+def _add_before(layer: _Scope, sublayer: str, x: str, *, is_first: bool) -> str:
+    """Adds the norm before a sublayer, if there is one; returns the sublayer's input.
+
+    Sublayers side by side that share a norm read what the first of them reads.
+    """
+    config = layer.config
+    if config.norm_kind == "none" or layer.stack.norm_placement != "pre":
         return x
-    return layer.add(f"{sublayer}_norm", "norm", formulas.norm, {"x": x}, layer.norm(f"{sublayer}_norm"))
+    name = "shared_norm" if config.share_norms and config.parallel_residual else f"{sublayer}_norm"
+    if name == "shared_norm" and not is_first:
+        return layer.name + name
+    return layer.add(name, "norm", formulas.norm, {"x": x}, layer.norm(norm_module(config, sublayer)))
+
+
+def _add_output_norm(layer: _Scope, sublayer: str, y: str) -> str:
+    """Adds the norm of a sublayer's output y, if there is one."""
+    name = f"{sublayer}_output_norm"
+    if sublayer not in layer.config.normed_outputs:
+        return y
+    return layer.add(name, "norm", formulas.norm, {"x": y}, layer.norm(name))
 
 
 def _add_after(layer: _Scope, sublayer: str, x: str, y: str, name: str) -> str:
@@ -255,7 +308,8 @@ def _add_after(layer: _Scope, sublayer: str, x: str, y: str, name: str) -> str:
     stack: Stack = "encoder" if layer.name.startswith("encoder") else "decoder"
     if layer.config.norm_kind == "none" or layer.stack.norm_placement != "post":
         return layer.add(name, "residual", partial(formulas.residual, stack=stack), inputs, scales)
-    formula, parameters = partial(formulas.residual_norm, stack=stack), layer.norm(f"{sublayer}_norm") | scales
+    formula = partial(formulas.residual_norm, stack=stack)
+    parameters = layer.norm(norm_module(layer.config, sublayer)) | scales
     normed = layer.add(f"{sublayer}_norm", "residual_norm", formula, inputs, parameters)
     return layer.add(name, "same", formulas.same, {"x": normed})
 
@@ -290,6 +344,8 @@ def _add_feed_forward(scope: _Scope, x: str) -> str:
     if scope.config.activation == "prelu":
         parameters |= {"slope": f"{scope.path}slope{scope.index}"}
     hidden = scope.add("hidden", "feed_forward_hidden", formulas.feed_forward_hidden, {"x": x}, parameters)
+    if scope.config.feed_forward_hidden_norm:
+        hidden = scope.add("hidden_norm", "norm", formulas.norm, {"x": hidden}, scope.norm("hidden_norm"))
     return scope.add(
         "output",
         "projection",

@@ -47,10 +47,17 @@ def layers(torch: str, jax: str, parts: Mapping[str, tuple[str, Lines]]) -> list
 
 
 BLOCK: dict[str, Any] = {
+    "share_layers": False,
+    "position_factor": 1.0,
+    "learned_position_scale": False,
     "activation_slope": 0.01,
     "decoder_norm_placement": None,
     "decoder_final_norm": None,
     "norm_scale": True,
+    "output_norm": "none",
+    "share_norms": False,
+    "parallel_residual": False,
+    "feed_forward_hidden_norm": False,
     "residual_factor": 1.0,
     "decoder_residual_factor": None,
     "sublayer_factor": 1.0,
