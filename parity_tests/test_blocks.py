@@ -2,132 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import cache
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import blocks_in_torch as blocks
 import jax
 import numpy as np
 import pytest
 import torch
+from block_pairs import PAIRS, BlocksReference, make_case, state_dict
+from selftest.injections import Injection, known_faults
+from selftest.matrix import Prepared, false_alarms, try_injection
+from selftest.run import BLOCKS
 from torch import nn
 from torch.nn import functional as torch_functional
 
-from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.model.activations import ACTIVATIONS
+from jax_transformer.parity.backends.jax_model import QUICKLY
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.problems import own_problem, randomised
-from jax_transformer.runtime.trees import flatten, unflatten
+from jax_transformer.runtime.trees import flatten
 from torch_reference.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
-
-SIZES: dict[str, Any] = {
-    "source_vocab_size": blocks.SOURCE_VOCAB, "target_vocab_size": blocks.TARGET_VOCAB, "d_model": blocks.D,
-    "num_heads": blocks.N, "d_ff": blocks.F, "num_encoder_layers": blocks.LAYERS, "num_decoder_layers": blocks.LAYERS,
-    "max_length": blocks.LENGTH, "source_pad_id": blocks.SOURCE_PAD, "target_pad_id": blocks.TARGET_PAD,
-    "position_kind": "learned", "scale_embedding": False, "dropout_rate": 0.0,
-}  # fmt: skip
-PRE = {"norm_placement": "pre"}
-
-
-class Pair(NamedTuple):
-    options: dict[str, Any]
-    """What the config has besides SIZES."""
-    make: Callable[[], nn.Module]
-
-
-PAIRS: dict[str, Pair] = {
-    "post-norm": Pair({}, lambda: blocks.Transformer(blocks.PostNorm)),
-    "pre-norm encoder, post-norm decoder": Pair(
-        {**PRE, "final_norm": True, "decoder_norm_placement": "post", "decoder_final_norm": False},
-        lambda: blocks.Transformer(blocks.PreNorm, blocks.PostNorm, (True, False)),
-    ),
-    "DeepNorm": Pair(
-        {"residual_factor": 1.7, "decoder_residual_factor": 1.3}, lambda: blocks.Transformer(blocks.DeepNorm)
-    ),
-    "scaled branches": Pair({**PRE, "sublayer_factor": 0.25}, lambda: blocks.Transformer(blocks.ScaledBranch)),
-    "LayerScale": Pair({**PRE, "learned_sublayer_scale": "channel"}, lambda: blocks.Transformer(blocks.LayerScale)),
-    "ReZero": Pair(
-        {"norm_kind": "none", "learned_sublayer_scale": "scalar"}, lambda: blocks.Transformer(blocks.ReZero)
-    ),
-    "ResScale": Pair({**PRE, "learned_residual_scale": "feed_forward"}, lambda: blocks.Transformer(blocks.ResScale)),
-    "sandwich": Pair({**PRE, "output_norm": "all"}, lambda: blocks.Transformer(blocks.Sandwich)),
-    "norms of outputs alone": Pair(
-        {"norm_placement": "none", "output_norm": "all"}, lambda: blocks.Transformer(blocks.OutputNorm)
-    ),
-    "NormFormer": Pair(
-        {**PRE, "output_norm": "attention", "feed_forward_hidden_norm": True, "activation": "gelu"},
-        lambda: blocks.Transformer(blocks.NormFormer),
-    ),
-    "one norm for all sublayers": Pair({"share_norms": True}, lambda: blocks.Transformer(blocks.OneNorm)),
-    "GPT-J": Pair(
-        {**PRE, "parallel_residual": True, "share_norms": True}, lambda: blocks.Transformer(blocks.ParallelOneNorm)
-    ),
-    "GPT-NeoX": Pair({**PRE, "parallel_residual": True}, lambda: blocks.Transformer(blocks.ParallelOwnNorms)),
-    "shared layers": Pair({"share_layers": True}, lambda: blocks.Transformer(blocks.PostNorm, shares_layers=True)),
-    "scaled positions": Pair(
-        {"position_factor": 0.5, "learned_position_scale": True},
-        lambda: blocks.Transformer(blocks.PostNorm, scales_positions=True),
-    ),
-    "parallel, scaled": Pair(
-        {
-            **PRE,
-            "parallel_residual": True,
-            "sublayer_factor": 1 / math.sqrt(2),
-            "decoder_sublayer_factor": 1 / math.sqrt(3),
-        },
-        lambda: blocks.Transformer(blocks.ParallelScaled),
-    ),
-}
-
-
-class Case(NamedTuple):
-    config: TransformerConfig
-    params: dict[str, Any]
-    module: nn.Module
-    problem: Any
-
-
-@cache
-def make_case(name: str) -> Case:
-    """Both models with the same random weights, and a batch with every kind of padding."""
-    config = TransformerConfig(**SIZES | PAIRS[name].options)
-    empty = {path: np.zeros(leaf.shape) for path, leaf in flatten(functional.abstract_params(config)).items()}
-    params = unflatten(randomised(unflatten(empty), np.random.default_rng([*name.encode()])))
-    module = PAIRS[name].make().double().eval()
-    module.load_state_dict({key: torch.tensor(value) for key, value in state_dict(params).items()})
-    return Case(config, params, module, own_problem(config, params))
-
-
-def state_dict(params: Any) -> dict[str, np.ndarray]:
-    """Leaves under the names of `blocks_in_torch`, in PyTorch's shapes."""
-    tensors = {}
-    for path, leaf in flatten(params).items():
-        if "/layers/" in path:
-            for i, layer in enumerate(leaf):
-                name, tensor = named(path.replace("/layers/", f"/layers/{i}/"), np.asarray(layer))
-                tensors[name] = tensor
-        else:
-            name, tensor = named(path, np.asarray(leaf))
-            tensors[name] = tensor
-    return tensors
-
-
-def named(path: str, leaf: np.ndarray) -> tuple[str, np.ndarray]:
-    module, _, last = path.rpartition("/")
-    is_of_norm = module.endswith("norm")
-    name = {"kernel": "weight", "embedding": "weight", "scale": "weight" if is_of_norm else "scale"}.get(last, last)
-    if last == "kernel":
-        leaf = leaf.reshape(-1, leaf.shape[-1]) if module.endswith("output") else leaf.reshape(len(leaf), -1)
-        leaf = leaf.T
-    elif leaf.ndim == 2 and last == "bias":
-        leaf = leaf.reshape(-1)
-    return ".".join(filter(None, (module.replace("/", "."), name))), np.ascontiguousarray(leaf)
 
 
 @pytest.mark.parametrize("name", PAIRS)
@@ -147,7 +45,8 @@ def test_a_block_is_its_torch_module(name: str) -> None:
         terms = -jax.nn.log_softmax(logits)[(*np.indices(labels.shape), labels)]
         return terms[labels != blocks.TARGET_PAD].mean(), received
 
-    (received_loss, received), gradients = jax.jit(jax.value_and_grad(loss, has_aux=True))(case.params)
+    computed = jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=QUICKLY)(case.params)
+    (received_loss, received), gradients = computed
     assert float(received_loss) == pytest.approx(expected_loss.item(), rel=FLOAT64_RELATIVE_RMS)
     check_activations(received, trace)
     check_gradients(state_dict(gradients), case.module)
@@ -206,3 +105,55 @@ def test_an_activation_is_pytorchs(name: str) -> None:
     np.testing.assert_allclose(received, expected.detach().numpy(), rtol=1e-12, atol=1e-13)
     assert tensor.grad is not None
     np.testing.assert_allclose(slopes, tensor.grad.numpy(), rtol=1e-12, atol=1e-13)
+
+
+# --- the self-test
+
+FAULTS: dict[str, list[str]] = {
+    "DeepNorm": [
+        "residual stream not scaled",
+        "factors of the residual sum swapped",
+        "residual factors of the other stack",
+    ],
+    "LayerScale": [
+        "trained scale of the sublayer's output missing",
+        "trained scale on the stream, not on the sublayer's output",
+    ],
+    "ResScale": ["trained scale of the residual stream missing"],
+    "NormFormer": [
+        "norm before the output projection, not after it",
+        "norm before the activation, not after it",
+        "parameters of self_attention_norm",
+    ],
+    "GPT-J": ["sublayers one after the other", "output of the cross-attention dropped"],
+    "GPT-NeoX": ["sublayers one after the other", "parameters of self_attention_norm"],
+    "scaled positions": ["positions not scaled", "tokens scaled in place of positions"],
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_its_faults_are_found_located_and_named(name: str) -> None:
+    """In the running module, each at one place."""
+    system = Prepared.of(name)
+    for fault in FAULTS[name]:
+        kill = next(
+            kill for kill in (try_injection(system, one) for one in injections(system, fault)) if kill.fate == "found"
+        )
+        assert kill.shortcomings == [], fault
+
+
+def injections(system: Prepared, fault: str) -> Iterator[Injection]:
+    faults = known_faults(system.model.config, np.random.default_rng(0))
+    return (injection for injection in faults if injection.name == fault)
+
+
+def test_the_self_test_knows_all_that_have_faults() -> None:
+    assert set(BLOCKS) == set(FAULTS)
+    assert false_alarms("GPT-J", [1]) == 0
+
+
+def test_leaves_come_back_from_the_module() -> None:
+    params = make_case("NormFormer").params
+    found = BlocksReference("NormFormer").leaves(state_dict(params))
+    for path, leaf in flatten(params).items():
+        np.testing.assert_array_equal(found[path], leaf, err_msg=path)

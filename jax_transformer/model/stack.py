@@ -105,7 +105,7 @@ class Stack(nnx.Module):
     def _scan(self, x: jax.Array, parameters: Any, run_layer: Callable[..., jax.Array], tap: Tap) -> jax.Array:
         is_shared = self.config.share_layers
         has_axis = self.is_decoder and platform() == "gpu" and not is_shared
-        of_all = layer_slice(parameters, 0) if is_shared else None
+        of_all = jax.tree.map(jnp.asarray, layer_slice(parameters, 0)) if is_shared else None
 
         def body(x: jax.Array, layer: tuple[Any, jax.Array]) -> tuple[jax.Array, Trace]:
             layer_parameters, index = layer

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
+from block_pairs import PAIRS, BlocksReference
 
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.side import Arrays
@@ -20,7 +21,7 @@ from jax_transformer.parity.problems import Problem, other_weights, own_problem
 from jax_transformer.parity.stages.forward import Forward, compare_forward
 from jax_transformer.storage.model_directory import Model
 from selftest.injections import Corruption, Injection, known_faults, unknown_faults
-from selftest.subjects import make_model
+from selftest.subjects import make_block, make_model
 
 Fate = Literal["found", "missed", "equivalent", "not applicable"]
 """equivalent: exactly no difference on any problem."""
@@ -73,10 +74,13 @@ class Prepared:
 
     @classmethod
     def of(cls, name: str, seed: int = 0) -> Prepared:
-        model = make_model(name, seed)
+        model = make_block(name, seed) if name in PAIRS else make_model(name, seed)
         problems = (own_problem(model.config, model.params, seed), *other_weights(model.config, model.params, seed))
         here = JaxSide("jax", model)
-        reference = SystemReference((model.origin or {})["dialect"], model.config, model.params.get("constants", {}))
+        reference: Any = BlocksReference(name)
+        if name not in PAIRS:
+            constants = model.params.get("constants", {})
+            reference = SystemReference((model.origin or {})["dialect"], model.config, constants)
         return cls(
             name,
             model,

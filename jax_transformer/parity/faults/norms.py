@@ -103,7 +103,7 @@ def _hidden_before_activation(replay: Replay) -> np.ndarray:
     """Computes the hidden units again, from what the feed-forward read."""
     kernel = replay.own_parameter("feed_forward/hidden", "kernel")
     bias = replay.own_parameter("feed_forward/hidden", "bias") if replay.config.feed_forward_bias else None
-    x = replay.at(replay.sibling("feed_forward.hidden")).inputs["x"]
+    x = replay.at(replay.sibling("feed_forward.hidden"), ["x"]).inputs["x"]
     return formulas.projection(replay.config, x, kernel, bias, axes="BTD,DF->BTF")
 
 

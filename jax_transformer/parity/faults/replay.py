@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from types import SimpleNamespace
@@ -105,9 +105,9 @@ class Replay:
                 return node
         raise LookupError(full)
 
-    def at(self, node: Node) -> Replay:
-        """Returns the replay of another node, on what was captured. Raises LookupError if an input wasn't."""
-        inputs = {argument: in_float64(self.captured[name]) for argument, name in node.inputs.items()}
+    def at(self, node: Node, arguments: Collection[str]) -> Replay:
+        """Returns the replay of another node with some of its inputs. Raises LookupError if one wasn't captured."""
+        inputs = {argument: in_float64(self.captured[node.inputs[argument]]) for argument in arguments}
         parameters = {argument: parameter(self.params, path) for argument, path in node.parameters.items()}
         return replace(self, node=node, inputs=inputs, parameters=parameters)
 

@@ -136,15 +136,12 @@ def _one_after_the_other(replay: Replay) -> np.ndarray:
     reads = at.path[1:] in ((), ("query",), ("hidden",))
     if sublayer not in SUBLAYERS or not reads or (replay.node.kind == "norm") == bool(at.path[1:]):
         raise LookupError("reads no residual stream")
-    output = replay.sibling("output")
-    before = {
-        name: output.inputs[name] for name in output.inputs if name in [*SUBLAYERS][: [*SUBLAYERS].index(sublayer)]
-    }
-    if not before:
+    output, names = replay.sibling("output"), [*SUBLAYERS]
+    earlier = [name for name in names[: names.index(sublayer)] if name in output.inputs]
+    if not earlier:
         raise LookupError("the first")
-    at_output = replay.at(output)
-    scaled = terms(at_output)
-    stream = scaled["x"] + sum(scaled[name] for name in before)
+    first, *others = terms(replay.at(output, ["x", *earlier])).values()
+    stream = sum(others, first)
     read = replay.node.inputs["x"]
     if replay.node.kind != "norm" and read.endswith("norm"):
         if not config.share_norms:
