@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
 
+NOT_COMPUTED = {
+    "feed_forward_layers": "a feed-forward has two linear maps, or none with feed_forward: false",
+    "cross_attention_layer": "cross-attention reads the output of the encoder's last layer, not of the same layer",
+}
+"""Fields that a TransformerConfig doesn't have, though programs differ in them, and what it computes instead."""
+
 
 def model_problems(config: TransformerConfig) -> list[str]:
     """Returns a message for every value of the config that is out of range, or else for every contradiction."""
