@@ -69,6 +69,7 @@ CONFIGS = {
         attention_output_bias=False,
         feed_forward_bias=False,
     ),
+    "side by side": TransformerConfig(**SIZES, norm_placement="pre", parallel_residual=True),
 }
 
 
