@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.model_validation import NOT_COMPUTED
 from jax_transformer.config.validation import ConfigError
 
 Config = TypeVar("Config")
@@ -54,6 +56,8 @@ def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Co
     for key, value in node.value:
         name, line = key.value, key.start_mark.line + 1
         if name not in fields:
+            if name in NOT_COMPUTED and isinstance(default, TransformerConfig):
+                raise ConfigError(f"{path}:{line}: {prefix + name} isn't supported: {NOT_COMPUTED[name]}")
             near = difflib.get_close_matches(name, fields, n=1)
             suggestion = f"; did you mean {near[0]!r}?" if near else f"; allowed: {', '.join(sorted(fields))}"
             raise ConfigError(f"{path}:{line}: unknown field {prefix + name!r}{suggestion}")

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import mechanisms
 import numpy as np
+from block_pairs import PAIRS, BlocksReference
 
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.side import Arrays
@@ -21,7 +22,7 @@ from jax_transformer.parity.problems import Problem, other_weights, own_problem
 from jax_transformer.parity.stages.forward import Forward, compare_forward
 from jax_transformer.storage.model_directory import Model
 from selftest.injections import Corruption, Injection, known_faults, unknown_faults
-from selftest.subjects import MECHANISMS, make_model
+from selftest.subjects import MECHANISMS, make_block, make_model
 
 Fate = Literal["found", "missed", "equivalent", "not applicable"]
 """equivalent: exactly no difference on any problem."""
@@ -87,6 +88,8 @@ class Prepared:
 
 
 def _system(name: str, seed: int) -> tuple[Model, Reference]:
+    if name in PAIRS:
+        return make_block(name, seed), BlocksReference(name)
     if name in MECHANISMS:
         model = mechanisms.make_model(MECHANISMS[name], seed)
         return model, mechanisms.MechanismReference(model.config)

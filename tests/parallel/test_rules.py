@@ -31,7 +31,11 @@ CONFIGS = [
         {"position_kind": "relative_vectors", "head_scale": True},
         {"position_kind": "relative_vectors", "relative_bias_per_layer": True, "query_key_norm": True},
         {"position_kind": "learned", "tie_head": True, "final_norm": True},
-        {"tie_head": True, "share_embeddings": True, "head_bias": "buffer"},
+        {"tie_head": True, "share_embeddings": True, "head_bias": "buffer", "activation": "prelu"},
+        {"learned_residual_scale": "all", "learned_sublayer_scale": "channel"},
+        {"learned_sublayer_scale": "scalar"},
+        {"share_layers": True, "learned_position_scale": True},
+        {"share_norms": True, "output_norm": "all", "feed_forward_hidden_norm": True},
     )
 ]
 EIGHT = AbstractMesh((2, 2, 2), AXES)

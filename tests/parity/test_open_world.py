@@ -19,7 +19,7 @@ from selftest.unknown_products import activated
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS, LEAST_FAULT_RELATIVE_RMS
-from jax_transformer.parity.oracle import Node, formulas, forward, nodes, parameter
+from jax_transformer.parity.oracle import Node, activations, formulas, forward, nodes, parameter
 from jax_transformer.parity.oracle.graph import Kind
 
 SIZES: dict[str, Any] = {
@@ -72,6 +72,7 @@ CONFIGS = {
         attention_output_bias=False,
         feed_forward_bias=False,
     ),
+    "side by side": TransformerConfig(**SIZES, norm_placement="pre", parallel_residual=True),
 }
 
 
@@ -176,7 +177,7 @@ def test_sinusoids_without_a_fault(layout: Any, frequency: Any, index: Any, mode
 def test_activations_without_a_fault(number: int, models: list[Model]) -> None:
     """Ungated, and gated."""
     site = models[number].site(node_named(models[number], "encoder.layers.0.feed_forward.hidden"))
-    wrong = activated([formulas.relu, formulas.gelu][number])
+    wrong = activated([activations.relu, activations.gelu][number])
     np.testing.assert_array_equal(wrong(site, site.compute()), site.compute())
 
 
