@@ -171,10 +171,9 @@ def weights_in_bfloat16(site: Site, right: np.ndarray) -> np.ndarray:
 # --- rotary positions and factors of heads
 
 
-def one_pair_not_turned(site: Site, right: np.ndarray) -> np.ndarray:
-    wrong, pair = right.copy(), site.pick(right.shape[-1] // 2)
-    features = [2 * pair, 2 * pair + 1]
-    wrong[..., features] = site.inputs["x"][..., features]
+def first_features_not_turned(site: Site, right: np.ndarray) -> np.ndarray:
+    wrong = right.copy()
+    wrong[..., :2] = site.inputs["x"][..., :2]
     return wrong
 
 
@@ -223,7 +222,7 @@ OF_ATTENTION: tuple[Unknown, ...] = (
     unknown("one head attends to everything alike", ("attention_weights",), one_head_uniform),
     unknown("attention reads the value before", ("context",), value_before),
     unknown("all heads have the first one's values", ("context",), one_value_head_for_all),
-    unknown("one pair of features is not turned", ("rotation",), one_pair_not_turned),
+    unknown("the first two features are not turned", ("rotation",), first_features_not_turned),
     unknown("two features are turned further by a hundredth", ("rotation",), turned_one_percent_more),
     unknown("one head's factor is left out", ("head_scale",), one_heads_factor_left_out),
     unknown("heads have each other's factors", ("head_scale",), factors_of_the_next_heads),
