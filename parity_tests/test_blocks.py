@@ -142,6 +142,19 @@ def test_its_faults_are_found_located_and_named(name: str) -> None:
         assert kill.shortcomings == [], fault
 
 
+@pytest.mark.parametrize("norm", ["self_attention_output_norm", "feed_forward.hidden_norm"])
+def test_a_fast_variance_shows_in_inner_norms(norm: str) -> None:
+    """Their inputs have large means on one of the problems."""
+    system = Prepared.of("NormFormer")
+    (injection,) = (
+        injection
+        for injection in injections(system, "norm: variance as E[x²] − E[x]²")
+        if injection.node.name == f"encoder.layers.0.{norm}"
+    )
+    kill = try_injection(system, injection)
+    assert (kill.fate, kill.shortcomings) == ("found", [])
+
+
 def injections(system: Prepared, fault: str) -> Iterator[Injection]:
     faults = known_faults(system.model.config, np.random.default_rng(0))
     return (injection for injection in faults if injection.name == fault)

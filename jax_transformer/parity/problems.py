@@ -199,7 +199,9 @@ def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Proble
     changed = dict(leaves)
     for path, leaf in leaves.items():
         if path.endswith(("output/kernel", "output/bias")):
-            changed[path] = 0.1 * leaf
+            changed[path] = 0.1 * leaf + MEAN * _is_added_before_an_inner_norm(config, path)
+        elif _is_added_before_an_inner_norm(config, path):
+            changed[path] = leaf + MEAN
         elif path.endswith("_embedding/embedding"):
             changed[path] = 0.1 * leaf + MEAN / (np.sqrt(config.d_model) if config.scale_embedding else 1.0)
         elif (_is_post(config, path) and path.endswith("norm/bias")) or (
@@ -209,6 +211,13 @@ def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Proble
         elif path.endswith(readers):
             changed[path] = leaf - leaf.mean(axis=1 if "/layers/" in path else 0, keepdims=True)
     return changed
+
+
+def _is_added_before_an_inner_norm(config: TransformerConfig, path: str) -> bool:
+    """Returns whether the parameter is a bias whose sum a norm of a sublayer's output or of hidden units reads."""
+    if path.endswith("feed_forward/hidden/bias"):
+        return config.feed_forward_hidden_norm
+    return path.endswith("/output/bias") and path.split("/")[-3] in config.normed_outputs
 
 
 def _is_post(config: TransformerConfig, path: str) -> bool:
