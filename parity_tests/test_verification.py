@@ -98,6 +98,37 @@ def test_unknown_faults_are_found_and_not_named() -> None:
     assert tried >= 3
 
 
+OF_MECHANISMS = {
+    "mechanisms: all at once": [
+        "rotary: pairs of neighbours",
+        "rotary: base 500000",
+        "rotary: positions 1 too far",
+        "heads of keys tiled, not repeated",
+        "heads of values tiled, not repeated",
+        "factors of heads missing",
+    ],
+    "mechanisms: ALiBi": ["ALiBi: sign reversed", "ALiBi: slopes 2^(−8i / N) though N is no power of two"],
+    "mechanisms: relative vectors": [
+        "relative vectors of keys are those of values",
+        "relative vectors of values: clipped one too near",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", OF_MECHANISMS)
+def test_faults_of_mechanisms_are_named(name: str) -> None:
+    system = prepared(name)
+    found = {}
+    for injection in known_faults(system.model.config, np.random.default_rng(0)):
+        if injection.name in OF_MECHANISMS[name] and injection.name not in found:
+            kill = try_injection(system, injection)
+            if kill.fate != "not applicable":
+                found[injection.name] = kill
+    assert found.keys() == {*OF_MECHANISMS[name]}
+    for kill in found.values():
+        assert (kill.fate, kill.located, kill.named) == ("found", True, True), kill
+
+
 def test_what_changes_nothing_is_equivalent() -> None:
     (injection,) = some(KNOWN[:1], known=True)
     same = dataclasses.replace(injection, value=lambda config, params, before: before[injection.node.name])

@@ -117,7 +117,15 @@ def test_an_unknown_field_of_a_yaml_file_is_refused_with_its_line(
     ("yaml", "message"),
     [
         ("train:\n  learning_rate: fast\n", "run.yaml:2: TrainConfig: learning_rate must be a number; received 'fast'"),
-        ("model:\n  norm_placement: middle\n", "norm_placement must be one of pre, post; received 'middle'"),
+        (
+            "model:\n  feed_forward_layers: 3\n",
+            "run.yaml:2: model.feed_forward_layers isn't supported: a feed-forward has two linear maps",
+        ),
+        (
+            "model:\n  cross_attention_layer: same\n",
+            "cross-attention reads the output of the encoder's last layer, not of the same layer",
+        ),
+        ("model:\n  norm_placement: middle\n", "norm_placement must be one of pre, post, none; received 'middle'"),
         ("model: [1, 2]\n", "run.yaml:1: expected fields and values under 'model.'"),
         ("model:\n  d_model: 64\n  d_model: 32\n", "run.yaml:3: field 'model.d_model' is given twice"),
         ("model: {d_model: 64\n", "expected YAML"),

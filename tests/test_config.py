@@ -14,6 +14,8 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.validation import ConfigError
 
+ACTIVATIONS = "relu, gelu, gelu_tanh, silu, none, leaky_relu, prelu, elu, selu, mish, quick_gelu, relu_squared, tanh"
+ACTIVATIONS += ", sigmoid, softplus"
 RATES = (
     "dropout_rate",
     "embedding_dropout_rate",
@@ -63,13 +65,13 @@ def test_a_config_is_never_changed() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "choices"),
     [
-        ("norm_placement", "before", "pre, post"),
+        ("norm_placement", "before", "pre, post, none"),
         ("norm_kind", "LayerNorm", "layer_norm, rms_norm, none"),
         ("position_kind", "absolute", "sinusoidal, learned, rotary, alibi, relative_bias, relative_vectors, none"),
         ("position_layout", "", "interleaved, halves"),
         ("position_frequency", "double", "standard, inclusive, doubled"),
         ("position_index", "row", "column, batch_row, non_pad_count"),
-        ("activation", "RELU", "relu, gelu, gelu_tanh, silu, none"),
+        ("activation", "RELU", ACTIVATIONS),
         ("encoder_padding", "key", "keys, queries, both, none"),
         ("head_bias", True, "parameter, buffer, none"),
         ("initializer", "xavier", "xavier_uniform, torch, kaiming_uniform, fairseq"),
@@ -127,6 +129,7 @@ def test_a_wrong_type_is_refused_with_the_right_one(field: str, value: object, e
             for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id")
         ),
         ("position_offset", -1, "at least 0"),
+        ("relative_max_distance", 0, "at least 1"),
         ("rotary_dim", 0, "at least 1, or null"),
         ("rotary_base", 0.0, "above 0, and finite"),
         ("norm_eps", -1e-9, "at least 0, and finite"),
@@ -146,6 +149,9 @@ def test_a_value_out_of_range_is_refused_with_the_range(field: str, value: float
         ("norm_eps", math.inf),
         ("attention_scale", math.nan),
         ("attention_scale", math.inf),
+        ("activation_slope", math.inf),
+        ("residual_factor", math.nan),
+        ("decoder_sublayer_factor", -math.inf),
         ("masked_value", math.nan),
         ("masked_value", -math.inf),
         ("decoder_padding_id", -1),
@@ -176,6 +182,14 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             "decoder_num_heads must be a divisor of d_model=8 unless head_dim is set",
         ),
         ({"d_model": 9, "num_heads": 3}, "d_model must be even with position_kind='sinusoidal'; received 9"),
+        (
+            {"position_kind": "relative_vectors", "attention_path": "flash"},
+            "attention_path must be 'auto' or 'reference' with position_kind='relative_vectors'; received 'flash'",
+        ),
+        (
+            {"norm_kind": "none", "query_key_norm": True},
+            "query_key_norm must be false with norm_kind='none'; received True",
+        ),
         ({"num_kv_heads": 3}, "num_kv_heads must be a divisor of the encoder's num_heads=8; received 3"),
         (
             {"num_kv_heads": 4, "decoder_num_heads": 2},
@@ -227,7 +241,55 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             {"rotary_cross_attention": True},
             "rotary_cross_attention must be false without position_kind='rotary'; received True",
         ),
+        (
+            {"activation": "elu", "activation_slope": 0.2},
+            "activation_slope must be 0.01 unless activation='leaky_relu'; received 0.2",
+        ),
+        (
+            {"parallel_residual": True},
+            "norm_placement must be 'pre' or 'none' with parallel_residual=True; received 'post'",
+        ),
+        (
+            {"parallel_residual": True, "norm_kind": "none", "learned_residual_scale": "all"},
+            "learned_residual_scale must be 'none' with parallel_residual=True; received 'all'",
+        ),
+        (
+            {"share_norms": True, "norm_kind": "none"},
+            "norm_kind must be 'layer_norm' or 'rms_norm' with share_norms=True; received 'none'",
+        ),
+        (
+            {"share_norms": True, "decoder_norm_placement": "none"},
+            "decoder_norm_placement must be 'pre' or 'post' with share_norms=True; received 'none'",
+        ),
+        (
+            {"output_norm": "all", "norm_kind": "none"},
+            "output_norm must be 'none' with norm_kind='none'; received 'all'",
+        ),
+        (
+            {"feed_forward_hidden_norm": True, "norm_kind": "none"},
+            "feed_forward_hidden_norm must be false with norm_kind='none'; received True",
+        ),
+        (
+            {"position_kind": "none", "position_factor": 0.5},
+            "position_factor must be 1.0, or be used with position_kind='sinusoidal' or 'learned'; received 0.5",
+        ),
+        (
+            {"position_kind": "relative_bias", "learned_position_scale": True},
+            "learned_position_scale must be false, or be used with position_kind='sinusoidal' or 'learned'",
+        ),
+        (
+            {"sublayer_scale_init": 0.1},
+            "sublayer_scale_init must be null with learned_sublayer_scale='none'; received 0.1",
+        ),
+        (
+            {"feed_forward": False, "learned_residual_scale": "feed_forward"},
+            "feed_forward must be true with learned_residual_scale='feed_forward'; received False",
+        ),
         ({"norm_kind": "rms_norm"}, "norm_bias must be false with norm_kind='rms_norm'; received True"),
+        (
+            {"norm_kind": "none", "decoder_final_norm": True},
+            "decoder_final_norm must be false with norm_kind='none'; received True",
+        ),
         ({"norm_kind": "none", "final_norm": True}, "final_norm must be false with norm_kind='none'; received True"),
         (
             {"attention_path": "xla"},
@@ -320,13 +382,30 @@ def test_the_decoder_takes_unset_sizes_from_the_encoder() -> None:
     assert dataclasses.replace(both.decoder, is_causal=False) == both.encoder
     config = dataclasses.replace(both, decoder_num_heads=4, decoder_d_ff=7, decoder_max_length=9, num_decoder_layers=3)
     config = dataclasses.replace(config, decoder_embedding_norm="after_positions")
-    assert dataclasses.astuple(config.encoder) == (6, 2, 2, 4, 5, 6, "none", False)
-    assert dataclasses.astuple(config.decoder) == (3, 4, 4, 2, 7, 9, "after_positions", True)
+    assert dataclasses.astuple(config.encoder)[:7] == (6, 2, 2, 4, 5, 6, "none")
+    assert dataclasses.astuple(config.decoder)[:7] == (3, 4, 4, 2, 7, 9, "after_positions")
+    assert (config.encoder.is_causal, config.decoder.is_causal) == (False, True)
     shared = dataclasses.replace(config, num_kv_heads=1)
     assert (shared.encoder.num_kv_heads, shared.decoder.num_kv_heads) == (1, 1)
     assert dataclasses.replace(shared, decoder_num_kv_heads=2).decoder.num_kv_heads == 2
     assert dataclasses.replace(config, head_dim=3).decoder.head_dim == 3
     assert dataclasses.replace(config, head_dim=3, decoder_head_dim=6).decoder.head_dim == 6
+
+
+def test_the_decoder_takes_unset_norms_and_factors_from_the_encoder() -> None:
+    both = TransformerConfig(norm_placement="pre", final_norm=True, residual_factor=2.0, sublayer_factor=0.5)
+    assert dataclasses.replace(both.decoder, is_causal=False) == both.encoder
+    own = dataclasses.replace(
+        both,
+        decoder_norm_placement="none",
+        decoder_final_norm=False,
+        decoder_residual_factor=0.0,
+        decoder_sublayer_factor=3.0,
+    )
+    assert own.encoder == both.encoder
+    decoder = own.decoder
+    assert (decoder.norm_placement, decoder.final_norm) == ("none", False)
+    assert (decoder.residual_factor, decoder.sublayer_factor) == (0.0, 3.0)
 
 
 def test_masks_while_decoding_may_be_others() -> None:

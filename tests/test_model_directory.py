@@ -311,7 +311,10 @@ def test_config_fields(saved):
     del content["d_modle"]
     (saved / "config.json").write_text(json.dumps(content))
     sign(saved)
-    assert "activation must be one of relu, gelu, gelu_tanh, silu, none; received 'swish'" in problems_of(saved)[0]
+    assert (
+        "activation must be one of relu, gelu, gelu_tanh, silu, none, leaky_relu, prelu, elu, selu, mish, quick_gelu, "
+        "relu_squared, tanh, sigmoid, softplus; received 'swish'"
+    ) in problems_of(saved)[0]
 
 
 def test_a_config_field_that_is_not_there_has_its_default(saved):

@@ -13,6 +13,7 @@ def forward_flops(config: TransformerConfig, rows: int, source: int, target: int
     """Returns the FLOPs of a forward pass over source [rows, source] and target [rows, target]."""
     return rows * (
         _encoder(config, source)
+        + _source_keys_and_values(config, source)
         + config.decoder.num_layers * _decoder_layer(config, target, source, keys=target)
         + _head(config, target)
     )
@@ -25,11 +26,9 @@ def train_flops(config: TransformerConfig, rows: int, source: int, target: int) 
 
 def decode_flops(config: TransformerConfig, rows: int, source: int, target: int, beams: int) -> float:
     """Returns the FLOPs of decoding `target` tokens for each of `rows` sentences, with keys and values cached."""
-    keys_and_values = config.decoder.num_layers * _keys_and_values(config, config.decoder, source)
-    layers = config.decoder.num_layers * (
-        _decoder_layer(config, target, source, keys=(target + 1) / 2) - _keys_and_values(config, config.decoder, source)
-    )
-    return rows * (_encoder(config, source) + keys_and_values + beams * (layers + _head(config, target)))
+    layers = config.decoder.num_layers * _decoder_layer(config, target, source, keys=(target + 1) / 2)
+    source_side = _encoder(config, source) + _source_keys_and_values(config, source)
+    return rows * (source_side + beams * (layers + _head(config, target)))
 
 
 def _encoder(config: TransformerConfig, source: int) -> float:
@@ -39,10 +38,17 @@ def _encoder(config: TransformerConfig, source: int) -> float:
     return stack.num_layers * each
 
 
+def _source_keys_and_values(config: TransformerConfig, source: int) -> float:
+    """The keys and values of all cross-attentions; layers that share their parameters have the same ones."""
+    count = 1 if config.share_layers else config.decoder.num_layers
+    return count * _keys_and_values(config, config.decoder, source)
+
+
 def _decoder_layer(config: TransformerConfig, target: int, source: int, keys: float) -> float:
+    """A layer without the keys and values of its cross-attention."""
     stack = config.decoder
     own = _queries(config, stack, target) + _keys_and_values(config, stack, target) + _products(stack, target, keys)
-    cross = _queries(config, stack, target) + _keys_and_values(config, stack, source) + _products(stack, target, source)
+    cross = _queries(config, stack, target) + _products(stack, target, source)
     return own + cross + _feed_forward(config, stack, target)
 
 

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import yaml
 
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.model_validation import NOT_COMPUTED
 from jax_transformer.config.validation import ConfigError
 
 Config = TypeVar("Config")
@@ -89,6 +91,8 @@ def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Co
     for key, value in node.value:
         name, line = key.value, key.start_mark.line + 1
         if name not in fields:
+            if name in NOT_COMPUTED and isinstance(default, TransformerConfig):
+                raise ConfigError(f"{path}:{line}: {prefix + name} isn't supported: {NOT_COMPUTED[name]}")
             raise ConfigError(f"{path}:{line}: {_unknown(name, prefix + name, fields)}")
         if name in values:
             raise ConfigError(f"{path}:{line}: field {prefix + name!r} is given twice")

@@ -12,13 +12,19 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 from jax_transformer.config.model_validation import model_problems
 from jax_transformer.config.validation import check_field_types, require
 
+Value = TypeVar("Value")
 PaddingCover = Literal["keys", "queries", "both", "none"]
 EmbeddingNorm = Literal["none", "before_positions", "after_positions"]
+NormPlacement = Literal["pre", "post", "none"]
+Activation = Literal[
+    "relu", "gelu", "gelu_tanh", "silu", "none", "leaky_relu", "prelu", "elu", "selu", "mish", "quick_gelu",
+    "relu_squared", "tanh", "sigmoid", "softplus",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,13 @@ class StackConfig:
     d_ff: int
     max_length: int
     embedding_norm: EmbeddingNorm
+    norm_placement: NormPlacement
+    final_norm: bool
+    """Whether a norm follows the last layer."""
+    residual_factor: float
+    """Factor of the residual stream where a sublayer's output is added to it."""
+    sublayer_factor: float
+    """Factor of the sublayer's output."""
     is_causal: bool
     """Whether a position attends only to itself and earlier positions."""
 
@@ -76,6 +89,9 @@ class TransformerConfig:
     """Layers of the encoder (L)."""
     num_decoder_layers: int = 6
     """Layers of the decoder (L)."""
+    share_layers: bool = False
+    """Run one layer, with one set of parameters, in all places of a stack, each stack its own (Universal Transformer,
+    Dehghani et al. 2019; ALBERT, Lan et al. 2020)."""
     max_length: int = 512
     """Longest sentence, in tokens, that the position tables allow; in both stacks unless decoder_max_length is set."""
     decoder_num_heads: int | None = None
@@ -135,6 +151,10 @@ class TransformerConfig:
     (0 for pads)."""
     position_offset: int = 0
     """Added to the position number before the table lookup or rotation."""
+    position_factor: float = 1.0
+    """Multiply the position table's rows by this number before they are added."""
+    learned_position_scale: bool = False
+    """Multiply them by a trained number of each stack, which begins at 1 (SpeechT5, Ao et al. 2022)."""
     rotary_base: float = 10000.0
     """With position_kind="rotary", pair i of a head turns by rotary_base^(-2i / rotary_dim) for each position."""
     rotary_dim: int | None = None
@@ -154,18 +174,55 @@ class TransformerConfig:
     # --- norms
     norm_kind: Literal["layer_norm", "rms_norm", "none"] = "layer_norm"
     """rms_norm subtracts no mean and has no bias."""
-    norm_placement: Literal["pre", "post"] = "post"
-    """pre: x + sublayer(norm(x)); post: norm(x + sublayer(x)), as in the paper."""
+    norm_placement: NormPlacement = "post"
+    """pre: x + sublayer(norm(x)); post: norm(x + sublayer(x)), as in the paper; none: x + sublayer(x). In both stacks
+    unless decoder_norm_placement is set."""
+    decoder_norm_placement: NormPlacement | None = None
+    """norm_placement of the decoder. None: as in the encoder."""
     norm_eps: float = 1e-5
     """Added to the variance, or to the standard deviation with norm_eps_outside."""
     norm_eps_outside: bool = False
     """Divide by (standard deviation + eps) instead of sqrt(variance + eps)."""
     norm_unbiased: bool = False
     """Divide the sum of squares by D - 1 instead of D."""
+    norm_scale: bool = True
+    """Give norms a scale of each feature. False: as if it were 1 (elementwise_affine=False, without norm_bias)."""
     norm_bias: bool = True
     """Give norms a bias."""
+    output_norm: Literal["none", "self_attention", "attention", "all"] = "none"
+    """Norm the outputs of these sublayers before they are added to the residual stream: of self-attention alone or of
+    both attentions (NormFormer, Shleifer et al. 2021), or of all sublayers, which with norm_placement="pre" is the
+    sandwich norm of CogView (Ding et al. 2021) and Gemma 2."""
     final_norm: bool = False
-    """Add a norm after the last layer of each stack."""
+    """Add a norm after the last layer of each stack, unless decoder_final_norm is set."""
+    decoder_final_norm: bool | None = None
+    """final_norm of the decoder. None: as in the encoder."""
+
+    share_norms: bool = False
+    """Norm by norm_placement with one norm for all sublayers of a layer, instead of one for each."""
+
+    # --- residuals: x + sublayer(x), in which both terms may be scaled
+    parallel_residual: bool = False
+    """Let all sublayers of a layer read its input, side by side, and add all their outputs to it: self-attention and
+    feed-forward, and in the decoder cross-attention beside them. Each norms the input by itself (GPT-NeoX), or with
+    share_norms it is normed once (GPT-J)."""
+    residual_factor: float = 1.0
+    """Multiply x by this number: DeepNorm's alpha (Wang et al. 2022). In both stacks unless decoder_residual_factor is
+    set."""
+    decoder_residual_factor: float | None = None
+    """residual_factor of the decoder. None: as in the encoder."""
+    sublayer_factor: float = 1.0
+    """Multiply the sublayer's output by this number. In both stacks unless decoder_sublayer_factor is set."""
+    decoder_sublayer_factor: float | None = None
+    """sublayer_factor of the decoder. None: as in the encoder."""
+    learned_residual_scale: Literal["none", "feed_forward", "all"] = "none"
+    """Multiply x by a trained scale of each feature, which begins at 1: at the feed-forward (ResScale, Shleifer et al.
+    2021) or at every sublayer."""
+    learned_sublayer_scale: Literal["none", "channel", "scalar"] = "none"
+    """Multiply every sublayer's output by a trained scale of each feature (LayerScale, Touvron et al. 2021) or by one
+    trained number (ReZero, Bachlechner et al. 2020)."""
+    sublayer_scale_init: float | None = None
+    """First value of that scale. None: 0.1 of each feature, 0 of a number."""
 
     # --- attention
     attention_scale: float | None = None
@@ -187,10 +244,15 @@ class TransformerConfig:
     # --- feed-forward
     feed_forward: bool = True
     """Whether layers have a feed-forward sublayer."""
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "none"] = "relu"
-    """gelu is exact; gelu_tanh is its tanh approximation."""
+    activation: Activation = "relu"
+    """gelu is exact; gelu_tanh is its tanh approximation, and quick_gelu is x sigmoid(1.702 x). prelu is a leaky_relu
+    whose slope is trained. softplus is the identity above 20, as in PyTorch."""
+    activation_slope: float = 0.01
+    """Slope of leaky_relu where its input is negative."""
     feed_forward_gated: bool = False
     """Multiply the hidden layer by an activated gate: activation(gate(x)) * hidden(x) (Shazeer 2020)."""
+    feed_forward_hidden_norm: bool = False
+    """Norm the activated hidden layer (NormFormer)."""
     feed_forward_bias: bool = True
     """Give the feed-forward's projections biases."""
 
@@ -255,6 +317,10 @@ class TransformerConfig:
             d_ff=self.d_ff,
             max_length=self.max_length,
             embedding_norm=self.encoder_embedding_norm,
+            norm_placement=self.norm_placement,
+            final_norm=self.final_norm,
+            residual_factor=self.residual_factor,
+            sublayer_factor=self.sublayer_factor,
             is_causal=False,
         )
 
@@ -270,8 +336,19 @@ class TransformerConfig:
             d_ff=self.decoder_d_ff or self.d_ff,
             max_length=self.decoder_max_length or self.max_length,
             embedding_norm=self.decoder_embedding_norm,
+            norm_placement=self.decoder_norm_placement or self.norm_placement,
+            final_norm=_or(self.decoder_final_norm, self.final_norm),
+            residual_factor=_or(self.decoder_residual_factor, self.residual_factor),
+            sublayer_factor=_or(self.decoder_sublayer_factor, self.sublayer_factor),
             is_causal=self.decoder_causal,
         )
+
+    @property
+    def normed_outputs(self) -> tuple[str, ...]:
+        """The sublayers whose outputs are normed, by the names of their parameters."""
+        attentions = ("self_attention", "cross_attention")
+        count = {"none": 0, "self_attention": 1, "attention": 2, "all": 3}[self.output_norm]
+        return (*attentions, "feed_forward")[:count]
 
     def while_decoding(self) -> TransformerConfig:
         """Returns the config with the padding masks that apply while decoding."""
@@ -340,3 +417,8 @@ class TransformerConfig:
         decoding = self.while_decoding()
         masks_queries = {decoding.decoder_padding, decoding.cross_padding} & {"queries", "both"}
         return self.decoder_causal and not masks_queries
+
+
+def _or(own: Value | None, default: Value) -> Value:
+    """Returns the decoder's own value or, if it has none, the encoder's."""
+    return default if own is None else own

@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
 
+NOT_COMPUTED = {
+    "feed_forward_layers": "a feed-forward has two linear maps, or none with feed_forward: false",
+    "cross_attention_layer": "cross-attention reads the output of the encoder's last layer, not of the same layer",
+}
+"""Fields that a TransformerConfig doesn't have, though programs differ in them, and what it computes instead."""
+
 
 def model_problems(config: TransformerConfig) -> list[str]:
     """Returns a message for every value of the config that is out of range, or else for every contradiction."""
@@ -42,7 +48,10 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
         check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
     check(0.0 <= config.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
     check(0.0 < config.rotary_base < math.inf, "rotary_base", "above 0, and finite")
-    for field in ("attention_scale", "masked_value"):
+    for field in ("activation_slope", "residual_factor", "sublayer_factor", "position_factor"):
+        check(math.isfinite(getattr(config, field)), field, "finite")
+    optional = ("decoder_residual_factor", "decoder_sublayer_factor", "sublayer_scale_init")
+    for field in ("attention_scale", "masked_value", *optional):
         value = getattr(config, field)
         check(value is None or math.isfinite(value), field, "finite, or null")
     pad_id = config.decoder_padding_id
@@ -86,10 +95,27 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
     if config.norm_kind == "rms_norm":
         check(not config.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
     if config.norm_kind == "none":
-        for field in ("final_norm", "query_key_norm"):
+        check(config.output_norm == "none", "output_norm", "'none' with norm_kind='none'")
+        for field in ("final_norm", "decoder_final_norm", "feed_forward_hidden_norm", "query_key_norm"):
             check(not getattr(config, field), field, "false with norm_kind='none'")
         for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
             check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
+    has_norms = config.norm_kind != "none"
+    if config.parallel_residual:
+        check(config.learned_residual_scale == "none", "learned_residual_scale", "'none' with parallel_residual=True")
+        for field in ("norm_placement", "decoder_norm_placement"):
+            is_post = has_norms and getattr(config, field) == "post"
+            check(not is_post, field, "'pre' or 'none' with parallel_residual=True")
+    if config.share_norms:
+        check(has_norms, "norm_kind", "'layer_norm' or 'rms_norm' with share_norms=True")
+        for field in ("norm_placement", "decoder_norm_placement"):
+            check(getattr(config, field) != "none", field, "'pre' or 'post' with share_norms=True")
+    if config.learned_sublayer_scale == "none":
+        check(config.sublayer_scale_init is None, "sublayer_scale_init", "null with learned_sublayer_scale='none'")
+    if config.learned_residual_scale == "feed_forward":
+        check(config.feed_forward, "feed_forward", "true with learned_residual_scale='feed_forward'")
+    if config.activation != "leaky_relu":
+        check(config.activation_slope == 0.01, "activation_slope", "0.01 unless activation='leaky_relu'")
     check(not (config.norm_unbiased and config.d_model == 1), "norm_unbiased", "false with d_model=1")
     if config.attention_path in ("xla", "cudnn"):
         own_rate = config.attention_dropout_rate
@@ -104,6 +130,10 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
 
 def _contradictory_positions(config: TransformerConfig) -> list[str]:
     problems, check = _checker(config)
+    if config.position_kind not in ("sinusoidal", "learned"):
+        table = "with position_kind='sinusoidal' or 'learned'"
+        check(config.position_factor == 1.0, "position_factor", f"1.0, or be used {table}")
+        check(not config.learned_position_scale, "learned_position_scale", f"false, or be used {table}")
     if config.position_kind == "rotary":
         check(config.position_index != "batch_row", "position_index", "column or non_pad_count with rotary positions")
         check(config.position_frequency == "standard", "position_frequency", "standard with rotary positions")

@@ -394,7 +394,10 @@ def decode_step(
 
 @partial(jax.jit, static_argnames="config")
 def decoder_layers(config: TransformerConfig, params: Params) -> list[Any]:
-    """Returns the parameters of each decoder layer, rearranged so that `decode_step` reads them fastest."""
+    """Returns the parameters of each decoder layer, rearranged so that `decode_step` reads them fastest.
+
+    If all layers share their parameters, the list has one entry.
+    """
     return _model(config, params).decoder_layers()
 
 

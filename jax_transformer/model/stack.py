@@ -1,7 +1,7 @@
 """A stack: embedded tokens, equal layers in a row, and a final norm (Vaswani et al. 2017, figure 1).
 
-The parameters of a stack's layers are stacked: every leaf of `layers` has a leading layer axis [L, …]. The layers run
-under `lax.scan`, or one by one over slices of the same leaves.
+The parameters of a stack's layers are stacked: every leaf of `layers` has a leading layer axis [L, …], or [1, …] where
+all layers share one set of them. The layers run under `lax.scan`, or one by one over slices of the same leaves.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from jax_transformer.model.dtypes import at_least_float32, compute_dtype
 from jax_transformer.model.embeddings import Embedding
 from jax_transformer.model.initializers import KeyStream
 from jax_transformer.model.layers import DecoderLayer, Layer
-from jax_transformer.model.norms import Norm
+from jax_transformer.model.norms import Factor, Norm
 from jax_transformer.model.scope import Scope
 from jax_transformer.model.sharding import constrain, gather, platform
 from jax_transformer.model.trace import Tap, Trace
@@ -42,16 +42,19 @@ class Stack(nnx.Module):
         keys: KeyStream,
     ) -> None:
         self.config, self.stack, self.is_decoder = config, stack, make_layer is DecoderLayer
-        self.layers = stack_layers(lambda keys: make_layer(config, keys), stack.num_layers, keys)
+        count = 1 if config.share_layers else stack.num_layers
+        self.layers = stack_layers(lambda keys: make_layer(config, keys), count, keys)
         if config.position_kind == "learned":
             self.positions = Embedding(config, positions.table_rows(config, stack), None, keys)
+        if config.learned_position_scale:
+            self.position_scale = Factor(1.0)
         if config.position_kind == "relative_bias" and not config.relative_bias_per_layer:
             self.relative_bias = distances.RelativeBias(config, stack, keys)
         if config.position_kind == "relative_vectors" and not config.relative_bias_per_layer:
             self.relative_vectors = distances.RelativeVectors(config, stack, keys)
         if stack.embedding_norm != "none":
             self.embedding_norm = Norm(config)
-        if config.final_norm:
+        if stack.final_norm:
             self.final_norm = Norm(config)
 
     def embed(self, vectors: jax.Array, table: jax.Array | None, numbers: jax.Array, scope: Scope) -> jax.Array:
@@ -65,15 +68,20 @@ class Stack(nnx.Module):
             x = self.embedding_norm(x)
         table = self.positions.embedding[...] if self.config.position_kind == "learned" else table
         if table is not None:
-            x = x + scope.tap(
-                "positions", gather(table, None, "features")[numbers].astype(x.dtype)
-            )  # [B, T, D], or 1 for B or T
+            rows = gather(table, None, "features")[numbers].astype(x.dtype)  # [B, T, D], or 1 for B or T
+            x = x + self._scaled(scope.tap("positions", rows))
         if self.stack.embedding_norm == "after_positions":
             x = self.embedding_norm(x)
         rate = self.config.embedding_dropout_rate
         rate = self.config.dropout_rate if rate is None else rate
         x = scope.dropout(scope.tap("embedding", x), rate, Site.EMBEDDING)
         return constrain(x, "rows", None, None)
+
+    def _scaled(self, positions: jax.Array) -> jax.Array:
+        """Returns rows of the position table, [B, T, D] or broadcastable to it, as they are added."""
+        factor = self.config.position_factor
+        positions = positions if factor == 1.0 else positions * factor
+        return self.position_scale(positions) if self.config.learned_position_scale else positions
 
     def position_terms(self, places: positions.Places, dtype: jnp.dtype, scope: Scope) -> AttentionTerms:
         """Returns what positions add to the self-attention of every layer, without what each layer has of its own.
@@ -108,11 +116,15 @@ class Stack(nnx.Module):
         return self.finish(loop(x, parameters, run_layer, scope.tap), scope)
 
     def _scan(self, x: jax.Array, parameters: Any, run_layer: Callable[..., jax.Array], tap: Tap) -> jax.Array:
-        has_axis = self.is_decoder and platform() == "gpu"
+        is_shared = self.config.share_layers
+        has_axis = self.is_decoder and platform() == "gpu" and not is_shared
+        of_all = jax.tree.map(jnp.asarray, layer_slice(parameters, 0)) if is_shared else None
 
         def body(x: jax.Array, layer: tuple[Any, jax.Array]) -> tuple[jax.Array, Trace]:
             layer_parameters, index = layer
-            if has_axis:
+            if is_shared:
+                layer_parameters = of_all
+            elif has_axis:
                 layer_parameters = layer_slice(layer_parameters, 0)
             layer_tap = Tap(tap.record)
             return run_layer(x, layer_parameters, index, layer_tap), layer_tap.trace
@@ -123,7 +135,8 @@ class Stack(nnx.Module):
             # shapes are equal, and so keeps the encoder's while it computes the decoder's. One more axis prevents it.
             # The compiler for TPUs compiles equal operations of both stacks once, if the axis doesn't tell them apart.
             parameters = jax.tree.map(lambda leaf: leaf[:, None], parameters)
-        x, traces = jax.lax.scan(body, x, (parameters, jnp.arange(self.stack.num_layers)))
+        each = None if is_shared else parameters
+        x, traces = jax.lax.scan(body, x, (each, jnp.arange(self.stack.num_layers)))
         tap.layers(traces, self.stack.num_layers)
         return x
 
@@ -132,12 +145,12 @@ class Stack(nnx.Module):
             run: Callable[..., jax.Array] = partial(run_layer, index=i, tap=tap.scope(f"layers.{i}"))
             if not (tap.record or tap.intervenes):  # a tapped activation can't leave a rematerialised function
                 run = rematerialise(self.config, run)
-            x = run(x, layer_slice(parameters, i))
+            x = run(x, layer_slice(parameters, 0 if self.config.share_layers else i))
         return x
 
     def finish(self, x: jax.Array, scope: Scope) -> jax.Array:
         """Returns the stack's output [B, T, D]: x after the final norm, if there is one, and dropout."""
-        x = self.final_norm(x) if self.config.final_norm else x
+        x = self.final_norm(x) if self.stack.final_norm else x
         return scope.dropout(scope.tap("output", x), self.config.output_dropout_rate, Site.OUTPUT)
 
 

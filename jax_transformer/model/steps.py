@@ -18,7 +18,7 @@ from jax_transformer.model.attention import (
 from jax_transformer.model.decoder_state import DecoderState, LayerCache
 from jax_transformer.model.dropout import Site
 from jax_transformer.model.dtypes import at_least_float32
-from jax_transformer.model.layers import DecoderLayer, Layer
+from jax_transformer.model.layers import DecoderLayer, Layer, Sublayer
 from jax_transformer.model.masks import Mask
 from jax_transformer.model.projections import Projection, StepProjections
 from jax_transformer.model.rotary import Angles, rotate
@@ -147,9 +147,9 @@ class StepLayer(Layer):
     """Rearranges a DecoderLayer's parameters for decoding; the DecoderLayer can't be used afterwards."""
 
     def __init__(self, layer: DecoderLayer) -> None:
-        self.config = layer.config
+        self.config, self.stack = layer.config, layer.stack
         for name, part in vars(layer).items():
-            if name.endswith("_norm"):
+            if name.endswith(("_norm", "_scale")):
                 setattr(self, name, part)
         self.self_attention = StepSelfAttention(layer.self_attention)
         self.cross_attention = StepCrossAttention(layer.cross_attention)
@@ -169,18 +169,21 @@ class StepLayer(Layer):
           state: already counts these tokens in (`DecoderState.written`).
           terms: what positions add to self-attention (`Stack.position_terms`).
         """
-        site, scope = Site.SELF_ATTENTION, Scope()
-        y, cache = self.self_attention(self.before(site, x, scope), cache, state, terms)
-        x = self.after(site, x, y, scope)
-
         angles = terms.rotation.query if terms.rotation and self.config.rotary_cross_attention else None
+        written = cache
 
-        def attend_cross(h: jax.Array, _: Scope) -> jax.Array:
-            return self.cross_attention(h, cache, state.cross_mask, angles)
+        def attend_self(h: jax.Array, _: Scope) -> jax.Array:
+            nonlocal written
+            y, written = self.self_attention(h, cache, state, terms)
+            return y
 
-        x = self.residual(Site.CROSS_ATTENTION, x, attend_cross, scope)
-        x = self.residual(Site.FEED_FORWARD, x, self.feed_forward, scope) if self.config.feed_forward else x
-        return x, cache
+        sublayers: dict[Site, Sublayer] = {
+            Site.SELF_ATTENTION: attend_self,
+            Site.CROSS_ATTENTION: lambda h, _: self.cross_attention(h, cache, state.cross_mask, angles),
+        }
+        if self.config.feed_forward:
+            sublayers[Site.FEED_FORWARD] = self.feed_forward
+        return self.apply(x, sublayers, Scope()), written
 
 
 def _logits(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Array:

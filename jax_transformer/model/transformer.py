@@ -115,9 +115,10 @@ class Transformer(nnx.Module):
         return kernel, (self.head_bias if self.config.tie_head else self.head.bias)[...]
 
     def decoder_layers(self) -> list[Any]:
-        """Returns the parameters of each decoder layer, rearranged for `StepLayer`."""
+        """Returns the parameters of each decoder layer, rearranged for `StepLayer`; if all share them, of one."""
         graph, parameters = nnx.split(self.decoder.layers)
-        slices = [layer_slice(parameters, i) for i in range(self.config.num_decoder_layers)]
+        count = 1 if self.config.share_layers else self.config.num_decoder_layers
+        slices = [layer_slice(parameters, i) for i in range(count)]
         return [nnx.state(StepLayer(nnx.merge(graph, layer))) for layer in slices]
 
     def start_decoding(
@@ -130,9 +131,9 @@ class Transformer(nnx.Module):
           layers: the result of `decoder_layers`, or None to compute it here.
         """
         source_is_real = source_ids != self.config.source_pad_id  # [B, S]
-        steps = [nnx.merge(_step_graph(self.config), parameters) for parameters in layers or self.decoder_layers()]
-        angles = self._source_angles(Source(encoder_output, source_ids))
+        steps, angles = self._steps(layers), self._source_angles(Source(encoder_output, source_ids))
         cross = [step.cross_attention.keys_and_values(encoder_output, angles) for step in steps]
+        cross *= self.config.num_decoder_layers // len(steps)
         covers_keys = self.config.while_decoding().cross_padding == "keys"
         return empty_state(cross, source_is_real[:, None, None, :] if covers_keys else None, num_beams, length)
 
@@ -158,12 +159,17 @@ class Transformer(nnx.Module):
         places = positions.Places(numbers, state.length, state.position)
         terms = self.decoder.position_terms(places, vectors.dtype, Scope())
 
-        graph, caches = _step_graph(self.config), []
-        for parameters, cache in zip(layers or self.decoder_layers(), state.layers, strict=True):
-            x, cache = nnx.merge(graph, parameters)(x, cache, state, terms)
+        steps, caches = self._steps(layers), []
+        for i, cache in enumerate(state.layers):
+            x, cache = steps[i % len(steps)](x, cache, state, terms)
             caches.append(cache)
         logits = self.unembed(self.decoder.finish(x, Scope()))
         return logits, state._replace(layers=tuple(caches), position=state.position + 1)
+
+    def _steps(self, layers: list[Any] | None) -> list[StepLayer]:
+        """Returns the decoder's layers as single steps: all of them, or the one that all places share."""
+        graph = _step_graph(self.config)
+        return [nnx.merge(graph, parameters) for parameters in layers or self.decoder_layers()]
 
     @property
     def _target_embedding(self) -> Embedding:

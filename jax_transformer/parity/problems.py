@@ -195,19 +195,34 @@ def _as_drawn(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Le
 
 def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
     """Shifts the residual stream far from zero; the kernels that read it have columns that cancel the shift."""
-    is_post = config.norm_placement == "post"
     readers = ("query/kernel", "key/kernel", "value/kernel", "hidden/kernel", "gate/kernel", "head/kernel")
     changed = dict(leaves)
     for path, leaf in leaves.items():
         if path.endswith(("output/kernel", "output/bias")):
-            changed[path] = 0.1 * leaf
+            changed[path] = 0.1 * leaf + MEAN * _is_added_before_an_inner_norm(config, path)
+        elif _is_added_before_an_inner_norm(config, path):
+            changed[path] = leaf + MEAN
         elif path.endswith("_embedding/embedding"):
             changed[path] = 0.1 * leaf + MEAN / (np.sqrt(config.d_model) if config.scale_embedding else 1.0)
-        elif (is_post and path.endswith("norm/bias")) or (config.tie_head and path == "decoder/final_norm/bias"):
+        elif (_is_post(config, path) and path.endswith("norm/bias")) or (
+            config.tie_head and path == "decoder/final_norm/bias"
+        ):
             changed[path] = leaf + MEAN  # what a tied head reads, too, or its own shift would all but cancel
         elif path.endswith(readers):
             changed[path] = leaf - leaf.mean(axis=1 if "/layers/" in path else 0, keepdims=True)
     return changed
+
+
+def _is_added_before_an_inner_norm(config: TransformerConfig, path: str) -> bool:
+    """Returns whether the parameter is a bias whose sum a norm of a sublayer's output or of hidden units reads."""
+    if path.endswith("feed_forward/hidden/bias"):
+        return config.feed_forward_hidden_norm
+    return path.endswith("/output/bias") and path.split("/")[-3] in config.normed_outputs
+
+
+def _is_post(config: TransformerConfig, path: str) -> bool:
+    """Returns whether the parameter belongs to a stack whose norms follow its residuals."""
+    return (config.decoder if path.startswith("decoder/") else config.encoder).norm_placement == "post"
 
 
 def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Problem) -> Leaves:
@@ -241,7 +256,8 @@ def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Proble
         )
         columns = [column for column in range(2) if ids[-1, column] not in done.get(table, ())]
         numbers = np.broadcast_to(position_numbers(config, ids, stack), ids.shape)[-1, columns]
-        at_columns = rows(leaves[f"constants/{stack}_positions"], numbers)
+        scale = config.position_factor * leaves.get(f"{stack}/position_scale/factor", 1.0)
+        at_columns = scale * rows(leaves[f"constants/{stack}_positions"], numbers)
         leaves[f"{table}/embedding"][ids[-1, columns]] -= at_columns / (
             np.sqrt(config.d_model) if config.scale_embedding else 1.0
         )

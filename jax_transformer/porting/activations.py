@@ -65,14 +65,15 @@ class _Naming:
     def stack(self, stack: Literal["encoder", "decoder"]) -> None:
         """Names the activations of a stack, from the embedding to the last norm."""
         config, sublayers = self.config, self._sublayers[stack]
-        layers = getattr(config, stack).num_layers
+        own = getattr(config, stack)
+        layers = own.num_layers
         self._token_embedding(stack)
         stream = [f"{stack}.embedding"]
         for i in range(layers):
             for sublayer in sublayers:
                 ours, path = f"{stack}.layers.{i}.{sublayer}", f"{stack}/layers/{sublayer}"
                 norm = self._module(f"{path}_norm/scale", i) if self._has_norms else None
-                if norm and config.norm_placement == "pre":
+                if norm and own.norm_placement == "pre":
                     self.add(_input(norm), *stream)
                     self.add(norm, f"{ours}_norm")
                 else:
@@ -82,11 +83,11 @@ class _Naming:
                 if sublayer == sublayers[-1]:
                     stream += [
                         f"{stack}.layers.{i}.output",
-                        *([f"{stack}.output"] if i == layers - 1 and not config.final_norm else []),
+                        *([f"{stack}.output"] if i == layers - 1 and not own.final_norm else []),
                     ]
-                if norm and config.norm_placement == "post":
+                if norm and own.norm_placement == "post":
                     self.add(norm, f"{ours}_norm", *stream)
-        if config.final_norm:
+        if own.final_norm:
             norm = self._module(f"{stack}/final_norm/scale")
             self.add(_input(norm), *stream)
             self.add(norm, f"{stack}.output")

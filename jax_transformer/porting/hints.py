@@ -10,6 +10,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.model_validation import NOT_COMPUTED
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.state_dicts import deferred_params
@@ -68,7 +69,9 @@ def in_our_words(table: Dialect, hints: dict[str, Any]) -> dict[str, Any]:
                 problems.append(f"{name} must be {' or '.join(map(repr, words))}; received {value!r}")
                 continue
             (value,) = meant
-        if name not in known:
+        if name in NOT_COMPUTED:
+            problems.append(f"{name} isn't supported: {NOT_COMPUTED[name]}")
+        elif name not in known:
             problems.append(f"{name}: no such hint{nearest(name, known)}")
         elif ours.get(field, value) != value:
             problems.append(f"{name}={hints[name]!r} contradicts {field}={ours[field]!r}")

@@ -8,19 +8,21 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
 
+import mechanisms
 import numpy as np
+from block_pairs import PAIRS, BlocksReference
 
 from jax_transformer.parity.backends.jax_model import JaxSide
 from jax_transformer.parity.backends.side import Arrays
 from jax_transformer.parity.backends.systems import SystemReference
-from jax_transformer.parity.backends.torch_module import TorchSide
+from jax_transformer.parity.backends.torch_module import Reference, TorchSide
 from jax_transformer.parity.diagnosis.findings import Fault
 from jax_transformer.parity.oracle.graph import Kind
 from jax_transformer.parity.problems import Problem, other_weights, own_problem
 from jax_transformer.parity.stages.forward import Forward, compare_forward
 from jax_transformer.storage.model_directory import Model
 from selftest.injections import Corruption, Injection, known_faults, unknown_faults
-from selftest.subjects import make_model
+from selftest.subjects import MECHANISMS, make_block, make_model
 
 Fate = Literal["found", "missed", "equivalent", "not applicable"]
 """equivalent: exactly no difference on any problem."""
@@ -73,10 +75,9 @@ class Prepared:
 
     @classmethod
     def of(cls, name: str, seed: int = 0) -> Prepared:
-        model = make_model(name, seed)
+        model, reference = _system(name, seed)
         problems = (own_problem(model.config, model.params, seed), *other_weights(model.config, model.params, seed))
         here = JaxSide("jax", model)
-        reference = SystemReference((model.origin or {})["dialect"], model.config, model.params.get("constants", {}))
         return cls(
             name,
             model,
@@ -84,6 +85,17 @@ class Prepared:
             tuple(here.forward(problem, "float64") for problem in problems),
             TorchSide(name, model, reference),
         )
+
+
+def _system(name: str, seed: int) -> tuple[Model, Reference]:
+    if name in PAIRS:
+        return make_block(name, seed), BlocksReference(name)
+    if name in MECHANISMS:
+        model = mechanisms.make_model(MECHANISMS[name], seed)
+        return model, mechanisms.MechanismReference(model.config)
+    model = make_model(name, seed)
+    dialect = (model.origin or {})["dialect"]
+    return model, SystemReference(dialect, model.config, model.params.get("constants", {}))
 
 
 def kills_of(system: Prepared, places: int, seed: int = 0) -> Iterator[Kill]:

@@ -1,4 +1,5 @@
-"""The systems that faults are put into: small models of every published program, with random weights."""
+"""The systems that faults are put into: small models of every published program, with random weights, and models of the
+mechanisms of attention that none of them has."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from block_pairs import config_of, random_params
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
@@ -59,6 +61,12 @@ SUBJECTS: Mapping[str, Subject] = {
 }
 
 
+MECHANISMS = {
+    f"mechanisms: {name}": name for name in ("rotary in cross-attention", "ALiBi", "relative vectors", "all at once")
+}
+"""Further systems → the models of parity_tests/mechanisms.py: between them, they have every mechanism."""
+
+
 def make_model(name: str, seed: int = 0) -> Model:
     """A model of one of SUBJECTS: sizes that differ pairwise, pad ids that are tokens of both sides, weights drawn by
     the seed."""
@@ -73,6 +81,14 @@ def make_model(name: str, seed: int = 0) -> Model:
     return Model(
         config, params, None, None, GenerationConfig(decoder_start_id=0, eos_id=1), {"dialect": subject.dialect}
     )
+
+
+def make_block(name: str, seed: int = 0) -> Model:
+    """A model of one of the pairs of `block_pairs`, of no dialect, with weights drawn by the seed."""
+    config = config_of(name)
+    leaves = flatten(random_params(config, np.random.default_rng([seed, *name.encode()])))
+    params = unflatten({path: leaf.astype(np.float32) for path, leaf in leaves.items()})
+    return Model(config, params, None, None, GenerationConfig(decoder_start_id=0, eos_id=3))
 
 
 def make_config(subject: Subject, rng: np.random.Generator) -> TransformerConfig:

@@ -168,6 +168,35 @@ def weights_in_bfloat16(site: Site, right: np.ndarray) -> np.ndarray:
     return site.compute(inputs={"weights": to_bfloat16(site.inputs["weights"])})
 
 
+# --- rotary positions and factors of heads
+
+
+def first_features_not_turned(site: Site, right: np.ndarray) -> np.ndarray:
+    wrong = right.copy()
+    wrong[..., :2] = site.inputs["x"][..., :2]
+    return wrong
+
+
+def turned_one_percent_more(site: Site, right: np.ndarray) -> np.ndarray:
+    """Each position a hundredth further, in the first two features as they stand."""
+    wrong, angle = right.copy(), 0.01 * np.arange(right.shape[1])[:, None]
+    first, second = right[..., 0], right[..., 1]
+    wrong[..., 0] = first * np.cos(angle) - second * np.sin(angle)
+    wrong[..., 1] = first * np.sin(angle) + second * np.cos(angle)
+    return wrong
+
+
+def one_heads_factor_left_out(site: Site, right: np.ndarray) -> np.ndarray:
+    wrong, head = right.copy(), site.pick(right.shape[2])
+    wrong[:, :, head] = site.inputs["x"][:, :, head]
+    return wrong
+
+
+def factors_of_the_next_heads(site: Site, right: np.ndarray) -> np.ndarray:
+    require(right.shape[2] > 1, "needs two heads")
+    return site.compute(parameters={"scale": np.roll(site.parameters["scale"], 1)})
+
+
 _HEADS: tuple[Kind, ...] = ("projection", "context", "merge_heads")
 
 OF_ATTENTION: tuple[Unknown, ...] = (
@@ -193,5 +222,9 @@ OF_ATTENTION: tuple[Unknown, ...] = (
     unknown("one head attends to everything alike", ("attention_weights",), one_head_uniform),
     unknown("attention reads the value before", ("context",), value_before),
     unknown("all heads have the first one's values", ("context",), one_value_head_for_all),
+    unknown("the first two features are not turned", ("rotation",), first_features_not_turned),
+    unknown("two features are turned further by a hundredth", ("rotation",), turned_one_percent_more),
+    unknown("one head's factor is left out", ("head_scale",), one_heads_factor_left_out),
+    unknown("heads have each other's factors", ("head_scale",), factors_of_the_next_heads),
     unknown("attention weights are rounded to bfloat16 for the context", ("context",), weights_in_bfloat16),
 )

@@ -26,12 +26,19 @@ def mean_square(centred: np.ndarray) -> np.ndarray:
 
 def normed(site: Site, centre: Statistic = mean, variance: Statistic = mean_square) -> np.ndarray:
     """The norm with these statistics; which of them it takes, and its ε, are the config's."""
-    config, x = site.config, site.inputs["x"] + site.inputs.get("y", 0.0)
+    config, x = site.config, _summed(site) if "y" in site.inputs else site.inputs["x"]
     x = x - centre(x) if config.norm_kind == "layer_norm" else x
     width = x.shape[-1]
     square = variance(x) * (width / (width - 1) if config.norm_unbiased else 1.0)
     deviation = np.sqrt(square) + config.norm_eps if config.norm_eps_outside else np.sqrt(square + config.norm_eps)
     return formulas.affine(x / deviation, site.parameters.get("scale"), site.parameters.get("bias"))
+
+
+def _summed(site: Site) -> np.ndarray:
+    """What a norm after the residual reads."""
+    scales = {role: array for role, array in site.parameters.items() if role.endswith("_scale")}
+    stack: formulas.Stack = "encoder" if site.node.name.startswith("encoder") else "decoder"
+    return formulas.residual(site.config, site.inputs["x"], site.inputs["y"], **scales, stack=stack)
 
 
 def _with_variance(variance: Statistic) -> Wrong:
@@ -94,7 +101,13 @@ def bias_before_gain(site: Site, right: np.ndarray) -> np.ndarray:
 
 
 def _with_branch(change: Callable[[np.ndarray], np.ndarray]) -> Wrong:
-    return lambda site, right: site.compute(inputs={"y": change(site.inputs["y"])})
+    """A change of a sublayer's output; of those of several, of the first."""
+
+    def wrong(site: Site, right: np.ndarray) -> np.ndarray:
+        name = next(name for name in site.inputs if name != "x")
+        return site.compute(inputs={name: change(site.inputs[name])})
+
+    return wrong
 
 
 def _clipped(y: np.ndarray) -> np.ndarray:
@@ -120,7 +133,7 @@ def stream_in_bfloat16(site: Site, right: np.ndarray) -> np.ndarray:
 
 
 _NORMS: tuple[Kind, ...] = ("norm", "residual_norm")
-_SUMS: tuple[Kind, ...] = ("residual", "residual_norm")
+_SUMS: tuple[Kind, ...] = ("residual", "residual_norm", "parallel_residual")
 
 OF_NORMS: tuple[Unknown, ...] = (
     unknown("a norm's variance is 1 % too small", _NORMS, _with_variance(_a_hundredth_less)),
@@ -141,6 +154,6 @@ OF_NORMS: tuple[Unknown, ...] = (
     unknown("a residual branch is the token before's", _SUMS, _with_branch(_of_the_token_before)),
     unknown("the residual stream is rounded to bfloat16", _SUMS, stream_in_bfloat16),
     unknown(
-        "a residual sum is divided by √2", ("residual",), sum_over_root_two
+        "a residual sum is divided by √2", ("residual", "parallel_residual"), sum_over_root_two
     ),  # a norm would take it for twice its ε
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jax_transformer.parity.oracle import formulas
+from jax_transformer.parity.oracle import activations, formulas
 from jax_transformer.parity.oracle.graph import Kind
 from selftest.unknown import (
     Site,
@@ -69,25 +69,17 @@ def bias_added_twice(site: Site, right: np.ndarray) -> np.ndarray:
 # --- feed-forward
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 0.5 * (1.0 + np.tanh(0.5 * x))
-
-
-def _softplus(x: np.ndarray) -> np.ndarray:
-    return np.logaddexp(0.0, x)
-
-
 ACTIVATIONS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "leaky ReLU": lambda x: np.where(x > 0.0, x, 0.01 * x),
-    "squared ReLU": lambda x: np.square(np.maximum(x, 0.0)),
-    "ELU": lambda x: np.where(x > 0.0, x, np.expm1(np.minimum(x, 0.0))),
-    "softplus": _softplus,
-    "mish": lambda x: x * np.tanh(_softplus(x)),
+    "a leaky ReLU of slope 0.05": lambda x: np.where(x > 0.0, x, 0.05 * x),
+    "ReLU to the power of 1.5": lambda x: np.maximum(x, 0.0) ** 1.5,
+    "ELU with α = 0.5": lambda x: np.where(x > 0.0, x, 0.5 * np.expm1(np.minimum(x, 0.0))),
+    "log sigmoid": lambda x: -np.logaddexp(0.0, -x),
+    "softsign": lambda x: x / (1.0 + np.abs(x)),
     "hard swish": lambda x: x * np.clip(x / 6.0 + 0.5, 0.0, 1.0),
-    "tanh": np.tanh,
-    "sigmoid": _sigmoid,
+    "hard tanh": lambda x: np.clip(x, -1.0, 1.0),
+    "hard sigmoid": lambda x: np.clip(x / 6.0 + 0.5, 0.0, 1.0),
 }
-"""None that a config can ask for."""
+"""None that a config can ask for, nor the catalogue names."""
 
 
 def activated(activation: Callable[[np.ndarray], np.ndarray]) -> Wrong:
@@ -119,12 +111,12 @@ def _gated(site: Site) -> tuple[np.ndarray, np.ndarray]:
 
 def other_factor_activated_too(site: Site, right: np.ndarray) -> np.ndarray:
     hidden, gate = _gated(site)
-    return formulas.activation(site.config, gate) * formulas.activation(site.config, hidden)
+    return activations.activation(site.config, gate) * activations.activation(site.config, hidden)
 
 
 def other_factor_plus_one(site: Site, right: np.ndarray) -> np.ndarray:
     hidden, gate = _gated(site)
-    return formulas.activation(site.config, gate) * (hidden + 1.0)
+    return activations.activation(site.config, gate) * (hidden + 1.0)
 
 
 def large_ones_clipped(site: Site, right: np.ndarray) -> np.ndarray:

@@ -29,6 +29,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "own tables": {},
     "tied": {"share_embeddings": True, "tie_head": True},
     "gated, other decoder": {"feed_forward_gated": True, "decoder_num_heads": 2, "decoder_d_ff": 64},
+    "side by side, one layer": {
+        "parallel_residual": True,
+        "norm_placement": "pre",
+        "output_norm": "all",
+        "feed_forward_hidden_norm": True,
+        "learned_sublayer_scale": "scalar",
+        "share_layers": True,
+    },
     "narrow heads": {"head_dim": 8},
     "shared keys and values": {"num_kv_heads": 2, "decoder_num_kv_heads": 1},
 }

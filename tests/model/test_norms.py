@@ -23,6 +23,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "eps_outside": {**LAYER_NORM, "norm_eps_outside": True},
     "unbiased_eps_outside": {**LAYER_NORM, "norm_unbiased": True, "norm_eps_outside": True},
     "no_bias": {**LAYER_NORM, "norm_bias": False},
+    "no_scale": {**LAYER_NORM, "norm_scale": False, "norm_bias": False},
     "rms_norm": {"norm_kind": "rms_norm", "norm_bias": False},
 }
 
@@ -38,6 +39,7 @@ def expected_norm(name: str, x: np.ndarray, scale: np.ndarray, bias: np.ndarray,
             "eps_outside": lambda r: (r - r.mean()) / (r.std() + eps) * scale + bias,
             "unbiased_eps_outside": lambda r: (r - r.mean()) / (r.std(ddof=1) + eps) * scale + bias,
             "no_bias": lambda r: (r - r.mean()) / np.sqrt(r.var() + eps) * scale,
+            "no_scale": lambda r: (r - r.mean()) / np.sqrt(r.var() + eps),
             "rms_norm": lambda r: r / np.sqrt((r**2).mean() + eps) * scale,
         }[name](row)
     return y
@@ -47,14 +49,16 @@ def make_norm(name: str, eps: float = 1e-5) -> Norm:
     """The variant with a random scale and bias, float64."""
     norm = Norm(TransformerConfig(d_model=WIDTH, num_heads=2, norm_eps=eps, **VARIANTS[name]))
     rng = np.random.default_rng(1)
-    norm.scale = nnx.Param(jnp.asarray(1.0 + 0.5 * rng.standard_normal(WIDTH)))
+    if norm.config.norm_scale:
+        norm.scale = nnx.Param(jnp.asarray(1.0 + 0.5 * rng.standard_normal(WIDTH)))
     if norm.config.norm_bias:
         norm.bias = nnx.Param(jnp.asarray(rng.standard_normal(WIDTH)))
     return norm
 
 
 def parameters(norm: Norm) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(norm.scale[...]), np.asarray(norm.bias[...]) if norm.config.norm_bias else np.zeros(WIDTH)
+    scale = np.asarray(norm.scale[...]) if norm.config.norm_scale else np.ones(WIDTH)
+    return scale, np.asarray(norm.bias[...]) if norm.config.norm_bias else np.zeros(WIDTH)
 
 
 @pytest.mark.parametrize("eps", [0.5, 1e-5, 1e-12])
@@ -70,7 +74,7 @@ def test_a_norm_is_its_formula(name: str, eps: float) -> None:
 def test_the_variants_differ() -> None:
     """So that the test above can tell them apart."""
     x = np.random.default_rng(0).standard_normal((2, 2, WIDTH))
-    results = [expected_norm(name, x, np.ones(WIDTH), np.ones(WIDTH), 0.5) for name in VARIANTS]
+    results = [expected_norm(name, x, np.full(WIDTH, 1.5), np.ones(WIDTH), 0.5) for name in VARIANTS]
     assert all(np.abs(a - b).max() > 1e-3 for i, a in enumerate(results) for b in results[:i])
 
 

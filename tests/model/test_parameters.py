@@ -7,10 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
+from flax import nnx
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
+from jax_transformer.model.initializers import KeyStream
+from jax_transformer.model.layers import EncoderLayer
 from jax_transformer.runtime.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
@@ -76,6 +80,74 @@ def changed(
     return base.keys() - received.keys(), {path: shape for path, shape in received.items() if base.get(path) != shape}
 
 
+def test_a_trained_slope_is_one_number_of_each_layer(config: TransformerConfig, base: Any) -> None:
+    slopes = {"encoder/layers/feed_forward/slope": (1, 1), "decoder/layers/feed_forward/slope": (2, 1)}
+    assert changed(base, config, activation="prelu") == (set(), slopes)
+
+
+def test_norms_of_outputs_and_hidden_units(config: TransformerConfig, base: Any) -> None:
+    outputs = norm_shapes("encoder/layers/self_attention_output_norm", 1, 12)
+    for sublayer in ("self_attention", "cross_attention"):
+        outputs |= norm_shapes(f"decoder/layers/{sublayer}_output_norm", 2, 12)
+    assert changed(base, config, output_norm="attention") == (set(), outputs)
+    for stack, layers in (("encoder", 1), ("decoder", 2)):
+        outputs |= norm_shapes(f"{stack}/layers/feed_forward_output_norm", layers, 12)
+    assert changed(base, config, output_norm="all") == (set(), outputs)
+    hidden = norm_shapes("encoder/layers/feed_forward/hidden_norm", 1, 7)
+    hidden |= norm_shapes("decoder/layers/feed_forward/hidden_norm", 2, 14)
+    assert changed(base, config, feed_forward_hidden_norm=True) == (set(), hidden)
+
+
+def test_shared_layers_are_one_layer(config: TransformerConfig, base: Any) -> None:
+    """(The encoder has one anyway.)"""
+    decoder = {path: (1, *shape[1:]) for path, shape in base.items() if path.startswith("decoder/layers/")}
+    assert changed(base, config, share_layers=True) == (set(), decoder)
+
+
+def test_a_scale_of_positions_is_one_number_of_each_stack(config: TransformerConfig, base: Any) -> None:
+    scales: dict[str, tuple[int, ...]] = {f"{stack}/position_scale/factor": (1,) for stack in ("encoder", "decoder")}
+    assert changed(base, config, learned_position_scale=True) == (set(), scales)
+
+
+def test_one_norm_takes_the_place_of_all(config: TransformerConfig, base: Any) -> None:
+    own = {path for path in base if "/layers/" in path and "_norm/" in path}
+    shared = norm_shapes("encoder/layers/shared_norm", 1, 12) | norm_shapes("decoder/layers/shared_norm", 2, 12)
+    assert changed(base, config, share_norms=True) == (own, shared)
+
+
+def test_trained_scales(config: TransformerConfig, base: Any) -> None:
+    sublayers = {"encoder": (1, ["self_attention", "feed_forward"])}
+    sublayers["decoder"] = (2, ["self_attention", "cross_attention", "feed_forward"])
+    paths = [(f"{stack}/layers/{name}", layers) for stack, (layers, names) in sublayers.items() for name in names]
+    assert changed(base, config, learned_sublayer_scale="channel", learned_residual_scale="feed_forward") == (
+        set(),
+        {f"{path}_output_scale/scale": (layers, 12) for path, layers in paths}
+        | {
+            f"{stack}/layers/feed_forward_residual_scale/scale": (layers, 12)
+            for stack, (layers, _) in sublayers.items()
+        },
+    )
+    scalars = {f"{path}_output_scale/factor": (layers, 1) for path, layers in paths}
+    assert changed(base, config, learned_sublayer_scale="scalar") == (set(), scalars)
+
+
+@pytest.mark.parametrize(
+    ("options", "first"),
+    [
+        ({"learned_sublayer_scale": "channel"}, 0.1),
+        ({"learned_sublayer_scale": "channel", "sublayer_scale_init": 1e-4}, 1e-4),
+        ({"learned_sublayer_scale": "scalar"}, 0.0),
+        ({"learned_residual_scale": "all"}, 1.0),
+    ],
+    ids=str,
+)
+def test_trained_scales_begin_as_the_config_says(config: TransformerConfig, options: Any, first: float) -> None:
+    layer = EncoderLayer(dataclasses.replace(config, **options), KeyStream(jax.random.key(0)))
+    scales = {name: jax.tree.leaves(nnx.state(part)) for name, part in vars(layer).items() if name.endswith("_scale")}
+    assert len(scales) == 2
+    assert all((leaf == jnp.float32(first)).all() for (leaf,) in scales.values())
+
+
 def test_gated(config: TransformerConfig, base: Any) -> None:
     gates = {
         "encoder/layers/feed_forward/gate/kernel": (1, 12, 7), "encoder/layers/feed_forward/gate/bias": (1, 7),
@@ -84,11 +156,57 @@ def test_gated(config: TransformerConfig, base: Any) -> None:
     assert changed(base, config, feed_forward_gated=True) == (set(), gates)
 
 
+def test_heads_of_keys_and_values_may_be_fewer(config: TransformerConfig, base: Any) -> None:
+    removed, added = changed(base, config, num_kv_heads=1, decoder_num_kv_heads=2)
+    assert removed == set()
+    kernels = {f"encoder/layers/self_attention/{name}/kernel": (1, 12, 1, 5) for name in ("key", "value")}
+    assert added == kernels | {f"encoder/layers/self_attention/{name}/bias": (1, 1, 5) for name in ("key", "value")}
+
+
+def test_heads_may_have_factors_and_norms(config: TransformerConfig, base: Any) -> None:
+    expected: dict[str, tuple[int, ...]] = {}
+    for prefix, layers, heads, head_dim in (
+        ("encoder/layers/self_attention", 1, 3, 5),
+        ("decoder/layers/self_attention", 2, 2, 4),
+        ("decoder/layers/cross_attention", 2, 2, 4),
+    ):
+        expected |= {f"{prefix}/head_scale/scale": (layers, heads)}
+        expected |= norm_shapes(f"{prefix}/query_norm", layers, head_dim)
+        expected |= norm_shapes(f"{prefix}/key_norm", layers, head_dim)
+    assert changed(base, config, head_scale=True, query_key_norm=True) == (set(), expected)
+
+
+def test_relative_vectors(config: TransformerConfig, base: Any) -> None:
+    """For distances from -3 to 3: of a stack, or of each layer's self-attention."""
+    tables = {"constants/encoder_positions", "constants/decoder_positions"}
+    options: dict[str, Any] = {"position_kind": "relative_vectors", "relative_max_distance": 3}
+    shared = {
+        f"{stack}/relative_vectors/{name}": (7, head_dim)
+        for stack, head_dim in (("encoder", 5), ("decoder", 4))
+        for name in ("keys", "values")
+    }
+    assert changed(base, config, **options) == (tables, shared)
+    own: dict[str, tuple[int, ...]] = {
+        "encoder/layers/self_attention/relative_vectors/keys": (1, 7, 5),
+        "decoder/layers/self_attention/relative_vectors/keys": (2, 7, 4),
+    }
+    options |= {"relative_bias_per_layer": True, "relative_value_vectors": False}
+    assert changed(base, config, **options) == (tables, own)
+
+
+@pytest.mark.parametrize("options", [{"position_kind": "rotary", "rotary_dim": 4}, {"position_kind": "alibi"}], ids=str)
+def test_rotary_positions_and_alibi_have_no_parameters(config: TransformerConfig, base: Any, options: Any) -> None:
+    assert changed(base, config, **options) == ({"constants/encoder_positions", "constants/decoder_positions"}, {})
+
+
 @pytest.mark.parametrize(
     ("options", "gone"),
     [
         ({"norm_kind": "rms_norm", "norm_bias": False}, lambda path: "_norm/bias" in path),
         ({"norm_bias": False}, lambda path: "_norm/bias" in path),
+        ({"norm_scale": False}, lambda path: "_norm/scale" in path),
+        ({"norm_scale": False, "norm_bias": False}, lambda path: "_norm/" in path),
+        ({"decoder_norm_placement": "none"}, lambda path: "decoder/layers/" in path and "_norm/" in path),
         ({"norm_kind": "none"}, lambda path: "_norm/" in path),
         ({"feed_forward": False}, lambda path: "feed_forward" in path),
         ({"feed_forward_bias": False}, lambda path: "feed_forward/" in path and path.endswith("bias")),
@@ -119,6 +237,10 @@ def test_norms_may_be_added(config: TransformerConfig, base: Any) -> None:
     assert changed(base, config, final_norm=True) == (
         set(),
         norm_shapes("encoder/final_norm", 12) | norm_shapes("decoder/final_norm", 12),
+    )
+    assert changed(base, config, final_norm=True, decoder_final_norm=False) == (
+        set(),
+        norm_shapes("encoder/final_norm", 12),
     )
     assert changed(base, config, decoder_embedding_norm="after_positions") == (
         set(),

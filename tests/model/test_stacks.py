@@ -133,3 +133,39 @@ def test_layers_are_taken_in_order(config: TransformerConfig, ids: Any, random_p
     }
     expected = np.asarray(functional.apply(config, params, ids.source, ids.target))
     assert not compare(np.asarray(functional.apply(config, exchanged, ids.source, ids.target)), expected).within(1e-3)
+
+
+@pytest.fixture(scope="module")
+def equal_layers(
+    x64: None, config: TransformerConfig, ids: Any, random_params: Callable[..., Any]
+) -> tuple[TransformerConfig, Callable[[TransformerConfig], tuple[np.ndarray, dict[str, np.ndarray]]]]:
+    """A config whose three encoder layers share their parameters, and a function (config) → the encoder's output, and
+    the gradients of its squares' mean, summed over the layers."""
+    shared = dataclasses.replace(config, num_encoder_layers=3, share_layers=True)
+    params = random_params(shared)
+
+    def run(config: TransformerConfig) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        def loss(layers: Any) -> Any:
+            whole = {**params, "encoder": {**params["encoder"], "layers": layers}}
+            output = functional.encode(config, whole, ids.source)
+            return jnp.square(output).mean(), output
+
+        times = 1 if config.share_layers else 3
+        layers = jax.tree.map(lambda leaf: np.repeat(leaf, times, axis=0), params["encoder"]["layers"])
+        (_, output), gradients = jax.value_and_grad(loss, has_aux=True)(layers)
+        return np.asarray(output), {path: np.asarray(leaf).sum(axis=0) for path, leaf in flatten(gradients).items()}
+
+    return shared, run
+
+
+@pytest.mark.parametrize("loop", ["scan_but_products", "unrolled"])
+def test_shared_layers_are_as_many_equal_ones(equal_layers: Any, loop: str) -> None:
+    """Outputs, and gradients, which are the sum of those of all places."""
+    shared, run = equal_layers
+    output, gradients = run(dataclasses.replace(shared, **LOOPS[loop]))
+    expected_output, expected = run(dataclasses.replace(shared, share_layers=False))
+    assert compare(output, expected_output).within(FLOAT64_RELATIVE_RMS)
+    assert gradients.keys() == expected.keys()
+    for path, leaf in expected.items():
+        if not has_zero_gradient(path):
+            assert compare(gradients[path], leaf).within(FLOAT64_RELATIVE_RMS), path

@@ -100,6 +100,28 @@ FAMILIES = {
     "attention in blocks": dataclasses.replace(
         PAPER, attention_path="flash", position_kind="relative_bias", relative_buckets=8, relative_max_distance=6
     ),
+    "rotary, shared keys": dataclasses.replace(
+        PAPER,
+        position_kind="rotary",
+        num_heads=4,
+        num_kv_heads=2,
+        query_key_norm=True,
+        head_scale=True,
+        attention_bias=False,
+    ),
+    "relative vectors": dataclasses.replace(PAPER, position_kind="relative_vectors", relative_max_distance=3),
+    "sublayers side by side, shared layers": dataclasses.replace(
+        PAPER,
+        norm_placement="pre",
+        parallel_residual=True,
+        output_norm="attention",
+        feed_forward_hidden_norm=True,
+        learned_sublayer_scale="channel",
+        learned_position_scale=True,
+        share_layers=True,
+        num_encoder_layers=2,
+        activation="prelu",
+    ),
     "a vocabulary that doesn't divide": dataclasses.replace(PAPER, source_vocab_size=41, target_vocab_size=41),
 }
 TRAIN = TrainConfig(

@@ -28,8 +28,14 @@ CONFIGS = [
     for options in (
         {"position_kind": "relative_bias"},
         {"position_kind": "relative_bias", "relative_bias_per_layer": True, "feed_forward_gated": True},
+        {"position_kind": "relative_vectors", "head_scale": True},
+        {"position_kind": "relative_vectors", "relative_bias_per_layer": True, "query_key_norm": True},
         {"position_kind": "learned", "tie_head": True, "final_norm": True},
-        {"tie_head": True, "share_embeddings": True, "head_bias": "buffer"},
+        {"tie_head": True, "share_embeddings": True, "head_bias": "buffer", "activation": "prelu"},
+        {"learned_residual_scale": "all", "learned_sublayer_scale": "channel"},
+        {"learned_sublayer_scale": "scalar"},
+        {"share_layers": True, "learned_position_scale": True},
+        {"share_norms": True, "output_norm": "all", "feed_forward_hidden_norm": True},
     )
 ]
 EIGHT = AbstractMesh((2, 2, 2), AXES)
@@ -64,6 +70,11 @@ def test_a_parameter_without_a_rule_is_named() -> None:
     [
         ("encoder/layers/self_attention/query/kernel", (2, 16, 8, 2), PartitionSpec(None, "fsdp", "tensor", None)),
         ("encoder/layers/self_attention/output/kernel", (2, 8, 2, 16), PartitionSpec(None, "tensor", None, "fsdp")),
+        ("encoder/layers/self_attention/key/kernel", (2, 16, 2, 4), PartitionSpec(None, "fsdp", "tensor", None)),
+        ("encoder/layers/self_attention/head_scale/scale", (2, 8), PartitionSpec(None, "tensor")),
+        ("encoder/layers/self_attention/query_norm/scale", (2, 4), PartitionSpec(None, None)),
+        ("encoder/relative_vectors/keys", (33, 4), PartitionSpec(None, None)),
+        ("decoder/layers/self_attention/relative_vectors/values", (2, 33, 4), PartitionSpec(None, None, None)),
         ("decoder/layers/feed_forward/gate/kernel", (2, 16, 24), PartitionSpec(None, "fsdp", "tensor")),
         ("decoder/layers/feed_forward/output/kernel", (2, 24, 16), PartitionSpec(None, "tensor", "fsdp")),
         ("decoder/layers/cross_attention_norm/scale", (2, 16), PartitionSpec(None, "fsdp")),

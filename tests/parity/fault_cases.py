@@ -1,4 +1,4 @@
-"""Models whose nodes are replayed with faults: seven configs between which every part of a model comes up, on inputs
+"""Models whose nodes are replayed with faults: configs between which every part of a model comes up, on inputs
 with pads on the right, on the left and inside."""
 
 from __future__ import annotations
@@ -67,8 +67,40 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "alibi": {"position_kind": "alibi", "norm_placement": "pre"},
     "vectors": {"position_kind": "relative_vectors", "relative_max_distance": 3, "norm_placement": "pre"},
+    "scaled": {
+        "share_layers": True,
+        "position_factor": 0.5,
+        "learned_position_scale": True,
+        "num_encoder_layers": 1,
+        "decoder_norm_placement": "pre",
+        "residual_factor": 1.7,
+        "decoder_residual_factor": 1.4,
+        "decoder_sublayer_factor": 0.6,
+        "learned_residual_scale": "feed_forward",
+        "learned_sublayer_scale": "channel",
+        "activation": "prelu",
+    },
+    "inner": {
+        "num_encoder_layers": 1,
+        "norm_placement": "pre",
+        "output_norm": "all",
+        "feed_forward_hidden_norm": True,
+    },
+    "parallel": {
+        "num_encoder_layers": 1,
+        "norm_placement": "pre",
+        "parallel_residual": True,
+        "sublayer_factor": 0.7,
+    },
+    "shared": {
+        "num_encoder_layers": 1,
+        "norm_placement": "pre",
+        "parallel_residual": True,
+        "share_norms": True,
+        "learned_sublayer_scale": "channel",
+    },
 }
-LENGTHS = {"rms": (6, 6)}
+LENGTHS = {"rms": (6, 6), "scaled": (6, 5), "inner": (6, 5), "parallel": (6, 5), "shared": (6, 5)}
 """Of source and target; of other cases, 7 and 5."""
 LAYER = "decoder.layers.1"
 

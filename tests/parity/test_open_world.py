@@ -19,7 +19,7 @@ from selftest.unknown_products import activated
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS, LEAST_FAULT_RELATIVE_RMS
-from jax_transformer.parity.oracle import Node, formulas, forward, nodes, parameter
+from jax_transformer.parity.oracle import Node, activations, formulas, forward, nodes, parameter
 from jax_transformer.parity.oracle.graph import Kind
 
 SIZES: dict[str, Any] = {
@@ -49,6 +49,9 @@ CONFIGS = {
         position_kind="learned",
         attention_output=False,
     ),
+    "rotary": TransformerConfig(
+        **SIZES, position_kind="rotary", num_kv_heads=1, head_scale=True, query_key_norm=True, norm_placement="pre"
+    ),
     "T5": TransformerConfig(
         **SIZES | {"source_vocab_size": 11},
         share_embeddings=True,
@@ -69,6 +72,7 @@ CONFIGS = {
         attention_output_bias=False,
         feed_forward_bias=False,
     ),
+    "side by side": TransformerConfig(**SIZES, norm_placement="pre", parallel_residual=True),
 }
 
 
@@ -173,7 +177,7 @@ def test_sinusoids_without_a_fault(layout: Any, frequency: Any, index: Any, mode
 def test_activations_without_a_fault(number: int, models: list[Model]) -> None:
     """Ungated, and gated."""
     site = models[number].site(node_named(models[number], "encoder.layers.0.feed_forward.hidden"))
-    wrong = activated([formulas.relu, formulas.gelu][number])
+    wrong = activated([activations.relu, activations.gelu][number])
     np.testing.assert_array_equal(wrong(site, site.compute()), site.compute())
 
 
@@ -199,7 +203,7 @@ def test_what_changes_nothing_is_refused(models: list[Model]) -> None:
 
 def test_what_a_node_does_not_have_is_refused(models: list[Model]) -> None:
     (fault,) = (fault for fault in UNKNOWNS if fault.name == "a bias is added twice")
-    model = models[2]  # which has none
+    model = models[-1]  # which has none
     assert fault not in [other for other, _ in applicable(model.config)]
     with pytest.raises(LookupError, match="has no bias"):
         fault.corrupt(model.site(node_named(model, "logits")))

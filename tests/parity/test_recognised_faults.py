@@ -43,6 +43,8 @@ DROPPED = [
     ("counted", f"{LAYER}.cross_attention_norm", " the sublayer's output"),
     ("post", "encoder.layers.1.self_attention.context", " the attention weights"),
     ("pre", f"{LAYER}.cross_attention.context", " the attention weights"),
+    ("rotary", f"{LAYER}.self_attention.context", " the attention weights"),
+    ("vectors", "encoder.layers.1.self_attention.context", " the attention weights"),
     ("post", f"{LAYER}.feed_forward.output", " the hidden units"),
 ]
 

@@ -19,7 +19,7 @@ from jax_transformer.model.masks import make_masks
 from jax_transformer.parity.diagnosis.nodes import with_ids
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.parity.oracle import formulas, forward, nodes, recompute
+from jax_transformer.parity.oracle import activations, formulas, forward, nodes, recompute
 from jax_transformer.runtime.trees import flatten
 
 pytestmark = pytest.mark.usefixtures("x64", "quick_compilation")
@@ -36,6 +36,7 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
     "sizes": [
         {},
         {"decoder_num_heads": 2, "decoder_d_ff": 14, "decoder_max_length": 10, "num_encoder_layers": 2},
+        {"share_layers": True, "num_encoder_layers": 2},
     ],
     "embeddings": [
         {},
@@ -75,7 +76,26 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
         {"norm_kind": "rms_norm", "norm_bias": False},
         {"norm_kind": "rms_norm", "norm_bias": False, "norm_eps": 0.1, "norm_eps_outside": True},
     ],
-    "placement": [{}, {"final_norm": True}, {"norm_placement": "pre"}, {"norm_placement": "pre", "final_norm": True}],
+    "placement": [
+        {},
+        {"final_norm": True},
+        {"norm_placement": "pre"},
+        {"norm_placement": "pre", "final_norm": True},
+        {"norm_placement": "pre", "final_norm": True, "decoder_norm_placement": "post", "decoder_final_norm": False},
+        {"decoder_norm_placement": "none", "norm_scale": False},
+    ],
+    "inner_norms": [
+        {},
+        {"output_norm": "self_attention", "feed_forward_hidden_norm": True},
+        {"output_norm": "attention"},
+        {"output_norm": "all", "feed_forward_hidden_norm": True},
+    ],
+    "residuals": [
+        {},
+        {"residual_factor": 1.7, "decoder_sublayer_factor": 0.6, "learned_sublayer_scale": "scalar"},
+        {"decoder_residual_factor": 1.4, "sublayer_factor": 0.8, "learned_residual_scale": "all"},
+        {"learned_sublayer_scale": "channel", "learned_residual_scale": "all"},
+    ],
     "attention": [
         {},
         {"attention_scale": 0.3, "attention_bias": False, "masked_value": -3.0},
@@ -87,6 +107,8 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
         {"activation": "gelu", "feed_forward_gated": True},
         {"activation": "gelu_tanh", "feed_forward_bias": False},
         {"activation": "silu", "feed_forward_gated": True, "feed_forward_bias": False},
+        {"activation": "prelu", "feed_forward_gated": True},
+        {"activation": "leaky_relu", "activation_slope": 0.3},
         {"activation": "none"},
         {"feed_forward": False},
     ],
@@ -99,7 +121,7 @@ ASPECTS: dict[str, list[dict[str, Any]]] = {
     ],
     "cross_mask": [{"cross_padding": cover} for cover in COVERS],
 }
-WITHOUT_NORMS: list[dict[str, Any]] = [
+BY_THEMSELVES: list[dict[str, Any]] = [
     {"norm_kind": "none"},
     {
         "norm_kind": "none",
@@ -108,8 +130,18 @@ WITHOUT_NORMS: list[dict[str, Any]] = [
         "feed_forward": False,
         "cross_padding": "none",
     },
+    {"position_factor": 0.5, "learned_position_scale": True},
+    {"position_kind": "learned", "learned_position_scale": True, "encoder_embedding_norm": "after_positions"},
+    {"norm_kind": "none", "parallel_residual": True, "learned_sublayer_scale": "scalar", "sublayer_factor": 0.7},
 ]
 """Apart from the aspects, of which it contradicts some."""
+SHARED_OR_PARALLEL: list[dict[str, Any]] = [
+    {"share_norms": True, "residual_factor": 1.2, "output_norm": "attention"},
+    {"share_norms": True, "norm_placement": "pre", "feed_forward_hidden_norm": True, "norm_scale": False},
+    {"parallel_residual": True, "share_norms": True, "norm_placement": "pre", "learned_sublayer_scale": "channel"},
+    {"parallel_residual": True, "norm_placement": "pre", "output_norm": "all", "decoder_residual_factor": 0.5},
+    {"parallel_residual": True, "norm_placement": "none", "output_norm": "self_attention", "feed_forward": False},
+]
 
 
 def pairwise(aspects: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -142,7 +174,28 @@ ROTARY: list[dict[str, Any]] = [
     },
 ]
 """Apart, too."""
-COMBINATIONS = [*pairwise(ASPECTS), *WITHOUT_NORMS, *ROTARY]
+HEADS: list[dict[str, Any]] = [
+    {"position_kind": "alibi", "num_kv_heads": 1, "decoder_num_heads": 4, "decoder_num_kv_heads": 2},
+    {"position_kind": "relative_vectors", "relative_max_distance": 2, "head_scale": True, "attention_scale": 0.3},
+    {
+        "position_kind": "relative_vectors",
+        "relative_max_distance": 3,
+        "relative_bias_per_layer": True,
+        "relative_value_vectors": False,
+        "query_key_norm": True,
+        "norm_unbiased": True,
+        "decoder_num_heads": 6,
+        "num_kv_heads": 3,
+    },
+    {
+        "query_key_norm": True,
+        "norm_kind": "rms_norm",
+        "norm_bias": False,
+        "head_scale": True,
+        "attention_output": False,
+    },
+]
+COMBINATIONS = [*pairwise(ASPECTS), *BY_THEMSELVES, *SHARED_OR_PARALLEL, *ROTARY, *HEADS]
 
 
 @pytest.fixture
@@ -258,7 +311,7 @@ def test_gelu_is_exact() -> None:
         0.5: 0.34573123063700655182,
         2.0: 1.9544997361036415856,
     }
-    received = formulas.gelu(np.array([list(exact)]))
+    received = activations.gelu(np.array([list(exact)]))
     assert received.shape == (1, len(exact))
     for (x, expected), value in zip(exact.items(), received[0], strict=True):
         assert value == pytest.approx(expected, rel=1e-15 * max(1.0, x**2), abs=0.0), (
@@ -268,7 +321,7 @@ def test_gelu_is_exact() -> None:
 
 def test_silu_of_what_would_overflow() -> None:
     np.testing.assert_allclose(
-        formulas.silu(np.array([-1e4, -1.0, 0.0, 1e4])), [0.0, -0.2689414213699951, 0.0, 1e4], rtol=1e-15
+        activations.silu(np.array([-1e4, -1.0, 0.0, 1e4])), [0.0, -0.2689414213699951, 0.0, 1e4], rtol=1e-15
     )
 
 

@@ -135,6 +135,10 @@ def test_norm_first_is_the_same_as_norm_placement():
 @pytest.mark.parametrize(
     ("hints", "expected"),
     [
+        (
+            {"feed_forward_layers": 3},
+            "feed_forward_layers isn't supported: a feed-forward has two linear maps, or none with feed_forward: false",
+        ),
         ({"num_head": 3}, "num_head: no such hint (nearest: num_heads)"),
         ({"norm_first": False}, "norm_first=False contradicts norm_placement='pre'"),
         ({"norm_first": "yes"}, "norm_first must be True or False; received 'yes'"),

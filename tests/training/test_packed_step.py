@@ -84,6 +84,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "head_bias": "none",
     },
     "biases per layer, unrolled": {**BIASES, "relative_bias_per_layer": True, "layer_loop": "unrolled"},
+    "rotary, counting real tokens, in cross-attention too": {
+        "position_kind": "rotary",
+        "position_index": "non_pad_count",
+        "rotary_cross_attention": True,
+        "num_kv_heads": 1,
+    },
+    "ALiBi, scaled heads": {"position_kind": "alibi", "head_scale": True},
+    "relative vectors, per layer": {
+        "position_kind": "relative_vectors",
+        "relative_max_distance": 3,
+        "relative_bias_per_layer": True,
+    },
     "no positions, a decoder that sees both ways": {"position_kind": "none", "decoder_causal": False},
     "masks on both axes, of another value": {
         "encoder_padding": "both",

@@ -22,6 +22,7 @@ from jax_transformer.parity.faults.positions import positions
 from jax_transformer.parity.faults.precision import precision
 from jax_transformer.parity.faults.projections import projections
 from jax_transformer.parity.faults.replay import Replay, Variant, in_float64
+from jax_transformer.parity.faults.residuals import residuals
 from jax_transformer.parity.faults.rotary import rotary
 from jax_transformer.parity.oracle.graph import Kind
 
@@ -38,6 +39,7 @@ def catalogue(config: TransformerConfig) -> Iterator[Variant]:
     """Yields every fault that a model of this config can have, those of single choices first."""
     yield from norms(config)
     yield from block()
+    yield from residuals(config)
     yield from embeddings(config)
     yield from positions(config)
     yield from rotary(config)

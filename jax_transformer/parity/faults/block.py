@@ -7,23 +7,21 @@ from functools import partial
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant, changed
+from jax_transformer.parity.faults.replay import Replay, Variant, changed, norm_parameters, sum_of, terms
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, place
+from jax_transformer.parity.oracle.graph import Kind, norm_module, place
 
 
 def block() -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = ("residual", "residual_norm")
-    yield Variant("residual dropped", kinds, lambda replay: replay.compute({"x": 0.0 * replay.inputs["x"]}))
-    yield Variant("residual doubled", kinds, lambda replay: replay.compute({"x": 2.0 * replay.inputs["x"]}))
+    sums: tuple[Kind, ...] = (*kinds, "parallel_residual")
+    yield Variant("residual dropped", sums, lambda replay: replay.compute({"x": 0.0 * replay.inputs["x"]}))
+    yield Variant("residual doubled", sums, lambda replay: replay.compute({"x": 2.0 * replay.inputs["x"]}))
     yield Variant("sublayer's output dropped", kinds, lambda replay: replay.compute({"y": 0.0 * replay.inputs["y"]}))
-    yield Variant(
-        "residual taken after the norm",
-        ("residual",),
-        lambda replay: replay.compute({"x": replay.beside(_norm_of(replay))}),
-    )
-    yield Variant("normed after the residual is added", ("residual",), lambda replay: _normed(replay, replay.own))
-    yield Variant("norm missing", ("residual_norm",), lambda replay: replay.inputs["x"] + replay.inputs["y"])
+    unnormed: tuple[Kind, ...] = ("residual", "parallel_residual")
+    yield Variant("residual taken after the norm", unnormed, _after_norm)
+    yield Variant("normed after the residual is added", unnormed, lambda replay: _normed(replay, replay.own))
+    yield Variant("norm missing", ("residual_norm",), sum_of)
     yield Variant("norm before the residual is added", ("residual_norm",), _norm_then_add)
     yield Variant("norm twice", ("same",), lambda replay: _normed(replay, replay.own))
     yield Variant("a final norm with scale 1 and bias 0", ("same",), _final_norm)
@@ -33,7 +31,13 @@ def block() -> Iterator[Variant]:
 
 
 def _norm_then_add(replay: Replay) -> np.ndarray:
-    return replay.inputs["x"] + formulas.norm(replay.config, replay.inputs["y"], **replay.parameters)
+    scaled = terms(replay)
+    return scaled["x"] + formulas.norm(replay.config, scaled["y"], **norm_parameters(replay))
+
+
+def _after_norm(replay: Replay) -> np.ndarray:
+    shares = replay.config.share_norms and replay.config.parallel_residual
+    return replay.compute({"x": replay.beside("shared_norm" if shares else _norm_of(replay))})
 
 
 def _norm_of(replay: Replay) -> str:
@@ -44,8 +48,8 @@ def _norm_of(replay: Replay) -> str:
 
 def _normed(replay: Replay, x: np.ndarray) -> np.ndarray:
     """Applies the sublayer's norm to x: after the sublayer, or a second time."""
-    roles = ("scale", "bias") if replay.config.norm_bias else ("scale",)
-    return formulas.norm(replay.config, x, **{role: replay.own_parameter(_norm_of(replay), role) for role in roles})
+    sublayer = _norm_of(replay).removesuffix("_norm")
+    return formulas.norm(replay.config, x, **replay.norm_of(norm_module(replay.config, sublayer)))
 
 
 def _final_norm(replay: Replay) -> np.ndarray:
@@ -60,12 +64,16 @@ def _final_norm(replay: Replay) -> np.ndarray:
 
 def _parallel(replay: Replay, back: int) -> np.ndarray:
     """Feeds a sublayer, or the norm before it, with the input of the sublayer that many places earlier."""
+    if replay.config.parallel_residual:
+        raise LookupError("as it should be")
     stack, layer, path = place(replay.node.name)
+    if replay.node.kind == "norm" and len(path) > 1:
+        raise LookupError("a norm within a sublayer")
     sublayers = ["self_attention", *(["cross_attention"] if stack == "decoder" else []), "feed_forward"]
     other = sublayers.index(path[0].removesuffix("_norm")) - back  # ValueError if it belongs to none
     if other < 0:
         raise LookupError("no sublayer there")
-    reads_normed = replay.config.norm_placement == "pre" and replay.config.norm_kind != "none"
+    reads_normed = replay.stack.norm_placement == "pre" and replay.config.norm_kind != "none"
     if replay.node.kind != "norm" and reads_normed:
         name = f"{sublayers[other]}_norm"
     elif other:

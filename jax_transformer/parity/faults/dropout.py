@@ -14,7 +14,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant
+from jax_transformer.parity.faults.replay import Replay, Variant, terms
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
@@ -43,7 +43,8 @@ def dropout() -> Iterator[Variant]:
     for rate in RATES:
         name = f"dropout of {rate:g} left on"
         yield Variant(name, OWN, partial(_of_value, rate=rate))
-        yield Variant(f"{name} the sublayer's output", ("residual",), partial(_of_sublayer, rate=rate))
+        sums: tuple[Kind, ...] = ("residual", "parallel_residual")
+        yield Variant(f"{name} the sublayer's output", sums, partial(_of_sublayer, rate=rate))
         yield Variant(f"{name} the sublayer's output", ("residual_norm",), partial(_of_normed_sublayer, rate=rate))
         yield Variant(f"{name} the attention weights", ("context",), partial(_of_weights, rate=rate))
         yield Variant(f"{name} the hidden units", ("projection",), partial(_of_hidden, rate=rate))
@@ -55,9 +56,16 @@ def _of_value(replay: Replay, rate: float) -> np.ndarray:
 
 
 def _of_sublayer(replay: Replay, rate: float) -> np.ndarray:
-    x, y = replay.inputs["x"], replay.inputs["y"]
-    kept = drawn(y.shape, rate) if replay.is_right else _kept(replay.received - x, y, rate, np.abs(x))
-    return x + kept * y / (1.0 - rate)
+    """Recognises one sublayer's output that is dropped, beside the sum of all other terms."""
+    scaled = terms(replay)
+    for sublayer in [*scaled][1:]:
+        y, rest = scaled[sublayer], replay.own - scaled[sublayer]
+        try:
+            kept = drawn(y.shape, rate) if replay.is_right else _kept(replay.received - rest, y, rate, np.abs(rest))
+        except LookupError:
+            continue
+        return rest + kept * y / (1.0 - rate)
+    raise LookupError("not dropped")
 
 
 def _of_hidden(replay: Replay, rate: float) -> np.ndarray:
@@ -120,7 +128,7 @@ def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
     """Recognises norm(x + kept · y / (1 − rate)): two values of a row give its mean and deviation."""
     if replay.is_right:
         return replay.compute({"y": drawn(replay.inputs["y"].shape, rate) * replay.inputs["y"] / (1.0 - rate)})
-    x, y = (replay.inputs[name].reshape(-1, replay.own.shape[-1]) for name in ("x", "y"))
+    x, y = (term.reshape(-1, replay.own.shape[-1]) for term in terms(replay).values())
     normed = (replay.received - replay.parameters.get("bias", 0.0)) / replay.parameters.get("scale", 1.0)
     normed = normed.reshape(x.shape)
     if not np.isfinite(normed).all():
@@ -128,7 +136,7 @@ def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
     _kept_before_norm(normed[:1], x[:1], y[:1], rate)
     kept = _kept_before_norm(normed, x, y, rate)
     _check_share(kept, y != 0.0, rate)
-    return replay.compute({"y": (kept * y / (1.0 - rate)).reshape(replay.own.shape)})
+    return replay.compute({"y": kept.reshape(replay.own.shape) * replay.inputs["y"] / (1.0 - rate)})
 
 
 def _kept_before_norm(normed: np.ndarray, x: np.ndarray, y: np.ndarray, rate: float) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant, configured
+from jax_transformer.parity.faults.replay import Replay, Variant, changed, configured
 from jax_transformer.parity.oracle.graph import Kind, place
 from jax_transformer.parity.oracle.replay import parameter
 
@@ -47,12 +47,30 @@ def embeddings(config: TransformerConfig) -> Iterator[Variant]:
     yield Variant("decoder's ids one to the left: one token at each end", tokens, _without_start)
     sums: tuple[Kind, ...] = ("embedding",)
     yield Variant("√d_model applied after positions", sums, lambda replay: replay.compute() * math.sqrt(config.d_model))
+    if config.position_factor != 1.0 or config.learned_position_scale:
+        yield Variant("positions not scaled", sums, partial(_rescaled, of_tokens=False, of_positions=False))
+        yield Variant(
+            "tokens scaled in place of positions", sums, partial(_rescaled, of_tokens=True, of_positions=False)
+        )
+        yield Variant("tokens scaled as positions are", sums, partial(_rescaled, of_tokens=True, of_positions=True))
     for times, name in ((0.0, "positions missing"), (2.0, "positions added twice")):
         yield Variant(name, sums, partial(_times, argument="positions", factor=times))
 
 
 def _times(replay: Replay, argument: str, factor: float) -> np.ndarray:
     return replay.compute({argument: factor * replay.inputs[argument]})
+
+
+def _rescaled(replay: Replay, of_tokens: bool, of_positions: bool) -> np.ndarray:
+    """Applies the scale of the positions to other terms of the sum."""
+    scale = replay.config.position_factor * replay.parameters.get("position_scale", 1.0)
+    tokens, positions = (
+        replay.inputs[name] * scale if scaled else replay.inputs[name]
+        for name, scaled in (("tokens", of_tokens), ("positions", of_positions))
+    )
+    parameters = {role: array for role, array in replay.parameters.items() if role != "position_scale"}
+    plain = changed(replay.config, position_factor=1.0)
+    return replay.compute({"tokens": tokens, "positions": positions}, parameters, plain)
 
 
 def _pads_zeroed(replay: Replay) -> np.ndarray:

@@ -8,14 +8,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant, changed, configured, exchanged
+from jax_transformer.parity.faults.replay import Replay, Variant, configured, exchanged, without
 from jax_transformer.parity.oracle.graph import Kind
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
 
 
-ACTIVATIONS = {"relu": "ReLU", "gelu": "exact GELU", "gelu_tanh": "tanh GELU", "silu": "SiLU", "none": "no activation"}
+ACTIVATIONS = {
+    "relu": "ReLU",
+    "gelu": "exact GELU",
+    "gelu_tanh": "tanh GELU",
+    "quick_gelu": "GELU by sigmoid(1.702 x)",
+    "silu": "SiLU",
+    "elu": "ELU",
+    "selu": "SELU",
+    "mish": "Mish",
+    "relu_squared": "squared ReLU",
+    "tanh": "tanh",
+    "sigmoid": "sigmoid",
+    "softplus": "softplus",
+    "none": "no activation",
+}
+"""Activations without a slope, and the names of the faults to have one of them in place of another."""
+SLOPES = (0.01, 0.1, 0.2, 0.25, 0.3)
+"""Slopes of leaky ReLUs that programs have: PyTorch's and JAX's default, GANs', PReLU's first, and Keras's."""
 
 
 def feed_forward(config: TransformerConfig) -> Iterator[Variant]:
@@ -23,10 +40,14 @@ def feed_forward(config: TransformerConfig) -> Iterator[Variant]:
     for activation, name in ACTIVATIONS.items():
         if activation != config.activation:
             yield configured(name, kinds, activation=activation)
+    for slope in SLOPES:
+        if (config.activation, config.activation_slope) != ("leaky_relu", slope):
+            changes = {"activation": "leaky_relu", "activation_slope": slope}
+            yield configured(f"leaky ReLU of slope {slope:g}", kinds, **changes)
+    yield Variant("PReLU of slope 0.25", kinds, partial(without, role="slope"))
     swapped = {"kernel": "gate_kernel", "gate_kernel": "kernel", "bias": "gate_bias", "gate_bias": "bias"}
     yield Variant("gate and hidden layer swapped", kinds, partial(exchanged, roles=swapped))
     yield Variant("gate missing", kinds, _without_gate)
-    yield Variant("GELU by sigmoid(1.702 x)", kinds, _sigmoid_gelu)
 
 
 def _without_gate(replay: Replay) -> np.ndarray:
@@ -35,10 +56,3 @@ def _without_gate(replay: Replay) -> np.ndarray:
     return replay.compute(
         parameters={role: array for role, array in replay.parameters.items() if not role.startswith("gate_")}
     )
-
-
-def _sigmoid_gelu(replay: Replay) -> np.ndarray:
-    """Uses Hendrycks & Gimpel's second approximation: SiLU(1.702 x) / 1.702."""
-    roles = ("gate_kernel", "gate_bias") if "gate_kernel" in replay.parameters else ("kernel", "bias")
-    scaled = {role: array * 1.702 if role in roles else array for role, array in replay.parameters.items()}
-    return replay.compute(parameters=scaled, config=changed(replay.config, activation="silu")) / 1.702

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from jax_transformer.parity.faults.precision import is_of
-from jax_transformer.parity.faults.replay import Replay, Variant, configured, exchanged, without
+from jax_transformer.parity.faults.replay import (
+    Replay,
+    Variant,
+    configured,
+    exchanged,
+    norm_parameters,
+    sum_of,
+    without,
+)
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
@@ -20,6 +28,8 @@ if TYPE_CHECKING:
 
 
 NORMS: tuple[Kind, ...] = ("norm", "residual_norm")
+SUBLAYERS = ("self_attention", "cross_attention", "feed_forward")
+LAYER_NORMS = tuple(f"{sublayer}{kind}" for kind in ("_norm", "_output_norm") for sublayer in SUBLAYERS)
 EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12, 0.0)
 
 
@@ -48,6 +58,53 @@ def norms(config: TransformerConfig) -> Iterator[Variant]:
     yield Variant("norm: scale and bias swapped", kinds, partial(exchanged, roles={"scale": "bias", "bias": "scale"}))
     yield Variant("norm missing", ("norm",), lambda replay: replay.inputs["x"])
     yield Variant("norm twice", ("norm",), lambda replay: replay.compute({"x": replay.compute()}))
+    for module in LAYER_NORMS:
+        yield Variant(f"parameters of {module}", NORMS, partial(_of_another, module=module))
+    yield Variant("norm before the output projection, not after it", ("norm",), _before_projection)
+    yield Variant("norm before the activation, not after it", ("norm",), _before_activation)
+
+
+# --- norms in another place, or one for two
+
+
+def _of_another(replay: Replay, module: str) -> np.ndarray:
+    """Uses the parameters of another norm of the layer, as programs do that have one norm for two places."""
+    own = place(replay.node.name).path
+    if own == (module,) or len(own) > 1 or not norm_parameters(replay):
+        raise LookupError("no other norm")
+    return replay.compute(parameters={**replay.parameters, **replay.norm_of(module)})
+
+
+def _before_projection(replay: Replay) -> np.ndarray:
+    """Norms the merged heads, and projects them afterwards."""
+    (name, *_) = place(replay.node.name).path
+    attention = name.removesuffix("_output_norm")
+    if attention == name or not attention.endswith("attention"):
+        raise LookupError("not of an attention's output")
+    context = replay.beside(f"{attention}.context")
+    normed = replay.compute({"x": context.reshape(*context.shape[:2], -1)})  # ValueError unless N · H is D
+    use_bias = replay.config.attention_output_bias
+    bias = replay.own_parameter(f"{attention}/output", "bias") if use_bias else None
+    kernel = replay.own_parameter(f"{attention}/output", "kernel")
+    return formulas.projection(replay.config, normed.reshape(context.shape), kernel, bias, axes="BTNH,NHD->BTD")
+
+
+def _before_activation(replay: Replay) -> np.ndarray:
+    """Norms the hidden units before they are activated; of a gated layer, the product's other factor."""
+    if place(replay.node.name).path != ("feed_forward", "hidden_norm"):
+        raise LookupError("not of hidden units")
+    if replay.config.feed_forward_gated:
+        raise LookupError("two factors")
+    slope = replay.own_parameter("feed_forward", "slope") if replay.config.activation == "prelu" else None
+    return formulas.activation(replay.config, replay.compute({"x": _hidden_before_activation(replay)}), slope)
+
+
+def _hidden_before_activation(replay: Replay) -> np.ndarray:
+    """Computes the hidden units again, from what the feed-forward read."""
+    kernel = replay.own_parameter("feed_forward/hidden", "kernel")
+    bias = replay.own_parameter("feed_forward/hidden", "bias") if replay.config.feed_forward_bias else None
+    x = replay.at(replay.sibling("feed_forward.hidden"), ["x"]).inputs["x"]
+    return formulas.projection(replay.config, x, kernel, bias, axes="BTD,DF->BTF")
 
 
 # --- variances with other rounding: programs differ, so they are recognised by the received deviations
@@ -71,12 +128,13 @@ def _normed(replay: Replay) -> _Normed:
     if replay.node.kind == "norm":
         x = inputs["x"]
     elif replay.node.kind == "residual_norm":
-        x = inputs["x"] + inputs["y"]
+        x = sum_of(replay)
     else:
         normed = getattr(replay.config, str(place(replay.node.name).stack)).embedding_norm
         if normed == "none":
             raise LookupError("no norm")
-        x, positions = inputs["tokens"], inputs.get("positions", np.zeros(()))
+        factor = replay.config.position_factor * replay.parameters.get("position_scale", 1.0)
+        x, positions = inputs["tokens"], inputs.get("positions", np.zeros(())) * factor
         x, added = (x + positions, added) if normed == "after_positions" else (x, added + positions)
     return _Normed(x, added, replay.received - added, scale)
 

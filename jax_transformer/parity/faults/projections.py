@@ -9,7 +9,7 @@ import numpy as np
 
 from jax_transformer.parity.faults.replay import Replay, Variant, without
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, place
+from jax_transformer.parity.oracle.graph import Kind, norm_module, place
 from jax_transformer.parity.oracle.replay import parameter
 
 
@@ -99,20 +99,19 @@ def _merged(replay: Replay, order: tuple[int, ...]) -> np.ndarray:
 def _read_normed(replay: Replay) -> np.ndarray:
     """Reads the input through the norm, though the norm comes after the sublayer."""
     at = place(replay.node.name)
-    norm = f"{at.path[0]}_norm"
-    if replay.config.norm_placement == "pre":
+    if replay.stack.norm_placement == "pre":
         raise LookupError("normed already")
-    roles = ("scale", "bias") if replay.config.norm_bias else ("scale",)
-    parameters = {role: replay.own_parameter(norm, role) for role in roles}
+    parameters = replay.norm_of(norm_module(replay.config, at.path[0]))
     return replay.compute({"x": formulas.norm(replay.config, replay.inputs["x"], **parameters)})
 
 
 def _read_unnormed(replay: Replay) -> np.ndarray:
     """Reads the input without the norm, though the norm comes before the sublayer."""
     at = place(replay.node.name)
-    if replay.node.inputs["x"] != f"{at.stack}.layers.{at.layer}.{at.path[0]}_norm":
+    layer = f"{at.stack}.layers.{at.layer}"
+    if replay.node.inputs["x"] not in (f"{layer}.{at.path[0]}_norm", f"{layer}.shared_norm"):
         raise LookupError("not normed")
-    if at.path[0] == "self_attention":
+    if at.path[0] == "self_attention" or replay.config.parallel_residual:
         before = f"{at.stack}.layers.{at.layer - 1}.output" if at.layer else f"{at.stack}.embedding"
     else:
         attends_to_source = at.stack == "decoder" and at.path[0] == "feed_forward"
@@ -128,6 +127,6 @@ def _of_the_decoder(replay: Replay) -> np.ndarray:
 
 
 def _before_final_norm(replay: Replay) -> np.ndarray:
-    if replay.node.inputs["x"] != "encoder.output" or not replay.config.final_norm:
+    if replay.node.inputs["x"] != "encoder.output" or not replay.config.encoder.final_norm:
         raise LookupError("no final norm")
     return replay.compute({"x": replay.captured[f"encoder.layers.{replay.config.encoder.num_layers - 1}.output"]})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,11 +13,11 @@ import numpy as np
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import Arrays
 from jax_transformer.parity.gates.compare import relative_rms
-from jax_transformer.parity.oracle.graph import Kind, Node, place
+from jax_transformer.parity.oracle.graph import Kind, Node, nodes, norm_roles, parameter_index, place
 from jax_transformer.parity.oracle.replay import parameter
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.model import StackConfig, TransformerConfig
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,47 @@ class Replay:
         """Computes the node under a config with some fields changed."""
         return self.compute(config=changed(self.config, **changes))
 
+    @property
+    def stack(self) -> StackConfig:
+        """Returns the config of the node's stack. Raises LookupError if it belongs to none."""
+        stack = place(self.node.name).stack
+        if stack is None:
+            raise LookupError("of no stack")
+        found: StackConfig = getattr(self.config, stack)
+        return found
+
     def own_parameter(self, module: str, role: str) -> np.ndarray:
         """Returns a parameter of the same layer, such as the `scale` of `feed_forward_norm`. Raises ValueError if there
-        is none."""
+        is none, LookupError outside layers."""
         at = place(self.node.name)
-        return parameter(self.params, f"{at.stack}/layers/{module}/{role}[{at.layer}]")
+        if at.layer is None:
+            raise LookupError("in no layer")
+        index = parameter_index(self.config, at.layer)
+        return parameter(self.params, f"{at.stack}/layers/{module}/{role}[{index}]")
 
     def beside(self, name: str) -> np.ndarray:
         """Returns another activation of the layer, such as `feed_forward_norm`. Raises LookupError if there is none."""
         at = place(self.node.name)
         return in_float64(self.captured[f"{at.stack}.layers.{at.layer}.{name}"])
+
+    def sibling(self, name: str) -> Node:
+        """Returns another node of the layer, such as `feed_forward.hidden`. Raises LookupError if there is none."""
+        at = place(self.node.name)
+        full = f"{at.stack}.layers.{at.layer}.{name}"
+        for node in nodes(self.config):
+            if node.name == full:
+                return node
+        raise LookupError(full)
+
+    def at(self, node: Node, arguments: Collection[str]) -> Replay:
+        """Returns the replay of another node with some of its inputs. Raises LookupError if one wasn't captured."""
+        inputs = {argument: in_float64(self.captured[node.inputs[argument]]) for argument in arguments}
+        parameters = {argument: parameter(self.params, path) for argument, path in node.parameters.items()}
+        return replace(self, node=node, inputs=inputs, parameters=parameters)
+
+    def norm_of(self, module: str) -> dict[str, np.ndarray]:
+        """Returns scale and bias of a norm of the layer. Raises ValueError if there is none."""
+        return {role: self.own_parameter(module, role) for role in norm_roles(self.config)}
 
 
 def in_float64(array: np.ndarray) -> np.ndarray:
@@ -104,6 +135,39 @@ class Variant(NamedTuple):
     kinds: tuple[Kind, ...]
     compute: Callable[[Replay], np.ndarray]
     """Returns the node's value with the fault. Raises LookupError or ValueError if the fault can't occur there."""
+
+
+def factors(replay: Replay, of_stack: tuple[float, float] | None = None) -> dict[str, float]:
+    """Returns the constant factor of each term of a residual sum, by argument; the residual stream is "x".
+
+    Args:
+      of_stack: the factors of the stream and of sublayers' outputs, in place of the stack's own.
+    """
+    stream, output = of_stack or (replay.stack.residual_factor, replay.stack.sublayer_factor)
+    return {argument: stream if argument == "x" else output for argument in replay.inputs}
+
+
+def trained_scales(replay: Replay) -> dict[str, np.ndarray | float]:
+    """Returns the trained scale of each term of a residual sum, by argument; 1 if it has none."""
+    roles = {"x": "residual_scale", "y": "output_scale"}
+    return {name: replay.parameters.get(roles.get(name, f"{name}_scale"), 1.0) for name in replay.inputs}
+
+
+def terms(replay: Replay) -> dict[str, np.ndarray]:
+    """Returns the terms of a residual sum by argument, each scaled as the model scales it."""
+    constant, trained = factors(replay), trained_scales(replay)
+    return {name: array * constant[name] * trained[name] for name, array in replay.inputs.items()}
+
+
+def sum_of(replay: Replay) -> np.ndarray:
+    """Returns a residual sum, before the norm that may follow it."""
+    first, *others = terms(replay).values()
+    return sum(others, first)
+
+
+def norm_parameters(replay: Replay) -> dict[str, np.ndarray]:
+    """Returns scale and bias of the node's norm, without those that it lacks."""
+    return {role: replay.parameters[role] for role in ("scale", "bias") if role in replay.parameters}
 
 
 def configured(name: str, kinds: tuple[Kind, ...], **changes: Any) -> Variant:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from jax_transformer.parity.oracle.activations import activation
+
 if TYPE_CHECKING:
     from jax_transformer.config.model import PaddingCover, TransformerConfig
 
@@ -83,13 +85,14 @@ def embedding(
     positions: np.ndarray | None = None,
     scale: np.ndarray | None = None,
     bias: np.ndarray | None = None,
+    position_scale: np.ndarray | None = None,
     *,
     stack: Stack,
 ) -> np.ndarray:
-    """Returns tokens plus positions [B, T, D], with the norm before or after the sum, or none."""
+    """Returns tokens plus scaled positions [B, T, D], with the norm before or after the sum, or none."""
     normed = getattr(config, stack).embedding_norm
     x = norm(config, tokens, scale, bias) if normed == "before_positions" else tokens
-    x = x if positions is None else x + positions
+    x = x if positions is None else x + affine(positions * config.position_factor, position_scale, None)
     return norm(config, x, scale, bias) if normed == "after_positions" else x
 
 
@@ -256,9 +259,45 @@ def affine(x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None) -> 
     return x if bias is None else x + bias
 
 
-def residual(config: TransformerConfig, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Returns the residual stream x plus a sublayer's output y."""
-    return x + y
+def residual(
+    config: TransformerConfig,
+    x: np.ndarray,
+    y: np.ndarray,
+    residual_scale: np.ndarray | None = None,
+    output_scale: np.ndarray | None = None,
+    *,
+    stack: Stack,
+) -> np.ndarray:
+    """Returns the residual stream x plus a sublayer's output y, each times its factor and its trained scale.
+
+    (DeepNorm: Wang et al. 2022; LayerScale: Touvron et al. 2021; ReZero: Bachlechner et al. 2020.)
+    """
+    own = getattr(config, stack)
+    return affine(x * own.residual_factor, residual_scale, None) + affine(y * own.sublayer_factor, output_scale, None)
+
+
+def parallel_residual(
+    config: TransformerConfig,
+    x: np.ndarray,
+    self_attention: np.ndarray,
+    cross_attention: np.ndarray | None = None,
+    feed_forward: np.ndarray | None = None,
+    self_attention_scale: np.ndarray | None = None,
+    cross_attention_scale: np.ndarray | None = None,
+    feed_forward_scale: np.ndarray | None = None,
+    *,
+    stack: Stack,
+) -> np.ndarray:
+    """Returns the residual stream x plus the outputs of all sublayers of a layer, each term scaled."""
+    own = getattr(config, stack)
+    total = x * own.residual_factor
+    for y, scale in (
+        (self_attention, self_attention_scale),
+        (cross_attention, cross_attention_scale),
+        (feed_forward, feed_forward_scale),
+    ):
+        total = total if y is None else total + affine(y * own.sublayer_factor, scale, None)
+    return total
 
 
 def residual_norm(
@@ -267,9 +306,13 @@ def residual_norm(
     y: np.ndarray,
     scale: np.ndarray | None = None,
     bias: np.ndarray | None = None,
+    residual_scale: np.ndarray | None = None,
+    output_scale: np.ndarray | None = None,
+    *,
+    stack: Stack,
 ) -> np.ndarray:
     """Returns the norm of the residual."""
-    return norm(config, residual(config, x, y), scale, bias)
+    return norm(config, residual(config, x, y, residual_scale, output_scale, stack=stack), scale, bias)
 
 
 def same(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
@@ -373,35 +416,13 @@ def feed_forward_hidden(
     bias: np.ndarray | None = None,
     gate_kernel: np.ndarray | None = None,
     gate_bias: np.ndarray | None = None,
+    slope: np.ndarray | None = None,
 ) -> np.ndarray:
     """Returns the activated hidden units of x [B, T, D], or the activated gate times them → [B, T, F]."""
     hidden = affine(_einsum("BTD,DF->BTF", x, kernel), None, bias)
     if gate_kernel is None:
-        return activation(config, hidden)
-    return activation(config, affine(_einsum("BTD,DF->BTF", x, gate_kernel), None, gate_bias)) * hidden
-
-
-def activation(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
-    return {"relu": relu, "gelu": gelu, "gelu_tanh": gelu_tanh, "silu": silu, "none": lambda x: x}[config.activation](x)
-
-
-def relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, 0.0)
-
-
-def gelu(x: np.ndarray) -> np.ndarray:
-    """Returns x Φ(x) (Hendrycks & Gimpel 2016). Φ is erfc(−x/√2) / 2, as (1 + erf(x/√2)) / 2 cancels for x < 0."""
-    arguments = (x.ravel() / -math.sqrt(2.0)).tolist()
-    return 0.5 * x * np.fromiter(map(math.erfc, arguments), np.float64, x.size).reshape(x.shape)
-
-
-def gelu_tanh(x: np.ndarray) -> np.ndarray:
-    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
-
-
-def silu(x: np.ndarray) -> np.ndarray:
-    """Returns x / (1 + exp(−x)) without overflow of exp(−x)."""
-    return x * np.exp(-np.logaddexp(0.0, -x))
+        return activation(config, hidden, slope)
+    return activation(config, affine(_einsum("BTD,DF->BTF", x, gate_kernel), None, gate_bias), slope) * hidden
 
 
 # --- the head (§3.4)

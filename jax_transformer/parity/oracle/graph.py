@@ -15,7 +15,7 @@ from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.formulas import Stack
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.model import StackConfig, TransformerConfig
 
 Kind = Literal[
     "mask",
@@ -33,6 +33,7 @@ Kind = Literal[
     "norm",
     "residual",
     "residual_norm",
+    "parallel_residual",
     "same",
     "feed_forward_hidden",
     "logits",
@@ -83,6 +84,21 @@ def place(name: str) -> Place:
     return Place(stack, None if layer is None else int(layer), tuple(rest.split(".")))
 
 
+def norm_roles(config: TransformerConfig) -> tuple[str, ...]:
+    """Returns the names of a norm's parameters: "scale" and "bias", without those that the config leaves out."""
+    return (*(["scale"] if config.norm_scale else []), *(["bias"] if config.norm_bias else []))
+
+
+def parameter_index(config: TransformerConfig, layer: int) -> int:
+    """Returns where a layer's parameters are among the stacked ones."""
+    return 0 if config.share_layers else layer
+
+
+def norm_module(config: TransformerConfig, sublayer: str) -> str:
+    """Returns the name of the norm before or after a sublayer, among its layer's parameters."""
+    return "shared_norm" if config.share_norms else f"{sublayer}_norm"
+
+
 def downstream(graph: Iterable[Node], name: str) -> tuple[str, ...]:
     """Returns the names of the nodes that depend on this node or model input, directly or not, in order."""
     reached = {name: None}
@@ -116,11 +132,22 @@ class _Scope:
     index: str = ""
     """The suffix of a layer's parameters, `[i]`."""
 
+    @property
+    def stack(self) -> StackConfig:
+        """The stack in whose scope this is."""
+        stack: StackConfig = getattr(self.config, self.name.partition(".")[0])
+        return stack
+
     def within(self, name: str) -> _Scope:
         return replace(self, name=f"{self.name}{name}.", path=f"{self.path}{name}/")
 
     def layer(self, i: int) -> _Scope:
-        return replace(self, name=f"{self.name}layers.{i}.", path=f"{self.path}layers/", index=f"[{i}]")
+        return replace(
+            self,
+            name=f"{self.name}layers.{i}.",
+            path=f"{self.path}layers/",
+            index=f"[{parameter_index(self.config, i)}]",
+        )
 
     def add(
         self,
@@ -144,7 +171,26 @@ class _Scope:
         return self.parameters(module, "kernel", *(["bias"] if use_bias else []))
 
     def norm(self, module: str) -> dict[str, str]:
-        return self.parameters(module, "scale", *(["bias"] if self.config.norm_bias else []))
+        return self.parameters(module, *norm_roles(self.config))
+
+    def scales(self, sublayer: str) -> dict[str, str]:
+        """Returns the paths of the trained scales of a residual sum."""
+        config, found = self.config, {}
+        if config.learned_residual_scale in ("all", sublayer):
+            found["residual_scale"] = f"{self.path}{sublayer}_residual_scale/scale{self.index}"
+        if config.learned_sublayer_scale != "none":
+            found["output_scale"] = self._output_scale(sublayer)
+        return found
+
+    def parallel_scales(self, sublayers: Iterable[str]) -> dict[str, str]:
+        """Returns the paths of the trained scales of a sum of several sublayers' outputs."""
+        if self.config.learned_sublayer_scale == "none":
+            return {}
+        return {f"{sublayer}_scale": self._output_scale(sublayer) for sublayer in sublayers}
+
+    def _output_scale(self, sublayer: str) -> str:
+        leaf = "scale" if self.config.learned_sublayer_scale == "channel" else "factor"
+        return f"{self.path}{sublayer}_output_scale/{leaf}{self.index}"
 
 
 def _add_masks(model: _Scope) -> dict[str, str]:
@@ -168,7 +214,7 @@ def _add_stack(model: _Scope, stack: Stack, masks: Mapping[str, str], encoder_ou
     x = _add_embedding(scope, stack)
     for i in range(getattr(config, stack).num_layers):
         x = _add_layer(scope.layer(i), stack, x, encoder_output, masks, bias)
-    if config.final_norm:
+    if getattr(config, stack).final_norm:
         return scope.add("output", "norm", formulas.norm, {"x": x}, scope.norm("final_norm"))
     return scope.add("output", "same", formulas.same, {"x": x})
 
@@ -188,6 +234,8 @@ def _add_embedding(scope: _Scope, stack: Stack) -> str:
         parameters = {"table": tables[config.position_kind]}
         positions = scope.add("positions", "positions", partial(formulas.positions, stack=stack), ids, parameters)
     parameters = {} if getattr(config, stack).embedding_norm == "none" else scope.norm("embedding_norm")
+    if config.learned_position_scale:
+        parameters |= {"position_scale": f"{stack}/position_scale/factor"}
     inputs = {"tokens": tokens, "positions": positions}
     return scope.add("embedding", "embedding", partial(formulas.embedding, stack=stack), inputs, parameters)
 
@@ -199,14 +247,14 @@ def _add_position_bias(scope: _Scope, stack: Stack) -> str:
     return scope.add("position_bias", "position_bias", formula, {"ids": _IDS[stack]}, parameters)
 
 
-def _vectors(layer: _Scope, stack: Stack) -> dict[str, str]:
-    """Returns the paths of the vectors by distance that a layer's self-attention adds, by the formulas' arguments."""
-    config = layer.config
+def _vectors(scope: _Scope, stack: Stack) -> dict[str, str]:
+    """Returns the paths of the vectors by distance that a self-attention adds, by the formulas' arguments."""
+    config = scope.config
     if config.position_kind != "relative_vectors":
         return {}
     names = ("keys", "values") if config.relative_value_vectors else ("keys",)
     if config.relative_bias_per_layer:
-        paths = layer.within("self_attention").parameters("relative_vectors", *names)
+        paths = scope.parameters("relative_vectors", *names)
     else:
         paths = {name: f"{stack}/relative_vectors/{name}" for name in names}
     return {f"relative_{name}": path for name, path in paths.items()}
@@ -215,48 +263,78 @@ def _vectors(layer: _Scope, stack: Stack) -> dict[str, str]:
 def _add_layer(
     layer: _Scope, stack: Stack, x: str, encoder_output: str | None, masks: Mapping[str, str], position_bias: str | None
 ) -> str:
-    config = layer.config
-    h = _add_before(layer, "self_attention", x)
-    scope = layer.within("self_attention")
+    """Adds a layer's sublayers, one after the other or side by side, and its output."""
+    config, read = layer.config, x
+    outputs: dict[str, str] = {}
+    sublayers = ["self_attention", *(["cross_attention"] if encoder_output else [])]
+    for sublayer in [*sublayers, "feed_forward"] if config.feed_forward else sublayers:
+        h = _add_before(layer, sublayer, read, is_first=not outputs)
+        scope = layer.within(sublayer)
+        if sublayer == "feed_forward":
+            y = _add_feed_forward(scope, h)
+        elif sublayer == "cross_attention":
+            assert encoder_output is not None
+            y = _add_cross_attention(scope, h, encoder_output, masks.get("cross"))
+        else:
+            y = _add_self_attention(scope, stack, h, masks.get(f"{stack}_self"), position_bias)
+        outputs[sublayer] = _add_output_norm(layer, sublayer, y)
+        if not config.parallel_residual:
+            name = "output" if sublayer == "feed_forward" else f"{sublayer}_residual"
+            read = _add_after(layer, sublayer, read, outputs[sublayer], name)
+    if config.parallel_residual:
+        formula = partial(formulas.parallel_residual, stack=stack)
+        return layer.add("output", "parallel_residual", formula, {"x": x, **outputs}, layer.parallel_scales(outputs))
+    return read if config.feed_forward else layer.add("output", "same", formulas.same, {"x": read})
+
+
+def _add_self_attention(scope: _Scope, stack: Stack, h: str, mask: str | None, position_bias: str | None) -> str:
+    config = scope.config
     has_own_bias = config.position_kind == "relative_bias" and config.relative_bias_per_layer
     query, key, value = _add_projections(scope, h, h)
     if config.position_kind == "rotary":
         query, key = _add_rotation(scope, query, "query", stack), _add_rotation(scope, key, "key", stack)
     bias = _add_position_bias(scope, stack) if has_own_bias else position_bias
-    heads = _Heads(query, key, value)
-    y = _add_attention(scope, heads, masks.get(f"{stack}_self"), bias, _vectors(layer, stack))
-    x = _add_after(layer, "self_attention", x, y, "self_attention_residual")
-
-    if encoder_output is not None:
-        h = _add_before(layer, "cross_attention", x)
-        scope = layer.within("cross_attention")
-        query, key, value = _add_projections(scope, h, encoder_output)
-        if config.rotary_cross_attention:
-            query, key = _add_rotation(scope, query, "query", "decoder"), _add_rotation(scope, key, "key", "encoder")
-        y = _add_attention(scope, _Heads(query, key, value), masks.get("cross"), None, {})
-        x = _add_after(layer, "cross_attention", x, y, "cross_attention_residual")
-
-    if not config.feed_forward:
-        return layer.add("output", "same", formulas.same, {"x": x})
-    y = _add_feed_forward(layer.within("feed_forward"), _add_before(layer, "feed_forward", x))
-    return _add_after(layer, "feed_forward", x, y, "output")
+    return _add_attention(scope, _Heads(query, key, value), mask, bias, _vectors(scope, stack))
 
 
-def _add_before(layer: _Scope, sublayer: str, x: str) -> str:
-    """Adds the norm before a sublayer, if there is one; returns the sublayer's input."""
-    if layer.config.norm_kind == "none" or layer.config.norm_placement == "post":
+def _add_cross_attention(scope: _Scope, h: str, encoder_output: str, mask: str | None) -> str:
+    query, key, value = _add_projections(scope, h, encoder_output)
+    if scope.config.rotary_cross_attention:
+        query, key = _add_rotation(scope, query, "query", "decoder"), _add_rotation(scope, key, "key", "encoder")
+    return _add_attention(scope, _Heads(query, key, value), mask, None, {})
+
+
+def _add_before(layer: _Scope, sublayer: str, x: str, *, is_first: bool) -> str:
+    """Adds the norm before a sublayer, if there is one; returns the sublayer's input.
+
+    Sublayers side by side that share a norm read what the first of them reads.
+    """
+    config = layer.config
+    if config.norm_kind == "none" or layer.stack.norm_placement != "pre":
         return x
-    return layer.add(f"{sublayer}_norm", "norm", formulas.norm, {"x": x}, layer.norm(f"{sublayer}_norm"))
+    name = "shared_norm" if config.share_norms and config.parallel_residual else f"{sublayer}_norm"
+    if name == "shared_norm" and not is_first:
+        return layer.name + name
+    return layer.add(name, "norm", formulas.norm, {"x": x}, layer.norm(norm_module(config, sublayer)))
+
+
+def _add_output_norm(layer: _Scope, sublayer: str, y: str) -> str:
+    """Adds the norm of a sublayer's output y, if there is one."""
+    name = f"{sublayer}_output_norm"
+    if sublayer not in layer.config.normed_outputs:
+        return y
+    return layer.add(name, "norm", formulas.norm, {"x": y}, layer.norm(name))
 
 
 def _add_after(layer: _Scope, sublayer: str, x: str, y: str, name: str) -> str:
     """Adds the residual stream x plus the sublayer's output y, and the norm after it, if any."""
-    inputs = {"x": x, "y": y}
-    if layer.config.norm_kind == "none" or layer.config.norm_placement == "pre":
-        return layer.add(name, "residual", formulas.residual, inputs)
-    normed = layer.add(
-        f"{sublayer}_norm", "residual_norm", formulas.residual_norm, inputs, layer.norm(f"{sublayer}_norm")
-    )
+    inputs, scales = {"x": x, "y": y}, layer.scales(sublayer)
+    stack: Stack = "encoder" if layer.name.startswith("encoder") else "decoder"
+    if layer.config.norm_kind == "none" or layer.stack.norm_placement != "post":
+        return layer.add(name, "residual", partial(formulas.residual, stack=stack), inputs, scales)
+    formula = partial(formulas.residual_norm, stack=stack)
+    parameters = layer.norm(norm_module(layer.config, sublayer)) | scales
+    normed = layer.add(f"{sublayer}_norm", "residual_norm", formula, inputs, parameters)
     return layer.add(name, "same", formulas.same, {"x": normed})
 
 
@@ -318,7 +396,11 @@ def _add_feed_forward(scope: _Scope, x: str) -> str:
     use_bias = scope.config.feed_forward_bias
     gate = scope.linear("gate", use_bias) if scope.config.feed_forward_gated else {}
     parameters = scope.linear("hidden", use_bias) | {f"gate_{name}": path for name, path in gate.items()}
+    if scope.config.activation == "prelu":
+        parameters |= {"slope": f"{scope.path}slope{scope.index}"}
     hidden = scope.add("hidden", "feed_forward_hidden", formulas.feed_forward_hidden, {"x": x}, parameters)
+    if scope.config.feed_forward_hidden_norm:
+        hidden = scope.add("hidden_norm", "norm", formulas.norm, {"x": hidden}, scope.norm("hidden_norm"))
     return scope.add(
         "output",
         "projection",

@@ -17,7 +17,7 @@ Arrays = Mapping[str, np.ndarray]
 """By the parameter's path, such as `decoder/norm/scale` or, in a layer,
 `encoder/layers/self_attention/query/kernel[0]`."""
 
-VECTORS = ("bias", "scale")
+VECTORS = ("bias", "scale", "factor", "slope")
 """Last names of the parameters that many programs don't decay."""
 
 

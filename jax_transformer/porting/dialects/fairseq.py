@@ -8,7 +8,7 @@ from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import Json, Reader, one_target_pad_id
-from jax_transformer.porting.dialects.tables import LINEAR, PLAIN_HEADS, attention, layers, norm, within
+from jax_transformer.porting.dialects.tables import LINEAR, PLAIN, attention, layers, norm, within
 from jax_transformer.porting.rules import Rule
 from jax_transformer.storage.tensors import PortingError, Tensors
 
@@ -19,8 +19,7 @@ EMBEDDINGS = {"source": "model.encoder.embed_tokens.weight", "target": "model.de
 HEAD = "lm_head.weight"
 POSITIONS = {stack: f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")}
 
-FIXED = {
-    **PLAIN_HEADS,
+FIXED = PLAIN | {
     "trains_pad_embedding": False,
     "scale_head": False,
     "position_layout": "halves",

@@ -9,15 +9,14 @@ from typing import Any
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, Reader, fairseq, one_target_pad_id
-from jax_transformer.porting.dialects.tables import PLAIN_HEADS, layers
+from jax_transformer.porting.dialects.tables import PLAIN, layers
 from jax_transformer.porting.rules import Rule
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 SHARED, HEAD = "shared.weight", "lm_head.weight"
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 
-FIXED = {
-    **PLAIN_HEADS,
+FIXED = PLAIN | {
     "share_embeddings": True,
     "scale_embedding": False,
     "trains_pad_embedding": True,

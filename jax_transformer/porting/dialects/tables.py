@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from jax_transformer.porting.rules import Rule
 
@@ -45,11 +46,33 @@ def layers(torch: str, jax: str, parts: Mapping[str, tuple[str, Lines]]) -> list
     ]
 
 
-PLAIN_HEADS = {"num_kv_heads": None, "decoder_num_kv_heads": None, "query_key_norm": False, "head_scale": False}
-"""What no family here has: heads of attention are all alike, and each has keys and values of its own."""
+PLAIN: dict[str, Any] = {
+    "share_layers": False,
+    "position_factor": 1.0,
+    "learned_position_scale": False,
+    "num_kv_heads": None,
+    "decoder_num_kv_heads": None,
+    "query_key_norm": False,
+    "head_scale": False,
+    "activation_slope": 0.01,
+    "decoder_norm_placement": None,
+    "decoder_final_norm": None,
+    "norm_scale": True,
+    "output_norm": "none",
+    "share_norms": False,
+    "parallel_residual": False,
+    "feed_forward_hidden_norm": False,
+    "residual_factor": 1.0,
+    "decoder_residual_factor": None,
+    "sublayer_factor": 1.0,
+    "decoder_sublayer_factor": None,
+    "learned_residual_scale": "none",
+    "learned_sublayer_scale": "none",
+    "sublayer_scale_init": None,
+}
+"""Options of embeddings, attention and layers that no family here has."""
 
-TUTORIAL = {
-    **PLAIN_HEADS,
+TUTORIAL = PLAIN | {
     "share_embeddings": False,
     "tie_head": False,
     "trains_pad_embedding": True,
