@@ -46,6 +46,7 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
     if d_ff["encoder"] is not None:
         fields["d_ff"] = d_ff["encoder"]
         fields["decoder_d_ff"] = None if d_ff["decoder"] == d_ff["encoder"] else d_ff["decoder"]
+    fields |= _embedding_factors(structure.factors, fields["d_model"])
     fields |= _lengths(structure, longest)
     if _share_embeddings(structure):
         fields["share_embeddings"] = True
@@ -113,6 +114,20 @@ def _scales(structure: Structure) -> dict[str, Any]:
             raise DiscoverError(f"trained scales of the outputs of {', '.join(sorted(output))} alone")
         fields["learned_sublayer_scale"] = "scalar" if 1 in output.values() else "channel"
     return fields
+
+
+def _embedding_factors(factors: dict[str, float], width: int) -> dict[str, Any]:
+    """Returns the fields of the factor of token embeddings: sqrt(d_model), 1, or another number."""
+    usual = {False: 1.0, True: float(np.sqrt(width))}
+    for scales, number in usual.items():
+        if all(abs(factor / number - 1) < 1e-12 for factor in factors.values()):
+            return {"scale_embedding": scales}
+    encoder, decoder = (
+        next((number for number in usual.values() if abs(factors[stack] / number - 1) < 1e-12), factors[stack])
+        for stack in ("encoder", "decoder")
+    )
+    fields: dict[str, Any] = {"scale_embedding": False, "embedding_factor": encoder}
+    return fields if encoder == decoder else fields | {"decoder_embedding_factor": decoder}
 
 
 def _sizes(d_model: int, encoder: dict[str, int], decoder: dict[str, int]) -> dict[str, Any]:

@@ -74,12 +74,7 @@ def read_embedding(
         raise DiscoverError(f"{stack}: expected one embedding of {side}_ids; found {len(by_ids)}")
     lookup, factor = graph.lookups[by_ids[0]], stream.terms[by_ids[0]]
     width = lookup.table.shape[1]
-    if abs(factor - 1) < 1e-12:
-        result.agree("scale_embedding", False, lookup.value)
-    elif abs(factor / np.sqrt(width) - 1) < 1e-12:
-        result.agree("scale_embedding", True, lookup.value)
-    else:
-        raise Unknown(lookup.value, f"token embeddings multiplied by {factor:.6g}")
+    result.factors[stack] = factor
     others = [term for term in tokens if term is not by_ids[0]]
     _positions(graph, stream, others, stack, result)
     result.leaves[f"{side}_embedding/embedding"] = lookup.table

@@ -47,7 +47,9 @@ def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotatio
     factor = float((projected * used).sum() / (projected * projected).sum())
     if close(used, factor * projected):
         return None
+    usual = (1.0, used.shape[-1] ** -0.5, used.shape[-1] ** -0.25)
     for layout, width, steps, factor, offset in _fits(projected, used):
+        factor = next((one for one in usual if abs(factor / one - 1) < ROUNDED), factor)
         pairs = np.arange(1, width // 2)
         bases = steps[1:] ** (-width / (2 * pairs)) if len(pairs) else np.array([USUAL_BASES[0]])
         base = float(np.median(bases))

@@ -53,6 +53,8 @@ class Structure:
     """(residual or output, sublayer) → the sizes of trained scales there, 0 where there is none."""
     is_normalised: bool = False
     """Whether the module returns log-probabilities."""
+    factors: dict[str, float] = field(default_factory=dict)
+    """Stack → the factor of its token embeddings."""
     rounding: float = 0.0
     """The largest residual of what the module computes in lower precision than float64, such as rotary angles."""
     conclusions: list[Conclusion] = field(default_factory=list)
