@@ -14,7 +14,7 @@ import numpy as np
 from jax_transformer.discover.calling import Call, find_call
 from jax_transformer.discover.config import make_config
 from jax_transformer.discover.graph import distance
-from jax_transformer.discover.inputs import Batch, checks, probes
+from jax_transformer.discover.inputs import Batch, checks, longer, probes
 from jax_transformer.discover.mapping import name_map
 from jax_transformer.discover.problems import DiscoverError
 from jax_transformer.discover.structure import Conclusion, read_structure
@@ -134,6 +134,12 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     if recording.narrowed:
         lines = ", ".join(recording.narrowed)
         return _discovered(module, _within(call, "wide", f"in float64, it stays so at {lines}"), batch)
+    if len(structure.distances or ()) > 1:
+        farther = longer(call, batch)
+        if farther is not None:
+            return _discovered(module, call, farther)
+        fits = ", ".join(map(str, sorted(structure.distances or ())))
+        structure.notes.append(f"relative_max_distance may be any of {fits}: the module's sentences are too short to tell")
     config = make_config(structure, (call.max_source_length, call.max_target_length))
     names = name_map(recording, structure.leaves, PREFIX)
     model = import_by_map(as_arrays(module.state_dict()), names, config, {})

@@ -8,6 +8,8 @@ from typing import Protocol
 import numpy as np
 
 ROWS, SOURCE_LENGTH, TARGET_LENGTH = 3, 13, 11
+FAR = 331, 307
+"""Lengths that tell the buckets of far distances apart."""
 SPECIAL = 4
 """How many of the lowest ids aren't used to find out what a module computes, if there are enough others: programs may
 treat the ids of starts and ends in their own ways. They are among those that check it."""
@@ -50,6 +52,13 @@ def checks(limits: Limits, padding: str, count: int = 3) -> list[Batch]:
     longest = _longest(limits)
     lengths = [(SOURCE_LENGTH - 4, TARGET_LENGTH + 6), (SOURCE_LENGTH + 8, TARGET_LENGTH - 6), longest]
     return [_batch(limits, rng, padding, lowest=0, lengths=lengths[number % 3]) for number in range(count)]
+
+
+def longer(limits: Limits, batch: Batch) -> Batch | None:
+    """Returns a batch of much longer sentences, with padding in the same places; None if it would be no longer."""
+    lengths = FAR[0], FAR[1]
+    found = _batch(limits, np.random.default_rng(2), batch.padding, lowest=SPECIAL, lengths=lengths)
+    return found if found.source_ids.shape[1] > batch.source_ids.shape[1] else None
 
 
 def _longest(limits: Limits) -> tuple[int, int]:

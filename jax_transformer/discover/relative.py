@@ -28,6 +28,8 @@ class RelativeBias:
     """Elements of a parameter [buckets, N]; None for slopes"""
     fields: dict[str, Any]
     residual: float
+    distances: frozenset[int] = frozenset()
+    """Every relative_max_distance that gives the buckets seen"""
 
     @property
     def described(self) -> str:
@@ -59,10 +61,11 @@ def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeB
         factor = 1.0 if abs(factor - 1) < 1e-9 else factor
         error = distance(factor * expected[seen], bias[seen])
         if error <= CLOSE * 100:
-            fields = _buckets(rows, len(table.array), stack)
-            if fields is not None:
-                fields |= {"relative_bias_factor": factor}
-                return RelativeBias("relative_bias", graph.recording.elements(table), fields, error)
+            distances = _distances(rows, len(table.array), stack)
+            if distances:
+                fields = {"relative_buckets": len(table.array), "relative_bias_factor": factor}
+                elements = graph.recording.elements(table)
+                return RelativeBias("relative_bias", elements, fields, error, distances)
     raise Unknown(attention.first, "a bias of attention logits that follows from no table by distance")
 
 
@@ -81,18 +84,18 @@ def _lookups_behind(graph: Graph, value: Value) -> list[Value]:
     return found
 
 
-def _buckets(rows: np.ndarray, count: int, stack: str) -> dict[str, Any] | None:
-    """Returns relative_buckets and relative_max_distance that give the buckets [Q, K]; of several distances, T5's."""
+def _distances(rows: np.ndarray, count: int, stack: str) -> frozenset[int]:
+    """Returns every relative_max_distance that gives the buckets [Q, K]."""
     queries, keys = np.indices(rows.shape)
     offsets = keys - queries
-    causal = stack == "decoder"
-    known = rows[offsets <= 0] if causal else rows
-    chosen = offsets[offsets <= 0] if causal else offsets
-    for most in dict.fromkeys([128, *range(count // 2 + 1, LONGEST_DISTANCE)]):
-        config = TransformerConfig(
-            position_kind="relative_bias", relative_buckets=count, relative_max_distance=most, norm_bias=True
-        )
-        found = {int(one): formulas.relative_bucket(config, int(one), stack) for one in np.unique(chosen)}  # type: ignore[arg-type]
-        if all(found[int(one)] == row for one, row in zip(chosen.ravel(), known.ravel(), strict=True)):
-            return {"relative_buckets": count, "relative_max_distance": most}
-    return None
+    seen = offsets <= 0 if stack == "decoder" else np.ones(rows.shape, bool)
+    offsets, rows = offsets[seen], rows[seen]
+    known = dict(zip(offsets.tolist(), rows.tolist(), strict=True))
+    if any(known[int(offset)] != row for offset, row in zip(offsets, rows, strict=True)):
+        return frozenset()
+    fitting = []
+    for most in range(count // 2 + 1, LONGEST_DISTANCE):
+        config = TransformerConfig(position_kind="relative_bias", relative_buckets=count, relative_max_distance=most)
+        if all(formulas.relative_bucket(config, offset, stack) == row for offset, row in known.items()):  # type: ignore[arg-type]
+            fitting.append(most)
+    return frozenset(fitting)

@@ -95,22 +95,34 @@ class Residuals:
 
     def parallel_steps(self, layer: Sequence[Sublayer], stream: Sum) -> list[Step]:
         """Reads the sublayers of a layer that run side by side."""
-        terms = [self.sums.of_root(one.result).only or one.result for one in layer]
-        for root in self._streams_after(max(one.result for one in layer)):
+        results = [self.sums.of_root(one.result).only or one.result for one in layer]
+        for root in self._streams_after(max((one.result for one in layer), key=lambda one: one.number)):
             total = self.sums.of_root(root)
-            if all(term in total.terms for term in terms):
-                rest = total
-                for term in terms:
-                    rest = rest.without(term)
-                factors = self._factors(rest, stream)
-                if factors is not None:
-                    return [self._side_by_side(one, root, total, term, factors) for one, term in zip(layer, terms, strict=True)]
+            found = [
+                next(((term, made) for term in total.terms if (made := self._made_of(term, result))), None)
+                for result in results
+            ]
+            if any(one is None for one in found):
+                continue
+            rest = total
+            for term, _ in filter(None, found):
+                rest = rest.without(term)
+            factors = self._factors(rest, stream)
+            if factors is not None:
+                pairs = zip(layer, filter(None, found), strict=True)
+                return [self._side_by_side(one, root, total, term, made, factors) for one, (term, made) in pairs]
         raise Unknown(layer[-1].result, "sublayers side by side whose results aren't added to their layer's input")
 
     def _side_by_side(
-        self, one: Sublayer, root: Value, total: Sum, term: Value, factors: tuple[float, np.ndarray | None]
+        self,
+        one: Sublayer,
+        root: Value,
+        total: Sum,
+        term: Value,
+        made: tuple[Norm | None, np.ndarray | None],
+        factors: tuple[float, np.ndarray | None],
     ) -> Step:
-        addition = Addition(root, total, total.without(term), total.terms[term], None, None)
+        addition = Addition(root, total, total.without(term), total.terms[term], *made)
         norm = self.norm_of(self.sums.of(one.inputs))
         return Step("none" if norm is None else "pre", norm, addition, *factors, total)
 

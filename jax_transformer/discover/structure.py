@@ -15,12 +15,16 @@ from jax_transformer.discover.masks import padding_fields
 from jax_transformer.discover.norms import Norm, norms
 from jax_transformer.discover.problems import DiscoverError, Unknown
 from jax_transformer.discover.relative import RelativeBias, read_bias
-from jax_transformer.discover.residuals import Residuals, Step
+from jax_transformer.discover.residuals import EXACT, Residuals, Step
 from jax_transformer.discover.rotary import Rotation, read_rotation
 from jax_transformer.discover.sublayers import AttentionSublayer, FeedForward, Parts, Sublayer, parts
 from jax_transformer.discover.sums import Sum, Sums
 from jax_transformer.discover.trace import Recording, Value
 
+ROUNDED = 1e-6
+"""How far a number may be from 1/sqrt(head_dim) that a module computed in float32."""
+T5_DISTANCE = 128
+"""relative_max_distance of T5, chosen where several fit."""
 Leaves = dict[str, np.ndarray]
 """Path of a parameter, those of a layer with its number, as in "encoder/layers/…/kernel[0]" → elements."""
 
@@ -55,6 +59,8 @@ class Structure:
     """Whether the module returns log-probabilities."""
     factors: dict[str, float] = field(default_factory=dict)
     """Stack → the factor of its token embeddings."""
+    distances: frozenset[int] | None = None
+    """Every relative_max_distance that fits; several if sentences were too short to tell."""
     rounding: float = 0.0
     """The largest residual of what the module computes in lower precision than float64, such as rotary angles."""
     conclusions: list[Conclusion] = field(default_factory=list)
@@ -370,6 +376,13 @@ class _Builder:
     def _tables(self, stack: str, biases: list[RelativeBias]) -> None:
         """Names the tables of biases: one per stack, or one per layer."""
         tables = [bias.table for bias in biases if bias.table is not None]
+        known = self.result.distances
+        for bias in biases:
+            known = bias.distances if known is None else known & bias.distances
+        if not known:
+            raise Unknown(self.parts.sublayers[0].result, "biases by distance whose buckets differ between attentions")
+        self.result.distances = known
+        self.result.fields["relative_max_distance"] = T5_DISTANCE if T5_DISTANCE in known else min(known)
         per_layer = any(not np.array_equal(table, tables[0]) for table in tables)
         self.result.agree("relative_bias_per_layer", per_layer, self.parts.sublayers[0].result)
         for number, table in enumerate(tables if per_layer else tables[:1]):
@@ -378,22 +391,34 @@ class _Builder:
 
     def attention_numerics(self) -> None:
         """Measures the factor of all attention logits."""
-        width = self.result.fields["d_model"]
+        factors: list[tuple[AttentionSublayer, float, float]] = []
         for one in self.parts.sublayers:
             if not isinstance(one, AttentionSublayer):
                 continue
-            head_dim = one.attention.query.elements.shape[1::2][1]
+            usual = one.attention.raw_scale
             fit = fit_logits(self._unrotated(one))
-            scale = fit.scale
-            known = {"1/sqrt(head_dim)": head_dim**-0.5, "1/sqrt(d_model)": width**-0.5, "1": 1.0}
-            distances = {name: abs(value / scale - 1) for name, value in known.items()}
             self._bias(one, fit)
-            name = min(distances, key=lambda key: distances[key])
-            is_known = distances[name] <= 1e-12
-            usual = is_known and name == "1/sqrt(head_dim)"
-            value = None if usual else {"1": 1.0, "1/sqrt(d_model)": width**-0.5}[name] if is_known else scale
-            self.result.agree("attention_scale", value, one.result)
-            others = sorted((residual, key) for key, residual in distances.items() if key != name)
-            self.result.conclude(
-                f"{one.kind} attention", f"scale {name if is_known else scale}", distances[name], others[0][::-1]
-            )
+            factors.append((one, fit.scale, usual))
+            known = {"1/sqrt(head_dim)": usual, "1/sqrt(d_model)": self.result.fields["d_model"] ** -0.5, "1": 1.0}
+            ranked = sorted((abs(value / fit.scale - 1), name) for name, value in known.items())
+            named = ranked[0][1] if ranked[0][0] <= ROUNDED else f"{fit.scale:.9g}"
+            residual = ranked[0][0] if ranked[0][0] <= ROUNDED else fit.residual
+            self.result.conclude(f"{one.kind} attention", f"scale {named}", residual, ranked[1][::-1])
+        self._attention_scale(factors)
+
+    def _attention_scale(self, factors: list[tuple[AttentionSublayer, float, float]]) -> None:
+        """Sets attention_scale: one number everywhere, or each attention's 1/sqrt(head_dim)."""
+        errors = [abs(scale / usual - 1) for _, scale, usual in factors]
+        if max(errors) <= EXACT:
+            self.result.fields["attention_scale"] = None
+            return
+        first = factors[0][1]
+        if all(abs(scale / first - 1) <= EXACT for _, scale, _ in factors):
+            exact = (1.0, self.result.fields["d_model"] ** -0.5)
+            self.result.fields["attention_scale"] = next((one for one in exact if abs(first / one - 1) <= EXACT), first)
+        elif max(errors) <= ROUNDED:
+            self.result.fields["attention_scale"] = None
+            self.result.rounding = max(self.result.rounding, *errors)
+        else:
+            where, scale, _ = next(one for one in factors if abs(one[1] / first - 1) > EXACT)
+            raise Unknown(where.result, f"attention logits multiplied by {scale:.9g} here and {first:.9g} elsewhere")

@@ -227,3 +227,106 @@ class Modern(nn.Module):
             gate, up = layer["gate_up"](layer["n2"](y)).chunk(2, dim=-1)
             y = y + layer["down"](F.silu(gate) * up)
         return (self.lm_head(self.last["dec"](y) * D**-0.5),)
+
+
+class Distances(nn.Module):
+    """One layer for all places, biases by distance, scaled residuals, unscaled attention and a leaky ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.src, self.tgt = nn.Embedding(SOURCE, D, padding_idx=0), nn.Embedding(TARGET, D, padding_idx=0)
+        self.maps = nn.ParameterDict()
+        for stack, kinds in (("e", "s"), ("d", "sc")):
+            for kind in kinds:
+                self.maps.update({f"{stack}{kind}{part}": torch.randn(D, D) / 5 for part in "qkvo"})
+            self.maps.update({f"{stack}1": torch.randn(FF, D) / 5, f"{stack}2": torch.randn(D, FF) / 6})
+            self.maps.update({f"{stack}b1": torch.randn(FF), f"{stack}b2": torch.randn(D)})
+        self.norms = nn.ModuleDict({name: nn.LayerNorm(D) for name in ("es", "ef", "ds", "dc", "df")})
+        self.bias = nn.ModuleDict({stack: nn.Embedding(8, N) for stack in "ed"})
+        self.head = nn.Linear(D, TARGET, bias=False)
+
+    def buckets(self, length: int, causal: bool) -> Tensor:
+        offset = torch.arange(length)[None, :] - torch.arange(length)[:, None]
+        count, first = (8, 0) if causal else (4, (offset > 0).long() * 4)
+        distance = (-offset).clamp(min=0) if causal else offset.abs()
+        near = count // 2
+        far = near + (torch.log(distance.clamp(min=1).float() / near) / math.log(20 / near) * (count - near)).long()
+        return first + torch.where(distance < near, distance, far.clamp(max=count - 1))
+
+    def attend(self, x: Tensor, y: Tensor, name: str, hidden: Tensor) -> Tensor:
+        pairs = ((x, "q"), (y, "k"), (y, "v"))
+        q, k, v = (F.linear(one, self.maps[name + part]).unflatten(-1, (N, H)).transpose(1, 2) for one, part in pairs)
+        scores = q @ k.mT
+        if name[1] == "s":
+            stack = name[0]
+            scores = scores + self.bias[stack](self.buckets(x.shape[1], stack == "d")).permute(2, 0, 1)
+        mixed = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1) @ v
+        return F.linear(mixed.transpose(1, 2).reshape(x.shape), self.maps[f"{name}o"])
+
+    def feed_forward(self, x: Tensor, stack: str) -> Tensor:
+        m = self.maps
+        hidden = F.leaky_relu(F.linear(x, m[f"{stack}1"], m[f"{stack}b1"]), 0.2)
+        return F.linear(hidden, m[f"{stack}2"], m[f"{stack}b2"])
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        pads = (source == 0)[:, None, None]
+        later = torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1) | (target == 0)[:, None, None]
+        x, y = 3.0 * self.src(source), 3.0 * self.tgt(target)
+        for _ in range(2):
+            x = self.norms["es"](1.5 * x + self.attend(x, x, "es", pads))
+            x = self.norms["ef"](1.5 * x + self.feed_forward(x, "e"))
+        for _ in range(3):
+            y = self.norms["ds"](2.0 * y + self.attend(y, y, "ds", later))
+            y = self.norms["dc"](2.0 * y + self.attend(y, x, "dc", pads))
+            y = self.norms["df"](2.0 * y + self.feed_forward(y, "d"))
+        return self.head(y)
+
+
+class Parallel(nn.Module):
+    """A layer whose sublayers read one norm side by side."""
+
+    def __init__(self, decodes: bool) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(D, bias=False)
+        self.qkv, self.out = nn.Linear(D, 3 * D, bias=False), nn.Linear(D, D, bias=False)
+        self.up, self.down = nn.Linear(D, FF, bias=False), nn.Linear(FF, D, bias=False)
+        names = ["own", "ff", "cross"][: 3 if decodes else 2]
+        self.scales = nn.ParameterDict({name: torch.full((D,), 0.1) for name in names})
+        if decodes:
+            self.cross = nn.MultiheadAttention(D, N, bias=False, batch_first=True)
+
+    def forward(self, x: Tensor, hidden: Tensor, memory: Tensor | None = None, pads: Tensor | None = None) -> Tensor:
+        h = self.norm(x)
+        q, k, v = self.qkv(h).unflatten(-1, (3, N, H)).permute(2, 0, 3, 1, 4)
+        offset = torch.arange(x.shape[1])[None, :] - torch.arange(x.shape[1])[:, None]
+        slopes = 2.0 ** (-8.0 / N * torch.arange(1, N + 1, dtype=x.dtype))
+        bias = -slopes[:, None, None] * offset.abs()
+        mixed = F.scaled_dot_product_attention(q, k, v, bias.masked_fill(hidden, -torch.inf))
+        total = x + self.scales["own"] * self.out(mixed.transpose(1, 2).flatten(2))
+        if memory is not None:
+            total = total + self.scales["cross"] * self.cross(h, memory, memory, pads, need_weights=False)[0]
+        return total + self.scales["ff"] * self.down(F.relu(self.up(h)).square())
+
+
+class SideBySide(nn.Module):
+    """Parallel layers with ALiBi and trained scales."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pad = 0
+        self.tokens = nn.ModuleList([nn.Embedding(SOURCE, D), nn.Embedding(TARGET, D)])
+        self.encoder = nn.ModuleList(Parallel(False) for _ in range(2))
+        self.decoder = nn.ModuleList(Parallel(True) for _ in range(2))
+        self.ends = nn.ModuleList(nn.LayerNorm(D, bias=False) for _ in range(2))
+        self.head = nn.Linear(D, TARGET)
+
+    def forward(self, src_ids: Tensor, tgt_ids: Tensor) -> Tensor:
+        pads = src_ids == self.pad
+        x, y = self.tokens[0](src_ids), self.tokens[1](tgt_ids)
+        for layer in self.encoder:
+            x = layer(x, pads[:, None, None])
+        x = self.ends[0](x)
+        later = torch.ones(y.shape[1], y.shape[1], dtype=torch.bool).triu(1) | (tgt_ids == self.pad)[:, None, None]
+        for layer in self.decoder:
+            y = layer(y, later, x, pads)
+        return self.head(self.ends[1](y))

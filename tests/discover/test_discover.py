@@ -1,0 +1,160 @@
+"""Modules in many styles: what is found, that it computes the same, and what is refused, and how."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.discover import programs
+from torch import nn
+
+from jax_transformer.cli import main
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.discover import DiscoverError, Discovery, Unknown, discover
+from jax_transformer.porting import export_checkpoint
+
+DEFAULTS = {field.name: field.default for field in dataclasses.fields(TransformerConfig)}
+
+
+def built(name: str, *options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        module: nn.Module = getattr(programs, name)(*options).eval()
+    return module
+
+
+def unusual(found: Discovery) -> dict[str, Any]:
+    """Returns the config's fields that aren't sizes and differ from their defaults."""
+    sizes = {field for field in DEFAULTS if field.startswith(("num_", "d_", "max_")) or field.endswith(("_size", "_id"))}
+    fields = {name: getattr(found.model.config, name) for name in DEFAULTS if name not in sizes}
+    return {name: value for name, value in fields.items() if value != DEFAULTS[name] and name != "dropout_rate"}
+
+
+FOUND: dict[str, dict[str, Any]] = {
+    "SequenceFirst": {"norm_placement": "pre", "final_norm": True},
+    "Functional": {
+        "share_embeddings": True, "tie_head": True, "scale_embedding": False, "head_bias": "none",
+        "position_kind": "learned", "norm_kind": "rms_norm", "norm_eps": 1e-6, "norm_bias": False,
+        "attention_bias": False, "attention_output_bias": False, "activation": "silu", "feed_forward_bias": False,
+    },
+    "SingleHeads": {
+        "head_bias": "none", "norm_placement": "pre", "norm_eps": 1e-6, "norm_eps_outside": True, "norm_unbiased": True,
+        "final_norm": True, "activation": "gelu",
+    },
+    "Modern": {
+        "share_embeddings": True, "tie_head": True, "scale_embedding": False, "scale_head": True, "head_bias": "none",
+        "position_kind": "rotary", "rotary_base": 500000.0, "norm_kind": "rms_norm", "norm_placement": "pre",
+        "norm_eps": 1e-6, "norm_bias": False, "final_norm": True, "attention_bias": False,
+        "attention_output_bias": False, "activation": "silu", "feed_forward_gated": True, "feed_forward_bias": False,
+    },
+    "Distances": {
+        "share_layers": True, "position_kind": "relative_bias", "relative_max_distance": 20, "relative_buckets": 8,
+        "residual_factor": 1.5, "decoder_residual_factor": 2.0, "embedding_factor": 3.0, "scale_embedding": False,
+        "head_bias": "none", "activation": "leaky_relu", "activation_slope": 0.2, "attention_bias": False,
+        "attention_output_bias": False, "attention_scale": 1.0,
+    },
+    "SideBySide": {
+        "parallel_residual": True, "share_norms": True, "norm_placement": "pre", "position_kind": "alibi",
+        "scale_embedding": False, "final_norm": True, "learned_sublayer_scale": "channel", "attention_output_bias": False,
+        "attention_bias": False, "feed_forward_bias": False, "activation": "relu_squared", "norm_bias": False,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_style_is_found(name: str, tmp_path: Path) -> None:
+    module = built(name)
+    before = {key: tensor.clone() for key, tensor in module.state_dict().items()}
+    found = discover(module)
+    assert found.worst <= 1e-12
+    assert len(found.checks) == 3
+    assert unusual(found) == FOUND[name]
+    assert all(torch.equal(tensor, before[key]) for key, tensor in module.state_dict().items())
+    export_checkpoint(found.model, tmp_path / "back.pt")
+    back = torch.load(tmp_path / "back.pt")
+    assert {key: tensor.shape for key, tensor in back.items()} == {key: t.shape for key, t in before.items()}
+    assert all(torch.equal(tensor, before[key]) for key, tensor in back.items())
+
+
+def test_each_conclusion_has_a_residual_and_what_came_second() -> None:
+    lines = discover(built("SingleHeads")).conclusion_lines(every_layer=False)
+    assert any(line.startswith("encoder/layers/feed_forward (×2): gelu (") and "; next gelu_tanh: " in line for line in lines)
+    assert any("layer_norm, eps 1e-06, outside, unbiased" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("odd", "what", "line"),
+    [
+        ("activation", "an activation that isn't known (nearest: ", "torch.sin(hidden)"),
+        ("gate", "a residual connection to something else than the sublayer's stream", "y = y + self.feed_forward"),
+    ],
+)
+def test_what_no_config_expresses_is_named_with_its_line(odd: str, what: str, line: str) -> None:
+    with pytest.raises(Unknown, match="programs.py:") as error:
+        discover(built("SingleHeads", odd))
+    assert what in str(error.value)
+    number = int(str(error.value).split("programs.py:")[1].split()[0])
+    assert line in Path(programs.__file__).read_text(encoding="utf-8").splitlines()[number - 1]
+
+
+class Shifted(programs.Functional):
+    """Treats one id in its own way, which no batch that is read shows."""
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
+        return super().forward(torch.where(source == 3, 7, source), target)
+
+
+def test_a_function_that_differs_on_other_ids_is_refused() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(DiscoverError, match=r"isn't the whole function: logits differ by \d\.\de-0\d"):
+        discover(Shifted().eval())
+
+
+def test_the_command_writes_all_that_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom tests.discover.programs import SingleHeads\n\n\n"
+        "def build():\n    torch.manual_seed(0)\n    return SingleHeads()\n",
+        encoding="utf-8",
+    )
+    stages = "weights,masks,forward,loss,gradients"
+    assert main(["discover", "mine:build", "-o", "found", "--stages", stages]) == 0
+    output = capsys.readouterr().out
+    assert "passed: model of mine:build against mine:build" in output
+    names = {path.name for path in (tmp_path / "found").iterdir()}
+    assert names == {"model", "config.yaml", "map.yaml", "adapter.py", "report.html"}
+    monkeypatch.syspath_prepend(tmp_path / "found")
+    assert main(["parity", "found/model", "--reference", "adapter:build", "--stages", "weights,forward"]) == 0
+    torch.save(programs.SingleHeads().state_dict(), "other.pt")
+    ported = main(["port", "other.pt", "ported", "--map", "found/map.yaml", "--config", "found/config.yaml"])
+    assert ported == 0
+    assert main(["discover", "mine:build", "-o", "found"]) == 2
+    assert "expected a new directory" in capsys.readouterr().err
+
+
+def test_the_command_names_what_it_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd.py").write_text(
+        "from tests.discover.programs import SingleHeads\n\n\ndef build():\n    return SingleHeads('activation')\n",
+        encoding="utf-8",
+    )
+    assert main(["discover", "odd:build", "-o", "found"]) == 1
+    assert "odd:build: no config expresses it: an activation that isn't known" in capsys.readouterr().out
+    assert not (tmp_path / "found").exists()
+
+
+def test_positions_are_carried_over_as_the_module_holds_them() -> None:
+    module = built("SequenceFirst")
+    constants = discover(module).model.params["constants"]
+    held = module.state_dict()["pe"][:, 0].numpy()
+    assert all(np.array_equal(constants[f"{stack}_positions"], held) for stack in ("encoder", "decoder"))
