@@ -68,6 +68,10 @@ PAIRS: dict[str, Pair] = {
         {"position_factor": 0.5, "learned_position_scale": True},
         lambda: blocks.Transformer(blocks.PostNorm, scales_positions=True),
     ),
+    "scaled embeddings": Pair(
+        {"embedding_factor": 3.0, "decoder_embedding_factor": 0.4},
+        lambda: blocks.Transformer(blocks.PostNorm, embedding_factors=(3.0, 0.4)),
+    ),
     "parallel, scaled": Pair(
         {
             **PRE,

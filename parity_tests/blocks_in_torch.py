@@ -330,8 +330,10 @@ class Transformer(nn.Module):
         *,
         shares_layers: bool = False,
         scales_positions: bool = False,
+        embedding_factors: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         super().__init__()
+        self.factors = embedding_factors
         self.source_embedding = nn.Embedding(SOURCE_VOCAB, D)
         self.target_embedding = nn.Embedding(TARGET_VOCAB, D)
         self.encoder = Stack("encoder", encoder, final_norms[0], shares_layers, scales_positions)
@@ -345,7 +347,9 @@ class Transformer(nn.Module):
         encoder_self = tap("mask.encoder_self", source_is_real)
         decoder_self = tap("mask.decoder_self", target_is_real & torch.ones(length, length, dtype=torch.bool).tril())
         cross = tap("mask.cross", source_is_real)
-        memory = self.encoder(self.source_embedding(source_ids), Inputs(encoder_self), tap.scope("encoder"))
+        vectors = self.factors[0] * self.source_embedding(source_ids)
+        memory = self.encoder(vectors, Inputs(encoder_self), tap.scope("encoder"))
         inputs = Inputs(decoder_self, memory, cross)
-        output = self.decoder(self.target_embedding(decoder_input_ids), inputs, tap.scope("decoder"))
+        vectors = self.factors[1] * self.target_embedding(decoder_input_ids)
+        output = self.decoder(vectors, inputs, tap.scope("decoder"))
         return tap("logits", self.head(output))

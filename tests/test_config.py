@@ -151,6 +151,9 @@ def test_a_value_out_of_range_is_refused_with_the_range(field: str, value: float
         ("attention_scale", math.inf),
         ("activation_slope", math.inf),
         ("residual_factor", math.nan),
+        ("embedding_factor", math.nan),
+        ("decoder_embedding_factor", math.inf),
+        ("relative_bias_factor", -math.inf),
         ("decoder_sublayer_factor", -math.inf),
         ("masked_value", math.nan),
         ("masked_value", -math.inf),
@@ -272,6 +275,10 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         (
             {"position_kind": "none", "position_factor": 0.5},
             "position_factor must be 1.0, or be used with position_kind='sinusoidal' or 'learned'; received 0.5",
+        ),
+        (
+            {"position_kind": "relative_vectors", "relative_bias_factor": 2.0},
+            "relative_bias_factor must be 1.0, or be used with position_kind='relative_bias'; received 2.0",
         ),
         (
             {"position_kind": "relative_bias", "learned_position_scale": True},
@@ -406,6 +413,22 @@ def test_the_decoder_takes_unset_norms_and_factors_from_the_encoder() -> None:
     decoder = own.decoder
     assert (decoder.norm_placement, decoder.final_norm) == ("none", False)
     assert (decoder.residual_factor, decoder.sublayer_factor) == (0.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "encoder", "decoder"),
+    [
+        ({}, 8.0, 8.0),
+        ({"scale_embedding": False}, 1.0, 1.0),
+        ({"embedding_factor": 3.0}, 3.0, 3.0),
+        ({"embedding_factor": 0.0, "scale_embedding": False}, 0.0, 0.0),
+        ({"decoder_embedding_factor": 0.0}, 8.0, 0.0),
+        ({"embedding_factor": 3.0, "decoder_embedding_factor": 5.0}, 3.0, 5.0),
+    ],
+)
+def test_the_factor_of_embeddings_replaces_the_root(options: Any, encoder: float, decoder: float) -> None:
+    config = TransformerConfig(d_model=64, **options)
+    assert (config.encoder.embedding_factor, config.decoder.embedding_factor) == (encoder, decoder)
 
 
 def test_masks_while_decoding_may_be_others() -> None:

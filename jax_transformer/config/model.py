@@ -11,6 +11,7 @@ head_dim, V vocabulary, L layers.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -38,6 +39,8 @@ class StackConfig:
     d_ff: int
     max_length: int
     embedding_norm: EmbeddingNorm
+    embedding_factor: float
+    """Factor of the token embeddings."""
     norm_placement: NormPlacement
     final_norm: bool
     """Whether a norm follows the last layer."""
@@ -120,7 +123,12 @@ class TransformerConfig:
     tie_head: bool = False
     """Use the target embedding as the head's kernel."""
     scale_embedding: bool = True
-    """Multiply embeddings by sqrt(d_model) before adding positions."""
+    """Multiply token embeddings by sqrt(d_model) before adding positions, unless embedding_factor is set."""
+    embedding_factor: float | None = None
+    """Multiply token embeddings by this number. None: sqrt(d_model) with scale_embedding, otherwise 1. In both stacks
+    unless decoder_embedding_factor is set. A shared or tied table itself stays unscaled."""
+    decoder_embedding_factor: float | None = None
+    """embedding_factor of the decoder. None: as in the encoder."""
     trains_pad_embedding: bool = True
     """Send gradients to the embedding row of the pad. False: the row gets none, as with torch's padding_idx."""
     encoder_embedding_norm: EmbeddingNorm = "none"
@@ -166,6 +174,8 @@ class TransformerConfig:
     of ever longer ranges of distances. In a stack that isn't causal, half of them are for later positions."""
     relative_max_distance: int = 128
     """Distances from here on share one bias, or in each direction one vector."""
+    relative_bias_factor: float = 1.0
+    """Multiply relative-position biases by this number; some programs scale them by sqrt(head_dim)."""
     relative_bias_per_layer: bool = False
     """Give every layer its own relative-position biases (UMT5) or vectors, instead of one set per stack (T5)."""
     relative_value_vectors: bool = True
@@ -317,6 +327,7 @@ class TransformerConfig:
             d_ff=self.d_ff,
             max_length=self.max_length,
             embedding_norm=self.encoder_embedding_norm,
+            embedding_factor=_or(self.embedding_factor, math.sqrt(self.d_model) if self.scale_embedding else 1.0),
             norm_placement=self.norm_placement,
             final_norm=self.final_norm,
             residual_factor=self.residual_factor,
@@ -336,6 +347,7 @@ class TransformerConfig:
             d_ff=self.decoder_d_ff or self.d_ff,
             max_length=self.decoder_max_length or self.max_length,
             embedding_norm=self.decoder_embedding_norm,
+            embedding_factor=_or(self.decoder_embedding_factor, self.encoder.embedding_factor),
             norm_placement=self.decoder_norm_placement or self.norm_placement,
             final_norm=_or(self.decoder_final_norm, self.final_norm),
             residual_factor=_or(self.decoder_residual_factor, self.residual_factor),
@@ -420,5 +432,5 @@ class TransformerConfig:
 
 
 def _or(own: Value | None, default: Value) -> Value:
-    """Returns the decoder's own value or, if it has none, the encoder's."""
+    """Returns the value that is set or, if none is, the default."""
     return default if own is None else own

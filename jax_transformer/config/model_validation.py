@@ -48,9 +48,16 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
         check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
     check(0.0 <= config.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
     check(0.0 < config.rotary_base < math.inf, "rotary_base", "above 0, and finite")
-    for field in ("activation_slope", "residual_factor", "sublayer_factor", "position_factor"):
+    factors = ("residual_factor", "sublayer_factor", "position_factor", "relative_bias_factor")
+    for field in ("activation_slope", *factors):
         check(math.isfinite(getattr(config, field)), field, "finite")
-    optional = ("decoder_residual_factor", "decoder_sublayer_factor", "sublayer_scale_init")
+    optional = (
+        "embedding_factor",
+        "decoder_embedding_factor",
+        "decoder_residual_factor",
+        "decoder_sublayer_factor",
+        "sublayer_scale_init",
+    )
     for field in ("attention_scale", "masked_value", *optional):
         value = getattr(config, field)
         check(value is None or math.isfinite(value), field, "finite, or null")
@@ -158,4 +165,7 @@ def _contradictory_positions(config: TransformerConfig) -> list[str]:
             "relative_max_distance",
             f"at least {least} with relative_buckets={config.relative_buckets}",
         )
+    else:
+        used = "1.0, or be used with position_kind='relative_bias'"
+        check(config.relative_bias_factor == 1.0, "relative_bias_factor", used)
     return problems

@@ -26,6 +26,8 @@ class RelativeBias(nnx.Module):
     def __call__(self, length: int, column: jax.Array | None = None) -> jax.Array:
         """Returns the bias for `length` keys: of every query [1, N, T, T], or of the one in `column` [1, N, 1, T]."""
         by_distance = self.embedding[...][relative_buckets(self.config, self.is_causal, length)]  # [2 T - 1, N]
+        factor = self.config.relative_bias_factor
+        by_distance = by_distance if factor == 1.0 else by_distance * factor
         return jnp.moveaxis(by_distance[_offsets(length, column) + length - 1], 2, 0)[None]
 
 

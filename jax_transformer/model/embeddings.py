@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import jax
 import jax.numpy as jnp
 from flax import nnx
@@ -22,15 +20,15 @@ class Embedding(nnx.Module):
         self.config, self.pad_id = config, pad_id
         self.embedding = nnx.Param(initializers.embedding(config, next(keys), rows, pad_id))  # [V, D]
 
-    def __call__(self, ids: jax.Array) -> jax.Array:
-        """Returns the vectors [B, T, D] of ids [B, T], scaled if the config scales embeddings."""
+    def __call__(self, ids: jax.Array, factor: float) -> jax.Array:
+        """Returns the vectors [B, T, D] of ids [B, T], times the factor of the stack that reads them."""
         table = self.embedding[...]
         dtype = compute_dtype(self.config, table)
         vectors = constrain(_rows(table, ids).astype(dtype), "rows", None, None)  # [B, T, D]
         if self.pad_id is not None and not self.config.trains_pad_embedding:
             is_pad = jnp.equal(ids, self.pad_id)[..., None]  # [B, T, 1]
             vectors = jnp.where(is_pad, jax.lax.stop_gradient(vectors), vectors)
-        return vectors * math.sqrt(self.config.d_model) if self.config.scale_embedding else vectors
+        return vectors if factor == 1.0 else vectors * factor
 
 
 def _rows(table: jax.Array, ids: jax.Array) -> jax.Array:

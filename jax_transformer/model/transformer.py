@@ -57,7 +57,8 @@ class Transformer(nnx.Module):
         positions.check_fits(self.config, self.config.encoder, "source_ids", source_ids.shape)
         scope = scope(Site.ENCODER)
         numbers = positions.position_numbers(self.config, source_ids, self.config.source_pad_id, segments)
-        vectors = (self.shared_embedding if self.config.share_embeddings else self.source_embedding)(source_ids)
+        table = self.shared_embedding if self.config.share_embeddings else self.source_embedding
+        vectors = table(source_ids, self.config.encoder.embedding_factor)
         places = positions.Places(numbers, source_ids.shape[1])
         terms = self.encoder.position_terms(places, vectors.dtype, scope)._replace(mask=mask)
         x = self.encoder.embed(vectors, self._table("encoder"), numbers, scope)  # [B, S, D]
@@ -76,7 +77,7 @@ class Transformer(nnx.Module):
         positions.check_fits(self.config, self.config.decoder, "decoder_input_ids", decoder_input_ids.shape)
         scope = scope(Site.DECODER)
         numbers = positions.position_numbers(self.config, decoder_input_ids, self.config.target_pad_id, segments)
-        vectors = self._target_embedding(decoder_input_ids)
+        vectors = self._target_embedding(decoder_input_ids, self.config.decoder.embedding_factor)
         places = positions.Places(numbers, decoder_input_ids.shape[1])
         of_self = self.decoder.position_terms(places, vectors.dtype, scope)
         rotation, angles = of_self.rotation, self._source_angles(source)
@@ -154,7 +155,7 @@ class Transformer(nnx.Module):
             "batch_row": jnp.arange(len(ids))[:, None],
             "non_pad_count": state.real_count * is_real,
         }[self.config.position_index] + self.config.position_offset
-        vectors = self._target_embedding(ids)
+        vectors = self._target_embedding(ids, self.config.decoder.embedding_factor)
         x = self.decoder.embed(vectors, self._table("decoder"), numbers, Scope())  # [B, K, D]
         places = positions.Places(numbers, state.length, state.position)
         terms = self.decoder.position_terms(places, vectors.dtype, Scope())

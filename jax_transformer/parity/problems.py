@@ -203,7 +203,7 @@ def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Proble
         elif _is_added_before_an_inner_norm(config, path):
             changed[path] = leaf + MEAN
         elif path.endswith("_embedding/embedding"):
-            changed[path] = 0.1 * leaf + MEAN / (np.sqrt(config.d_model) if config.scale_embedding else 1.0)
+            changed[path] = 0.1 * leaf + MEAN / _factor(config, "decoder" if path.startswith("target") else "encoder")
         elif (_is_post(config, path) and path.endswith("norm/bias")) or (
             config.tie_head and path == "decoder/final_norm/bias"
         ):
@@ -258,10 +258,14 @@ def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Proble
         numbers = np.broadcast_to(position_numbers(config, ids, stack), ids.shape)[-1, columns]
         scale = config.position_factor * leaves.get(f"{stack}/position_scale/factor", 1.0)
         at_columns = scale * rows(leaves[f"constants/{stack}_positions"], numbers)
-        leaves[f"{table}/embedding"][ids[-1, columns]] -= at_columns / (
-            np.sqrt(config.d_model) if config.scale_embedding else 1.0
-        )
+        leaves[f"{table}/embedding"][ids[-1, columns]] -= at_columns / _factor(config, stack)
         done[table] = {int(token) for token in ids[-1, :2]}
+
+
+def _factor(config: TransformerConfig, stack: Stack) -> float:
+    """Returns the factor of a stack's token embeddings, or 1 if it is zero and they don't count."""
+    of_stack = config.encoder if stack == "encoder" else config.decoder
+    return of_stack.embedding_factor or 1.0
 
 
 def _rounded(path: str, leaf: np.ndarray) -> np.ndarray:

@@ -111,7 +111,7 @@ class _Naming:
     def _token_embedding(self, stack: str) -> None:
         """Returns the module of a table, if its output is used unchanged and by one side only."""
         config = self.config
-        if not (config.scale_embedding or config.share_embeddings):
+        if getattr(config, stack).embedding_factor == 1.0 and not config.share_embeddings:
             table = {"encoder": "source_embedding", "decoder": "target_embedding"}[stack]
             self.add(self._module(f"{table}/embedding"), f"{stack}.token_embedding")
 

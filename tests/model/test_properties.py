@@ -230,6 +230,15 @@ CACHED: dict[str, dict[str, Any]] = {
         "num_decoder_layers": 3,
     },
     "one_norm": {"share_norms": True},
+    "scaled_embeddings_and_biases": {
+        "embedding_factor": 0.5,
+        "decoder_embedding_factor": 3.0,
+        "tie_head": True,
+        "position_kind": "relative_bias",
+        "relative_buckets": 6,
+        "relative_max_distance": 5,
+        "relative_bias_factor": 2.0,
+    },
     "rezero": {"norm_kind": "none", "learned_sublayer_scale": "scalar", "layer_loop": "unrolled"},
     "norms_by_stack": {"decoder_norm_placement": "none", "decoder_final_norm": True, "norm_scale": False},
     "learned_rows_gated": {

@@ -85,12 +85,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "norm_placement": "pre",
         "output_norm": "all",
         "feed_forward_hidden_norm": True,
+        "embedding_factor": 1.5,
+        "decoder_embedding_factor": 0.4,
     },
     "parallel": {
         "num_encoder_layers": 1,
         "norm_placement": "pre",
         "parallel_residual": True,
         "sublayer_factor": 0.7,
+        "position_kind": "relative_bias",
+        "relative_buckets": 6,
+        "relative_max_distance": 5,
+        "relative_bias_factor": 1.5,
     },
     "shared": {
         "num_encoder_layers": 1,

@@ -193,6 +193,31 @@ TOLD: list[tuple[str, str, list[str]]] = [
         ],
     ),
     ("post", "decoder.embedding", ["√d_model applied after positions", "positions missing"]),
+    ("counted", "decoder.token_embedding", ["√d_model applied", "scaled by d_model"]),
+    (
+        "inner",
+        "decoder.token_embedding",
+        [
+            "factor of embeddings missing",
+            "√d_model in place of the factor of embeddings",
+            "√d_model beside the factor of embeddings",
+            "factor of embeddings applied twice",
+            "divided by the factor of embeddings",
+            "factor of the other stack's embeddings",
+        ],
+    ),
+    ("inner", "encoder.embedding", ["factor of embeddings applied after positions"]),
+    (
+        "parallel",
+        "decoder.position_bias",
+        [
+            "factor of relative biases missing",
+            "factor of relative biases applied twice",
+            "relative biases scaled by √head_dim",
+            "relative biases scaled by 1/√head_dim",
+            "computed in float32",
+        ],
+    ),
     (
         "post",
         "encoder.positions",

@@ -1,4 +1,4 @@
-"""Faults of what attention adds by distance: ALiBi's biases, and vectors of keys and values."""
+"""Faults of what attention adds by distance: ALiBi's biases, learned ones, and vectors of keys and values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant
+from jax_transformer.parity.faults.replay import Replay, Variant, configured
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind
 from jax_transformer.parity.oracle.replay import parameter
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 def distances(config: TransformerConfig) -> Iterator[Variant]:
     if config.position_kind == "alibi":
         yield from _alibi()
+    if config.position_kind == "relative_bias":
+        yield from _biases(config)
     if config.position_kind == "relative_vectors":
         yield from _vectors("keys", "attention_logits")
         yield Variant("relative vectors: products not scaled", ("attention_logits",), partial(_of_keys, scale=1.0))
@@ -64,6 +66,24 @@ def _biased(
 ) -> np.ndarray:
     _, heads, length, _ = replay.own.shape
     return (-slopes(np.arange(heads))[:, None, None] * distance(formulas.offsets(length)))[None]
+
+
+# --- learned biases (Raffel et al. 2020, §2.1)
+
+
+def _biases(config: TransformerConfig) -> Iterator[Variant]:
+    kinds: tuple[Kind, ...] = ("position_bias",)
+    own = config.relative_bias_factor
+    for name, power in (("missing", 0), ("applied twice", 2)):
+        if own != 1.0:
+            yield configured(f"factor of relative biases {name}", kinds, relative_bias_factor=own**power)
+    yield Variant("relative biases scaled by √head_dim", kinds, partial(_of_head_dim, power=0.5))
+    yield Variant("relative biases scaled by 1/√head_dim", kinds, partial(_of_head_dim, power=-0.5))
+
+
+def _of_head_dim(replay: Replay, power: float) -> np.ndarray:
+    """Scales the biases as given by a power of the width of a head, in place of their factor."""
+    return replay.under(relative_bias_factor=replay.stack.head_dim**power)
 
 
 # --- vectors (Shaw et al. 2018)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant, changed, configured
+from jax_transformer.parity.faults.replay import Replay, Variant, changed
+from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
 from jax_transformer.parity.oracle.replay import parameter
 
@@ -34,12 +35,8 @@ SHIFTS: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 def embeddings(config: TransformerConfig) -> Iterator[Variant]:
     tokens: tuple[Kind, ...] = ("token_embedding",)
-    yield configured(
-        f"√d_model {'missing' if config.scale_embedding else 'applied'}",
-        tokens,
-        scale_embedding=not config.scale_embedding,
-    )
-    yield Variant("scaled by d_model", tokens, lambda replay: replay.compute() * math.sqrt(config.d_model))
+    for name, factor in _other_factors(config).items():
+        yield Variant(name, tokens, partial(_scaled_by, factor=factor))
     yield Variant("pad row zero", tokens, _pads_zeroed)
     yield Variant("tables of the two sides swapped", tokens, _other_side)
     for name, shifted in SHIFTS.items():
@@ -47,6 +44,12 @@ def embeddings(config: TransformerConfig) -> Iterator[Variant]:
     yield Variant("decoder's ids one to the left: one token at each end", tokens, _without_start)
     sums: tuple[Kind, ...] = ("embedding",)
     yield Variant("√d_model applied after positions", sums, lambda replay: replay.compute() * math.sqrt(config.d_model))
+    if _has_factors(config):
+        yield Variant(
+            "factor of embeddings applied after positions",
+            sums,
+            lambda replay: replay.compute() * replay.stack.embedding_factor,
+        )
     if config.position_factor != 1.0 or config.learned_position_scale:
         yield Variant("positions not scaled", sums, partial(_rescaled, of_tokens=False, of_positions=False))
         yield Variant(
@@ -55,6 +58,42 @@ def embeddings(config: TransformerConfig) -> Iterator[Variant]:
         yield Variant("tokens scaled as positions are", sums, partial(_rescaled, of_tokens=True, of_positions=True))
     for times, name in ((0.0, "positions missing"), (2.0, "positions added twice")):
         yield Variant(name, sums, partial(_times, argument="positions", factor=times))
+
+
+def _has_factors(config: TransformerConfig) -> bool:
+    """Returns whether a stack has a factor of its own, in place of √d_model or 1."""
+    return config.embedding_factor is not None or config.decoder_embedding_factor is not None
+
+
+def _other_factors(config: TransformerConfig) -> dict[str, Callable[[Replay], float]]:
+    """Returns what token embeddings may be scaled by instead of their own factor, by the fault's name."""
+    root = math.sqrt(config.d_model)
+    if not _has_factors(config):
+        name, plain = ("√d_model missing", 1.0) if config.scale_embedding else ("√d_model applied", root)
+        return {name: lambda _: plain, "scaled by d_model": lambda _: float(config.d_model)}
+    return {
+        "factor of embeddings missing": lambda _: 1.0,
+        "√d_model in place of the factor of embeddings": lambda _: root,
+        "√d_model beside the factor of embeddings": lambda replay: replay.stack.embedding_factor * root,
+        "factor of embeddings applied twice": lambda replay: replay.stack.embedding_factor**2,
+        "divided by the factor of embeddings": _inverse,
+        "factor of the other stack's embeddings": _of_other_stack,
+    }
+
+
+def _inverse(replay: Replay) -> float:
+    if replay.stack.embedding_factor == 0.0:
+        raise LookupError("no inverse")
+    return 1.0 / replay.stack.embedding_factor
+
+
+def _of_other_stack(replay: Replay) -> float:
+    is_encoder = place(replay.node.name).stack == "encoder"
+    return (replay.config.decoder if is_encoder else replay.config.encoder).embedding_factor
+
+
+def _scaled_by(replay: Replay, factor: Callable[[Replay], float]) -> np.ndarray:
+    return formulas.rows(replay.parameters["embedding"], replay.inputs["ids"]) * factor(replay)
 
 
 def _times(replay: Replay, argument: str, factor: float) -> np.ndarray:

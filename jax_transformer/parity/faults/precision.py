@@ -17,7 +17,7 @@ from jax_transformer.parity.faults.replay import Replay, Variant, changed
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle.graph import Kind
 
-WITHOUT_ARITHMETIC: tuple[Kind, ...] = ("mask", "positions", "position_bias", "merge_heads", "same")
+WITHOUT_ARITHMETIC: tuple[Kind, ...] = ("mask", "positions", "merge_heads", "same")
 """Nodes that only look up or pass on values, and positions, which are computed once for a table."""
 ROUNDED_ELSEWHERE: tuple[Kind, ...] = ("mask", "positions")
 """Masks aren't rounded; positions have variants of their own."""

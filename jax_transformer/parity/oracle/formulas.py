@@ -65,10 +65,9 @@ def causal_mask(config: TransformerConfig, length: int) -> np.ndarray:
 # --- embeddings and positions (§3.4, §3.5)
 
 
-def token_embedding(config: TransformerConfig, ids: np.ndarray, embedding: np.ndarray) -> np.ndarray:
+def token_embedding(config: TransformerConfig, ids: np.ndarray, embedding: np.ndarray, *, stack: Stack) -> np.ndarray:
     """Looks up ids [B, T] in embedding [V, D], and scales → [B, T, D]."""
-    vectors = rows(embedding, ids)
-    return vectors * math.sqrt(config.d_model) if config.scale_embedding else vectors
+    return rows(embedding, ids) * getattr(config, stack).embedding_factor
 
 
 def positions(config: TransformerConfig, ids: np.ndarray, table: np.ndarray, *, stack: Stack) -> np.ndarray:
@@ -211,7 +210,7 @@ def position_bias(config: TransformerConfig, ids: np.ndarray, embedding: np.ndar
     length = ids.shape[1]
     buckets = np.array([relative_bucket(config, offset, stack) for offset in range(1 - length, length)])
     query, key = np.arange(length)[:, None], np.arange(length)
-    return embedding[buckets[key - query + length - 1]].transpose(2, 0, 1)[None]
+    return config.relative_bias_factor * embedding[buckets[key - query + length - 1]].transpose(2, 0, 1)[None]
 
 
 def relative_bucket(config: TransformerConfig, offset: int, stack: Stack) -> int:

@@ -227,7 +227,8 @@ def _add_embedding(scope: _Scope, stack: Stack) -> str:
         else {"encoder": "source_embedding", "decoder": "target_embedding"}[stack]
     )
     parameters = {"embedding": f"{table}/embedding"}
-    tokens = scope.add("token_embedding", "token_embedding", formulas.token_embedding, ids, parameters)
+    formula = partial(formulas.token_embedding, stack=stack)
+    tokens = scope.add("token_embedding", "token_embedding", formula, ids, parameters)
     tables = {"sinusoidal": f"constants/{stack}_positions", "learned": f"{stack}/positions/embedding"}
     positions = None
     if config.position_kind in tables:

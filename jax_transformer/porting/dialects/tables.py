@@ -48,8 +48,11 @@ def layers(torch: str, jax: str, parts: Mapping[str, tuple[str, Lines]]) -> list
 
 PLAIN: dict[str, Any] = {
     "share_layers": False,
+    "embedding_factor": None,
+    "decoder_embedding_factor": None,
     "position_factor": 1.0,
     "learned_position_scale": False,
+    "relative_bias_factor": 1.0,
     "num_kv_heads": None,
     "decoder_num_kv_heads": None,
     "query_key_norm": False,
