@@ -24,12 +24,12 @@ from jax_transformer.parity.backends.side import Arrays
 from jax_transformer.parity.diagnosis.nodes import with_ids
 from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.names.drafts import Names, draft
-from jax_transformer.parity.names.maps import NameMap
 from jax_transformer.parity.oracle.graph import nodes
 from jax_transformer.parity.rules import SETUP
 from jax_transformer.parity.stages.forward import attended
 from jax_transformer.porting.activations import activation_names
 from jax_transformer.porting.dialects import get_dialect
+from jax_transformer.porting.names.maps import NameMap
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 

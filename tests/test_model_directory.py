@@ -278,10 +278,14 @@ def test_a_broken_manifest(saved, text):
 @pytest.mark.parametrize(
     ("name", "how"),
     [(name, "altered") for name in model_directory.FILES if name != "target_tokenizer.json"]
-    + [(name, "missing") for name in ("params.safetensors", "generation.json", "source_tokenizer.json")],
+    + [
+        (name, "missing")
+        for name in ("params.safetensors", "generation.json", "source_tokenizer.json", "ignored.safetensors")
+    ],
 )
 def test_an_altered_or_missing_file_is_named(tmp_path, name, how):
-    save_model(make_model(source_tokenizer=make_tokenizer()), tmp_path / "model")
+    ignored = {"mask": np.tri(3, dtype=bool)}
+    save_model(make_model(source_tokenizer=make_tokenizer(), ignored_tensors=ignored), tmp_path / "model")
     path = tmp_path / "model" / name
     content = path.read_bytes()
     if how == "altered":

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -16,8 +16,10 @@ from jax_transformer.storage.model_directory import check_replaceable, is_model_
 from jax_transformer.storage.tensor_files import SUFFIXES
 
 if TYPE_CHECKING:
+    from jax_transformer.porting.names.maps import NameMap
     from jax_transformer.storage.model_directory import Model
 
+FILE = tyro.conf.arg(metavar="FILE")
 USAGE_HINT = (
     "name a checkpoint (a torch file, or a directory of transformers) and the model directory to write, or a model "
     "directory and what to write: a .pt or .safetensors file, or a directory for transformers"
@@ -29,7 +31,7 @@ class PortOptions:
     """Port a checkpoint to a model directory, or a model directory to a checkpoint.
 
     A checkpoint is a torch file or a directory of transformers. Most options supply what a file omits; error messages
-    ask for missing ones by name.
+    ask for missing ones by name. Checkpoints of other programs need a map of names and a config.
     """
 
     source: tyro.conf.Positional[str]
@@ -42,6 +44,11 @@ class PortOptions:
     """Only list the file's tensors and the dialects that match them."""
     dialect: str | None = None
     """Dialect of the tensor names. Required if several match."""
+    map: Annotated[str | None, FILE] = None
+    """A YAML file that maps the names of a program of no dialect. The model directory keeps it for export."""
+    config: Annotated[str | None, FILE] = None
+    """Beside --map: a YAML file with the fields of the model's config, or a run's config.yaml, which has them under
+    model. Default: what a file says that was exported by a map."""
     dtype: Literal["float32", "bfloat16", "float64"] | None = None
     """Convert all values to this dtype, except position tables to bfloat16. Default: keep their dtypes."""
     vocabularies: tyro.conf.OmitArgPrefixes[VocabularyOptions] = field(default_factory=VocabularyOptions)
@@ -65,6 +72,12 @@ def port(arguments: Sequence[str]) -> int:
     if options.inspect:
         _refuse_others(options, ("inspect",), "with --inspect")
         return _inspect(options)
+    if options.map and options.dialect:
+        raise ValueError(f"port: expected --map or --dialect; received both, {options.map} and {options.dialect}")
+    if options.config and not options.map:
+        raise ValueError(
+            f"--config {options.config}: expected --map beside it; dialects say what their programs compute"
+        )
     if not options.destination:
         raise ValueError(f"port: expected two paths; received {options.source} alone; {USAGE_HINT}")
     _check_places(options)
@@ -90,7 +103,7 @@ def _check_places(options: PortOptions) -> None:
             raise ValueError(f"port: expected a directory to write; received {destination}; {USAGE_HINT}")
         check_replaceable(destination.resolve())
         return
-    _refuse_others(options, ("destination", "dialect", "dtype"), f"with the directory {source} as the source")
+    _refuse_others(options, ("destination", "dialect", "map", "dtype"), f"with the directory {source} as the source")
     if not destination.parent.is_dir():
         raise ValueError(f"{destination}: there is no directory {destination.parent}")
     if source.resolve() in (destination.resolve(), *destination.resolve().parents):
@@ -115,18 +128,22 @@ def _import(options: PortOptions) -> int:
     from jax_transformer.storage.model_directory import save_model
 
     hints = options.checkpoint.hints()
-    model = read_checkpoint(options.source, options.dialect, hints)
+    model = read_checkpoint(options.source, options.dialect, hints, names=options.map, config=options.config)
     if options.dtype:
         _cast(model.params, options.dtype)
     model, text = with_vocabularies(model, options.vocabularies)
     save_model(model, options.destination)
     origin = model.origin or {}
-    prefix = f", all named {origin['prefix']}…" if origin["prefix"] else ""
-    print(f"dialect:  {origin['dialect']}")
+    is_everywhere = "names" not in origin or all(name.startswith(origin["prefix"]) for name in origin["tensors"])
+    prefix = f", {'all ' if is_everywhere else ''}named {origin['prefix']}…" if origin["prefix"] else ""
+    _print_names(origin)
     label = "files:" if "hugging_face" in origin else "file:"
     print(f"{label:9} {options.source}, {len(origin['tensors'])} tensors{prefix}")
     if "ignored" in origin:
-        print(f"ignored:  {', '.join(origin['ignored'])} (its programs don't read them)")
+        kept = "kept for export" if "names" in origin else "its programs don't read them"
+        print(f"ignored:  {_some(origin['ignored'])} ({kept})")
+    if computed := _computed(model):
+        print(f"computed: {', '.join(computed)} (the map doesn't name them)")
     if model.generation.decoding:
         print(f"decoding: {_listed(model.generation.decoding)}")
     if left_out := _not_decoded(origin):
@@ -137,6 +154,32 @@ def _import(options: PortOptions) -> int:
         print(f"assumed:  {_listed(assumed)} (the dialect's defaults; change them with --set)")
     print(f"model:    {options.destination}, {_num_parameters(model):,} parameters, {_use(model)}")
     return 0
+
+
+def _print_names(origin: Mapping[str, Any]) -> None:
+    """Prints whose names the tensors have."""
+    from jax_transformer.porting.names.dialect import map_of_origin
+
+    names = map_of_origin(origin)
+    if names is None:
+        print(f"dialect:  {origin['dialect']}")
+    else:
+        print(f"map:      {len(names.parameters)} entries")
+
+
+def _computed(model: Model) -> list[str]:
+    """Returns the position tables that a map leaves to be computed."""
+    from jax_transformer.porting.by_map import computed_positions
+    from jax_transformer.porting.names.dialect import map_of_origin
+
+    names = map_of_origin(model.origin)
+    return [] if names is None else list(computed_positions(names, model.config))
+
+
+def _some(names: Sequence[str]) -> str:
+    """Lists names, the first of many."""
+    shown = ", ".join(names[:5])
+    return shown if len(names) <= 5 else f"{shown}, … ({len(names)} tensors)"
 
 
 def _listed(values: Mapping[str, Any]) -> str:
@@ -156,8 +199,8 @@ def _assumed(model: Model, hints: Mapping[str, Any]) -> dict[str, Any]:
     from jax_transformer.porting.dialects import get_dialect
 
     origin = model.origin or {}
-    if "hugging_face" in origin or origin.get("has_settings"):
-        return {}  # config.json or the file's own metadata has all settings
+    if "hugging_face" in origin or origin.get("has_settings") or "names" in origin:
+        return {}  # config.json, the file's own metadata or the user's config has all settings
     assumed = dict(origin["config"])
     if get_dialect(origin["dialect"]).computes_positions and "position_table" not in hints:
         assumed["max_length"] = model.config.max_length
@@ -196,23 +239,50 @@ def _num_parameters(model: Model) -> int:
 
 def _export(options: PortOptions) -> int:
     from jax_transformer.porting.convert import export_checkpoint
-    from jax_transformer.porting.dialects import get_dialect
-    from jax_transformer.porting.state_dicts import computes_position_table
+    from jax_transformer.porting.names.dialect import map_of_origin
+    from jax_transformer.porting.names.maps import NameMap
     from jax_transformer.storage.model_directory import load_model
 
     model = load_model(options.source, mapped=True)
-    name, count = options.dialect or (model.origin or {}).get("dialect"), _num_parameters(model)
-    as_computed = name is None or computes_position_table(model, name)
+    own = None if options.dialect else map_of_origin(model.origin)
+    names = own if options.map is None else NameMap.read(options.map)
+    dialect = None if names else options.dialect or (model.origin or {}).get("dialect")
+    count, ignored = _num_parameters(model), len(model.ignored_tensors or {}) if names and names == own else 0
+    left_out = _left_out(model, dialect) if names is None else _left_out_by(names, model)
     if options.dtype:
         _cast(model.params, options.dtype)
-    export_checkpoint(model, options.destination, name, consume=True)
-    print(f"dialect:  {name}")
+    export_checkpoint(model, options.destination, dialect, names=names, consume=True)
+    print(f"dialect:  {dialect}" if names is None else f"map:      {len(names.parameters)} entries")
     label = "file:" if options.destination.endswith(SUFFIXES) else "files:"
-    print(f"{label:9} {options.destination}, {count:,} parameters")
-    if get_dialect(str(name)).leaves_out_positions(model.config):
-        other = "" if as_computed else "; this model's tables differ from the computed ones, so keep the original file"
-        print(f"          without position tables, which its programs compute{other}")
+    beside = f", {ignored} ignored tensor{'s' if ignored > 1 else ''}" if ignored else ""
+    print(f"{label:9} {options.destination}, {count:,} parameters{beside}")
+    if left_out:
+        other = "; this model's tables differ from the computed ones, so keep the original file"
+        print(f"          without position tables, which its programs compute{other if left_out == 'others' else ''}")
     return 0
+
+
+def _left_out(model: Model, dialect: str | None) -> Literal["computed", "others"] | None:
+    """Returns which position tables a dialect's checkpoint has no place for, if any: computed ones, or others."""
+    from jax_transformer.porting.dialects import get_dialect
+    from jax_transformer.porting.state_dicts import computes_position_table
+
+    if dialect is None or not get_dialect(dialect).leaves_out_positions(model.config):
+        return None
+    return "computed" if computes_position_table(model, dialect) else "others"
+
+
+def _left_out_by(names: NameMap, model: Model) -> Literal["computed", "others"] | None:
+    """Returns the same of a map."""
+    import numpy as np
+
+    from jax_transformer.porting.by_map import computed_positions
+    from jax_transformer.runtime.trees import flatten
+
+    computed, leaves = computed_positions(names, model.config), flatten(model.params)
+    if not computed:
+        return None
+    return "computed" if all(np.array_equal(leaves[path], leaf) for path, leaf in computed.items()) else "others"
 
 
 # --- listing a checkpoint
@@ -239,7 +309,10 @@ def _inspect(options: PortOptions) -> int:
     possible = candidates(checkpoint.tensors.keys())
     if checkpoint.settings is not None:
         settings = parse_settings(checkpoint.settings, options.source)
-        print(f"exported by jax-transformer with its settings, as dialect {settings.dialect}")
+        names = "by a map of names" if settings.names else f"as dialect {settings.dialect}"
+        print(f"exported by jax-transformer with its settings, {names}")
+        if settings.names:
+            return 0
         possible = [get_dialect(settings.dialect)]
     if directory is not None:
         print(f"config.json says {of_family(directory.table).model_type}")

@@ -109,9 +109,9 @@ def _with_tokenizers(model: Model, source: Tokenizer, target: Tokenizer, file: s
 def _tokenizer(model: Model, side: str, file: str, options: VocabularyOptions) -> Tokenizer:
     """Loads the tokenizer of one side, and checks that it fits the model."""
     from jax_transformer.data.tokenizers import load_tokenizer
-    from jax_transformer.porting.dialects import get_dialect
+    from jax_transformer.porting.names.dialect import dialect_of_origin
 
-    usual = get_dialect((model.origin or {})["dialect"]).text[side]
+    usual = dialect_of_origin(model.origin or {}).text[side]
     kind, language = getattr(options, f"{side}_tokenizer"), getattr(options, f"{side}_language")
     is_list = Path(file).suffix == ".txt"
     if (kind or language) and not is_list:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import typing
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,20 +28,54 @@ def load_config(path: str | Path, default: Config) -> Config:
       ConfigError: no such file, no YAML, no mapping; an unknown field (with its line and the nearest name); a value
         that the dataclass refuses.
     """
+    node = _read(path)
+    return default if node is None else _load(path, default, node)
+
+
+def load_part(path: str | Path, key: str, default: Config, *, of: type) -> Config | None:
+    """Returns `default` with the values under this key of a YAML file; None if the file doesn't have the key.
+
+    Args:
+      of: the dataclass whose fields the file's other keys are. Their values aren't read.
+
+    Raises:
+      ConfigError: as of `load_config`.
+    """
+    node = _read(path)
+    entries = node.value if isinstance(node, yaml.MappingNode) else []
+    if all(name.value != key for name, _ in entries):
+        return None
+    fields = {field.name for field in dataclasses.fields(of)}
+    for name, _ in entries:
+        if name.value not in fields:
+            raise ConfigError(f"{path}:{name.start_mark.line + 1}: {_unknown(name.value, name.value, fields)}")
+    value = next(value for name, value in entries if name.value == key)
+    return _load(path, default, value, f"{key}.")
+
+
+def _read(path: str | Path) -> yaml.Node | None:
+    """Returns the nodes of a YAML file; None for an empty one."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        return yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: expected a YAML file; {error}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: expected YAML; {' '.join(str(error).split())}") from None
-    if node is None:
-        return default
+
+
+def _load(path: str | Path, default: Config, node: yaml.Node, prefix: str = "") -> Config:
+    """Returns `default` with the values of a node. Raises ConfigError with the file's name."""
     try:
-        return _merged(default, node, str(path))
+        return _merged(default, node, str(path), prefix)
     except ConfigError as error:
         message = str(error)
         raise ConfigError(message if message.startswith(str(path)) else f"{path}: {message}") from None
+
+
+def _unknown(name: str, whole_name: str, fields: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, fields, n=1)
+    suggestion = f"; did you mean {near[0]!r}?" if near else f"; allowed: {', '.join(sorted(fields))}"
+    return f"unknown field {whole_name!r}{suggestion}"
 
 
 def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Config:
@@ -54,9 +89,7 @@ def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Co
     for key, value in node.value:
         name, line = key.value, key.start_mark.line + 1
         if name not in fields:
-            near = difflib.get_close_matches(name, fields, n=1)
-            suggestion = f"; did you mean {near[0]!r}?" if near else f"; allowed: {', '.join(sorted(fields))}"
-            raise ConfigError(f"{path}:{line}: unknown field {prefix + name!r}{suggestion}")
+            raise ConfigError(f"{path}:{line}: {_unknown(name, prefix + name, fields)}")
         if name in values:
             raise ConfigError(f"{path}:{line}: field {prefix + name!r} is given twice")
         if dataclasses.is_dataclass(hints[name]):

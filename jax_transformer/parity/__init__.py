@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from jax_transformer.parity.api import assert_parity, compare, draft_map
     from jax_transformer.parity.backends.capture import capture
     from jax_transformer.parity.gates.arrays import ParityError
-    from jax_transformer.parity.names.maps import NameMap
     from jax_transformer.parity.report.report import Divergence, Report
+    from jax_transformer.porting.names.maps import NameMap
 
 _HOMES = {
     "jax_transformer.parity.api": ("assert_parity", "compare", "draft_map"),
     "jax_transformer.parity.backends.capture": ("capture",),
     "jax_transformer.parity.gates.arrays": ("ParityError",),
-    "jax_transformer.parity.names.maps": ("NameMap",),
+    "jax_transformer.porting.names.maps": ("NameMap",),
     "jax_transformer.parity.report.report": ("Divergence", "Report"),
 }
 

@@ -14,9 +14,9 @@ import numpy as np
 
 from jax_transformer.parity.checksums import hash_arrays, hash_files
 from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.names.maps import NameMap
 from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
+from jax_transformer.porting.names.maps import NameMap
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -240,8 +240,14 @@ def _reference(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
     from jax_transformer.parity.backends.systems import SystemReference, knows
     from jax_transformer.parity.backends.torch_module import TorchSide
     from jax_transformer.porting.dialects import get_dialect
+    from jax_transformer.porting.names.dialect import NAME as MAP
 
     dialect = sides.dialect or (model.origin or {}).get("dialect") or _fitting_dialect(model)
+    if dialect == MAP:
+        raise ParityError(
+            "this model was imported by a map of names, and its program isn't known: give a reference, the PyTorch "
+            "module to compare it with (--reference package.module:factory)"
+        )
     refusals = get_dialect(dialect).refusals(model.config)
     if refusals:
         raise ParityError("\n  - ".join([f"dialect {dialect}: its programs have no such model:", *refusals]))
@@ -273,21 +279,25 @@ def _model_side(sides: Sides, model: Model) -> Any:
 
 
 def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
-    from jax_transformer.parity.backends.modules import ModuleReference, dialect_of_map, names_of, names_of_map, renamed
+    from jax_transformer.parity.backends.modules import ModuleReference, names_of
     from jax_transformer.parity.backends.torch_module import TorchSide
     from jax_transformer.porting.dialects import detect, get_dialect
+    from jax_transformer.porting.names.dialect import dialect_of_map, map_of_origin
 
     module, constants, names = sides.module, _constants(model), sides.name_map()
-    theirs: dict[str, str] = {}
+    if names is None and sides.dialect is None:
+        names = map_of_origin(model.origin)
     if names is not None and names.parameters:
-        dialect, theirs = dialect_of_map(names, constants), renamed(names, module.state_dict().keys())
+        paths = [path for path, _ in module.named_modules()]
+        names = names.under(names.prefix_in(module.state_dict().keys()), paths)
+        dialect = dialect_of_map(names, lambda config: {f"constants/{name}": leaf for name, leaf in constants.items()})
     else:
         known = sides.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
         dialect = get_dialect(known)
-    if names is None or not names.activations:
-        names = names_of_map(names, model.config) if theirs and names else names_of(dialect, model.config)
-    reference = ModuleReference(module, dialect, model.config, constants, names, theirs)
+    reference = ModuleReference(module, dialect, model.config, constants, names or NameMap())
     _check_parameters(reference, sides)
+    if not reference.names.activations:
+        reference = dataclasses.replace(reference, names=names_of(dialect, model.config))
     side = TorchSide(_reference_name(sides), model, reference, sides.rules, sides.reference_programs)
     return side, _frozen(reference.visible())
 

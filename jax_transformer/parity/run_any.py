@@ -24,8 +24,8 @@ from jax_transformer.parity.diagnosis.findings import Fault, Finding
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.gates.rounding import allow_for_rounding, nudged
 from jax_transformer.parity.gates.stages import Stage, compare_stage
-from jax_transformer.parity.names.maps import NameMap
 from jax_transformer.parity.report.report import Report, depth_of
+from jax_transformer.porting.names.maps import NameMap
 
 if TYPE_CHECKING:
     import torch

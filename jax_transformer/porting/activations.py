@@ -8,15 +8,20 @@ from the order in which a Transformer computes: what a sublayer reads is the res
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Literal
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.porting.axes import EACH
 from jax_transformer.porting.rules import Rule
 
 OWN = "output"
 """What the model itself returns, as its observer calls it; PATH and PATH@input are what a module returns and reads,
 PATH@logits and PATH@weights what a softmax in it does."""
+
+OF_HEADS = re.compile(r"_attention\.(query|key|value|logits|weights|context)$")
+"""Our activations with an axis of heads, which modules of single heads, numbered {n}, make together."""
 
 
 def activation_names(config: TransformerConfig, rules: Iterable[Rule]) -> dict[str, tuple[str, ...]]:
@@ -49,8 +54,10 @@ class _Naming:
         }
 
     def add(self, captured: str | None, *names: str) -> None:
-        """Maps a captured name (None: nothing) to our names, unless they are taken."""
-        new = [name for name in names if name not in self._named]
+        """Maps a captured name (None: nothing) to our names, unless they are taken. Modules of single heads make
+        activations of heads alone."""
+        is_whole = captured is None or EACH not in captured
+        new = [name for name in names if name not in self._named and (is_whole or OF_HEADS.search(name))]
         if captured and new:
             self.found.setdefault(captured, []).extend(new)
             self._named.update(new)
@@ -114,8 +121,11 @@ class _Naming:
         )
         for name in ("query", "key", "value"):
             self.add(self._module(f"{path}/{name}/kernel", layer), f"{ours}.{name}")
-        self.add(f"{whole}@logits{number}", f"{ours}.logits")
-        self.add(f"{whole}@weights{number}", f"{ours}.weights")
+        softmax = self._head_of(path, layer) if self._rules[f"{path}/query/kernel"].counts else f"{whole}@{number}"
+        if softmax is not None:
+            module, _, number = softmax.partition("@")
+            self.add(f"{module}@logits{number}", f"{ours}.logits")
+            self.add(f"{module}@weights{number}", f"{ours}.weights")
         if not self.config.attention_output:
             self.add(whole, f"{ours}.context", f"{ours}.output")  # the same, its heads apart and in one
         elif self._is_fused_within(path, layer):
@@ -133,15 +143,18 @@ class _Naming:
     # --- modules
 
     def _owner(self, path: str, layer: int | None = None) -> str:
-        """Returns the path of the module that holds the tensor of this leaf; for the model itself, "output"."""
-        name = self._rules[path].names[0]
-        return name.replace("{i}", str(layer)).rpartition(".")[0] or OWN
+        """Returns the path of the module that holds the tensor of this leaf; for the model itself, "output". {n} stays
+        for the number of one of several."""
+        return self._rules[path].names_of(layer)[0].rpartition(".")[0] or OWN
 
     def _module(self, path: str, layer: int | None = None) -> str | None:
-        """Returns the module that has this leaf as a parameter of its own; None if the leaf is missing or part of a
-        fused one."""
+        """Returns the module, or those numbered {n}, that has this leaf as a parameter of its own; None if the leaf is
+        missing or part of a fused one, or one module has several."""
         rule = self._rules.get(path)
-        return None if rule is None or not rule.are_copies else self._owner(path, layer)
+        if rule is None or not rule.are_copies:
+            return None
+        owner = self._owner(path, layer)
+        return owner if (EACH in owner) == rule.counts else None
 
     def _head_module(self) -> str | None:
         """Returns the head's module. A table names the head last of tied tensors."""
@@ -155,12 +168,13 @@ class _Naming:
     def _reader(self, path: str, layer: int) -> str | None:
         """Returns the module of a sublayer that reads the residual stream."""
         if path.endswith("feed_forward"):
-            return self._module(f"{path}/hidden/kernel", layer)
-        return self._owner(f"{path}/query/kernel", layer)
+            hidden = self._module(f"{path}/hidden/kernel", layer)
+            return hidden and _first(hidden)
+        return _first(self._owner(f"{path}/query/kernel", layer))
 
     def _key_reader(self, path: str, layer: int) -> str | None:
         """Returns the module whose first input is projected to the keys."""
-        return None if self._is_fused_within(path, layer) else self._owner(f"{path}/key/kernel", layer)
+        return None if self._is_fused_within(path, layer) else _first(self._owner(f"{path}/key/kernel", layer))
 
     def _is_fused_within(self, path: str, layer: int) -> bool:
         """Returns whether the attention's module holds query, key and value as one parameter of its own, as
@@ -172,13 +186,32 @@ class _Naming:
         """Returns the innermost module that has all the parameters of an attention in it. (A list of modules is none
         that runs.)"""
         parts = ("query", "key", "value", *(["output"] if self.config.attention_output else []))
+        shared = self._shared(path, layer, parts)
+        heads = next((n for n, part in enumerate(shared) if EACH in part), None)
+        if heads is not None:  # of single heads: the module above them, which isn't their list
+            shared = shared[: heads - (shared[heads] == EACH)]
+        return ".".join(shared) or OWN
+
+    def _head_of(self, path: str, layer: int) -> str | None:
+        """Returns the innermost modules, numbered {n}, that have all the projections of one head in them; None if there
+        are none."""
+        shared = ".".join(self._shared(path, layer, ("query", "key", "value")))
+        return shared if EACH in shared else None
+
+    def _shared(self, path: str, layer: int, parts: Iterable[str]) -> list[str]:
+        """Returns the path of the innermost module that has the kernels of these parts in it."""
         owners = [self._owner(f"{path}/{part}/kernel", layer).split(".") for part in parts]
         length = next(
             (n for n, names in enumerate(zip(*owners, strict=False)) if len(set(names)) > 1), min(map(len, owners))
         )
         if all(len(owner) > length and owner[length].isdigit() for owner in owners):
             length -= 1
-        return ".".join(owners[0][:length]) or OWN
+        return owners[0][:length]
+
+
+def _first(module: str) -> str:
+    """Returns the first of several modules: they read the same."""
+    return module.replace(EACH, "0")
 
 
 def _input(module: str | None) -> str | None:

@@ -54,7 +54,7 @@ def open_checkpoint(
 
     def prefix_of(names: Collection[str]) -> str | None:
         """Returns the shortest prefix without which the names are recognised; None if there is none."""
-        return next((prefix for prefix in _prefixes(names) if recognised(_without(prefix, names))), None)
+        return next((prefix for prefix in prefixes(names) if recognised(_without(prefix, names))), None)
 
     inside = ""
     content: Mapping[str, Any] = source if isinstance(source, Mapping) else read_tensors(source)
@@ -100,7 +100,7 @@ def _state_dicts(content: Mapping[str, Any], keys: tuple[str, ...] = ()) -> Iter
                 yield from _state_dicts(value, (*keys, str(key)))
 
 
-def _prefixes(names: Collection[str]) -> list[str]:
+def prefixes(names: Collection[str]) -> list[str]:
     """Returns "" and the names of modules that the names begin with, each with its dot, the shortest first."""
     found = {""}
     for name in names:

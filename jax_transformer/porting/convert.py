@@ -2,6 +2,10 @@
 
 model = import_checkpoint("model.pt", "floydhub", num_heads=8, source_pad_id=1, target_pad_id=1)
 export_checkpoint(model, "back.pt")
+
+Programs of no dialect have a map of names in its place:
+
+model = import_checkpoint("model.pt", names="names.yaml", config="config.yaml")
 """
 
 from __future__ import annotations
@@ -15,13 +19,17 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.porting import hugging_face
+from jax_transformer.porting.by_map import export_by_map, import_by_map, read_map
 from jax_transformer.porting.checkpoint import Checkpoint, leaving_out, open_checkpoint
 from jax_transformer.porting.dialects import Dialect, all_dialects, candidates, detect, get_dialect
 from jax_transformer.porting.dialects.tables import ASKS
 from jax_transformer.porting.exported_settings import ExportedSettings, parse_settings, settings_text
+from jax_transformer.porting.fit import not_finite
 from jax_transformer.porting.hints import (
+    UNTOLD,
     field_names,
     in_our_words,
     make_config,
@@ -29,7 +37,8 @@ from jax_transformer.porting.hints import (
     take_position_table,
 )
 from jax_transformer.porting.hugging_face import HuggingFaceModel
-from jax_transformer.porting.rules import not_finite
+from jax_transformer.porting.names.dialect import NAME as MAP
+from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.porting.state_dicts import (
     computes_position_table,
     deferred_params,
@@ -44,7 +53,12 @@ from jax_transformer.storage.tensors import PortingError
 
 
 def import_checkpoint(
-    source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None = None, **hints: Any
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    dialect: str | None = None,
+    *,
+    names: NameMap | str | os.PathLike[str] | None = None,
+    config: TransformerConfig | str | os.PathLike[str] | None = None,
+    **hints: Any,
 ) -> Model:
     """Imports a model from a PyTorch checkpoint.
 
@@ -52,6 +66,9 @@ def import_checkpoint(
       source: a file (.safetensors, .pt, .pth, .bin); a state_dict of torch tensors, NumPy or JAX arrays; a directory
         that Hugging Face's transformers wrote, or its name on the Hub, whose config.json says what the tensors don't.
       dialect: the dialect of the tensors' names. None: detected, if the names or config.json leave one possibility.
+      names: a map of names, or its YAML file, for a program of no dialect.
+      config: beside a map, the model's config, or a YAML file with its fields or with them under `model`. Its sizes of
+        vocabularies may be 0: the embeddings have them.
       **hints: what a state_dict doesn't tell: fields of TransformerConfig and GenerationConfig, and `position_table`,
         an array [rows, D] or a file with one, in place of the table that is computed where a dialect's checkpoints hold
         none. Which are needed depends on the dialect; a message asks for those that are missing. Others (dropout_rate,
@@ -64,8 +81,8 @@ def import_checkpoint(
         generation_config.json.
 
     Raises:
-      PortingError: the file can't be read; the dialect is unknown, or one of several; hints are missing, unknown or
-        contradict the checkpoint; tensors do not fit. Reports all problems of one kind together.
+      PortingError: the file or the map can't be read; the dialect is unknown, or one of several; hints are missing,
+        unknown or contradict the checkpoint; tensors do not fit. Reports all problems of one kind together.
 
     Example:
       >>> import torch
@@ -76,14 +93,26 @@ def import_checkpoint(
       >>> model.config.norm_eps_outside, model.params["head"]["kernel"].shape
       (True, (8, 9))
     """
-    model = read_checkpoint(source, dialect, hints)
-    return dataclasses.replace(model, params=map_leaves(np.asarray, model.params))
+    model = read_checkpoint(source, dialect, hints, names=names, config=config)
+    ignored = None if model.ignored_tensors is None else map_leaves(np.array, model.ignored_tensors)
+    return dataclasses.replace(model, params=map_leaves(np.asarray, model.params), ignored_tensors=ignored)
 
 
 def read_checkpoint(
-    source: str | os.PathLike[str] | Mapping[str, Any], dialect: str | None, hints: dict[str, Any]
+    source: str | os.PathLike[str] | Mapping[str, Any],
+    dialect: str | None,
+    hints: dict[str, Any],
+    *,
+    names: NameMap | str | os.PathLike[str] | None = None,
+    config: TransformerConfig | str | os.PathLike[str] | None = None,
 ) -> Model:
     """Imports a checkpoint with Deferred parameters: it checks all now, and makes each on access."""
+    if names is not None and dialect is not None:
+        raise PortingError(f"expected a dialect or a map of names; received both, {dialect!r} and a map")
+    if names is not None:
+        return import_by_map(source, read_map(names), config, hints)
+    if config is not None:
+        raise PortingError("config: expected a map of names beside it; a dialect says what its programs compute")
     directory = None if isinstance(source, Mapping) else hugging_face.open_directory(source)
     if directory is not None:
         if dialect not in (None, directory.table.name):
@@ -95,6 +124,8 @@ def read_checkpoint(
     of_dialect = get_dialect(dialect).recognises if dialect is not None else lambda names: bool(candidates(names))
     checkpoint = open_checkpoint(source, of_dialect, {table.base_prefix for table in tables})
     settings = _settings(checkpoint, dialect, source)
+    if settings is not None and settings.dialect == MAP:
+        return import_by_map(source, NameMap.parse(settings.names, "the map in the file"), None, hints)
     dialect = settings.dialect if settings is not None else dialect
     table = get_dialect(dialect) if dialect is not None else detect(checkpoint.tensors.keys())
     ignored = table.ignores(checkpoint.tensors)
@@ -196,12 +227,15 @@ def _check_sizes(directory: HuggingFaceModel, told: dict[str, Any]) -> None:
 
 
 TIES = ("share_embeddings", "tie_head")
-UNTOLD = ("norm_eps", "position_index", "relative_max_distance")
-"""Config fields that decide what is computed, where a dialect only has them from its program."""
 
 
 def export_checkpoint(
-    model: Model, path: str | os.PathLike[str], dialect: str | None = None, *, consume: bool = False
+    model: Model,
+    path: str | os.PathLike[str],
+    dialect: str | None = None,
+    *,
+    names: NameMap | str | os.PathLike[str] | None = None,
+    consume: bool = False,
 ) -> None:
     """Exports a model's parameters as PyTorch tensors, in the order and under the names they were imported with.
 
@@ -212,7 +246,8 @@ def export_checkpoint(
       model: the model.
       path: a file ending in .safetensors (which orders its tensors itself), .pt, .pth or .bin; any other path is a
         directory, which transformers reads, for dialects that have one.
-      dialect: the dialect of the names. None: that of the checkpoint that the model was imported from.
+      dialect: the dialect of the names. None: that of the checkpoint that the model was imported from, or its map.
+      names: a map of names, or its YAML file, in place of a dialect.
       consume: free the model's parameters on the way, so that little more memory is needed than they take. The model
         has none afterwards.
 
@@ -229,15 +264,20 @@ def export_checkpoint(
       >>> export_checkpoint(model, "back.pt")
       >>> _ = module.load_state_dict(torch.load("back.pt", weights_only=True))
     """
+    if names is not None and dialect is not None:
+        raise PortingError(f"expected a dialect or a map of names; received both, {dialect!r} and a map")
     origin = model.origin or {}
     name = dialect or origin.get("dialect")
+    if names is not None or name == MAP:
+        export_by_map(model, path, None if names is None else read_map(names), consume=consume)
+        return
     if name is None:
         raise PortingError(
-            "this model was not imported from a checkpoint, so a dialect must be given: one of "
+            "this model was not imported from a checkpoint, so a map of names or a dialect must be given: one of "
             f"{', '.join(all_dialects())}"
         )
     is_return = origin.get("dialect") == name
-    names = [*origin.get("tensors", {}), *origin.get("ignored", [])] if is_return else []
+    order = [*origin.get("tensors", {}), *origin.get("ignored", [])] if is_return else []
     prefix, added = (origin.get(key, "") if is_return else "" for key in ("prefix", "added"))
     to_file, table = os.fspath(path).endswith(SUFFIXES), get_dialect(name)
     if to_file:
@@ -245,18 +285,15 @@ def export_checkpoint(
     else:
         file = hugging_face.of_family(table)
         hugging_face.check_free(Path(path))
-        names = (
-            names
-            if model.config.share_embeddings
-            else [*names, *(name for name in file.always_there if name not in names)]
-        )
+        if not model.config.share_embeddings:
+            order += [name for name in file.always_there if name not in order]
         _check_directory_tells(model, table)
     leaves = flatten(model.params)
     if consume:
         model.params.clear()
-    deferred = deferred_state_dict(model.config, leaves, name, names)
+    deferred = deferred_state_dict(model.config, leaves, name, order)
     leaves.clear()
-    order = [name for name in dict.fromkeys([*names, *deferred]) if name in deferred]
+    order = [name for name in dict.fromkeys([*order, *deferred]) if name in deferred]
     tensors: Mapping[str, Any] = make_arrays(deferred) if os.fspath(path).endswith(TORCH_SUFFIXES) else deferred
     tensors = {prefix + name.removeprefix(added): tensors[name] for name in order}
     if to_file:

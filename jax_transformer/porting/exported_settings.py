@@ -27,13 +27,16 @@ class ExportedSettings(NamedTuple):
     """Fields of TransformerConfig, but those that the dialect fixes."""
     generation: dict[str, Any]
     """Fields of GenerationConfig."""
+    names: str = ""
+    """The map of names by which the file was exported, as YAML; "" for a dialect."""
 
 
-def settings_text(model: Model, table: Dialect) -> str:
-    """Returns a model's dialect, config and generation settings as JSON."""
+def settings_text(model: Model, table: Dialect, names: str = "") -> str:
+    """Returns a model's dialect or map of names, config and generation settings as JSON."""
     config = {name: value for name, value in dataclasses.asdict(model.config).items() if name not in table.fixed}
     generation = {name: value for name, value in dataclasses.asdict(model.generation).items() if value is not None}
-    return json.dumps({"version": VERSION, "dialect": table.name, "config": config, "generation": generation})
+    content = {"version": VERSION, "dialect": table.name, "config": config, "generation": generation}
+    return json.dumps(content | ({"names": names} if names else {}))
 
 
 def parse_settings(text: str, what: str) -> ExportedSettings:
@@ -53,10 +56,12 @@ def parse_settings(text: str, what: str) -> ExportedSettings:
                 f"{what}: a newer version exported this file (settings version {content['version']}; this one reads up "
                 f"to {VERSION}). Upgrade, or give the dialect and its settings by name"
             )
-        settings = ExportedSettings(content["dialect"], content["config"], content["generation"])
+        settings = ExportedSettings(
+            content["dialect"], content["config"], content["generation"], content.get("names", "")
+        )
         kinds = ((TransformerConfig, settings.config), (GenerationConfig, settings.generation))
         known = all(given.keys() <= {field.name for field in dataclasses.fields(kind)} for kind, given in kinds)
-        if not isinstance(settings.dialect, str) or not known:
+        if not isinstance(settings.dialect, str) or not isinstance(settings.names, str) or not known:
             raise ValueError("unknown settings")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, PortingError):

@@ -18,6 +18,9 @@ from jax_transformer.storage.tensor_files import read_array
 from jax_transformer.storage.tensor_mappings import as_arrays
 from jax_transformer.storage.tensors import DTYPES, PortingError, Tensors
 
+UNTOLD = ("norm_eps", "position_index", "relative_max_distance")
+"""Config fields that decide what is computed, where a checkpoint only has them from its program."""
+
 
 def take_position_table(table: Dialect, hints: dict[str, Any]) -> np.ndarray | None:
     """Removes the hint of this name from the hints and returns it, read from its file if need be. Raises PortingError
@@ -27,6 +30,11 @@ def take_position_table(table: Dialect, hints: dict[str, Any]) -> np.ndarray | N
         return None
     if not table.computes_positions:
         raise PortingError(f"position_table: checkpoints of dialect {table.name} hold their own; leave it out")
+    return read_position_table(given)
+
+
+def read_position_table(given: Any) -> np.ndarray:
+    """Returns an array, or that of a file. Raises PortingError for one that is no position table."""
     array = (
         read_array(given)
         if isinstance(given, str | os.PathLike)

@@ -6,6 +6,7 @@
     target_tokenizer.json
     tokenizer/              of a model of Hugging Face's, its tokenizer files as they were
     generation.json         GenerationConfig
+    ignored.safetensors     tensors of its checkpoint that the model doesn't compute with; absent where there are none
     manifest.json           format version, sha256 of each other file, training step and metrics, origin
 
 Saving replaces a whole directory or nothing; loading checks every file before anything is used.
@@ -20,9 +21,12 @@ import os
 import shutil
 import sys
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
@@ -33,6 +37,7 @@ from jax_transformer.storage.model_files import (
     FILES,
     FORMAT_VERSION,
     GENERATION,
+    IGNORED,
     MANIFEST,
     PARAMS,
     TOKENIZER_FOLDER,
@@ -42,6 +47,7 @@ from jax_transformer.storage.model_files import (
     id_problems,
     param_problems,
     read_config,
+    read_ignored,
     read_manifest,
     read_params,
     read_tokenizer,
@@ -80,6 +86,9 @@ class Model:
     """For a trained model: the step and its metrics."""
     tokenizer_files: dict[str, bytes] | None = None
     """For a model of Hugging Face's: its tokenizer files by name, which export writes unchanged."""
+    ignored_tensors: Mapping[str, np.ndarray] | None = None
+    """For a model imported by a map of names: the tensors that the map ignores, by name, which export writes
+    unchanged."""
     _prepared: Any = field(default=None, init=False, repr=False, compare=False)
     """Kept by `decoding.prepare`; `dataclasses.replace` doesn't copy it."""
 
@@ -163,6 +172,9 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
     for side, name in TOKENIZERS.items():
         if name in manifest["sha256"] and name not in altered:
             tokenizers[side] = read_tokenizer(directory, name, problems)
+    ignored = None
+    if IGNORED in manifest["sha256"] and IGNORED not in altered:
+        ignored = read_ignored(directory, mapped, problems)
     if problems or config is None or generation is None or params is None:
         raise ModelError(f"{directory} can't be loaded", problems)
     files = {Path(name).name: (directory / name).read_bytes() for name in tokenizer_files(directory)}
@@ -175,6 +187,7 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
         origin=origin,
         training=training,
         tokenizer_files=files or None,
+        ignored_tensors=ignored,
     )
 
 
@@ -184,6 +197,15 @@ def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
         return read_manifest(_find(Path(path))).get("origin")
     except ModelError:
         return None
+
+
+def ignored_tensors_of(path: str | os.PathLike[str]) -> Mapping[str, np.ndarray] | None:
+    """Reads the ignored tensors of the model in a model or run directory; None if there is no model, or it has none."""
+    try:
+        directory = _find(Path(path))
+    except ModelError:
+        return None
+    return read_ignored(directory, False, []) if (directory / IGNORED).is_file() else None
 
 
 def generation_of(path: str | os.PathLike[str]) -> GenerationConfig | None:
@@ -231,6 +253,8 @@ def _write_files(model: Model, directory: Path) -> None:
         tokenizer = getattr(model, side)
         if tokenizer is not None:
             (directory / name).write_text(tokenizer.to_json(), encoding="utf-8")
+    if model.ignored_tensors:
+        write_tensors(directory / IGNORED, model.ignored_tensors)
     if model.tokenizer_files:
         (directory / TOKENIZER_FOLDER).mkdir()
         for name, data in model.tokenizer_files.items():

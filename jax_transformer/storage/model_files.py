@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 FORMAT_VERSION = 2  # 1: generation.json said nothing of how to decode
 MANIFEST, CONFIG, PARAMS, GENERATION = "manifest.json", "config.json", "params.safetensors", "generation.json"
 TOKENIZERS = {"source_tokenizer": "source_tokenizer.json", "target_tokenizer": "target_tokenizer.json"}
-FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values())
+IGNORED = "ignored.safetensors"
+FILES = (CONFIG, PARAMS, GENERATION, *TOKENIZERS.values(), IGNORED)
 TOKENIZER_FOLDER = "tokenizer"
 REQUIRED = (CONFIG, PARAMS, GENERATION)
 
@@ -113,6 +114,17 @@ def read_params(
     found = param_problems(config, leaves)
     problems += [f"{PARAMS}: {problem}" for problem in found]
     return None if found else unflatten(leaves)
+
+
+def read_ignored(directory: Path, mapped: bool, problems: list[str]) -> Mapping[str, np.ndarray] | None:
+    """Reads the tensors that the model doesn't compute with, on access if `mapped`; adds to the problems and returns
+    None if that fails."""
+    try:
+        tensors = read_tensors(directory / IGNORED)
+        return tensors if mapped else dict(tensors)
+    except PortingError as error:
+        problems.append(f"{IGNORED}: {error}")
+        return None
 
 
 def read_tokenizer(directory: Path, name: str, problems: list[str]) -> Tokenizer | None:

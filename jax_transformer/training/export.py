@@ -18,7 +18,7 @@ from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.model.functional import Params
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.placement import RowShare, place_params, row_shards
-from jax_transformer.storage.model_directory import Model, generation_of, origin_of
+from jax_transformer.storage.model_directory import Model, generation_of, ignored_tensors_of, origin_of
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import CheckpointError, Checkpoints
 from jax_transformer.training.evaluation import Split, mean_loss, split_batches
@@ -73,7 +73,8 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
         **_decoding_of_initial_model(config.init_from, target.bos_id),
     )
     origin = origin_of(config.init_from) if config.init_from else None
-    return Model(model, params, corpus.source_tokenizer, target, generation, origin)
+    ignored = ignored_tensors_of(config.init_from) if config.init_from else None
+    return Model(model, params, corpus.source_tokenizer, target, generation, origin, ignored_tensors=ignored)
 
 
 def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jax_transformer.porting import rules as porting_rules
-from jax_transformer.porting.rules import Axes, Rule
+from jax_transformer.porting.axes import Axes
+from jax_transformer.porting.rules import Rule
 from jax_transformer.storage.tensors import PortingError
 
 DTYPES = ["float32", "float64", ml_dtypes.bfloat16]
@@ -267,6 +268,57 @@ def test_a_rule_must_have_as_many_paths_as_it_fuses_leaves():
         Rule("w", "{query,key}/kernel", "(3 N) D -> D N")
 
 
+def test_several_tensors_make_one_leaf():
+    """One of each head, also where each holds several parts."""
+    rules = [
+        Rule(("layers.{i}.heads.{n}.q", "layers.{i}.again.{n}"), "layers/query/kernel", "{n} H D -> D {n} H"),
+        Rule("layers.{i}.heads.{n}.kv", "layers/{key,value}/kernel", "{n} (2 H) D -> D {n} H"),
+        Rule("shards.{n}", "embedding", "{n} V D -> {n} V D"),
+    ]
+    shapes = {f"layers/{part}/kernel": (2, 5, 3, 4) for part in ("query", "key", "value")} | {"embedding": (2, 7, 5)}
+    rng = np.random.default_rng(0)
+    leaves = {path: rng.standard_normal(shape).astype("float32") for path, shape in shapes.items()}
+    tensors = tensors_from_leaves(rules, leaves, shapes)
+    assert len(tensors) == 2 * 3 * 3 + 2
+    query, value = leaves["layers/query/kernel"], leaves["layers/value/kernel"]
+    np.testing.assert_array_equal(tensors["layers.1.heads.2.q"], query[1, :, 2].T)
+    np.testing.assert_array_equal(tensors["layers.0.heads.1.kv"][4:], value[0, :, 1].T)
+    assert_identical(leaves_from_tensors(rules, tensors, shapes), leaves)
+    tensors["layers.1.heads.3.q"] = tensors.pop("layers.1.heads.2.q")
+    tensors["layers.0.again.1"] = 2 * tensors["layers.0.again.1"]
+    with pytest.raises(PortingError) as error:
+        leaves_from_tensors(rules, tensors, shapes)
+    assert [problem.split(":")[0].split(" (")[0] for problem in error.value.problems] == [
+        "missing tensor layers.1.heads.2.q",
+        "unexpected tensor layers.1.heads.3.q",
+        "tied tensors layers.0.heads.1.q and layers.0.again.1",
+    ]
+
+
+def test_layers_may_have_names_of_their_own():
+    rules = [Rule("layers.{i}.w", "layers/hidden/kernel", "F D -> D F", by_layer={2: ("last.w",), 0: ("a", "b")})]
+    shapes = {"layers/hidden/kernel": (3, 4, 5)}
+    leaves = {"layers/hidden/kernel": np.random.default_rng(0).standard_normal((3, 4, 5)).astype("float32")}
+    tensors = tensors_from_leaves(rules, leaves, shapes)
+    assert list(tensors) == ["a", "b", "layers.1.w", "last.w"]
+    assert_identical(leaves_from_tensors(rules, tensors, shapes), leaves)
+    with pytest.raises(PortingError) as error:
+        leaves_from_tensors([Rule((), "layers/hidden/kernel", by_layer={0: ("a",), 4: ("w",)})], tensors, shapes)
+    assert error.value.problems[:3] == [
+        "leaf layers/hidden/kernel[1]: no rule leads to it",
+        "leaf layers/hidden/kernel[2]: no rule leads to it",
+        "unused rule: the model has no layers/hidden/kernel[4] (w)",
+    ]
+
+
+def test_what_counts_tensors_stands_on_both_sides():
+    for names, axes in (("heads.{n}.q", "H D -> D H"), ("q", "{n} H D -> D {n} H")):
+        with pytest.raises(ValueError, match=r"expected \{n\} in names and axes, or in neither"):
+            Rule(names, "query/kernel", axes)
+    with pytest.raises(ValueError, match=r"expected \{n\} first, as in"):
+        Axes.parse("H {n} D -> D {n} H")
+
+
 @given(
     st.permutations("ABCD"),
     st.permutations("ABCD"),
@@ -280,8 +332,8 @@ def test_split_and_merge_are_inverse(torch_axes, jax_axes, sizes, group, fused):
     axes = Axes.parse(f"1 ({' '.join(merged)}) {' '.join(torch_axes[group:])} -> {' '.join(jax_axes)}")
     leaf_shape = tuple(sizes)
     tensor = np.arange(np.prod(axes.torch_shape(leaf_shape))).reshape(axes.torch_shape(leaf_shape))
-    leaves = axes.split(tensor, leaf_shape)
+    leaves = axes.split([tensor], leaf_shape)
     assert leaves.shape == (2 if fused else 1, *leaf_shape)
     np.testing.assert_array_equal(axes.merge(leaves), tensor)
     other = np.random.default_rng(0).standard_normal(leaves.shape)
-    np.testing.assert_array_equal(axes.split(axes.merge(other), leaf_shape), other)
+    np.testing.assert_array_equal(axes.split([axes.merge(other)], leaf_shape), other)

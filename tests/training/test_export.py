@@ -191,11 +191,14 @@ def test_a_run_starts_from_a_models_parameters_and_vocabulary(averaged: Training
     config = small_run(tmp_path, max_steps=1, freeze=("encoder/*", "decoder/*", "*embedding/*", "head/kernel"))
     other_text = dataclasses.replace(config.data, split_seed=5, phrasebook_pairs=100)
     ported = dataclasses.replace(
-        load_model(averaged.run), origin={"dialect": "pytorch", "prefix": "module.", "tensors": {}, "config": {}}
+        load_model(averaged.run),
+        origin={"dialect": "pytorch", "prefix": "module.", "tensors": {}, "config": {}},
+        ignored_tensors={"mask": np.tri(3, dtype=bool)},
     )
     save_model(ported, tmp_path / "ported")
     result = train(dataclasses.replace(config, data=other_text, init_from=str(tmp_path / "ported")))
     assert load_model(result.run).origin == ported.origin
+    np.testing.assert_array_equal((load_model(result.run).ignored_tensors or {})["mask"], np.tri(3, dtype=bool))
     before, after = params_of(averaged.run), params_of(result.run)
     assert [path for path, leaf in after.items() if not np.array_equal(leaf, before[path])] == ["head/bias"]
     ours, theirs = load_model(result.run), load_model(averaged.run)

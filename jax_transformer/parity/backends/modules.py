@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import copy
 import inspect
-import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,16 +20,15 @@ from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_lay
 from jax_transformer.parity.backends.torch_module import Pass, to_array, traced
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.names.drafts import Names
-from jax_transformer.parity.names.maps import NameMap
 from jax_transformer.parity.problems import own_problem
 from jax_transformer.porting.activations import activation_names
 from jax_transformer.porting.dialects import Dialect
-from jax_transformer.porting.rules import Rule
+from jax_transformer.porting.fit import matcher
+from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_mappings import as_arrays
-from jax_transformer.storage.tensors import Tensors
 
 if TYPE_CHECKING:
     import torch
@@ -52,8 +49,6 @@ class ModuleReference:
     constants: Mapping[str, np.ndarray]
     """The model's constants by name. Constants that the dialect's checkpoints lack are left to the module."""
     names: NameMap
-    renamed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-    """Its tensors' names → the dialect's, where they differ."""
 
     def __post_init__(self) -> None:
         training = part_in_training(self.module)
@@ -69,29 +64,22 @@ class ModuleReference:
         return copy.deepcopy(self.module).to(dtype)
 
     def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
-        theirs = {self.renamed.get(name, name): name for name in names}
-        tensors = state_dict_from_params(self.config, params, self.dialect, theirs)
-        return {theirs.get(name, name): tensor for name, tensor in tensors.items()}
+        return state_dict_from_params(self.config, params, self.dialect, names)
 
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
         """Returns the state_dict as leaves by path. Raises PortingError if its parameters aren't the model's."""
         table = self.constants["encoder_positions"] if self.dialect.leaves_out_positions(self.config) else None
-        held = {
-            self.renamed.get(name, name): array for name, array in state_dict.items() if name not in self._own_buffers
-        }
+        held = {name: array for name, array in state_dict.items() if name not in self._own_tensors}
         return flatten(params_from_state_dict(self.config, held, self.dialect, table))
 
     @cached_property
-    def _own_buffers(self) -> frozenset[str]:
-        """Returns the buffers that no rule names, such as a stored mask. The module keeps its own."""
-        names = [
-            re.escape(name).replace(r"\{i\}", "[0-9]+")
-            for rule in self.dialect.rules(self.config)
-            for name in rule.names
-        ]
-        known = re.compile("|".join(names))
+    def _own_tensors(self) -> frozenset[str]:
+        """Returns the tensors that the module keeps: buffers that no rule names, such as a stored mask, and what a map
+        ignores."""
+        known = matcher(name for rule in self.dialect.rules(self.config) for name in rule.all_names)
         buffers = [name for name, _ in self.module.named_buffers(remove_duplicate=False)]
-        return frozenset(name for name in buffers if not known.fullmatch(self.renamed.get(name, name)))
+        ignored = [*buffers, *self.dialect.ignores(as_arrays(self.module.state_dict()))]
+        return frozenset(name for name in ignored if not known.fullmatch(name))
 
     @property
     def names_its_own(self) -> bool:
@@ -231,67 +219,12 @@ def _shapes(config: TransformerConfig, source: tuple[int, ...], target: tuple[in
 
 
 def names_of(dialect: Dialect, config: TransformerConfig) -> NameMap:
-    """Returns the activations of a known dialect's programs that a module computes."""
-    return NameMap(activation_names(config, dialect.rules(config)))
-
-
-def names_of_map(names: NameMap, config: TransformerConfig) -> NameMap:
-    """Returns the activations that follow from the parameters in a map, except those of layers numbered one by one."""
-    layers = {theirs: name for theirs, name in names.parameters.items() if not re.search(r"\[\d+\]$", name.name)}
-    return NameMap(
-        activation_names(
-            config, [Rule(theirs, _NUMBER.sub("", name.name), _axes(name)) for theirs, name in layers.items()]
-        )
-    )
-
-
-def dialect_of_map(names: NameMap, constants: Mapping[str, np.ndarray]) -> Dialect:
-    """Returns a dialect made of the parameters in a map; its tensors have the names that `renamed` gives them."""
-    rules = {(_tensor(name.name), _axes(name)): _NUMBER.sub("", name.name) for name in names.parameters.values()}
-    return Dialect(
-        name="map",
-        title="names given by a map",
-        recognises=lambda names: False,
-        fixed={},
-        read=_read_nothing,
-        asks={},
-        rules=lambda config: [Rule(tensor, path, axes) for (tensor, axes), path in rules.items()],
-        refuses=lambda config: [],
-        computed=lambda config: {f"constants/{name}": np.asarray(leaf) for name, leaf in constants.items()},
-    )
-
-
-_NUMBER = re.compile(r"\[(?:\{i\}|\d+)\]$")
-
-
-def _tensor(path: str) -> str:
-    """Returns the tensor name of a parameter with {i} for the layer, as rules number all layers alike and maps may
-    not."""
-    return _NUMBER.sub(".{i}", path)
-
-
-def renamed(names: NameMap, tensors: Collection[str]) -> dict[str, str]:
-    """Returns the names that `dialect_of_map` gives to the tensors in a map."""
-    found = {}
-    for theirs, ours in names.parameters.items():
-        pattern = re.compile(re.escape(theirs).replace(r"\{i\}", "([0-9]+)", 1).replace(r"\{i\}", r"\1"))
-        for match in filter(None, map(pattern.fullmatch, tensors)):
-            given = re.search(r"\[(\d+)\]$", ours.name)
-            number = given[1] if given else match[1] if pattern.groups else ""
-            found[match[0]] = _tensor(ours.name).replace("{i}", number)
-    return found
-
-
-def _read_nothing(tensors: Tensors) -> dict[str, Any]:
-    return {}
-
-
-def _axes(name: Any) -> str:
-    """Returns the axes in the notation of rules."""
-    if name.axes is None:
-        return ""
-    left = " ".join(group[0] if len(group) == 1 else f"({' '.join(group)})" for group in name.axes.torch)
-    return f"{left} -> {' '.join(name.axes.jax)}"
+    """Returns the activations of a dialect's programs that a module computes; none where a tensor holds all layers, as
+    a map may say, so that layers have no modules."""
+    rules = dialect.rules(config)
+    if any("/layers/" in path and not rule.stacked for rule in rules for path in rule.paths):
+        return NameMap()
+    return NameMap(activation_names(config, rules))
 
 
 def names_for_draft(module: nn.Module, model: Model) -> tuple[Names, Names]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.names.maps import NameMap, ParameterName
-from jax_transformer.porting.rules import Axes
+from jax_transformer.porting.axes import Axes
+from jax_transformer.porting.names.maps import NameMap, ParameterName
+from jax_transformer.storage.tensors import PortingError
 
 TEXT = """
 activations:
@@ -67,7 +67,7 @@ def test_activations_come_under_our_names_in_our_shapes_and_order(names: NameMap
 
 @pytest.mark.parametrize("shape", [(5, 2, 12), (2, 12, 5), (2, 5, 6), (10, 2, 6), (4, 5, 6)])
 def test_shapes_that_differ_in_more_than_grouping_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ParityError, match=r"a \(.*\) is no b \(2, 5, 3, 4\): more than the grouping of axes differs"):
+    with pytest.raises(PortingError, match=r"a \(.*\) is no b \(2, 5, 3, 4\): more than the grouping of axes differs"):
         NameMap({"a": ("b",)}).rename({"a": arange(*shape)}, {"b": (2, 5, 3, 4)})
 
 
@@ -99,15 +99,15 @@ def test_parameters_come_in_our_axes(names: NameMap) -> None:
         arrays["encoder/layers/self_attention/query/kernel[0]"], arange(12, 12).T.reshape(12, 3, 4)
     )
     np.testing.assert_array_equal(arrays[parts[2]], arange(36, 12)[24:].T.reshape(12, 3, 4))
-    with pytest.raises(ParityError, match=r"out: for head/kernel \(12, 7\) expected \(7, 12\); received \(12, 7\)"):
+    with pytest.raises(PortingError, match=r"out: for head/kernel \(12, 7\) expected \(7, 12\); received \(12, 7\)"):
         names.rename_parameters(tensors | {"out": arange(12, 7)}, like)
-    with pytest.raises(ParityError, match=r"out: D V are not the axes of head/kernel \(84,\)"):
+    with pytest.raises(PortingError, match=r"out: D V are not the axes of head/kernel \(84,\)"):
         names.rename_parameters(tensors, like | {"head/kernel": (84,)})
 
 
 def test_names_that_ours_has_not_are_refused_together() -> None:
     names = NameMap({"a.{i}": ("layers.{i}.x",), "b": ("logit",), "c.{i}": ("nothing.{i}",)})
-    with pytest.raises(ParityError) as error:
+    with pytest.raises(PortingError) as error:
         names.rename({"a.0": arange(1), "a.1": arange(1)}, {"layers.0.x": (1,), "logits": (1,)})
     assert str(error.value).splitlines() == [
         "names that don't fit:",
@@ -115,7 +115,7 @@ def test_names_that_ours_has_not_are_refused_together() -> None:
         "  - b: logit: ours has no such name (nearest: logits)",
         "  - c.{i}: nothing.{i}: neither side has such names",
     ]
-    with pytest.raises(ParityError, match=r"two entries for our layers.0.x: a.\{i\} and first"):
+    with pytest.raises(PortingError, match=r"two entries for our layers.0.x: a.\{i\} and first"):
         NameMap({"a.{i}": ("layers.{i}.x",), "first": ("layers.0.x",)}).rename({}, {"layers.0.x": (1,)})
 
 
@@ -161,8 +161,8 @@ def test_layers_that_are_called_alike_are_written_in_one_line() -> None:
             "activations:\n  a.{i}: [b.{i}]",
             r"expected YAML \(between brackets, names in quotes\); while parsing .* line 2",
         ),
-        ("- a", "line 1: expected the keys 'activations' and 'parameters'; received a list"),
-        ("activation:\n  a: b", "line 1: expected 'activations' or 'parameters'; received 'activation'"),
+        ("- a", "line 1: expected the keys 'activations', 'parameters' and 'ignore'; received a list"),
+        ("activation:\n  a: b", "line 1: expected 'activations', 'parameters' or 'ignore'; received 'activation'"),
         ("activations: a", "line 1: expected entries 'their name: our name'; received 'a'"),
         ("activations:\n  a: b\n  c: {x: y}", "line 3: expected a name; received a mapping"),
         ("activations:\n  a:", "line 2: expected a name; received nothing"),
@@ -175,14 +175,133 @@ def test_layers_that_are_called_alike_are_written_in_one_line() -> None:
             "parameters:\n  a: {name: b, axes: 3 B -> B}",
             "line 2: expected as many names as the axes fuse, 3; received 1: b",
         ),
-        ('parameters:\n  a: "{b,c}/kernel"', "line 2: expected as many names as the axes fuse, 1; received 2"),
+        (
+            'parameters:\n  a: {name: "{b,c}", axes: "3 B -> B"}',
+            "line 2: expected as many names as the axes fuse, 3; received 2",
+        ),
+        (
+            "parameters:\n  a: b\n  c: b",
+            r"line 3: two entries for our b, .* \(list tied tensors together: \[first, second\]",
+        ),
+        ("parameters:\n  [a, c]: b\n  c: d", "line 3: two entries for c, the first in line 2"),
+        ('parameters:\n  ["a.{i}", c]: "b[{i}]"', r"line 2: expected \{i\} on both sides or on neither; received c: b"),
+        ("parameters:\n  a.{n}: b", r"line 2: expected \{n\} in names and axes, or in neither; received a.\{n\}: b"),
+        (
+            'parameters:\n  a: {name: b, axes: "{n} H -> {n} H"}',
+            r"line 2: expected \{n\} in names and axes, or in neither; received a: b",
+        ),
+        (
+            "activations:\n  a.{n}: logits",
+            r"line 2: expected an activation of single heads beside \{n\}; received logits",
+        ),
+        ("ignore: [a, b.*.c]", r"line 1: ignore: expected \* at the end of a name alone; received 'b.\*.c'"),
+        ("ignore:\n  a: b", "line 2: expected a name; received a mapping"),
     ],
 )
 def test_mistakes_in_a_file_are_told_with_their_line(text: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "names.yaml"
     path.write_text(text)
-    with pytest.raises(ParityError, match=message) as error:
+    with pytest.raises(PortingError, match=message) as error:
         NameMap.read(path)
     assert str(error.value).startswith(str(path))
-    with pytest.raises(ParityError, match="expected a YAML file"):
+    with pytest.raises(PortingError, match="expected a YAML file"):
         NameMap.read(tmp_path / "none.yaml")
+
+
+MORE = """
+activations:
+  enc.{i}.heads.{n}.q: encoder.layers.{i}.self_attention.query
+  enc.{i}.heads.{n}@weights: encoder.layers.{i}.self_attention.weights
+parameters:
+  enc.{i}.heads.{n}.q.weight: {name: "encoder/layers/self_attention/query/kernel[{i}]", axes: "{n} H D -> D {n} H"}
+  ["dec.embed", "dec.project", "tgt: 'x'"]: target_embedding/embedding
+  pe: {name: "constants/{encoder,decoder}_positions", axes: "1 P D -> P D"}
+  enc.{i}.norm: encoder/layers/norm/scale[{i}]
+ignore: ["mask.{i}", "criterion.*", pe_again]
+"""
+
+
+def test_more_than_one_tensor_of_a_parameter(tmp_path: Path) -> None:
+    names = NameMap.parse(MORE, "names.yaml")
+    assert NameMap.parse(names.text(), "again") == names
+    assert names.parameters["dec.embed"].copies == ("dec.project", "tgt: 'x'")
+    like = {
+        **{f"encoder/layers/self_attention/query/kernel[{i}]": (6, 3, 2) for i in range(2)},
+        "constants/encoder_positions": (7, 6),
+        "constants/decoder_positions": (7, 6),
+        **{f"encoder/layers/norm/scale[{i}]": (6,) for i in range(2)},
+        "target_embedding/embedding": (9, 6),
+    }
+    tensors = {f"enc.{i}.heads.{n}.q.weight": arange(2, 6) + 100 * i + 20 * n for i in range(2) for n in range(3)}
+    tensors |= {"pe": arange(1, 7, 6), "enc.0.norm": -arange(6), "enc.1.norm": arange(6) + 1}
+    del tensors["enc.1.heads.2.q.weight"]
+    found, missing = names.rename_parameters(tensors, like)
+    assert missing == {
+        "encoder/layers/self_attention/query/kernel[1]": "enc.1.heads.2.q.weight",
+        "target_embedding/embedding": "dec.embed",
+    }
+    query = found["encoder/layers/self_attention/query/kernel[0]"]
+    np.testing.assert_array_equal(query[:, 2], tensors["enc.0.heads.2.q.weight"].T)
+    np.testing.assert_array_equal(found["constants/decoder_positions"], tensors["pe"][0])
+    tensors["enc.0.heads.1.q.weight"] = arange(6, 2)
+    with pytest.raises(PortingError, match=r"enc.0.heads.1.q.weight: for .* expected \(2, 6\); received \(6, 2\)"):
+        names.rename_parameters(tensors, like)
+
+
+def test_heads_are_stacked() -> None:
+    names = NameMap.parse(MORE, "names.yaml")
+    captured = {f"enc.0.heads.{n}.q": arange(2, 5, 4) + 50 * n for n in range(3)}
+    captured |= {f"enc.0.heads.{n}.softmax@weights": arange(2, 1, 5, 5) + 50 * n for n in range(3)}
+    of_layer = "encoder.layers.0.self_attention."
+    like = {f"{of_layer}query": (2, 5, 3, 4), f"{of_layer}weights": (2, 3, 5, 5)}
+    found, missing = names.rename(captured, like)
+    assert missing == {}
+    np.testing.assert_array_equal(found[f"{of_layer}query"][:, :, 2], captured["enc.0.heads.2.q"])
+    np.testing.assert_array_equal(found[f"{of_layer}weights"][:, 1], arange(2, 5, 5) + 50)
+    with pytest.raises(PortingError, match=r"enc.0.heads.1.q \(2, 5, 5\) is no encoder.layers.0.self_attention.query"):
+        names.rename(captured | {"enc.0.heads.1.q": arange(2, 5, 5)}, like)
+    assert names.rename({}, like).missing[f"{of_layer}weights"] == "enc.0.heads.0@weights"
+
+
+def test_ignored_names() -> None:
+    names = NameMap.parse(MORE, "names.yaml")
+    tensors = ["mask.0", "mask.12", "mask.a", "mask.0.b", "criterion.weight", "criterion", "pe_again", "pe_again2"]
+    assert names.ignores(tensors) == ["mask.0", "mask.12", "criterion.weight", "pe_again"]
+    assert names.under("module.").ignores(["module.pe_again", "criterion.w", "x.pe_again"]) == [
+        "module.pe_again",
+        "criterion.w",
+    ]
+
+
+def test_a_prefix_before_all_names() -> None:
+    names = NameMap.parse(MORE, "names.yaml")
+    tensors = ["dec.embed", "dec.project", "tgt: 'x'", "pe", "enc.0.norm", "enc.0.heads.1.q.weight"]
+    assert names.prefix_in(tensors) == ""
+    wrapped = [f"_orig_mod.module.{name}" for name in tensors]
+    assert names.prefix_in([*wrapped, "criterion.weight", "dec.embed"]) == "_orig_mod.module."
+    assert names.knows(wrapped)
+    assert not names.knows(["dec.embed", "a.b.c"])
+    placed = names.under("module.")
+    assert placed.parameters["module.dec.embed"].copies == ("module.dec.project", "module.tgt: 'x'")
+    assert placed.prefix_in([f"module.{name}" for name in tensors]) == ""
+    activations = NameMap({"output.logits": ("logits",), "enc": ("encoder.output",), "output_norm@input": ("x",)})
+    assert list(activations.under("m.").activations) == ["output.logits", "m.enc", "m.output_norm@input"]
+    assert next(iter(activations.under("m.", ["m.output"]).activations)) == "m.output.logits"
+
+
+def test_rules_of_a_map() -> None:
+    text = MORE.replace("ignore:", "  last.norm: encoder/layers/norm/scale[2]\n  a.w: k[1]\n  b.w: k[0]\nignore:")
+    rules = NameMap.parse(text, "names.yaml").rules()
+    assert [str(rule) for rule in rules] == [
+        "enc.{i}.heads.{n}.q.weight ↔ encoder/layers/self_attention/query/kernel",
+        "dec.embed = dec.project = tgt: 'x' ↔ target_embedding/embedding",
+        "pe ↔ constants/encoder_positions, constants/decoder_positions",
+        "enc.{i}.norm ↔ encoder/layers/norm/scale",
+        "a.w ↔ k",
+    ]
+    assert [place.names[0] for place in rules[3].places({"encoder/layers/norm/scale": (3, 6)})] == [
+        "enc.0.norm",
+        "enc.1.norm",
+        "last.norm",
+    ]
+    assert [place.names[0] for place in rules[4].places({"k": (2, 6)})] == ["b.w", "a.w"]

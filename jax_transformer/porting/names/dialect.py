@@ -1,0 +1,59 @@
+"""The dialect that a map of names makes: its rules, the tensors that it ignores, and what stays to be computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.porting.dialects import Dialect, get_dialect
+from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.storage.tensors import Tensors
+
+NAME = "map"
+"""The name of every such dialect, as a model's origin has it beside the text of the map."""
+
+
+def dialect_of_map(names: NameMap, computed: Callable[[TransformerConfig], Mapping[str, np.ndarray]]) -> Dialect:
+    """Returns a dialect made of the parameters in a map.
+
+    Args:
+      names: the map.
+      computed: a config's constants by path, for those that checkpoints lack.
+    """
+    rules = names.rules()
+    return Dialect(
+        name=NAME,
+        title="names given by a map",
+        recognises=names.knows,
+        fixed={},
+        read=_read_nothing,
+        asks={},
+        rules=lambda config: rules,
+        refuses=lambda config: [],
+        computed=lambda config: dict(computed(config)),
+        ignores=names.ignores,
+    )
+
+
+def dialect_of_origin(origin: Mapping[str, Any]) -> Dialect:
+    """Returns the dialect that an imported model came from, of a map too.
+
+    Raises:
+      PortingError: there is no dialect of this name.
+    """
+    names = map_of_origin(origin)
+    return get_dialect(origin["dialect"]) if names is None else dialect_of_map(names, lambda config: {})
+
+
+def map_of_origin(origin: Mapping[str, Any] | None) -> NameMap | None:
+    """Returns the map by which a model was imported; None for a model that came from elsewhere."""
+    if origin is None or origin.get("dialect") != NAME:
+        return None
+    return NameMap.parse(origin["names"], "the map of names that the model was imported by")
+
+
+def _read_nothing(tensors: Tensors) -> dict[str, Any]:
+    return {}

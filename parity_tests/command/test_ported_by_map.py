@@ -1,0 +1,74 @@
+"""A user's program from `port --map` to `parity` and back: heads in maps of their own, tied and ignored tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import user_heads
+from parity_command import Run
+
+from jax_transformer.cli import main
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns a folder with the checkpoint, its map and config, and the model that `port` makes of them."""
+    path = tmp_path_factory.mktemp("heads")
+    torch.save(user_heads.build().state_dict(), path / "heads.pt")
+    (path / "map.yaml").write_text(user_heads.MAP)
+    (path / "config.yaml").write_text(user_heads.CONFIG)
+    told = ["--map", str(path / "map.yaml"), "--config", str(path / "config.yaml")]
+    assert main(["port", str(path / "heads.pt"), str(path / "model"), *told]) == 0
+    return path
+
+
+def test_it_is_the_same_function(run: Run, folder: Path, tmp_path: Path) -> None:
+    """Whether it stands alone, with the map that the model keeps, or in an adapter, with the map's file; and what is
+    written back is the module's again."""
+    stages = "weights,masks,forward,loss,gradients,step"
+    outcome = run("model", "--reference", "user_heads:build", stages=stages)
+    assert outcome.code == 0, outcome.told
+    assert "✓ masks: 3 of 3" in outcome.told, "from the logits of single heads"
+    assert "✓ forward: 55 of 55" in outcome.told
+    outcome = run("model", "--reference", "user_heads:adapter", "--map", "map.yaml", stages="weights,forward,gradients")
+    assert outcome.code == 0, outcome.told
+    assert "✓ forward: 55 of 55" in outcome.told
+    assert main(["port", "model", str(tmp_path / "back.pt")]) == 0
+    module = user_heads.Program()
+    module.load_state_dict(torch.load(tmp_path / "back.pt", weights_only=True), strict=True)
+    assert module.scale.tolist() == [2.0, float("inf")]
+
+
+@pytest.mark.parametrize(
+    ("name", "node", "cause"),
+    [
+        ("other_eps", "decoder.layers.0.cross_attention_norm", "norm: ε = 1e-06"),
+        ("other_head", "encoder.layers.1.self_attention.logits", "diverged"),
+    ],
+)
+def test_faults_are_found_under_a_prefix_and_in_single_heads(name: str, node: str, cause: str, run: Run) -> None:
+    outcome = run("model", "--reference", f"user_heads:{name}", stages="forward")
+    assert outcome.code in (1, 4), outcome.told
+    assert node in outcome.told
+    assert cause in outcome.told
+
+
+def test_mistakes(run: Run, tmp_path: Path) -> None:
+    outcome = run("model")
+    assert outcome.is_one_clear_message
+    assert "was imported by a map of names, and its program isn't known: give a reference" in outcome.told
+    for right, wrong, told in (
+        ("[tgt.weight, out.weight]", "tgt.weight", "unexpected tensor out.weight"),
+        ("ignore: [causal, scale]", "ignore: [causal]", "unexpected tensor scale"),
+        ("enc.{i}.attn.heads.{n}.q.bias", "enc.{i}.heads.{n}.q.bias", "no tensor matches enc.{i}.heads.{n}.q.bias"),
+        ("dec_ln.bias: decoder/final_norm/bias", "", "decoder/final_norm/bias (12,): no rule leads to it"),
+    ):
+        assert right in user_heads.MAP
+        (tmp_path / "wrong.yaml").write_text(user_heads.MAP.replace(right, wrong))
+        outcome = run("model", "--reference", "user_heads:build", "--map", str(tmp_path / "wrong.yaml"))
+        assert outcome.is_one_clear_message, outcome.told
+        assert told in outcome.told
