@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,7 +134,9 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         from jax_transformer.parity.problems import own_problem
 
         candidate = FunctionSide(_candidate_name(sides), sides.candidate, model, *ours)
-        shown = frozenset(candidate.forward(own_problem(model.config, model.params), "float32"))
+        own = own_problem(model.config, model.params)
+        candidate.check(own)
+        shown = frozenset(candidate.forward(own, "float32"))
         visible = shown if visible is None else shown & visible
     notes = {"dialect": str((model.origin or {}).get("dialect", "none"))}
     if sides.mesh is not None:
@@ -225,7 +228,34 @@ def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
         if hints:
             raise ParityError(f"{name_of(source)} is a model and has its config; expected no {', '.join(hints)}")
         return load_model(source) if is_directory else source
-    return import_checkpoint(source if is_path else source.state_dict(), dialect, **hints)
+    if is_path:
+        return import_checkpoint(source, dialect, **hints)
+    return _import_module(source, dialect, hints)
+
+
+def _import_module(module: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
+    """Ports a module's weights, without the buffers and the second copies of tied tensors that the dialect lacks; the
+    module keeps these itself."""
+    from jax_transformer.parity.backends.torch_tensors import equal_tensor
+    from jax_transformer.porting.convert import import_checkpoint
+    from jax_transformer.storage.tensors import PortingError
+
+    held = module.state_dict()
+    try:
+        return import_checkpoint(held, dialect, **hints)
+    except PortingError as error:
+        unexpected = [
+            match[1] for problem in error.problems if (match := re.match(r"unexpected tensor (\S+) ", problem))
+        ]
+        ends = tuple(unexpected)  # a prefix of all names isn't part of these
+        others = [name for name in held if not name.endswith(ends)] if ends else []
+        buffers = dict(module.named_buffers(remove_duplicate=False))
+        spare = {
+            name for name in held.keys() - {*others} if name in buffers or equal_tensor(held, name, others) is not None
+        }
+        if not spare:
+            raise
+    return import_checkpoint({name: tensor for name, tensor in held.items() if name not in spare}, dialect, **hints)
 
 
 # --- the reference
@@ -273,21 +303,29 @@ def _model_side(sides: Sides, model: Model) -> Any:
 
 
 def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
-    from jax_transformer.parity.backends.modules import ModuleReference, dialect_of_map, names_of, names_of_map, renamed
+    from jax_transformer.parity.backends.module_names import dialect_of_map, names_of, names_of_map, prefix_of, renamed
+    from jax_transformer.parity.backends.modules import ModuleReference
     from jax_transformer.parity.backends.torch_module import TorchSide
+    from jax_transformer.parity.problems import own_problem
     from jax_transformer.porting.dialects import detect, get_dialect
 
     module, constants, names = sides.module, _constants(model), sides.name_map()
     theirs: dict[str, str] = {}
+    prefix = ""
     if names is not None and names.parameters:
         dialect, theirs = dialect_of_map(names, constants), renamed(names, module.state_dict().keys())
     else:
         known = sides.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
         dialect = get_dialect(known)
+        prefix = prefix_of(dialect, module.state_dict())
+        theirs = {name: name.removeprefix(prefix) for name in module.state_dict() if prefix and name.startswith(prefix)}
     if names is None or not names.activations:
-        names = names_of_map(names, model.config) if theirs and names else names_of(dialect, model.config)
+        names = (
+            names_of_map(names, model.config) if names and names.parameters else names_of(dialect, model.config, prefix)
+        )
     reference = ModuleReference(module, dialect, model.config, constants, names, theirs)
     _check_parameters(reference, sides)
+    reference = reference.tried(_reference_name(sides), own_problem(model.config, model.params))
     side = TorchSide(_reference_name(sides), model, reference, sides.rules, sides.reference_programs)
     return side, _frozen(reference.visible())
 
@@ -297,7 +335,7 @@ def _check_parameters(reference: ModuleReference, sides: Sides) -> None:
     from jax_transformer.storage.tensors import PortingError
 
     own, dialect, side = reference.own(), reference.dialect, f"reference {_reference_name(sides)}"
-    if sides.names is None and not dialect.recognises(own.keys()):
+    if sides.names is None and not dialect.recognises([reference.renamed.get(name, name) for name in own]):
         some = ", ".join(list(own)[:3])
         raise ParityError(
             f"{side}: its parameters ({some}, …) don't have the names of dialect {dialect.name}: map them with names "

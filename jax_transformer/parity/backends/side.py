@@ -66,6 +66,10 @@ class Side(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def doubts(self) -> Collection[str]:
+        """Returns what has shown so far that its results may not be what its program computes."""
+
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         """Returns the settings that decide about precision: dtype, TF32, …"""
 

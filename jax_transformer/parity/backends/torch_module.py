@@ -16,6 +16,7 @@ from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.side import (
     Arrays,
+    CannotRun,
     Dtype,
     Gradients,
     Hypotheses,
@@ -25,6 +26,7 @@ from jax_transformer.parity.backends.side import (
     starts_and_ends,
 )
 from jax_transformer.parity.backends.torch_programs import call_decoder, call_loss, make_optimizer, take_step
+from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.storage.model_directory import Model
@@ -44,10 +46,17 @@ class Pass(NamedTuple):
     """By our names, in execution order, masks among them."""
     gradients: Callable[[], Mapping[str, torch.Tensor]]
     """Returns the gradients of the activations after the backward pass; zeros where none arrived."""
+    apart: float = 0.0
+    """How far the logits of a watched pass are from those of an unwatched one, relative to their RMS; 0 unless they
+    differ by more than they may."""
 
 
 class Reference(Protocol):
     """Runs one kind of PyTorch model as a side."""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """Returns what a report should say of how it is run, by its name."""
 
     def build(self, dtype: torch.dtype) -> nn.Module:
         """Returns a module of this dtype, in evaluation mode, with any weights."""
@@ -98,6 +107,7 @@ class TorchSide:
     ) -> None:
         self.name, self.reference, self.rules, self.programs = name, reference, rules, programs
         self.config, self.generation, self.params = model.config, model.generation, model.params
+        self.doubts: dict[str, None] = {}
         self._modules: dict[str, nn.Module] = {}
         self._loaded: dict[str, Any] = {}
         self._importing: Thread | None = None
@@ -112,6 +122,7 @@ class TorchSide:
                 "TF32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
                 "fast path": torch.backends.mha.get_fastpath_enabled(),
                 "device": parameter.device.type,
+                **self.reference.notes,
             }
 
     def get_ready(self, plan: Plan) -> None:
@@ -138,16 +149,16 @@ class TorchSide:
 
         module = self._with(problem, dtype)
         with torch.no_grad(), deterministic():
-            done = self.reference.run(module, *_tensors(problem), watched=True, gradients=False)
+            done = self._run(module, problem, dtype, watched=True, gradients=False)
         return {name: to_array(value) for name, value in done.activations().items()}
 
     def gradients(self, problem: Problem) -> Gradients:
         module = self._with(problem, "float64")
         module.zero_grad(set_to_none=True)
         with deterministic():
-            done = self.reference.run(module, *_tensors(problem), watched=True, gradients=True)
+            done = self._run(module, problem, "float64", watched=True, gradients=True)
             loss = self._loss(done.logits, problem)
-            loss.backward()
+            self._pass_back(loss)
         activations = {name: to_array(value) for name, value in done.gradients().items()}
         parameters = self._gradients(module)
         module.zero_grad(set_to_none=True)  # they are as large as the model
@@ -165,10 +176,9 @@ class TorchSide:
         for _ in range(steps):
             optimizer.zero_grad()
             with deterministic():
-                loss = self._loss(
-                    self.reference.run(module, *_tensors(problem), watched=False, gradients=True).logits, problem
-                )
-                loss.backward()
+                done = self._run(module, problem, "float64", watched=False, gradients=True)
+                loss = self._loss(done.logits, problem)
+                self._pass_back(loss)
             if keep_all:
                 gradients.append(self._gradients(module))
             take_step(program, optimizer)
@@ -196,9 +206,45 @@ class TorchSide:
                     max_new_tokens=most,
                     pad_id=self.config.target_pad_id,
                 )
-            if beam_size == 1:
-                return Hypotheses(self.reference.greedy(module, source_ids, start_id, eos_id, most).numpy())
-            return Hypotheses(self.reference.beams(module, source_ids, start_id, eos_id, most, beam_size).numpy())
+            with cannot_run(f"the reference {self.name}", f"{shapes_of({'source_ids': source_ids})}, to decode"):
+                if beam_size == 1:
+                    tokens = self.reference.greedy(module, source_ids, start_id, eos_id, most)
+                else:
+                    tokens = self.reference.beams(module, source_ids, start_id, eos_id, most, beam_size)
+            return Hypotheses(tokens.numpy())
+
+    def _run(self, module: nn.Module, problem: Problem, dtype: Dtype, *, watched: bool, gradients: bool) -> Pass:
+        """Runs a forward pass, and doubts one whose logits change when it is watched.
+
+        Raises:
+          CannotRun: the module raises.
+        """
+        import torch
+
+        def once() -> Pass:
+            with torch.set_grad_enabled(gradients):
+                return self.reference.run(module, *_tensors(problem), watched=watched, gradients=gradients)
+
+        ids = {"source_ids": problem.source_ids, "decoder_input_ids": problem.decoder_input_ids}
+        with cannot_run(f"the reference {self.name}", f"{shapes_of(ids)} in {dtype}", module, once):
+            done = once()
+        if gradients and not done.logits.requires_grad:
+            raise CannotRun(
+                f"the reference {self.name} has no gradients: no parameter leads to its logits (does its forward run "
+                "under torch.no_grad, or detach them?)"
+            )
+        if done.apart:
+            where = f"{problem.name}, {'with gradients' if gradients else dtype}"
+            self.doubts[
+                f"the reference computes something else when it is watched: its logits ({where}, {shapes_of(ids)}) are "
+                f"off by a relative RMS of {done.apart:.1e}"
+            ] = None
+        return done
+
+    def _pass_back(self, loss: torch.Tensor) -> None:
+        """Runs the backward pass. Raises CannotRun if it raises."""
+        with cannot_run(f"the reference {self.name}", "its own loss, backwards"):
+            loss.backward()
 
     def _module(self, dtype: str) -> nn.Module:
         import torch
@@ -207,7 +253,8 @@ class TorchSide:
             self._importing.join()
         module = self._modules.get(dtype)
         if module is None:
-            module = self.reference.build(getattr(torch, dtype)).eval()
+            with cannot_run(f"the reference {self.name}", f"a copy of it in {dtype}"):
+                module = self.reference.build(getattr(torch, dtype)).eval()
             self._modules = {kept: one for kept, one in self._modules.items() if kept == "float64"} | {dtype: module}
             self._loaded = {kept: one for kept, one in self._loaded.items() if kept == "float64"}
         return module
@@ -287,35 +334,6 @@ class BuiltInOptimizer:
         for group in self.adam.param_groups:
             group["lr"] = next(self.rates)
         self.adam.step()
-
-
-def traced(
-    module: nn.Module,
-    source_ids: torch.Tensor,
-    decoder_input_ids: torch.Tensor,
-    *,
-    watched: bool,
-    gradients: bool,
-    corrupt: Any = None,
-) -> Pass:
-    """Runs a forward pass of a module that fills a trace itself.
-
-    Args:
-      corrupt: (name, the activations before it, its value) → the value that replaces it.
-    """
-    from torch_reference.trace import Trace
-
-    trace = Trace(keep_gradients=gradients) if watched or corrupt is not None else None
-    if trace is not None and corrupt is not None:
-        record_corrupted(trace, corrupt)
-    logits = module(source_ids, decoder_input_ids, trace=trace)
-    return Pass(logits, lambda: trace or {}, lambda: {} if trace is None else trace.gradients())
-
-
-def record_corrupted(trace: Any, corrupt: Any) -> None:
-    """Makes the trace record and return corrupted activations."""
-    record = trace.record
-    trace.record = lambda name, value: record(name, corrupt(name, trace, value))
 
 
 def _tensors(problem: Problem) -> Sequence[torch.Tensor]:

@@ -84,6 +84,7 @@ class NameMap:
         """Returns the reference's activations (or their gradients) under our names and in our shapes.
 
         Shapes may differ in the grouping of axes: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] becomes [B, N, Q, K].
+        Or the first two axes have changed places: [T, B, D] becomes [B, T, D].
         If a module has no attention logits or weights itself, the only ones inside it are taken.
 
         Args:
@@ -197,7 +198,13 @@ def _captured_name(name: str, captured: Collection[str]) -> str | None:
 
 
 def _regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    return array.reshape(shape) if differ_in_grouping(array.shape, shape) else None
+    """Returns the array in this shape; None if more differs than the grouping of axes and the order of the first two:
+    programs have [B, T, D] or [T, B, D]."""
+    if differ_in_grouping(array.shape, shape):
+        return array.reshape(shape)
+    if array.ndim > 1 and differ_in_grouping(array.swapaxes(0, 1).shape, shape):
+        return array.swapaxes(0, 1).reshape(shape)
+    return None
 
 
 def differ_in_grouping(first: tuple[int, ...], second: tuple[int, ...]) -> bool:

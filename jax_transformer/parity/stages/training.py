@@ -95,11 +95,10 @@ def run_training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, res
     """Runs the stages loss, gradients, step and trajectory, as far as they are selected."""
     counts_pads = pair.rules.train.loss_counts_pads
     if {"loss", "gradients"} & {*stages}:
-        _gradients(pair, own, stages, results)
+        _gradients(pair, own, results)
         _gradients(
             pair,
             training_problem(pair.config, next(other_weights(pair.config, pair.params, seed)), counts_pads),
-            stages,
             results,
         )
     for name in ("step", "trajectory"):
@@ -117,14 +116,18 @@ def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Side], T
     return done
 
 
-def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], results: RunResults) -> None:
+def _gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
     try:
-        done = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
-        done = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
+        _compare_gradients(pair, problem, results)
     except CannotRun as reason:
         for name in ("loss", "gradients"):
             results.add(Stage(name, not_run=str(reason)), problem.name)
-        return
+
+
+def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
+    """Adds the stages loss and gradients on one problem, and their faults. Raises CannotRun if a side can't."""
+    done = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
+    done = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
     losses, gradients = (compare_them(done["candidate"], done["reference"]) for compare_them in _COMPARED)
 
     def again(side: SideName, moved: Problem) -> Stage:

@@ -1,0 +1,132 @@
+"""The names of a user's module: which of its tensors are which of our parameters, by a dialect or a map, and drafts of
+such a map."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.parity.backends.calling import find_calling
+from jax_transformer.parity.backends.capture import watch
+from jax_transformer.parity.backends.modules import shapes_of_trace
+from jax_transformer.parity.backends.side import layer_by_layer
+from jax_transformer.parity.names.drafts import Names
+from jax_transformer.parity.names.maps import NameMap
+from jax_transformer.parity.problems import own_problem
+from jax_transformer.porting.activations import activation_names
+from jax_transformer.porting.dialects import Dialect
+from jax_transformer.porting.rules import Rule
+from jax_transformer.runtime.trees import flatten
+from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.tensors import Tensors
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def names_of(dialect: Dialect, config: TransformerConfig, prefix: str = "") -> NameMap:
+    """Returns the activations of a known dialect's programs that a module computes.
+
+    Args:
+      prefix: precedes all names, as in a module that holds such a program.
+    """
+    names = activation_names(config, dialect.rules(config))
+    return NameMap({prefix + theirs: ours for theirs, ours in names.items()})
+
+
+def prefix_of(dialect: Dialect, tensors: Collection[str]) -> str:
+    """Returns what precedes all of a dialect's names among these; "" for nothing, or if they aren't a dialect's."""
+    first = next(iter(tensors), "")
+    ends = [match.end() for match in re.finditer(r"\.", first)]
+    for prefix in ("", *(first[:end] for end in ends)):
+        held = [name.removeprefix(prefix) for name in tensors if name.startswith(prefix)]
+        if dialect.recognises(held):
+            return prefix
+    return ""
+
+
+def names_of_map(names: NameMap, config: TransformerConfig) -> NameMap:
+    """Returns the activations that follow from the parameters in a map, except those of layers numbered one by one."""
+    layers = {theirs: name for theirs, name in names.parameters.items() if not re.search(r"\[\d+\]$", name.name)}
+    return NameMap(
+        activation_names(
+            config, [Rule(theirs, _NUMBER.sub("", name.name), _axes(name)) for theirs, name in layers.items()]
+        )
+    )
+
+
+def dialect_of_map(names: NameMap, constants: Mapping[str, np.ndarray]) -> Dialect:
+    """Returns a dialect made of the parameters in a map; its tensors have the names that `renamed` gives them."""
+    rules = {(_tensor(name.name), _axes(name)): _NUMBER.sub("", name.name) for name in names.parameters.values()}
+    return Dialect(
+        name="map",
+        title="names given by a map",
+        recognises=lambda names: False,
+        fixed={},
+        read=_read_nothing,
+        asks={},
+        rules=lambda config: [Rule(tensor, path, axes) for (tensor, axes), path in rules.items()],
+        refuses=lambda config: [],
+        computed=lambda config: {f"constants/{name}": np.asarray(leaf) for name, leaf in constants.items()},
+    )
+
+
+_NUMBER = re.compile(r"\[(?:\{i\}|\d+)\]$")
+
+
+def _tensor(path: str) -> str:
+    """Returns the tensor name of a parameter with {i} for the layer, as rules number all layers alike and maps may
+    not."""
+    return _NUMBER.sub(".{i}", path)
+
+
+def renamed(names: NameMap, tensors: Collection[str]) -> dict[str, str]:
+    """Returns the names that `dialect_of_map` gives to the tensors in a map."""
+    found = {}
+    for theirs, ours in names.parameters.items():
+        pattern = re.compile(re.escape(theirs).replace(r"\{i\}", "([0-9]+)", 1).replace(r"\{i\}", r"\1"))
+        for match in filter(None, map(pattern.fullmatch, tensors)):
+            given = re.search(r"\[(\d+)\]$", ours.name)
+            number = given[1] if given else match[1] if pattern.groups else ""
+            found[match[0]] = _tensor(ours.name).replace("{i}", number)
+    return found
+
+
+def _read_nothing(tensors: Tensors) -> dict[str, Any]:
+    return {}
+
+
+def _axes(name: Any) -> str:
+    """Returns the axes in the notation of rules."""
+    if name.axes is None:
+        return ""
+    left = " ".join(group[0] if len(group) == 1 else f"({' '.join(group)})" for group in name.axes.torch)
+    return f"{left} -> {' '.join(name.axes.jax)}"
+
+
+def names_for_draft(module: nn.Module, name: str, model: Model) -> tuple[Names, Names]:
+    """Returns the shapes of a module's activations and parameters on one batch, and those of ours.
+
+    Args:
+      name: the module's name in messages.
+
+    Raises:
+      ParityError: the module can't be run on it.
+    """
+    import torch
+
+    problem = own_problem(model.config, model.params)
+    source_ids, decoder_input_ids = (torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids)
+    calling = find_calling(module, name, model.config, source_ids, decoder_input_ids)
+    seen = watch(module, *calling.arguments(source_ids, decoder_input_ids)).tensors
+    theirs = Names(
+        {name: tuple(tensor.shape) for name, tensor in seen.items()},
+        {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()},
+    )
+    parameters = layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(model.params).items()})
+    activations = shapes_of_trace(model.config, tuple(source_ids.shape), tuple(decoder_input_ids.shape))
+    return theirs, Names(activations, {path: leaf.shape for path, leaf in parameters.items()})
