@@ -561,7 +561,7 @@ class ParameterTable(Base):
         super().__init__(**options)
         table = self.positions
         del self.positions
-        self.positions = nn.Parameter(table, requires_grad=False)
+        self.positions = nn.Parameter(table, requires_grad=False)  # type: ignore[assignment]
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         return self.logits_of(src, tgt)
@@ -607,8 +607,18 @@ class FlippedNorms(PytorchTransformer):
 
 
 class SwappedAttention(nn.MultiheadAttention):
+    """Takes the queries' projection for the keys', and the reverse."""
+
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *others: Any, **options: Any) -> Any:
-        return super().forward(key, query, query, *others, **options)
+        options = options | {"need_weights": False}
+        q, k, v = self.in_proj_weight.chunk(3)
+        bias = torch.cat([self.in_proj_bias.chunk(3)[part] for part in (1, 0, 2)])
+        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        found = F.multi_head_attention_forward(
+            query, key, value, self.embed_dim, self.num_heads, torch.cat([k, q, v]), bias, None, None, False, 0.0,
+            self.out_proj.weight, self.out_proj.bias, training=False, need_weights=False, attn_mask=options["attn_mask"],
+        )[0]  # fmt: skip
+        return found.transpose(0, 1), None
 
 
 @style

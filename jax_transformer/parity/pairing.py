@@ -303,7 +303,14 @@ def _model_side(sides: Sides, model: Model) -> Any:
 
 
 def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
-    from jax_transformer.parity.backends.module_names import dialect_of_map, names_of, names_of_map, prefix_of, renamed
+    from jax_transformer.parity.backends.module_names import (
+        dialect_of_map,
+        layers_of,
+        names_of,
+        names_of_map,
+        prefix_of,
+        renamed,
+    )
     from jax_transformer.parity.backends.modules import ModuleReference
     from jax_transformer.parity.backends.torch_module import TorchSide
     from jax_transformer.parity.problems import own_problem
@@ -323,7 +330,8 @@ def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None
         names = (
             names_of_map(names, model.config) if names and names.parameters else names_of(dialect, model.config, prefix)
         )
-    reference = ModuleReference(module, dialect, model.config, constants, names, theirs)
+    layers = {} if sides.names is not None else layers_of(dialect, model.config, prefix)
+    reference = ModuleReference(module, dialect, model.config, constants, names, theirs, layers)
     _check_parameters(reference, sides)
     reference = reference.tried(_reference_name(sides), own_problem(model.config, model.params))
     side = TorchSide(_reference_name(sides), model, reference, sides.rules, sides.reference_programs)

@@ -38,6 +38,23 @@ def names_of(dialect: Dialect, config: TransformerConfig, prefix: str = "") -> N
     return NameMap({prefix + theirs: ours for theirs, ours in names.items()})
 
 
+def layers_of(dialect: Dialect, config: TransformerConfig, prefix: str = "") -> dict[str, str]:
+    """Returns the captured names of what a known dialect's layers read and return, as modules → our names."""
+    found: dict[str, str] = {}
+    for stack, layers in (("encoder", config.encoder.num_layers), ("decoder", config.decoder.num_layers)):
+        names = [
+            rule.names[0]
+            for rule in dialect.rules(config)
+            if rule.paths[0].startswith(f"{stack}/layers/") and "{i}" in rule.names[0]
+        ]
+        paths = {name[: name.index("{i}") + 3] for name in names}
+        if len(paths) == 1:
+            (path,) = paths
+            found[f"{prefix}{path.replace('{i}', '0')}@input"] = f"{stack}.embedding"
+            found |= {f"{prefix}{path.replace('{i}', str(i))}": f"{stack}.layers.{i}.output" for i in range(layers)}
+    return found
+
+
 def prefix_of(dialect: Dialect, tensors: Collection[str]) -> str:
     """Returns what precedes all of a dialect's names among these; "" for nothing, or if they aren't a dialect's."""
     first = next(iter(tensors), "")

@@ -27,7 +27,7 @@ from jax_transformer.parity.backends.torch_tensors import distance, equal_tensor
 from jax_transformer.parity.backends.traces import copying_trace
 from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.names.maps import NameMap
+from jax_transformer.parity.names.maps import NameMap, regrouped
 from jax_transformer.parity.problems import Problem
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
@@ -55,6 +55,9 @@ class ModuleReference:
     names: NameMap
     renamed: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Its tensors' names → the dialect's, where they differ."""
+    layers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Captured names of what whole layers read and return → ours. They prevail over `names`, which follow from the
+    parts of the layers that the model has."""
     calling: Calling = POSITIONAL
     """How it is called."""
     traces: bool = False
@@ -207,11 +210,18 @@ class ModuleReference:
         watched: bool,
         gradients: bool,
     ) -> Pass:
+        import torch
+
         if not watched:
             return Pass(self._unwatched(module, source_ids, decoder_input_ids), dict, dict)
         run = self._traced if self.traces else self._observed
         done = run(module, source_ids, decoder_input_ids, gradients=gradients)
-        return done._replace(apart=self._apart(done.logits, module, source_ids, decoder_input_ids))
+        apart = self._apart(done.logits, module, source_ids, decoder_input_ids)
+        if gradients and not apart:
+            with torch.no_grad():
+                plain = self._unwatched(module, source_ids, decoder_input_ids)
+            apart = distance(done.logits, plain, may_differ(plain))
+        return done._replace(apart=apart)
 
     def _apart(
         self, watched: torch.Tensor, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
@@ -288,7 +298,11 @@ class ModuleReference:
         """
         import torch
 
-        arrays = dict(self.names.rename({name: to_array(tensor) for name, tensor in found.items()}, shapes).arrays)
+        captured = {name: to_array(tensor) for name, tensor in found.items()}
+        arrays = dict(self.names.rename(captured, shapes).arrays)
+        for theirs, name in self.layers.items():
+            if theirs in captured and (array := regrouped(captured[theirs], shapes[name])) is not None:
+                arrays[name] = array
         arrays |= {name: to_array(tensor) for name, tensor in own.items()}
         arrays |= infer_masks(arrays, self.config) if with_masks else {}
         return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in shapes if name in arrays}

@@ -20,6 +20,7 @@ from jax_transformer.parity.backends.side import (
     Dtype,
     Gradients,
     Hypotheses,
+    NotFinite,
     Plan,
     Training,
     layer_by_layer,
@@ -153,7 +154,7 @@ class TorchSide:
         return {name: to_array(value) for name, value in done.activations().items()}
 
     def gradients(self, problem: Problem) -> Gradients:
-        module = self._with(problem, "float64")
+        module = self._trainable(problem)
         module.zero_grad(set_to_none=True)
         with deterministic():
             done = self._run(module, problem, "float64", watched=True, gradients=True)
@@ -165,7 +166,7 @@ class TorchSide:
         return Gradients(loss.item(), parameters, activations)
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
-        module = self._with(problem, "float64")
+        module = self._trainable(problem)
         self._loaded.pop("float64")  # it changes
         program = self.programs.optimizer or partial(
             BuiltInOptimizer, train=self.rules.train, d_model=self.config.d_model, steps=steps
@@ -228,11 +229,8 @@ class TorchSide:
         ids = {"source_ids": problem.source_ids, "decoder_input_ids": problem.decoder_input_ids}
         with cannot_run(f"the reference {self.name}", f"{shapes_of(ids)} in {dtype}", module, once):
             done = once()
-        if gradients and not done.logits.requires_grad:
-            raise CannotRun(
-                f"the reference {self.name} has no gradients: no parameter leads to its logits (does its forward run "
-                "under torch.no_grad, or detach them?)"
-            )
+        if gradients:
+            self._check_trains(done.logits)
         if done.apart:
             where = f"{problem.name}, {'with gradients' if gradients else dtype}"
             self.doubts[
@@ -240,6 +238,29 @@ class TorchSide:
                 f"off by a relative RMS of {done.apart:.1e}"
             ] = None
         return done
+
+    def _trainable(self, problem: Problem) -> nn.Module:
+        """Returns the module with the problem's parameters. Raises CannotRun if they can't be trained."""
+        module = self._with(problem, "float64")
+        if not all(parameter.is_leaf for parameter in module.parameters()):
+            raise CannotRun(
+                f"the reference {self.name} can't be trained: a copy of it has no parameters of its own (is it of "
+                "torch.jit?): return the module that it is made of"
+            )
+        return module
+
+    def _check_trains(self, logits: torch.Tensor) -> None:
+        """Raises CannotRun for logits without gradients, NotFinite for rows with NaN or infinities."""
+        if not logits.requires_grad:
+            raise CannotRun(
+                f"the reference {self.name} has no gradients: no parameter leads to its logits (does its forward run "
+                "under torch.no_grad, or detach them?)"
+            )
+        rows = (~logits.isfinite()).flatten(1).any(dim=1).nonzero().flatten().tolist()
+        if rows:
+            raise NotFinite(
+                f"the reference {self.name} has logits that aren't finite in rows {rows} of {len(logits)}", rows
+            )
 
     def _pass_back(self, loss: torch.Tensor) -> None:
         """Runs the backward pass. Raises CannotRun if it raises."""
@@ -293,13 +314,22 @@ class TorchSide:
         import torch
 
         gradients = {name: p.grad for name, p in module.named_parameters(remove_duplicate=False) if p.grad is not None}
+        self._check_finite("gradient", gradients)
         found = {
             name: gradients[name] if name in gradients else torch.zeros_like(tensor)
             for name, tensor in module.state_dict().items()
         }
         return self._trained(as_arrays(found))
 
+    def _check_finite(self, what: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Raises CannotRun for tensors that aren't finite, which no parameters can be."""
+        bad = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+        if bad:
+            others = f" (nor are those of {len(bad) - 1} others)" if len(bad) > 1 else ""
+            raise CannotRun(f"the reference {self.name} has a {what} of {bad[0]} that isn't finite{others}")
+
     def _parameters(self, module: nn.Module) -> Arrays:
+        self._check_finite("trained value", dict(module.named_parameters()))
         return self._trained(as_arrays(module.state_dict()))
 
     def _trained(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:

@@ -100,7 +100,7 @@ class NameMap:
         for _, theirs, ours in _pairs(self.activations, captured, like):
             found = _captured_name(theirs, captured)
             for name in ours:
-                array = None if found is None else _regrouped(captured[found], like[name])
+                array = None if found is None else regrouped(captured[found], like[name])
                 if found is None:
                     missing[name] = theirs
                 elif array is None:
@@ -197,7 +197,7 @@ def _captured_name(name: str, captured: Collection[str]) -> str | None:
     return within[0] if len(within) == 1 else None
 
 
-def _regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+def regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     """Returns the array in this shape; None if more differs than the grouping of axes and the order of the first two:
     programs have [B, T, D] or [T, B, D]."""
     if differ_in_grouping(array.shape, shape):
