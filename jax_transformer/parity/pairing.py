@@ -122,6 +122,7 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
     if sides.module is not None:
         check_module(sides.module, _reference_name(sides))
     model = load(sides.source, sides.dialect, sides.hints)
+    model, table = _with_own_table(sides, model)
     if sides.mesh is not None:
         from jax_transformer.parallel.rules import check_divides
 
@@ -139,6 +140,7 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         shown = frozenset(candidate.forward(own, "float32"))
         visible = shown if visible is None else shown & visible
     notes = {"dialect": str((model.origin or {}).get("dialect", "none"))}
+    notes |= {"position table": table} if table else {}
     if sides.mesh is not None:
         from jax_transformer.parallel.mesh import described
 
@@ -220,10 +222,9 @@ def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
       ModelError, PortingError: it can't be read.
     """
     from jax_transformer.porting.convert import import_checkpoint
-    from jax_transformer.storage.model_directory import Model, is_model_directory, load_model
+    from jax_transformer.storage.model_directory import Model, load_model
 
-    is_path = isinstance(source, str | os.PathLike)
-    is_directory = is_path and any(is_model_directory(path) for path in (source, Path(source) / "model"))
+    is_path, is_directory = isinstance(source, str | os.PathLike), _is_directory_of_a_model(source)
     if is_directory or isinstance(source, Model):
         if hints:
             raise ParityError(f"{name_of(source)} is a model and has its config; expected no {', '.join(hints)}")
@@ -231,6 +232,30 @@ def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
     if is_path:
         return import_checkpoint(source, dialect, **hints)
     return _import_module(source, dialect, hints)
+
+
+def _with_own_table(sides: Sides, model: Model) -> tuple[Model, str]:
+    """Returns a checkpoint's model with the position table that the module holds and the checkpoint lacks, and a note
+    of it; "" where nothing changes."""
+    from jax_transformer.storage.model_directory import Model
+
+    is_checkpoint = not isinstance(sides.source, Model) and not _is_directory_of_a_model(sides.source)
+    if sides.module is None or not is_checkpoint or {"position_table", "max_length"} & {*sides.hints}:
+        return model, ""
+    from jax_transformer.parity.backends.position_tables import own_table
+
+    table = own_table(sides.module, model)
+    if table is None:
+        return model, ""
+    hints = {**sides.hints, "position_table": table}
+    return load(sides.source, sides.dialect, hints), f"the reference's own, {list(table.shape)} in {table.dtype}"
+
+
+def _is_directory_of_a_model(source: Any) -> bool:
+    from jax_transformer.storage.model_directory import is_model_directory
+
+    is_path = isinstance(source, str | os.PathLike)
+    return is_path and any(is_model_directory(path) for path in (source, Path(source) / "model"))
 
 
 def _import_module(module: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:

@@ -12,6 +12,7 @@ from itertools import permutations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jax_transformer.parity.backends.user_errors import ADAPTER, RAISED, told
+from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import ParityError
 
 if TYPE_CHECKING:
@@ -32,8 +33,6 @@ ID_WORDS = frozenset(
 """Words that may stand beside those of a side in the name of an argument that takes ids."""
 PADDED = {"src_key_padding_mask": "source", "tgt_key_padding_mask": "target", "memory_key_padding_mask": "source"}
 """Arguments that mean in all of PyTorch: boolean [B, T], True where a pad is."""
-NORMALISED_WITHIN = 64.0
-"""How many roundoffs times √V the sum of a row's probabilities may be from 1: four times what summing them costs."""
 
 
 class Arguments(NamedTuple):
@@ -315,7 +314,7 @@ def _head(values: torch.Tensor) -> Head:
     finite = values[values.isfinite().all(dim=-1)].double()  # [rows, V]
     if not len(finite):
         return "logits"
-    allowed = NORMALISED_WITHIN * torch.finfo(values.dtype).eps * values.shape[-1] ** 0.5
+    allowed = tolerances.SUM_OF_PROBABILITIES_ROUNDOFFS * torch.finfo(values.dtype).eps * values.shape[-1] ** 0.5
 
     def sum_to_one(rows: torch.Tensor) -> bool:
         return bool(((rows.sum(dim=-1) - 1).abs() <= allowed).all())
