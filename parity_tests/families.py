@@ -28,7 +28,7 @@ from jax_transformer.model.functional import Params
 from jax_transformer.parity import oracle
 from jax_transformer.parity.backends.families import FamilyReference
 from jax_transformer.parity.backends.jax_model import QUICKLY, JaxSide
-from jax_transformer.parity.backends.modules import names_of
+from jax_transformer.parity.backends.module_names import names_of
 from jax_transformer.parity.backends.precision import cast
 from jax_transformer.parity.backends.side import Dtype
 from jax_transformer.parity.backends.torch_module import TorchSide

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import re
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -242,6 +243,13 @@ class Probabilities(Base):
 
 
 @style
+class NormalisesItself(Base):
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        logits = self.logits_of(src, tgt)
+        return logits - logits.exp().sum(dim=-1, keepdim=True).log()
+
+
+@style
 class Tokens(Base):
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         return self.logits_of(src, tgt).argmax(-1)
@@ -312,6 +320,20 @@ style(Layers)
 
 
 @style
+class LayersSequenceFirst(Layers):
+    """Has [T, B, D] inside."""
+
+    def embedded(self, table: nn.Embedding, ids: Tensor) -> Tensor:
+        return super().embedded(table, ids).transpose(0, 1)
+
+    def attend(self, attention: nn.MultiheadAttention, x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
+        return super().attend(attention, x.transpose(0, 1), y.transpose(0, 1), mask).transpose(0, 1)
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return super().forward(src, tgt).transpose(0, 1)
+
+
+@style
 class InPlace(Layers):
     def embedded(self, table: nn.Embedding, ids: Tensor) -> Tensor:
         x = table(ids)
@@ -325,6 +347,22 @@ class InPlace(Layers):
         x = layer.norm1(x)
         h = F.relu(layer.linear1(x), inplace=True)
         return layer.norm2(layer.linear2(h).add_(x))
+
+
+@style
+class Unusual(InPlace):
+    """Takes [T, B], the target first, and returns log-probabilities [T, B, V]."""
+
+    def forward(self, trg_seq: Tensor, src_seq: Tensor) -> dict[str, Tensor]:
+        return {"out": super().forward(src_seq.T, trg_seq.T).log_softmax(dim=-1).transpose(0, 1)}
+
+
+@style
+class DoubledLogits(Base):
+    """Scales what its head returns."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return 2 * self.logits_of(src, tgt)
 
 
 @style
@@ -444,6 +482,14 @@ class Nan(Layers):
 
 
 @style
+class NanGradients(Base):
+    """Has the slope of a root at zero, times zero."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        return self.logits_of(src, tgt) + 0 * (0 * self.head.weight).sqrt().sum()
+
+
+@style
 class Checks(Base):
     """Refuses sentences of padding alone."""
 
@@ -517,7 +563,7 @@ class Counts(Base):
 
 
 @style
-class TiedWithGradients(Base):
+class OtherWithGradients(Base):
     """Does otherwise when gradients are wanted."""
 
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
@@ -610,13 +656,13 @@ class SwappedAttention(nn.MultiheadAttention):
     """Takes the queries' projection for the keys', and the reverse."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, *others: Any, **options: Any) -> Any:
-        options = options | {"need_weights": False}
         q, k, v = self.in_proj_weight.chunk(3)
         bias = torch.cat([self.in_proj_bias.chunk(3)[part] for part in (1, 0, 2)])
         query, key, value = (x.transpose(0, 1) for x in (query, key, value))
         found = F.multi_head_attention_forward(
             query, key, value, self.embed_dim, self.num_heads, torch.cat([k, q, v]), bias, None, None, False, 0.0,
-            self.out_proj.weight, self.out_proj.bias, training=False, need_weights=False, attn_mask=options["attn_mask"],
+            self.out_proj.weight, self.out_proj.bias,
+            training=False, need_weights=False, attn_mask=options["attn_mask"],
         )[0]  # fmt: skip
         return found.transpose(0, 1), None
 
@@ -645,6 +691,19 @@ class TracedTwice(PytorchTransformer):
     def traced_forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Any) -> Tensor:
         logits = super().traced_forward(source_ids, decoder_input_ids, trace)
         return Tap(trace)("logits", logits + 0)
+
+
+@style
+class TracedInPlace(PytorchTransformer):
+    """Goes on in place after the trace has recorded an activation."""
+
+    def embed(self, embedding: nn.Embedding, ids: Tensor, tap: Tap) -> Tensor:
+        x = tap("token_embedding", embedding(ids) * math.sqrt(self.d_model))
+        x += tap("positions", self.positions[None, : ids.shape[1]])
+        x = tap("embedding", x)
+        x += 0.0
+        x *= 1.0
+        return x
 
 
 class DoubledLayer:
@@ -730,9 +789,28 @@ class ScriptedStyle(nn.Module):
         return self.model(src, tgt)
 
 
+class Held(nn.Module):
+    """An adapter."""
+
+    def __init__(self, theirs: nn.Module) -> None:
+        super().__init__()
+        self.theirs = theirs
+        self.register_buffer("version", torch.ones(1))
+
+    def forward(self, source_ids: Tensor, decoder_input_ids: Tensor) -> Tensor:
+        logits: Tensor = self.theirs(tgt=decoder_input_ids, src=source_ids)
+        return logits
+
+
+def held() -> Any:
+    return Held(made(STYLES["short"])).eval()
+
+
 def traced() -> Any:
-    module = made(STYLES["short"])
-    return torch.jit.trace(module, (torch.ones(2, 5, dtype=torch.int64) * 5, torch.ones(2, 4, dtype=torch.int64) * 5))
+    ids = torch.full((2, 5), 5), torch.full((2, 4), 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is deprecated, and still in use
+        return torch.jit.trace(made(STYLES["short"]), ids)
 
 
 def compiled() -> Any:

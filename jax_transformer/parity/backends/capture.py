@@ -175,15 +175,11 @@ class _Notes:
         if first is not None:
             self._keep(f"{self._running[-1]}@input", first[1])
 
-    def leave(self, label: str, part: torch.nn.Module, arguments: Any, output: Any) -> Any:
-        """Notes the end of the call, without an output if it failed; returns what the module goes on with.
-
-        A view that is changed in place loses the gradient of the value that it had, so a copy goes on in its place.
-        """
+    def leave(self, label: str, part: torch.nn.Module, arguments: Any, output: Any) -> None:
+        """Notes the end of the call; without an output if it failed."""
         self.settle()
         for name, tensor in _tensors(self._running.pop(), output):
             self._keep(name, tensor)
-        return _without_views(output) if self.keep_gradients else output
 
     def softmax(self, logits: torch.Tensor, weights: torch.Tensor, *, is_log: bool) -> None:
         """Notes the input and output of a softmax, or of a log-softmax, which isn't named."""
@@ -214,7 +210,15 @@ class _Notes:
         if not self.keep_gradients:
             self.found[name] = self._copy(tensor)
         elif tensor.requires_grad and not tensor.is_inference():
-            tensor.register_hook(partial(self.gradients.__setitem__, name))
+            whole = tensor._base if tensor._is_view() else None
+            if whole is None or whole.numel() != tensor.numel() or not whole.is_contiguous():
+                tensor.register_hook(partial(self.gradients.__setitem__, name))
+            else:  # such as x.transpose(0, 1), where x goes on, or is changed in place, under its own name
+                whole.register_hook(partial(self._keep_viewed, name, tensor.size(), tensor.stride()))
+
+    def _keep_viewed(self, name: str, size: Sequence[int], stride: Sequence[int], gradient: torch.Tensor) -> None:
+        """Collects the gradient of a tensor as its view had its values."""
+        self.gradients[name] = gradient.contiguous().as_strided(size, stride)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a copy on the CPU; the earlier copy if the tensor hasn't changed since."""
@@ -241,19 +245,6 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     elif isinstance(value, (Mapping, tuple, list)):
         for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _tensors(f"{name}.{key}", part)
-
-
-def _without_views(value: Any) -> Any:
-    """Returns an output with copies of the views among its tensors."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return value.clone() if value.requires_grad and value._is_view() else value
-    if type(value) in (tuple, list):
-        return type(value)(_without_views(part) for part in value)
-    if type(value) is dict:
-        return {key: _without_views(part) for key, part in value.items()}
-    return value
 
 
 def _softmaxes_to(record: Callable[..., None]) -> contextlib.AbstractContextManager[Any]:

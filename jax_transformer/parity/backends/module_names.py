@@ -57,11 +57,9 @@ def layers_of(dialect: Dialect, config: TransformerConfig, prefix: str = "") -> 
 
 def prefix_of(dialect: Dialect, tensors: Collection[str]) -> str:
     """Returns what precedes all of a dialect's names among these; "" for nothing, or if they aren't a dialect's."""
-    first = next(iter(tensors), "")
-    ends = [match.end() for match in re.finditer(r"\.", first)]
-    for prefix in ("", *(first[:end] for end in ends)):
-        held = [name.removeprefix(prefix) for name in tensors if name.startswith(prefix)]
-        if dialect.recognises(held):
+    prefixes = {name[: dot.end()] for name in tensors for dot in re.finditer(r"\.", name)}
+    for prefix in ("", *sorted(prefixes, key=len)):
+        if dialect.recognises([name.removeprefix(prefix) for name in tensors if name.startswith(prefix)]):
             return prefix
     return ""
 

@@ -202,7 +202,7 @@ def regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     programs have [B, T, D] or [T, B, D]."""
     if differ_in_grouping(array.shape, shape):
         return array.reshape(shape)
-    if array.ndim > 1 and differ_in_grouping(array.swapaxes(0, 1).shape, shape):
+    if array.ndim == 3 and differ_in_grouping(array.swapaxes(0, 1).shape, shape):
         return array.swapaxes(0, 1).reshape(shape)
     return None
 
