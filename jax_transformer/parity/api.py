@@ -241,8 +241,9 @@ def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: A
       # A DRAFT
     """
     from jax_transformer.parity.backends.module_names import names_for_draft
+    from jax_transformer.parity.loading import load, name_of
     from jax_transformer.parity.names.drafts import draft
-    from jax_transformer.parity.pairing import check_module, load, name_of
+    from jax_transformer.parity.pairing import check_module
 
     check_module(module, name_of(module))
     return draft(*names_for_draft(module, name_of(module), load(model, dialect, hints)))

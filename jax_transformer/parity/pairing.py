@@ -5,16 +5,15 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jax_transformer.parity.checksums import hash_arrays, hash_files
 from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.loading import load, name_of, with_own_table
 from jax_transformer.parity.names.maps import NameMap
 from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
@@ -122,7 +121,7 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
     if sides.module is not None:
         check_module(sides.module, _reference_name(sides))
     model = load(sides.source, sides.dialect, sides.hints)
-    model, table = _with_own_table(sides, model)
+    model, table = with_own_table(model, sides.source, sides.dialect, sides.hints, sides.module)
     if sides.mesh is not None:
         from jax_transformer.parallel.rules import check_divides
 
@@ -194,13 +193,6 @@ def check_module(module: Any, name: str) -> None:
         )
 
 
-def name_of(side: Any) -> str:
-    """Returns the name that a report gives to a side: its path, its function's or its class's name."""
-    if isinstance(side, str | os.PathLike):
-        return os.fspath(side)
-    return str(getattr(side, "__qualname__", type(side).__name__))
-
-
 def _candidate_name(sides: Sides) -> str:
     return sides.candidate_name or (
         f"{_reference_name(sides)} in JAX" if sides.kinds[0] == "module" else name_of(sides.candidate)
@@ -209,78 +201,6 @@ def _candidate_name(sides: Sides) -> str:
 
 def _reference_name(sides: Sides) -> str:
     return sides.reference_name or name_of(sides.candidate if sides.reference is None else sides.reference)
-
-
-# --- the model
-
-
-def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
-    """Returns the Model itself, reads a model directory or a checkpoint, or ports a module's weights.
-
-    Raises:
-      ParityError: hints for a model that needs none.
-      ModelError, PortingError: it can't be read.
-    """
-    from jax_transformer.porting.convert import import_checkpoint
-    from jax_transformer.storage.model_directory import Model, load_model
-
-    is_path, is_directory = isinstance(source, str | os.PathLike), _is_directory_of_a_model(source)
-    if is_directory or isinstance(source, Model):
-        if hints:
-            raise ParityError(f"{name_of(source)} is a model and has its config; expected no {', '.join(hints)}")
-        return load_model(source) if is_directory else source
-    if is_path:
-        return import_checkpoint(source, dialect, **hints)
-    return _import_module(source, dialect, hints)
-
-
-def _with_own_table(sides: Sides, model: Model) -> tuple[Model, str]:
-    """Returns a checkpoint's model with the position table that the module holds and the checkpoint lacks, and a note
-    of it; "" where nothing changes."""
-    from jax_transformer.storage.model_directory import Model
-
-    is_checkpoint = not isinstance(sides.source, Model) and not _is_directory_of_a_model(sides.source)
-    if sides.module is None or not is_checkpoint or {"position_table", "max_length"} & {*sides.hints}:
-        return model, ""
-    from jax_transformer.parity.backends.position_tables import own_table
-
-    table = own_table(sides.module, model)
-    if table is None:
-        return model, ""
-    hints = {**sides.hints, "position_table": table}
-    return load(sides.source, sides.dialect, hints), f"the reference's own, {list(table.shape)} in {table.dtype}"
-
-
-def _is_directory_of_a_model(source: Any) -> bool:
-    from jax_transformer.storage.model_directory import is_model_directory
-
-    is_path = isinstance(source, str | os.PathLike)
-    return is_path and any(is_model_directory(path) for path in (source, Path(source) / "model"))
-
-
-def _import_module(module: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
-    """Ports a module's weights, without the buffers and the second copies of tied tensors that the dialect lacks; the
-    module keeps these itself."""
-    from jax_transformer.parity.backends.torch_tensors import equal_tensor
-    from jax_transformer.porting.convert import import_checkpoint
-    from jax_transformer.storage.tensors import PortingError
-
-    held = module.state_dict()
-    try:
-        return import_checkpoint(held, dialect, **hints)
-    except PortingError as error:
-        unexpected = [
-            match[1] for problem in error.problems if (match := re.match(r"unexpected tensor (\S+) ", problem))
-        ]
-        ends = tuple(unexpected)  # a prefix of all names isn't part of these
-        others = [name for name in held if not name.endswith(ends)] if ends else []
-        buffers = dict(module.named_buffers(remove_duplicate=False))
-        spare = {
-            name for name in held.keys() - {*others} if name in buffers or equal_tensor(held, name, others) is not None
-        }
-        if not spare:
-            raise
-    return import_checkpoint({name: tensor for name, tensor in held.items() if name not in spare}, dialect, **hints)
 
 
 # --- the reference

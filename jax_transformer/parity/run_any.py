@@ -21,8 +21,8 @@ from jax_transformer.parity.backends.calling import tensors_in
 from jax_transformer.parity.backends.capture import OWN, unfused_attention, watch
 from jax_transformer.parity.backends.precision import in_precision, wide
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype
-from jax_transformer.parity.backends.torch_module import deterministic, to_array
-from jax_transformer.parity.backends.torch_tensors import distance
+from jax_transformer.parity.backends.torch_precision import deterministic
+from jax_transformer.parity.backends.torch_tensors import distance, to_array
 from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
 from jax_transformer.parity.diagnosis.findings import Fault, Finding
 from jax_transformer.parity.gates import tolerances

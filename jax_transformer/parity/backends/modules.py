@@ -22,8 +22,8 @@ from jax_transformer.parity.backends.calling import POSITIONAL, Calling, find_ca
 from jax_transformer.parity.backends.capture import call_unwatched, part_in_training, unfused_attention, watch
 from jax_transformer.parity.backends.masks import infer_masks
 from jax_transformer.parity.backends.side import Arrays, CannotRun
-from jax_transformer.parity.backends.torch_module import Pass, to_array
-from jax_transformer.parity.backends.torch_tensors import distance, equal_tensor, may_differ
+from jax_transformer.parity.backends.torch_module import Pass
+from jax_transformer.parity.backends.torch_tensors import distance, equal_tensor, may_differ, to_array
 from jax_transformer.parity.backends.traces import copying_trace
 from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.arrays import ParityError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.backends.torch_module import to_array
+from jax_transformer.parity.backends.torch_tensors import to_array
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.porting.dialects import get_dialect

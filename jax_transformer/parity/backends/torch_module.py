@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -12,8 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.config.run import TrainConfig
-from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.side import (
     Arrays,
     CannotRun,
@@ -26,7 +23,16 @@ from jax_transformer.parity.backends.side import (
     layer_by_layer,
     starts_and_ends,
 )
-from jax_transformer.parity.backends.torch_programs import call_decoder, call_loss, make_optimizer, take_step
+from jax_transformer.parity.backends.torch_precision import deterministic
+from jax_transformer.parity.backends.torch_programs import (
+    BuiltInOptimizer,
+    call_decoder,
+    call_loss,
+    clear_gradients,
+    make_optimizer,
+    take_step,
+)
+from jax_transformer.parity.backends.torch_tensors import to_array
 from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
@@ -175,7 +181,7 @@ class TorchSide:
         losses, gradients = [], []
         parameters = [self._parameters(module)] if keep_all else []
         for _ in range(steps):
-            optimizer.zero_grad()
+            clear_gradients(program, optimizer)
             with deterministic():
                 done = self._run(module, problem, "float64", watched=False, gradients=True)
                 loss = self._loss(done.logits, problem)
@@ -343,62 +349,7 @@ class TorchSide:
         return layer_by_layer(leaves)
 
 
-class BuiltInOptimizer:
-    """Clips gradients by their norm and takes a step of AdamW, at the rate that the rule's schedule has for it."""
-
-    def __init__(self, module: nn.Module, train: TrainConfig, d_model: int, steps: int) -> None:
-        import torch
-
-        self.parameters, self.clip_norm = list(module.parameters()), train.clip_norm
-        self.rates = iter(learning_rates(train, d_model, steps))
-        betas = train.adam_b1, train.adam_b2
-        self.adam = torch.optim.AdamW(self.parameters, 1.0, betas, train.adam_eps, train.weight_decay)
-
-    def zero_grad(self) -> None:
-        self.adam.zero_grad()
-
-    def step(self) -> None:
-        import torch
-
-        torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
-        for group in self.adam.param_groups:
-            group["lr"] = next(self.rates)
-        self.adam.step()
-
-
 def _tensors(problem: Problem) -> Sequence[torch.Tensor]:
     import torch
 
     return [torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids]
-
-
-def to_array(tensor: torch.Tensor) -> np.ndarray:
-    """Returns a NumPy array of the tensor's dtype; float32 for bfloat16."""
-    import torch
-
-    tensor = tensor.detach()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
-
-
-@contextlib.contextmanager
-def deterministic() -> Iterator[None]:
-    """Switches off TF32 and the fast path of attention layers, and restores them afterwards."""
-    import torch
-
-    before = (
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
-        torch.backends.mha.get_fastpath_enabled(),
-    )
-    _set_precision(False, False, False)
-    try:
-        yield
-    finally:
-        _set_precision(*before)
-
-
-def _set_precision(matmul: bool, cudnn: bool, fast_path: bool) -> None:
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
-    torch.backends.mha.set_fastpath_enabled(fast_path)

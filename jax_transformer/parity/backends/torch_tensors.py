@@ -6,6 +6,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from jax_transformer.parity.gates import tolerances
 
 if TYPE_CHECKING:
@@ -42,3 +44,11 @@ def equal_tensor(held: Mapping[str, torch.Tensor], name: str, others: Collection
     import torch
 
     return next((other for other in others if other != name and torch.equal(held[other], held[name])), None)
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """Returns a NumPy array of the tensor's dtype; float32 for bfloat16."""
+    import torch
+
+    tensor = tensor.detach()
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
