@@ -240,9 +240,10 @@ def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: A
       >>> print(draft_map(model, PytorchTransformer(**sizes).eval())[:9])
       # A DRAFT
     """
-    from jax_transformer.parity.backends.modules import names_for_draft
+    from jax_transformer.parity.backends.module_names import names_for_draft
+    from jax_transformer.parity.loading import load, name_of
     from jax_transformer.parity.names.drafts import draft
-    from jax_transformer.parity.pairing import check_module, load, name_of
+    from jax_transformer.parity.pairing import check_module
 
     check_module(module, name_of(module))
-    return draft(*names_for_draft(module, load(model, dialect, hints)))
+    return draft(*names_for_draft(module, name_of(module), load(model, dialect, hints)))

@@ -98,6 +98,7 @@ class FakeSide:
     cannot: tuple[str, ...] = ()
     """What of forward, gradients, train, decode, beams it can't do."""
     decoded: Callable[[np.ndarray], np.ndarray] = lambda tokens: tokens
+    doubts: tuple[str, ...] = ()
     runs: list[str] = field(default_factory=list)
     """What it was asked for."""
 

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.parity.backends.modules import ModuleReference, names_of
+from jax_transformer.parity.backends.module_names import names_of
+from jax_transformer.parity.backends.modules import ModuleReference
 from jax_transformer.parity.backends.torch_module import Pass
+from jax_transformer.parity.problems import own_problem
 from jax_transformer.porting.convert import export_checkpoint
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.storage.model_directory import Model
@@ -86,9 +88,10 @@ def family_reference(model: Model) -> FamilyReference:
                 directory, dtype=torch.float32, attn_implementation="eager"
             ).eval()
     module.generation_config = transformers.GenerationConfig()  # Marian's and BART's force their last token
-    return FamilyReference(
+    reference = FamilyReference(
         module, dialect, model.config, model.params.get("constants", {}), names_of(dialect, model.config)
     )
+    return reference.tried(f"transformers, {dialect.name}", own_problem(model.config, model.params))
 
 
 @contextlib.contextmanager

@@ -43,7 +43,7 @@ def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarra
 
 def _mask(logits: np.ndarray, cover: PaddingCover) -> np.ndarray:
     """Returns the places of logits [B, N, Q, K] that aren't masked, with constant axes reduced to 1."""
-    mask = logits > MASKED_BELOW
+    mask = ~(logits <= MASKED_BELOW)  # NaN is what other numbers make of it, no fill value
     mask = _without(mask, 1)
     if cover == "keys":
         mask = _without(mask, 2)

@@ -43,6 +43,11 @@ COMPUTED_IN = {"float32": 1e-5, "bfloat16": 3e-2}
 all its values are numbers of that dtype: 170, or 8, unit roundoffs. Sums of some hundred products stay below, and so do
 norms unless the mean is large."""
 
+SUM_OF_PROBABILITIES_ROUNDOFFS = 64.0
+"""The most roundoffs, times √V, by which the sum of a row's V probabilities may differ from 1, for a module's outputs
+to count as probabilities or their logarithms: several times what rounding them costs, logarithms of 1e-13 among them,
+and far less than any row of logits is off by."""
+
 DROPOUT_SCATTER_DEVIATIONS = 10.0
 """The most standard deviations by which the squared distances between the share of dropped values at each index of an
 axis and the dropout rate may exceed their mean in sum. For four indices chance exceeds it once in 500,000 times;

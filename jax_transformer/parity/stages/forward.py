@@ -245,14 +245,14 @@ def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bo
     """
     try:
         traces = {name: side.forward(problem, "float64") for name, side in pair.sides.items()}
+        if is_own:
+            for name, side in pair.sides.items():
+                _repeats(name, side, problem, traces[name], results)
     except CannotRun as reason:
         results.add(Stage("forward", not_run=str(reason)), problem.name)
         return
-    if is_own:
-        for name, side in pair.sides.items():
-            _repeats(name, side, problem, traces[name], results)
-        if not any("logits" in trace for trace in traces.values()):
-            results.doubts["neither side shows its logits"] = None
+    if is_own and not any("logits" in trace for trace in traces.values()):
+        results.doubts["neither side shows its logits"] = None
     result = compare_forward(
         pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible
     )
