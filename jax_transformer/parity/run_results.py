@@ -73,6 +73,8 @@ class RunResults:
     stages: dict[str, dict[str, Stage]] = field(default_factory=dict)
     """By stage and problem."""
     faults: list[Fault] = field(default_factory=list)
+    notes: list[Fault] = field(default_factory=list)
+    """Differences that change nothing."""
     effects: list[Effect] = field(default_factory=list)
     heat_maps: list[HeatMap] = field(default_factory=list)
     doubts: dict[str, None] = field(default_factory=dict)
@@ -114,15 +116,19 @@ class RunResults:
             if name in self.stages and name.split()[0] in (*requested, "truth")
         ]
         faults = _explaining(stages, self.faults)
+        notes = _once(self.notes)
         if node is not None:
             stages = _at_node(stages, node)
-            faults = tuple(fault for fault in faults if fault.finding.node == node)
+            faults, notes = (
+                tuple(fault for fault in found if fault.finding.node == node) for found in (faults, notes)
+            )
         worst = max(self.effects, key=lambda effect: effect.relative_rms, default=None)
         return Report(
             pair.candidate.name,
             pair.reference.name,
             tuple(stages),
             faults=faults,
+            notes=notes,
             doubts=tuple(self.doubts),
             effect=worst if node is None or faults else None,
             environment=self.facts,
@@ -143,16 +149,13 @@ class RunResults:
 
 def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault, ...]:
     """Returns each node's fault once, those of the first stage that diverges; one without a cause if there is none."""
-    once: dict[tuple[str, str], Fault] = {}
-    for fault in faults:
-        key = fault.side, fault.finding.node
-        once[key] = _narrowed(once[key], fault) if key in once else fault
+    found = _once(faults)
     diverged = next((stage for stage in stages if stage.verdict == "diverged"), None)
     if diverged is None:
-        return tuple(once.values())
+        return found
     together = next((names for names in EXPLAINED_TOGETHER if diverged.name in names), (diverged.name,))
     explained = tuple(
-        _with_distinction(fault) for fault in once.values() if fault.stage in (*together, *FROM_OWN_RESULTS)
+        _with_distinction(fault) for fault in found if fault.stage in (*together, *FROM_OWN_RESULTS)
     )
     if explained:
         return explained
@@ -162,11 +165,40 @@ def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault
     return (Fault("candidate", diverged.name, Finding(row.name, diverged.name, error, (), None), error, row.case),)
 
 
+def _once(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Returns each node's fault once, with the causes that fit on every problem."""
+    once: dict[tuple[str, str], Fault] = {}
+    for fault in faults:
+        key = fault.side, fault.finding.node
+        once[key] = _narrowed(once[key], fault) if key in once else fault
+    return tuple(once.values())
+
+
 def _narrowed(fault: Fault, again: Fault) -> Fault:
-    """Returns the fault with the causes that also fit on another problem; unchanged if none does."""
-    others = {match.variant for match in again.finding.matches}
-    matches = tuple(match for match in fault.finding.matches if match.variant in others) or fault.finding.matches
-    return fault._replace(finding=fault.finding._replace(matches=matches))
+    """Returns the fault with the causes that also fit on another problem.
+
+    A fault that changes the function counts, not what is left of it on a problem that hardly shows it: rows masked
+    altogether, or rounding alone. The fault is unchanged if no cause fits on both.
+    """
+    first, second = fault.finding, again.finding
+    if first.effect != second.effect:
+        return again if second.effect == "function" else fault
+    others = {match.variant for match in second.matches}
+    matches = tuple(match for match in first.matches if match.variant in others)
+    if matches:
+        return fault._replace(finding=first._replace(matches=matches))
+    return again if _says_more(second, first) else fault
+
+
+def _says_more(finding: Finding, other: Finding) -> bool:
+    """Returns whether a finding has the other's precision and a fault beside it."""
+    if finding.precision and not finding.matches:
+        return all(match.variant == f"computed in {finding.precision}" for match in other.matches)
+    causes = [match.variant.removeprefix("norm: ") for match in other.matches]
+    return bool(causes) and all(
+        any(match.variant.endswith(f", {link}{cause}") for link in ("", "and ") for cause in causes)
+        for match in finding.matches
+    ) and bool(finding.matches)
 
 
 def _with_distinction(fault: Fault) -> Fault:
