@@ -79,6 +79,7 @@ def compare_models(
     dtypes: Sequence[Any],
     seed: int,
     node: str | None,
+    allow: Sequence[str],
     progress: Callable[[str], None],
 ) -> Report:
     """Pairs the sides, runs the stages, and adds checksums and environment to the report.
@@ -93,6 +94,8 @@ def compare_models(
     from jax_transformer.runtime.environment import environment
 
     pair, notes = pair_models(sides)
+    pair = dataclasses.replace(pair, allow=frozenset(allow))
+    notes |= {"allowed": ", ".join(allow)} if allow else {}
 
     def trimming(work: str) -> None:
         gc.collect()  # the graphs of PyTorch's gradients have cycles
@@ -126,6 +129,7 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
 
         check_divides(model.config, sides.mesh)
     reference, visible = _reference(sides, model)
+    visible, unseen = _shown(reference, visible, model)
     ours = sides.rules, sides.candidate_programs
     candidate: Any = JaxSide(_candidate_name(sides), model, *ours, mesh=sides.mesh)
     if sides.kinds[0] == "function":
@@ -142,6 +146,8 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         notes["candidate's devices"] = described(sides.mesh)
     if visible is not None:
         notes["reference shows"] = f"{len(visible)} activations"
+    if unseen:
+        notes["reference doesn't show"] = f"{len(unseen)} masks, logits and weights of attentions"
     notes |= {
         f"{side}'s {name}": name_of(program)
         for side, programs in (("candidate", sides.candidate_programs), ("reference", sides.reference_programs))
@@ -149,6 +155,20 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         if program is not None
     }
     return Pair(model.config, model.params, candidate, reference, model.generation, visible, sides.rules), notes
+
+
+def _shown(
+    reference: Any, visible: frozenset[str] | None, model: Model
+) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """Returns the activations that a module can show, and those among them that it doesn't, having no such softmax."""
+    from jax_transformer.parity.problems import own_problem
+    from jax_transformer.parity.seen import unseen
+
+    if visible is None:
+        return None, frozenset()
+    problem = own_problem(model.config, model.params)
+    hidden = unseen(model.config, problem, reference.forward(problem, "float64")) & visible
+    return visible - hidden, hidden
 
 
 def _check_kinds(sides: Sides) -> None:
@@ -273,6 +293,7 @@ def _model_side(sides: Sides, model: Model) -> Any:
 
 
 def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
+    from jax_transformer.parity.backends.families import FamilyReference, is_of_transformers
     from jax_transformer.parity.backends.modules import ModuleReference, dialect_of_map, names_of, names_of_map, renamed
     from jax_transformer.parity.backends.torch_module import TorchSide
     from jax_transformer.porting.dialects import detect, get_dialect
@@ -286,7 +307,8 @@ def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None
         dialect = get_dialect(known)
     if names is None or not names.activations:
         names = names_of_map(names, model.config) if theirs and names else names_of(dialect, model.config)
-    reference = ModuleReference(module, dialect, model.config, constants, names, theirs)
+    kind = FamilyReference if is_of_transformers(module) else ModuleReference
+    reference = kind(module, dialect, model.config, constants, names, theirs)
     _check_parameters(reference, sides)
     side = TorchSide(_reference_name(sides), model, reference, sides.rules, sides.reference_programs)
     return side, _frozen(reference.visible())

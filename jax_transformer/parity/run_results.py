@@ -11,6 +11,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.parity.allowances import FULLY_MASKED, with_keys_for_all
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
 from jax_transformer.parity.gates.stages import Stage, merge_stages
@@ -19,6 +20,7 @@ from jax_transformer.parity.rules import BUILT_IN, Rules
 from jax_transformer.runtime.trees import flatten
 
 if TYPE_CHECKING:
+    from jax_transformer.parity.problems import Problem
     from jax_transformer.parity.stages.forward import Forward
 
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
@@ -47,6 +49,12 @@ class Pair:
     visible: frozenset[str] | None = None
     """The activations that both sides can show; None: all."""
     rules: Rules = BUILT_IN
+    allow: frozenset[str] = frozenset()
+    """The differences of ALLOWANCES that don't count."""
+
+    def allowing(self, problem: Problem) -> Problem:
+        """Returns the problem without what would show differences that are allowed."""
+        return with_keys_for_all(self.config, problem) if FULLY_MASKED in self.allow else problem
 
     @property
     def is_large(self) -> bool:
@@ -116,7 +124,8 @@ class RunResults:
             if name in self.stages and name.split()[0] in (*requested, "truth")
         ]
         faults = _explaining(stages, self.faults)
-        notes = _once(self.notes)
+        at_fault = {(fault.side, fault.finding.node) for fault in faults}
+        notes = tuple(note for note in _once(self.notes) if (note.side, note.finding.node) not in at_fault)
         if node is not None:
             stages = _at_node(stages, node)
             faults, notes = (

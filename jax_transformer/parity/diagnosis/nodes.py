@@ -89,8 +89,6 @@ class _Walk:
         received, hidden = self.captured[node.name], self._named(before)
         if not _fits(received, computed):
             return Step(node, Apart(np.inf), hidden, self.known, fits=False)
-        if node.kind == "mask" and not np.array_equal(*np.broadcast_arrays(received, computed)):
-            received = self._mask_of_all(node, received, computed)
         rows = rows_of(node, self.known, hidden, self.masks)
         step = Step(node, measure(received, computed, rows), hidden, self.known, rows, received)
         if step.apart.seen <= GATE or not step.apart.seen <= tolerances.MOST_FOR_ROUNDING:
@@ -114,16 +112,6 @@ class _Walk:
 
     def _explained(self, step: Step) -> Explained:
         return explain(step, self.config, self.params)
-
-    def _mask_of_all(self, node: Node, received: np.ndarray, computed: np.ndarray) -> np.ndarray:
-        """Returns the mask that the attentions share: the right one if any of them applies it, as a mask is read from
-        the logits of one attention alone, which may be the one at fault."""
-        for logits, mask in self.masks.items():
-            if mask == node.name and logits.endswith("logits") and logits in self.captured:
-                seen = ~(self.captured[logits] <= tolerances.MASKED_BELOW)
-                if _fits(seen, computed) and np.array_equal(seen, np.broadcast_to(computed, seen.shape)):
-                    return computed
-        return received
 
     def _named(self, names: set[str]) -> tuple[Node, ...]:
         return tuple(node for node in self.graph if node.name in names) if names else ()

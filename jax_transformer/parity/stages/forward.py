@@ -21,6 +21,7 @@ from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
 from jax_transformer.parity.problems import Problem, nudged_problem
 from jax_transformer.parity.report.report import Effect, HeatMap
 from jax_transformer.parity.run_results import Pair, RunResults
+from jax_transformer.parity.seen import with_shared_masks
 
 MASK = "mask."
 LARGEST_MAP = 120
@@ -56,8 +57,11 @@ def compare_forward(
 
     Args:
       look_at_reference: compute the reference's local errors even if nothing differs.
-      visible: the names that both sides can show; only these are compared with each other. None: all.
+      visible: the names that both sides can show; only these are compared with each other. None: all, masks among
+        them, which are otherwise inferred from logits.
     """
+    if visible is not None:
+        reference = with_shared_masks(config, problem, {name: reference[name] for name in reference if name in visible})
     where = attended(candidate, reference)
     shown = [
         side if visible is None else {name: side[name] for name in side if name in visible}
