@@ -40,7 +40,8 @@ def with_keys_for_all(config: TransformerConfig, problem: Problem) -> Problem:
 
 def _blind(mask: np.ndarray, sentences: int) -> np.ndarray:
     """Returns for each sentence whether a query of it sees no key."""
-    return np.broadcast_to(~mask.any(axis=-1).all(axis=(1, 2)), sentences).copy()
+    sees = np.asarray(mask.any(axis=-1))  # [B, 1, Q], 1 along an axis without difference
+    return np.broadcast_to(~np.asarray(sees.all(axis=(1, 2))), sentences).copy()
 
 
 def _filled(

@@ -128,9 +128,7 @@ class RunResults:
         notes = tuple(note for note in _once(self.notes) if (note.side, note.finding.node) not in at_fault)
         if node is not None:
             stages = _at_node(stages, node)
-            faults, notes = (
-                tuple(fault for fault in found if fault.finding.node == node) for found in (faults, notes)
-            )
+            faults, notes = (tuple(fault for fault in found if fault.finding.node == node) for found in (faults, notes))
         worst = max(self.effects, key=lambda effect: effect.relative_rms, default=None)
         return Report(
             pair.candidate.name,
@@ -163,9 +161,7 @@ def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault
     if diverged is None:
         return found
     together = next((names for names in EXPLAINED_TOGETHER if diverged.name in names), (diverged.name,))
-    explained = tuple(
-        _with_distinction(fault) for fault in found if fault.stage in (*together, *FROM_OWN_RESULTS)
-    )
+    explained = tuple(_with_distinction(fault) for fault in found if fault.stage in (*together, *FROM_OWN_RESULTS))
     if explained:
         return explained
     row = diverged.first_divergence
@@ -204,10 +200,14 @@ def _says_more(finding: Finding, other: Finding) -> bool:
     if finding.precision and not finding.matches:
         return all(match.variant == f"computed in {finding.precision}" for match in other.matches)
     causes = [match.variant.removeprefix("norm: ") for match in other.matches]
-    return bool(causes) and all(
-        any(match.variant.endswith(f", {link}{cause}") for link in ("", "and ") for cause in causes)
-        for match in finding.matches
-    ) and bool(finding.matches)
+    return (
+        bool(causes)
+        and all(
+            any(match.variant.endswith(f", {link}{cause}") for link in ("", "and ") for cause in causes)
+            for match in finding.matches
+        )
+        and bool(finding.matches)
+    )
 
 
 def _with_distinction(fault: Fault) -> Fault:

@@ -1,7 +1,7 @@
 """Find out which activations of a module can be compared: what it shows of its attentions when it runs.
 
 A map of names promises the logits and weights of every softmax. A module may compute its weights without one, as
-exp(s − logsumexp(s)), or apply the mask after it. Nothing is then seen there, or something else than attention's logits.
+exp(s − logsumexp(s)), or apply the mask after it. Nothing is then seen there, or other logits than attention's.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def with_shared_masks(config: TransformerConfig, problem: Problem, trace: Arrays
     shared = dict(trace)
     for node in nodes(config):
         name = node.inputs.get("mask", "")
-        if name in shared and node.name in trace and not _same(masks[name], shared[name]):
-            if _applies(trace[node.name], masks[name]):
-                shared[name] = masks[name]
+        is_wrong = name in shared and node.name in trace and not _same(masks[name], shared[name])
+        if is_wrong and _applies(trace[node.name], masks[name]):
+            shared[name] = masks[name]
     return shared
 
 
@@ -80,7 +80,7 @@ def _named(graph: tuple[Node, ...], name: str) -> Node:
 
 def _same(mask: np.ndarray, other: np.ndarray) -> bool:
     try:
-        return np.array_equal(*np.broadcast_arrays(mask, other))
+        return bool((mask == other).all())
     except ValueError:  # of other shapes
         return False
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FamilyReference(ModuleReference):
-    """Runs a model of transformers with unfused attention (attn_implementation="eager"), whatever it was loaded with."""
+    """Runs a model of transformers with unfused attention (attn_implementation="eager"), however it was loaded."""
 
     def build(self, dtype: torch.dtype) -> nn.Module:
         import transformers

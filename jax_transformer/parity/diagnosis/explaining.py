@@ -9,9 +9,9 @@ import numpy as np
 
 from jax_transformer.parity.diagnosis.findings import Effect, Finding, Match
 from jax_transformer.parity.diagnosis.judging import GATE, NO_ROWS, Apart, Rows, measure
+from jax_transformer.parity.diagnosis.mixed_precision import is_near, narrow_dtype, with_narrow_norm, with_precision
 from jax_transformer.parity.faults import Replay, outcomes
 from jax_transformer.parity.faults.masks import fill_names
-from jax_transformer.parity.diagnosis.mixed_precision import is_near, narrow_dtype, with_narrow_norm, with_precision
 from jax_transformer.parity.faults.positions import read_from_sum
 from jax_transformer.parity.gates.arrays import Arrays
 from jax_transformer.parity.oracle.graph import Node
@@ -60,7 +60,7 @@ class Explained(NamedTuple):
     """Holds the explanation of a step, and what the walk may take for known after it."""
 
     finding: Finding | None
-    values: Mapping[str, np.ndarray] = {}  # noqa: RUF012
+    values: Mapping[str, np.ndarray] = {}
     """Values of hidden nodes, by name, with the fault that was found in one of them."""
     done: frozenset[str] = frozenset()
     """Nodes that the explanation covers."""

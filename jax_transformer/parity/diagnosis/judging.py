@@ -64,6 +64,8 @@ class Rows(NamedTuple):
     """The mask of attention logits, broadcastable to [B, N, Q, K]; None for other nodes, or without a mask."""
     blind: np.ndarray | None = None
     """Which rows are masked altogether, broadcastable to the value; None if none is."""
+    undefined: np.ndarray | None = None
+    """Of attention logits, the rows of queries that are NaN, which say nothing; None if none is."""
 
 
 NO_ROWS = Rows()
@@ -78,15 +80,18 @@ def rows_of(node: Node, known: Arrays, hidden: Sequence[Node], masks: Mapping[st
     """
     if node.name in masks:
         mask = known[masks[node.name]]
-        return Rows(mask if node.kind == "attention_logits" else None, _some(~mask.any(axis=-1, keepdims=True)))
+        blind = _some(~np.asarray(mask.any(axis=-1, keepdims=True)))
+        if node.kind != "attention_logits":
+            return Rows(None, blind)
+        return Rows(mask, blind, _some(np.isnan(known[node.inputs["query"]]).any(axis=-1).swapaxes(1, 2)[..., None]))
     if node.kind in ("mask", "attention_logits"):
         return NO_ROWS
     chain = [one for one in (*hidden, node) if _stack(one) == _stack(node)]
     weights = {one.inputs["weights"] for one in chain if one.kind == "context"} & masks.keys()
-    blind = [~known[masks[name]].any(axis=(1, 3)) for name in weights]  # [B, Q], 1 along an axis without difference
-    if not blind:
+    of_each = [~known[masks[name]].any(axis=(1, 3)) for name in weights]  # [B, Q], 1 along an axis without difference
+    if not of_each:
         return NO_ROWS
-    rows = np.logical_or.reduce(np.broadcast_arrays(*blind))
+    rows = np.logical_or.reduce(np.broadcast_arrays(*of_each))
     return Rows(None, _some(rows.reshape(*rows.shape, *[1] * _features(node))))
 
 
@@ -110,6 +115,7 @@ def measure(received: np.ndarray, expected: np.ndarray, rows: Rows = NO_ROWS) ->
     if received.dtype == bool or expected.dtype == bool or not _fits(received, expected, *rows):
         return Apart(distance(received, expected))
     if rows.mask is not None:
+        received = received if rows.undefined is None else np.where(rows.undefined, expected, received)
         return _measure_logits(received, expected, rows.mask)
     if rows.blind is None:
         return Apart(distance(received, expected))
@@ -128,14 +134,30 @@ def _fits(received: np.ndarray, *others: np.ndarray | None) -> bool:
 
 def _measure_logits(received: np.ndarray, expected: np.ndarray, mask: np.ndarray) -> Apart:
     """Measures logits [B, N, Q, K]: the unmasked ones as they are, and masked ones by the weights that they leave."""
+    seen = within(received, expected, mask)
+    if not seen <= tolerances.MOST_FOR_ROUNDING:
+        return Apart(seen)
+    hidden = ~np.broadcast_to(mask, received.shape)
+    if np.array_equal(received[hidden], np.broadcast_to(expected, received.shape)[hidden], equal_nan=True):
+        return Apart(seen)
     sees = np.broadcast_to(mask.any(axis=-1, keepdims=True), received.shape)
-    masked = softmax(np.where(mask, expected, received))
-    seen = max(within(received, expected, mask), within(masked, softmax(expected), sees))
-    fill = within(received, expected, ~mask)
+    seen, fill = max(seen, _left_by_masked(received, expected, mask, sees)), within(received, expected, hidden)
     if sees.all():
         return Apart(seen, fill=fill)
     blind = within(softmax(received), softmax(expected), ~sees)
     return Apart(seen, blind, within(received, expected, ~sees), fill)
+
+
+def _left_by_masked(received: np.ndarray, expected: np.ndarray, mask: np.ndarray, sees: np.ndarray) -> float:
+    """Returns how far masked logits move the weights of queries that see a key."""
+    highest = np.where(mask, expected, -np.inf).max(axis=-1, keepdims=True)
+    if all((array <= highest - VANISHES)[sees & ~mask].all() for array in (received, expected)):
+        return 0.0
+    return within(softmax(np.where(mask, expected, received)), softmax(expected), sees)
+
+
+VANISHES = 750.0
+"""A logit so far below the row's largest has a weight of exactly zero in float64."""
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:

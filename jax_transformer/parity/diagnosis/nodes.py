@@ -8,7 +8,7 @@ the next captured node, and every variant of each of them is tried.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -107,7 +107,7 @@ class _Walk:
         elif step.apart.fill > GATE:
             result = self._explained(step)
         self.done |= result.done
-        self.known |= {name: step.received} | result.values
+        self.known |= {name: step.received, **result.values}
         return result.finding
 
     def _explained(self, step: Step) -> Explained:

@@ -64,7 +64,7 @@ def misplaced_norms(
     done = {node.name for node in own} | {
         node.name for node in nodes(config) if node.name == end and node.kind == "same" and _reads(node, own)
     }
-    values |= {name: values[own[-1].name] for name in done - values.keys()}
+    values |= dict.fromkeys(done - values.keys(), values[own[-1].name])
     first = next(node for node in replayed if place(node.name).path[-1].endswith("_norm"))
     match = Match(NAMES[config.norm_placement], max(residuals.values()))
     finding = Finding(first.name, first.kind, step.error, (match,), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+
 import numpy as np
 
 from jax_transformer.parity.faults.catalogue import catalogue

@@ -61,7 +61,7 @@ def _added(replay: Replay, value: float) -> np.ndarray:
     return replay.without_mask + np.where(replay.inputs["mask"], 0.0, value)
 
 
-def _of_parts(replay: Replay, parts: tuple[str, str, str]) -> np.ndarray:
+def _of_parts(replay: Replay, parts: tuple[str, ...]) -> np.ndarray:
     """Projects query and key with other parts' kernels, as programs do that split a fused projection in another
     order."""
     if place(replay.node.name).path[0] != "self_attention":

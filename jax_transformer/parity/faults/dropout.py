@@ -44,7 +44,9 @@ def dropout() -> Iterator[Variant]:
         name = f"dropout of {rate:g} left on"
         yield Variant(name, OWN, partial(_of_value, rate=rate), True)
         yield Variant(f"{name} the sublayer's output", ("residual",), partial(_of_sublayer, rate=rate), True)
-        yield Variant(f"{name} the sublayer's output", ("residual_norm",), partial(_of_normed_sublayer, rate=rate), True)
+        yield Variant(
+            f"{name} the sublayer's output", ("residual_norm",), partial(_of_normed_sublayer, rate=rate), True
+        )
         yield Variant(f"{name} the attention weights", ("context",), partial(_of_weights, rate=rate), True)
         yield Variant(f"{name} the hidden units", ("projection",), partial(_of_hidden, rate=rate), True)
 

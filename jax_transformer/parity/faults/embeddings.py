@@ -47,7 +47,9 @@ def embeddings(config: TransformerConfig) -> Iterator[Variant]:
     yield Variant("decoder's ids one to the left: one token at each end", tokens, _without_start, True)
     sums: tuple[Kind, ...] = ("embedding",)
     yield Variant("√d_model applied after positions", sums, _scaled_after)
-    yield Variant("sum with positions scaled by √d_model", sums, lambda replay: replay.compute() * math.sqrt(config.d_model))
+    yield Variant(
+        "sum with positions scaled by √d_model", sums, lambda replay: replay.compute() * math.sqrt(config.d_model)
+    )
     for times, name in ((0.0, "positions missing"), (2.0, "positions added twice")):
         yield Variant(name, sums, partial(_times, argument="positions", factor=times))
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jax_transformer.parity.faults.rounding import is_of
 from jax_transformer.parity.faults.replay import Replay, Variant, changed, configured, exchanged, without
+from jax_transformer.parity.faults.rounding import is_of
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
