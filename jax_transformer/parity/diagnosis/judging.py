@@ -65,7 +65,7 @@ class Rows(NamedTuple):
     blind: np.ndarray | None = None
     """Which rows are masked altogether, broadcastable to the value; None if none is."""
     undefined: np.ndarray | None = None
-    """Of attention logits, the rows of queries that are NaN, which say nothing; None if none is."""
+    """Of attention logits, the rows that say nothing: their query is NaN, or sees no key and some key is NaN."""
 
 
 NO_ROWS = Rows()
@@ -83,7 +83,11 @@ def rows_of(node: Node, known: Arrays, hidden: Sequence[Node], masks: Mapping[st
         blind = _some(~np.asarray(mask.any(axis=-1, keepdims=True)))
         if node.kind != "attention_logits":
             return Rows(None, blind)
-        return Rows(mask, blind, _some(np.isnan(known[node.inputs["query"]]).any(axis=-1).swapaxes(1, 2)[..., None]))
+        undefined = [
+            np.asarray(np.isnan(known[node.inputs[name]]).any(axis=-1)) for name in ("query", "key")
+        ]  # [B, T, N]
+        of_query, of_key = undefined[0].swapaxes(1, 2)[..., None], undefined[1].any(axis=1)[:, :, None, None]
+        return Rows(mask, blind, _some(of_query if blind is None else of_query | (blind & of_key)))
     if node.kind in ("mask", "attention_logits"):
         return NO_ROWS
     chain = [one for one in (*hidden, node) if _stack(one) == _stack(node)]

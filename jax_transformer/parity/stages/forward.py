@@ -236,7 +236,8 @@ def heat_map(case: str, name: str, candidate: Arrays, reference: Arrays) -> Heat
     else:
         rows, columns = "row of the batch, position", "vocabulary" if name == "logits" else "feature"
     labels = tuple(f"{b}, {t}" for b in range(errors.shape[0]) for t in range(errors.shape[1]))
-    cells = _pooled(errors.reshape(len(labels), -1) / size)
+    with np.errstate(over="ignore"):
+        cells = _pooled(errors.reshape(len(labels), -1) / size)
     return HeatMap(name, case, rows, columns, labels, tuple(tuple(float(cell) for cell in row) for row in cells))
 
 
