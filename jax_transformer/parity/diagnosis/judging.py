@@ -86,7 +86,8 @@ def rows_of(node: Node, known: Arrays, hidden: Sequence[Node], masks: Mapping[st
         undefined = [
             np.asarray(np.isnan(known[node.inputs[name]]).any(axis=-1)) for name in ("query", "key")
         ]  # [B, T, N]
-        of_query, of_key = undefined[0].swapaxes(1, 2)[..., None], undefined[1].any(axis=1)[:, :, None, None]
+        of_query = undefined[0].swapaxes(1, 2)[..., None]
+        of_key = np.asarray(undefined[1].any(axis=1))[:, :, None, None]
         return Rows(mask, blind, _some(of_query if blind is None else of_query | (blind & of_key)))
     if node.kind in ("mask", "attention_logits"):
         return NO_ROWS
