@@ -91,7 +91,8 @@ class _Walk:
             return Step(node, Apart(np.inf), hidden, self.known, fits=False)
         rows = rows_of(node, self.known, hidden, self.masks)
         step = Step(node, measure(received, computed, rows), hidden, self.known, rows, received)
-        if step.apart.seen <= GATE or not step.apart.seen <= tolerances.MOST_FOR_ROUNDING:
+        has_softmax = any(one.kind == "attention_weights" for one in (*hidden, node))
+        if not has_softmax or step.apart.seen <= GATE or not step.apart.seen <= tolerances.MOST_FOR_ROUNDING:
             return step
         return step._replace(gate=max(GATE, self._rounding(step, computed)))
 
