@@ -114,6 +114,8 @@ class ParityOptions:
     """Compare this activation alone, in float64."""
     seed: int = 0
     """Seed of the inputs and random weights."""
+    allow: str | None = None
+    """Comma-separated differences that don't count: fully-masked, what an attention gives a query that sees no key."""
     verbose: bool = False
     """Print passing rows, versions and checksums, too."""
     json: Annotated[str | None, FILE] = None
@@ -199,6 +201,7 @@ def _compare(options: ParityOptions) -> Report:
         dtypes=_split(options.dtypes),
         node=options.node,
         seed=options.seed,
+        allow=None if options.allow is None else _split(options.allow),
         truth=options.truth,
         tolerance=options.tolerance,
         dialect=options.dialect,

@@ -79,6 +79,7 @@ def compare_models(
     dtypes: Sequence[Any],
     seed: int,
     node: str | None,
+    allow: Sequence[str],
     progress: Callable[[str], None],
 ) -> Report:
     """Pairs the sides, runs the stages, and adds checksums and environment to the report.
@@ -93,6 +94,8 @@ def compare_models(
     from jax_transformer.runtime.environment import environment
 
     pair, notes = pair_models(sides)
+    pair = dataclasses.replace(pair, allow=frozenset(allow))
+    notes |= {"allowed": ", ".join(allow)} if allow else {}
 
     def trimming(work: str) -> None:
         gc.collect()  # the graphs of PyTorch's gradients have cycles
@@ -127,6 +130,7 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
 
         check_divides(model.config, sides.mesh)
     reference, visible = _reference(sides, model)
+    visible, unseen = _shown(reference, visible, model)
     ours = sides.rules, sides.candidate_programs
     candidate: Any = JaxSide(_candidate_name(sides), model, *ours, mesh=sides.mesh)
     if sides.kinds[0] == "function":
@@ -146,6 +150,8 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         notes["candidate's devices"] = described(sides.mesh)
     if visible is not None:
         notes["reference shows"] = f"{len(visible)} activations"
+    if unseen:
+        notes["reference doesn't show"] = f"{len(unseen)} masks, logits and weights of attentions"
     notes |= {
         f"{side}'s {name}": name_of(program)
         for side, programs in (("candidate", sides.candidate_programs), ("reference", sides.reference_programs))
@@ -153,6 +159,26 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         if program is not None
     }
     return Pair(model.config, model.params, candidate, reference, model.generation, visible, sides.rules), notes
+
+
+def _shown(
+    reference: Any, visible: frozenset[str] | None, model: Model
+) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """Returns the activations that a module can show, and those among them that it doesn't, having no such softmax; all
+    and none if it can't be run, which the run will tell."""
+    from jax_transformer.parity.backends.side import CannotRun
+    from jax_transformer.parity.problems import own_problem
+    from jax_transformer.parity.seen import unseen
+
+    if visible is None:
+        return None, frozenset()
+    problem = own_problem(model.config, model.params)
+    try:
+        trace = reference.forward(problem, "float64")
+    except CannotRun:
+        return visible, frozenset()
+    hidden = unseen(model.config, problem, trace) & visible
+    return visible - hidden, hidden
 
 
 def _check_kinds(sides: Sides) -> None:
@@ -254,6 +280,7 @@ def _model_side(sides: Sides, model: Model) -> Any:
 
 
 def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
+    from jax_transformer.parity.backends.families import FamilyReference, is_of_transformers
     from jax_transformer.parity.backends.module_names import layers_of, names_of, prefix_of
     from jax_transformer.parity.backends.modules import ModuleReference
     from jax_transformer.parity.backends.torch_module import TorchSide
@@ -272,7 +299,8 @@ def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None
         known = sides.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
         dialect = get_dialect(known)
         prefix = prefix_of(dialect, module.state_dict())
-    reference = ModuleReference(module, dialect, model.config, constants, names or NameMap(), prefix)
+    kind = FamilyReference if is_of_transformers(module) else ModuleReference
+    reference = kind(module, dialect, model.config, constants, names or NameMap(), prefix)
     _check_parameters(reference, sides)
     if not reference.names.activations:
         reference = dataclasses.replace(reference, names=names_of(dialect, model.config, prefix))

@@ -55,7 +55,7 @@ def run(
     if node is not None:
         check_node(pair.config, node)
         stages, dtypes = ("masks", "forward"), ("float64",)
-    own = own_problem(pair.config, pair.params, seed)
+    own = pair.allowing(own_problem(pair.config, pair.params, seed))
     trained = training_problem(pair.config, own, pair.rules.train.loss_counts_pads)
     decoded = decoding_problem(pair.config, own, None if pair.rules.decoding is None else seed + 1)
     _check_precision(pair, dtypes, results)
@@ -102,8 +102,9 @@ def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
     yield own
     longer = long_problem(pair.config, pair.params, seed)
     if longer is not None:
-        yield longer
-    yield from other_weights(pair.config, pair.params, seed)
+        yield pair.allowing(longer)
+    for problem in other_weights(pair.config, pair.params, seed):
+        yield pair.allowing(problem)
 
 
 def _copies(problem: Problem) -> dict[str, np.ndarray]:

@@ -44,11 +44,22 @@ def embeddings(config: TransformerConfig) -> Iterator[Variant]:
     yield Variant("tables of the two sides swapped", tokens, _other_side)
     for name, shifted in SHIFTS.items():
         yield Variant(f"decoder's ids {name}", tokens, partial(_of_shifted, shifted=shifted))
-    yield Variant("decoder's ids one to the left: one token at each end", tokens, _without_start)
+    yield Variant("decoder's ids one to the left: one token at each end", tokens, _without_start, True)
     sums: tuple[Kind, ...] = ("embedding",)
-    yield Variant("√d_model applied after positions", sums, lambda replay: replay.compute() * math.sqrt(config.d_model))
+    yield Variant("√d_model applied after positions", sums, _scaled_after)
+    yield Variant(
+        "sum with positions scaled by √d_model", sums, lambda replay: replay.compute() * math.sqrt(config.d_model)
+    )
     for times, name in ((0.0, "positions missing"), (2.0, "positions added twice")):
         yield Variant(name, sums, partial(_times, argument="positions", factor=times))
+
+
+def _scaled_after(replay: Replay) -> np.ndarray:
+    """Scales the sum with the positions instead of the tokens alone."""
+    root = math.sqrt(replay.config.d_model)
+    if not replay.config.scale_embedding or "positions" not in replay.inputs:
+        raise LookupError("no scale, or nothing else in the sum")
+    return replay.compute({"tokens": replay.inputs["tokens"] / root}) * root
 
 
 def _times(replay: Replay, argument: str, factor: float) -> np.ndarray:

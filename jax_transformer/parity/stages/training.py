@@ -98,7 +98,9 @@ def run_training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, res
         _gradients(pair, own, results)
         _gradients(
             pair,
-            training_problem(pair.config, next(other_weights(pair.config, pair.params, seed)), counts_pads),
+            training_problem(
+                pair.config, pair.allowing(next(other_weights(pair.config, pair.params, seed))), counts_pads
+            ),
             results,
         )
     for name in ("step", "trajectory"):
@@ -145,12 +147,13 @@ def _gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
 def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
     """Adds the stages loss and gradients on one problem, and their faults. Raises CannotRun if a side can't."""
     done = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
-    done = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
+    done = _of_shown(pair, done, results)
     losses, gradients = (compare_them(done["candidate"], done["reference"]) for compare_them in _COMPARED)
 
     def again(side: SideName, moved: Problem) -> Stage:
         gradients = pair.sides[side].gradients(moved)
-        return compare_gradients(gradients._replace(activations=pair.shown(gradients.activations)), done[side])
+        shown = {name: gradients.activations[name] for name in done[side].activations}
+        return compare_gradients(gradients._replace(activations=shown), done[side])
 
     if losses.verdict == "passed" and not results.faults:
         gradients = _allow_for_rounding(pair, gradients, problem, again, results)
@@ -163,6 +166,22 @@ def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> Non
             results.faults += loss_faults(pair.config, pair.rules.train, problem, pair.sides, done)
     elif gradients.verdict == "diverged" and not results.faults:
         results.faults += gradient_faults(gradients, problem, done)
+
+
+def _of_shown(pair: Pair, done: Mapping[SideName, Gradients], results: RunResults) -> dict[SideName, Gradients]:
+    """Returns gradients of the activations that both sides show.
+
+    A module that recomputes a part of itself on the way back (torch.utils.checkpoint) shows no gradients inside it.
+    """
+    shown = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
+    candidate, reference = shown["candidate"], shown["reference"]
+    if pair.visible is not None and reference.activations:
+        kept = {name: array for name, array in candidate.activations.items() if name in reference.activations}
+        hidden = len(candidate.activations) - len(kept)
+        if hidden:
+            results.facts["reference shows no gradients of"] = f"{hidden} activations"
+        shown["candidate"] = candidate._replace(activations=kept)
+    return shown
 
 
 _COMPARED = (compare_losses, compare_gradients)
