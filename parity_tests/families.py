@@ -28,13 +28,13 @@ from jax_transformer.model.functional import Params
 from jax_transformer.parity import oracle
 from jax_transformer.parity.backends.families import FamilyReference
 from jax_transformer.parity.backends.jax_model import QUICKLY, JaxSide
-from jax_transformer.parity.backends.modules import names_of
+from jax_transformer.parity.backends.module_names import names_of
 from jax_transformer.parity.backends.precision import cast
 from jax_transformer.parity.backends.side import Dtype
 from jax_transformer.parity.backends.torch_module import TorchSide
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.stages import Stage
-from jax_transformer.parity.problems import Problem
+from jax_transformer.parity.problems import Problem, own_problem
 from jax_transformer.parity.stages.forward import Forward, compare_forward
 from jax_transformer.parity.stages.precision import compare_precision, rounded
 from jax_transformer.parity.stages.training import compare_gradients, compare_losses
@@ -150,7 +150,8 @@ class Case:
         """Runs their own model, not one that was exported from ours."""
         dialect = get_dialect((self.model.origin or {})["dialect"])
         constants = self.model.params.get("constants", {})
-        return FamilyReference(self.theirs, dialect, self.config, constants, names_of(dialect, self.config))
+        reference = FamilyReference(self.theirs, dialect, self.config, constants, names_of(dialect, self.config))
+        return reference.tried("transformers", own_problem(self.config, self.model.params))
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """Returns the arguments of their model."""

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from jax_transformer.parity import assert_parity, capture
-from jax_transformer.parity.backends.capture import observe
+from jax_transformer.parity.backends.capture import observe, watch
 from jax_transformer.parity.gates.arrays import ParityError, read_arrays
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -132,25 +132,33 @@ def test_what_is_written_over_was_kept_before() -> None:
     assert found["linear"].min() < 0
     np.testing.assert_array_equal(found["relu@input"], found["linear"])
     np.testing.assert_array_equal(found["relu"], found["linear"].clip(0))
-    with pytest.raises(ParityError, match="linear is changed in place after it is computed"):
-        observe(module, [x], keep_gradients=True)
+
+
+def test_gradients_of_what_is_written_over() -> None:
+    """They are those of the values before."""
+    torch.manual_seed(0)
+    module, x = InPlace().eval(), torch.randn(2, 5, 3)
+    seen = watch(module, [x], keep_gradients=True)
+    seen.output.sin().sum().backward()
+    after = (module.linear(x).relu() + 1).cos()
+    torch.testing.assert_close(seen.gradients["relu"], after)
+    torch.testing.assert_close(seen.gradients["linear"], after * (module.linear(x) > 0))
 
 
 def test_gradients_of_activations(attentions: Attentions) -> None:
     """Of logits they follow from those of weights."""
-    found = observe(attentions, {"x": X}, keep_gradients=True)
-    found["output"].sin().sum().backward()
+    found, seen = observe(attentions, {"x": X}), watch(attentions, (), {"x": X}, keep_gradients=True)
+    seen.output.sin().sum().backward()
     assert attentions.query.weight.grad is not None
     for name in [name for name in found if "@logits" in name]:
-        weights, gradient = found[name.replace("logits", "weights")], found[name.replace("logits", "weights")].grad
-        logits_gradient = found[name].grad
-        assert gradient is not None
-        assert logits_gradient is not None
+        weights, gradient = found[name.replace("logits", "weights")], seen.gradients[name.replace("logits", "weights")]
+        logits_gradient = seen.gradients[name]
         assert gradient.abs().max() > 0.01
         expected = weights * (gradient - (gradient * weights).sum(-1, keepdim=True))
         torch.testing.assert_close(logits_gradient, expected.detach(), rtol=1e-12, atol=1e-14)
-    assert found["output@input"].grad is None, "no parameter leads to it"
-    assert not any(tensor.requires_grad for tensor in observe(attentions, {"x": X}).values())
+    assert "output@input" not in seen.gradients, "no parameter leads to it"
+    assert not seen.tensors
+    assert not any(tensor.requires_grad for tensor in found.values())
 
 
 def test_names_when_a_submodule_is_called_output() -> None:

@@ -17,7 +17,7 @@ from torch.nn import functional as torch_functional
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity import capture
-from jax_transformer.parity.backends.capture import observe
+from jax_transformer.parity.backends.capture import watch
 from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.backends.masks import infer_masks
 from jax_transformer.parity.backends.side import Arrays
@@ -100,15 +100,15 @@ def test_gradients_of_activations_have_the_same_names(name: str) -> None:
     case = make_case(name)
     expected = case.reference.gradients(case.problem).activations
     case.program.zero_grad()
-    seen = observe(case.program, case.ids(), keep_gradients=True)
-    logits = seen["decoder.linear" if name == "hyunwoongko" else "head"]
+    seen = watch(case.program, case.ids(), keep_gradients=True)
+    logits = seen.output
     torch_functional.cross_entropy(
         logits.flatten(0, 1),
         torch.from_numpy(case.problem.labels).flatten(),
         ignore_index=case.config.target_pad_id,
         label_smoothing=SETUP.label_smoothing,
     ).backward()
-    gradients = {name: tensor.grad.numpy() for name, tensor in seen.items() if tensor.grad is not None}
+    gradients = {name: gradient.numpy() for name, gradient in seen.gradients.items()}
     names = name_map(case.config, case.system.dialect)
     found, missing = names.rename(gradients, {name: array.shape for name, array in expected.items()})
     assert missing == {}

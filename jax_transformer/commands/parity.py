@@ -91,8 +91,9 @@ class ParityOptions:
     """The dialect of the checkpoint's names, whose program is the reference. Needed if several fit."""
     reference: str | None = None
     """A PyTorch module of yours, as package.module:factory: a function without arguments that returns the module in
-    evaluation mode. The module is called with (source_ids, decoder_input_ids), or by transformers' names if its forward
-    takes these, and returns logits."""
+    evaluation mode. Its forward takes ids of source and target, [B, T] or [T, B], in the order that the names of its
+    arguments tell (src, tgt, trg, input_ids, …; else source first), and returns logits, log-probabilities or
+    probabilities, alone or in a tuple, dict or object. Write an adapter for others, such as one that takes masks."""
     candidate: str | None = None
     """A JAX function of yours that replaces the model, as package.module:factory: a function without arguments that
     returns (params, inputs) → (logits, trace). It receives the model's parameters and a dict of source_ids and
@@ -113,6 +114,8 @@ class ParityOptions:
     """Compare this activation alone, in float64."""
     seed: int = 0
     """Seed of the inputs and random weights."""
+    allow: str | None = None
+    """Comma-separated differences that don't count: fully-masked, what an attention gives a query that sees no key."""
     verbose: bool = False
     """Print passing rows, versions and checksums, too."""
     json: Annotated[str | None, FILE] = None
@@ -198,6 +201,7 @@ def _compare(options: ParityOptions) -> Report:
         dtypes=_split(options.dtypes),
         node=options.node,
         seed=options.seed,
+        allow=None if options.allow is None else _split(options.allow),
         truth=options.truth,
         tolerance=options.tolerance,
         dialect=options.dialect,
@@ -276,7 +280,7 @@ def load_factory(name: str, option: str) -> Any:
         raise ValueError(f"{option} {name}: expected a function {attribute}; received a {type(factory).__name__}")
     try:
         return factory()
-    except Exception as error:  # the user's own code may raise anything
+    except (Exception, SystemExit) as error:  # the user's own code may raise anything
         raise ValueError(f"{option} {name}: {attribute}() raised {type(error).__name__}: {error}") from error
 
 
@@ -295,7 +299,7 @@ def _attribute(name: str, option: str) -> Any:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:  # the module's code is the user's
+    except (Exception, SystemExit) as error:  # the module's code is the user's
         raise ValueError(
             f"{option} {name}: {module_name} can't be imported: {type(error).__name__}: {error}"
         ) from error

@@ -30,6 +30,7 @@ def compare(
     dtypes: Sequence[str] | None = None,
     node: str | None = None,
     seed: int = 0,
+    allow: Sequence[str] | None = None,
     truth: Mapping[str, Any] | Path | None = None,
     tolerance: float | None = None,
     dialect: str | None = None,
@@ -76,6 +77,8 @@ def compare(
         from it. None: all.
       node: the only activation to look at, in float64.
       seed: seeds the inputs and the random weights.
+      allow: differences that don't count: "fully-masked", what an attention gives a query that sees no key. None: all
+        count.
       truth: with arrays in lower precision, the reference's arrays in float64, computed from weights and inputs
         rounded to that precision.
       tolerance: with arrays, the largest relative RMS of the difference that passes. None: the gate of the dtype,
@@ -133,6 +136,7 @@ def compare(
         "dtypes": dtypes,
         "node": node,
         "seed": seed or None,
+        "allow": allow,
         "truth": truth,
         "tolerance": tolerance,
         "dialect": dialect,
@@ -159,6 +163,7 @@ def compare(
     check_options("models", given, hints)
     if model is not None and kind_of(model) != "model":
         raise ParityError(f"model: expected a Model or its path; received {type(model).__name__}")
+    from jax_transformer.parity.allowances import ALLOWANCES
     from jax_transformer.parity.pairing import Sides, compare_models
     from jax_transformer.parity.rules import Programs, make_rules
     from jax_transformer.parity.run_results import DTYPES, STAGES
@@ -188,6 +193,7 @@ def compare(
         dtypes=selected(dtypes, DTYPES, "dtypes"),
         seed=seed,
         node=node,
+        allow=() if allow is None else selected(allow, ALLOWANCES, "allow"),
         progress=progress,
     )
 
@@ -240,9 +246,10 @@ def draft_map(model: Any, module: Any, *, dialect: str | None = None, **hints: A
       >>> print(draft_map(model, PytorchTransformer(**sizes).eval())[:9])
       # A DRAFT
     """
-    from jax_transformer.parity.backends.modules import names_for_draft
+    from jax_transformer.parity.backends.module_names import names_for_draft
+    from jax_transformer.parity.loading import load, name_of
     from jax_transformer.parity.names.drafts import draft
-    from jax_transformer.parity.pairing import check_module, load, name_of
+    from jax_transformer.parity.pairing import check_module
 
     check_module(module, name_of(module))
-    return draft(*names_for_draft(module, load(model, dialect, hints)))
+    return draft(*names_for_draft(module, name_of(module), load(model, dialect, hints)))

@@ -71,7 +71,8 @@ def compare_on_inputs(
     """Compares a JAX function with a PyTorch module on the same inputs. Raises ParityError for inputs, stages or dtypes
     that there are not."""
     from jax_transformer.parity import run_any
-    from jax_transformer.parity.pairing import check_module, name_of
+    from jax_transformer.parity.loading import name_of
+    from jax_transformer.parity.pairing import check_module
     from jax_transformer.parity.run_results import DTYPES
     from jax_transformer.porting.names.maps import NameMap
 

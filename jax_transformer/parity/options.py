@@ -18,7 +18,7 @@ Kind = Literal["arrays", "model", "module", "function"]
 OPTIONS: dict[str, frozenset[str]] = {
     "named arrays": frozenset({"truth", "tolerance"}),
     "a function and a module on inputs": frozenset({"inputs", "names", "stages", "dtypes"}),
-    "models": frozenset({"model", "names", "stages", "dtypes", "node", "seed", "dialect"})
+    "models": frozenset({"model", "names", "stages", "dtypes", "node", "seed", "allow", "dialect"})
     | {"train", "loss", "optimizer", "decode", "decoding", "jax_loss", "jax_optimizer", "mesh"},
 }
 """The options of each sort of comparison; that of models also takes hints."""

@@ -7,13 +7,13 @@ import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jax_transformer.parity.checksums import hash_arrays, hash_files
 from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.loading import load, name_of, with_own_table
 from jax_transformer.parity.report.report import Report
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.porting.names.maps import NameMap
@@ -79,6 +79,7 @@ def compare_models(
     dtypes: Sequence[Any],
     seed: int,
     node: str | None,
+    allow: Sequence[str],
     progress: Callable[[str], None],
 ) -> Report:
     """Pairs the sides, runs the stages, and adds checksums and environment to the report.
@@ -93,6 +94,8 @@ def compare_models(
     from jax_transformer.runtime.environment import environment
 
     pair, notes = pair_models(sides)
+    pair = dataclasses.replace(pair, allow=frozenset(allow))
+    notes |= {"allowed": ", ".join(allow)} if allow else {}
 
     def trimming(work: str) -> None:
         gc.collect()  # the graphs of PyTorch's gradients have cycles
@@ -121,11 +124,13 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
     if sides.module is not None:
         check_module(sides.module, _reference_name(sides))
     model = load(sides.source, sides.dialect, sides.hints)
+    model, table = with_own_table(model, sides.source, sides.dialect, sides.hints, sides.module)
     if sides.mesh is not None:
         from jax_transformer.parallel.rules import check_divides
 
         check_divides(model.config, sides.mesh)
     reference, visible = _reference(sides, model)
+    visible, unseen = _shown(reference, visible, model)
     ours = sides.rules, sides.candidate_programs
     candidate: Any = JaxSide(_candidate_name(sides), model, *ours, mesh=sides.mesh)
     if sides.kinds[0] == "function":
@@ -133,15 +138,20 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         from jax_transformer.parity.problems import own_problem
 
         candidate = FunctionSide(_candidate_name(sides), sides.candidate, model, *ours)
-        shown = frozenset(candidate.forward(own_problem(model.config, model.params), "float32"))
+        own = own_problem(model.config, model.params)
+        candidate.check(own)
+        shown = frozenset(candidate.forward(own, "float32"))
         visible = shown if visible is None else shown & visible
     notes = {"dialect": str((model.origin or {}).get("dialect", "none"))}
+    notes |= {"position table": table} if table else {}
     if sides.mesh is not None:
         from jax_transformer.parallel.mesh import described
 
         notes["candidate's devices"] = described(sides.mesh)
     if visible is not None:
         notes["reference shows"] = f"{len(visible)} activations"
+    if unseen:
+        notes["reference doesn't show"] = f"{len(unseen)} masks, logits and weights of attentions"
     notes |= {
         f"{side}'s {name}": name_of(program)
         for side, programs in (("candidate", sides.candidate_programs), ("reference", sides.reference_programs))
@@ -149,6 +159,26 @@ def pair_models(sides: Sides) -> tuple[Pair, dict[str, str]]:
         if program is not None
     }
     return Pair(model.config, model.params, candidate, reference, model.generation, visible, sides.rules), notes
+
+
+def _shown(
+    reference: Any, visible: frozenset[str] | None, model: Model
+) -> tuple[frozenset[str] | None, frozenset[str]]:
+    """Returns the activations that a module can show, and those among them that it doesn't, having no such softmax; all
+    and none if it can't be run, which the run will tell."""
+    from jax_transformer.parity.backends.side import CannotRun
+    from jax_transformer.parity.problems import own_problem
+    from jax_transformer.parity.seen import unseen
+
+    if visible is None:
+        return None, frozenset()
+    problem = own_problem(model.config, model.params)
+    try:
+        trace = reference.forward(problem, "float64")
+    except CannotRun:
+        return visible, frozenset()
+    hidden = unseen(model.config, problem, trace) & visible
+    return visible - hidden, hidden
 
 
 def _check_kinds(sides: Sides) -> None:
@@ -189,13 +219,6 @@ def check_module(module: Any, name: str) -> None:
         )
 
 
-def name_of(side: Any) -> str:
-    """Returns the name that a report gives to a side: its path, its function's or its class's name."""
-    if isinstance(side, str | os.PathLike):
-        return os.fspath(side)
-    return str(getattr(side, "__qualname__", type(side).__name__))
-
-
 def _candidate_name(sides: Sides) -> str:
     return sides.candidate_name or (
         f"{_reference_name(sides)} in JAX" if sides.kinds[0] == "module" else name_of(sides.candidate)
@@ -204,28 +227,6 @@ def _candidate_name(sides: Sides) -> str:
 
 def _reference_name(sides: Sides) -> str:
     return sides.reference_name or name_of(sides.candidate if sides.reference is None else sides.reference)
-
-
-# --- the model
-
-
-def load(source: Any, dialect: str | None, hints: Mapping[str, Any]) -> Model:
-    """Returns the Model itself, reads a model directory or a checkpoint, or ports a module's weights.
-
-    Raises:
-      ParityError: hints for a model that needs none.
-      ModelError, PortingError: it can't be read.
-    """
-    from jax_transformer.porting.convert import import_checkpoint
-    from jax_transformer.storage.model_directory import Model, is_model_directory, load_model
-
-    is_path = isinstance(source, str | os.PathLike)
-    is_directory = is_path and any(is_model_directory(path) for path in (source, Path(source) / "model"))
-    if is_directory or isinstance(source, Model):
-        if hints:
-            raise ParityError(f"{name_of(source)} is a model and has its config; expected no {', '.join(hints)}")
-        return load_model(source) if is_directory else source
-    return import_checkpoint(source if is_path else source.state_dict(), dialect, **hints)
 
 
 # --- the reference
@@ -279,12 +280,15 @@ def _model_side(sides: Sides, model: Model) -> Any:
 
 
 def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None]:
-    from jax_transformer.parity.backends.modules import ModuleReference, names_of
+    from jax_transformer.parity.backends.families import FamilyReference, is_of_transformers
+    from jax_transformer.parity.backends.module_names import layers_of, names_of, prefix_of
+    from jax_transformer.parity.backends.modules import ModuleReference
     from jax_transformer.parity.backends.torch_module import TorchSide
+    from jax_transformer.parity.problems import own_problem
     from jax_transformer.porting.dialects import detect, get_dialect
     from jax_transformer.porting.names.dialect import dialect_of_map, map_of_origin
 
-    module, constants, names = sides.module, _constants(model), sides.name_map()
+    module, constants, names, prefix = sides.module, _constants(model), sides.name_map(), ""
     if names is None and sides.dialect is None:
         names = map_of_origin(model.origin)
     if names is not None and names.parameters:
@@ -294,10 +298,15 @@ def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None
     else:
         known = sides.dialect or (model.origin or {}).get("dialect") or detect(module.state_dict().keys()).name
         dialect = get_dialect(known)
-    reference = ModuleReference(module, dialect, model.config, constants, names or NameMap())
+        prefix = prefix_of(dialect, module.state_dict())
+    kind = FamilyReference if is_of_transformers(module) else ModuleReference
+    reference = kind(module, dialect, model.config, constants, names or NameMap(), prefix)
     _check_parameters(reference, sides)
     if not reference.names.activations:
-        reference = dataclasses.replace(reference, names=names_of(dialect, model.config))
+        reference = dataclasses.replace(reference, names=names_of(dialect, model.config, prefix))
+    if names is None:
+        reference = dataclasses.replace(reference, layers=layers_of(dialect, model.config, prefix))
+    reference = reference.tried(_reference_name(sides), own_problem(model.config, model.params))
     side = TorchSide(_reference_name(sides), model, reference, sides.rules, sides.reference_programs)
     return side, _frozen(reference.visible())
 
@@ -307,7 +316,7 @@ def _check_parameters(reference: ModuleReference, sides: Sides) -> None:
     from jax_transformer.storage.tensors import PortingError
 
     own, dialect, side = reference.own(), reference.dialect, f"reference {_reference_name(sides)}"
-    if sides.names is None and not dialect.recognises(own.keys()):
+    if sides.names is None and not dialect.recognises([name.removeprefix(reference.prefix) for name in own]):
         some = ", ".join(list(own)[:3])
         raise ParityError(
             f"{side}: its parameters ({some}, …) don't have the names of dialect {dialect.name}: map them with names "

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.backends.side import Dtype, Plan
+from jax_transformer.parity.backends.side import CannotRun, Dtype, Plan
 from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.oracle.graph import nodes
@@ -55,7 +55,7 @@ def run(
     if node is not None:
         check_node(pair.config, node)
         stages, dtypes = ("masks", "forward"), ("float64",)
-    own = own_problem(pair.config, pair.params, seed)
+    own = pair.allowing(own_problem(pair.config, pair.params, seed))
     trained = training_problem(pair.config, own, pair.rules.train.loss_counts_pads)
     decoded = decoding_problem(pair.config, own, None if pair.rules.decoding is None else seed + 1)
     _check_precision(pair, dtypes, results)
@@ -84,6 +84,7 @@ def run(
     if "inputs" in stages:
         results.add(compare_stage("inputs", _copies(own), inputs_before), own.name)
     _add_missing_stages(stages, dtypes, results, own.name)
+    results.doubts |= {doubt: None for side in pair.sides.values() for doubt in side.doubts}
     return results.report(pair, stages, node)
 
 
@@ -101,8 +102,9 @@ def _problems(pair: Pair, own: Problem, seed: int) -> Iterator[Problem]:
     yield own
     longer = long_problem(pair.config, pair.params, seed)
     if longer is not None:
-        yield longer
-    yield from other_weights(pair.config, pair.params, seed)
+        yield pair.allowing(longer)
+    for problem in other_weights(pair.config, pair.params, seed):
+        yield pair.allowing(problem)
 
 
 def _copies(problem: Problem) -> dict[str, np.ndarray]:
@@ -134,7 +136,11 @@ def _check_precision(pair: Pair, dtypes: Sequence[Dtype], results: RunResults) -
     """Notes the settings in force on both sides, and doubts a side that computes in another precision than asked."""
     for name, side in pair.sides.items():
         for dtype in dtypes:
-            force = side.in_force(dtype)
+            try:
+                force = side.in_force(dtype)
+            except CannotRun as reason:
+                results.doubts[str(reason)] = None
+                continue
             results.facts |= {f"{name}'s {setting}": str(force[setting]) for setting in force if setting != "dtype"}
             if force.get("dtype", dtype) != dtype:
                 results.doubts[f"the {name} computes in {force['dtype']} instead of {dtype}"] = None

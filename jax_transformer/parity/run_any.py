@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jax_transformer.parity.backends.capture import OWN, observe
+from jax_transformer.parity.backends.calling import tensors_in
+from jax_transformer.parity.backends.capture import OWN, unfused_attention, watch
 from jax_transformer.parity.backends.precision import in_precision, wide
-from jax_transformer.parity.backends.side import Arrays, Dtype
-from jax_transformer.parity.backends.torch_module import deterministic, to_array
+from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype
+from jax_transformer.parity.backends.torch_precision import deterministic
+from jax_transformer.parity.backends.torch_tensors import distance, to_array
+from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
 from jax_transformer.parity.diagnosis.findings import Fault, Finding
+from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.gates.rounding import allow_for_rounding, nudged
 from jax_transformer.parity.gates.stages import Stage, compare_stage
 from jax_transformer.parity.report.report import Report, depth_of
@@ -60,35 +66,23 @@ def run(pair: AnyPair, *, stages: Sequence[str] = STAGES, dtypes: Sequence[Dtype
       ParityError: the function or the module can't be run on these inputs.
     """
     inputs_before = {name: np.array(array) for name, array in pair.inputs.items()}
-    traces: dict[tuple[str, str], dict[str, np.ndarray]] = {}
+    runs = {dtype: _attempt(pair, dtype) for dtype in dtypes}
     results: list[Stage] = []
     doubts: list[str] = []
-    for dtype in dtypes:
-        traces["candidate", dtype], traces["reference", dtype] = _candidate(pair, dtype), _reference(pair, dtype)
-    if "float64" in dtypes:
-        doubts += [
-            f"the {side} differs from itself when it is run again: does it draw random numbers?"
-            for side, again in (("candidate", _candidate), ("reference", _reference))
-            if not _same(again(pair, "float64"), traces[side, "float64"])
-        ]
+    of_float64 = runs.get("float64")
+    if isinstance(of_float64, _Runs):
+        doubts += of_float64.doubts + _repeats(pair, of_float64)
     if "inputs" in stages:
         results.append(compare_stage("inputs", pair.inputs, inputs_before, tolerance=0.0))
     if "forward" in stages:
-        for dtype in dtypes:
-            title = "forward" if dtype == "float64" else f"forward {dtype}"
-            truth = (
-                None
-                if dtype == "float64"
-                else _renamed(pair, traces["candidate", dtype], _reference(pair, "float64", rounded=dtype))
-            )
-            theirs = _renamed(pair, traces["candidate", dtype], traces["reference", dtype])
-            results.append(
-                compare_stage(
-                    title, traces["candidate", dtype], theirs, truth=truth, dtypes=dict.fromkeys(theirs, dtype)
-                )
-            )
+        results += [_compare_forward(pair, dtype, found) for dtype, found in runs.items()]
     if "gradients" in stages and "float64" in dtypes:
-        results.append(_compare_gradients(pair))
+        try:
+            stage, seen = _compare_gradients(pair, of_float64)
+            doubts += seen
+        except CannotRun as reason:
+            stage = Stage("gradients", not_run=str(reason))
+        results.append(stage)
     first = next((stage for stage in results if stage.verdict == "diverged"), None)
     depth = depth_of(results[1]) if len(results) > 1 and results[1].name == "forward" else ()
     return Report(
@@ -99,6 +93,53 @@ def run(pair: AnyPair, *, stages: Sequence[str] = STAGES, dtypes: Sequence[Dtype
         doubts=tuple(doubts),
         depth=depth,
     )
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """Holds both sides' activations and outputs in one dtype."""
+
+    candidate: Arrays
+    reference: Arrays
+    doubts: list[str]
+    """Signs that a side computes something else when it is watched."""
+
+
+def _attempt(pair: AnyPair, dtype: Dtype) -> _Runs | CannotRun:
+    """Runs both sides in a dtype. Raises ParityError if they can't be run in float64; returns why not in others."""
+    try:
+        candidate, of_candidate = _candidate(pair, dtype)
+        reference, of_reference = _reference(pair, dtype)
+    except CannotRun as reason:
+        if dtype == "float64":
+            raise ParityError(str(reason)) from reason
+        return reason
+    return _Runs(candidate, reference, of_candidate + of_reference)
+
+
+def _repeats(pair: AnyPair, first: _Runs) -> list[str]:
+    """Returns doubts for sides that differ from themselves when they are run again."""
+    again = {"candidate": _candidate(pair, "float64")[0], "reference": _reference(pair, "float64")[0]}
+    return [
+        f"the {side} differs from itself when it is run again: does it draw random numbers?"
+        for side, arrays in again.items()
+        if not _same(arrays, getattr(first, side))
+    ]
+
+
+def _compare_forward(pair: AnyPair, dtype: Dtype, found: _Runs | CannotRun) -> Stage:
+    """Compares outputs and activations in one dtype."""
+    title = "forward" if dtype == "float64" else f"forward {dtype}"
+    if isinstance(found, CannotRun):
+        return Stage(title, not_run=str(found))
+    theirs = _renamed(pair, found.candidate, found.reference)
+    truth = None
+    if dtype != "float64":
+        try:
+            truth = _renamed(pair, found.candidate, _reference(pair, "float64", rounded=dtype)[0])
+        except CannotRun as reason:
+            return Stage(title, not_run=str(reason))
+    return compare_stage(title, found.candidate, theirs, truth=truth, dtypes=dict.fromkeys(theirs, dtype))
 
 
 def _unexplained(stage: Stage | None) -> tuple[Fault, ...]:
@@ -113,20 +154,32 @@ def _same(first: Arrays, second: Arrays) -> bool:
     return all(np.array_equal(first[name], second.get(name), equal_nan=True) for name in first)  # type: ignore[arg-type]
 
 
-def _candidate(pair: AnyPair, dtype: Dtype) -> dict[str, np.ndarray]:
+def _candidate(pair: AnyPair, dtype: Dtype) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Returns what the function computes, and a doubt if its trace shows another output."""
     with in_precision(dtype):
         outputs, trace = _call(pair, _parameters(pair, dtype), dtype)
-        return {name: wide(jnp.asarray(value)) for name, value in {**trace, OWN: outputs}.items()}
+        found = {name: _as_array(pair, name, value) for name, value in {**trace, OWN: outputs}.items()}
+        shown = _as_array(pair, OWN, trace[OWN]) if OWN in trace else found[OWN]
+    doubts = [f"the candidate's trace shows another {OWN} than it returns, in {dtype}"]
+    return found, [] if np.array_equal(shown, found[OWN], equal_nan=True) else doubts
+
+
+def _as_array(pair: AnyPair, name: str, value: Any) -> np.ndarray:
+    """Returns a value that the function returns as an array. Raises ParityError for anything else."""
+    try:
+        return wide(jnp.asarray(value))
+    except (TypeError, ValueError) as error:
+        raise ParityError(
+            f"candidate {pair.candidate_name}: expected arrays; {name} is a {type(value).__name__}"
+        ) from error
 
 
 def _call(pair: AnyPair, params: Mapping[str, Any], dtype: Dtype) -> tuple[Any, Mapping[str, Any]]:
     inputs = {
         name: jnp.asarray(array, dtype if array.dtype.kind == "f" else None) for name, array in pair.inputs.items()
     }
-    try:
+    with cannot_run(f"candidate {pair.candidate_name}:", f"{shapes_of(pair.inputs)} in {dtype}"):
         result = pair.function(params, inputs)
-    except Exception as error:  # it is the user's
-        raise ParityError(f"candidate {pair.candidate_name}: raised {type(error).__name__}: {error}") from error
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
         kind = type(result).__name__
         raise ParityError(
@@ -141,22 +194,47 @@ def _parameters(pair: AnyPair, dtype: Dtype) -> dict[str, Any]:
     return {name: jnp.asarray(array, dtype if array.dtype.kind == "f" else None) for name, array in held.items()}
 
 
-def _reference(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> dict[str, np.ndarray]:
-    """Returns what the module computes, after rounding its parameters to a lower precision if one is given."""
+def _reference(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Returns what the module computes, after rounding its parameters to a lower precision if one is given, and a doubt
+    if it computes something else when nothing watches it."""
     import torch
 
-    module = copy.deepcopy(pair.module)
-    if rounded is not None:
-        module = module.to(getattr(torch, rounded))
-    module = module.to(getattr(torch, dtype))
-    with deterministic():
-        found = _observed(pair, module, dtype, keep_gradients=False, rounded=rounded)
-    return {name: to_array(tensor) for name, tensor in found.items()}
+    module = _copy(pair, dtype, rounded)
+    with torch.no_grad(), deterministic(), _running(pair, module, dtype):
+        found = watch(module, (), _inputs(pair, dtype, rounded))
+        with unfused_attention():
+            plain = module(**_inputs(pair, dtype, rounded))
+    doubts = [
+        f"the reference computes something else when it is watched: its {name} ({shapes_of(pair.inputs)}) is off by a "
+        f"relative RMS of {apart:.1e}"
+        for name, apart in _apart(found.output, plain).items()
+        if apart
+    ]
+    return {name: to_array(tensor) for name, tensor in found.tensors.items()}, doubts
 
 
-def _observed(
-    pair: AnyPair, module: nn.Module, dtype: Dtype, *, keep_gradients: bool, rounded: Dtype | None = None
-) -> dict[str, torch.Tensor]:
+def _apart(watched: Any, plain: Any) -> dict[str, float]:
+    """Returns how far the tensors of two outputs are apart, by name."""
+    both = [{".".join(map(str, (OWN, *path))): tensor for path, tensor in tensors_in(one)} for one in (watched, plain)]
+    return {
+        name: distance(both[0][name], both[1][name], 0.0) if name in both[0] and name in both[1] else np.inf
+        for name in both[0] | both[1]
+    }
+
+
+def _copy(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> nn.Module:
+    """Returns the module in a dtype. Raises CannotRun if it can't be copied."""
+    import torch
+
+    with cannot_run(f"reference {pair.reference_name}:", f"a copy of it in {dtype}"):
+        module = copy.deepcopy(pair.module)
+        if rounded is not None:
+            module = module.to(getattr(torch, rounded))
+        return module.to(getattr(torch, dtype))
+
+
+def _inputs(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> dict[str, torch.Tensor]:
+    """Returns copies of the inputs, floating-point ones in the dtype."""
     import torch
 
     def as_given(array: np.ndarray) -> torch.Tensor:
@@ -165,15 +243,13 @@ def _observed(
             return tensor
         return (tensor if rounded is None else tensor.to(getattr(torch, rounded))).to(getattr(torch, dtype))
 
-    try:
-        return observe(
-            module, {name: as_given(array) for name, array in pair.inputs.items()}, keep_gradients=keep_gradients
-        )
-    except Exception as error:  # it is the user's
-        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in pair.inputs.items())
-        raise ParityError(
-            f"reference {pair.reference_name}: can't be run on {shapes}: {type(error).__name__}: {error}"
-        ) from error
+    return {name: as_given(array) for name, array in pair.inputs.items()}
+
+
+def _running(pair: AnyPair, module: nn.Module, dtype: Dtype) -> AbstractContextManager[None]:
+    """Returns a context that turns what the module raises into CannotRun."""
+    what = f"{shapes_of(pair.inputs)} in {dtype}"
+    return cannot_run(f"reference {pair.reference_name}:", what, module, lambda: module(**_inputs(pair, dtype)))
 
 
 def _renamed(pair: AnyPair, candidate: Arrays, reference: Arrays) -> dict[str, np.ndarray]:
@@ -187,20 +263,35 @@ def _renamed(pair: AnyPair, candidate: Arrays, reference: Arrays) -> dict[str, n
     return dict(sorted((same | renamed).items(), key=lambda item: ours.get(item[0], order.get(item[0], len(order)))))
 
 
-def _compare_gradients(pair: AnyPair) -> Stage:
+def _compare_gradients(pair: AnyPair, forward: _Runs | CannotRun | None) -> tuple[Stage, list[str]]:
+    """Compares gradients; returns doubts, too, if a side's output is another while gradients are computed.
+
+    Raises:
+      CannotRun: a side has none.
+    """
     both = _gradients(pair)
+    plain = (getattr(forward, "candidate", {}).get(OWN), getattr(forward, "reference", {}).get(OWN))
+    doubts = [
+        f"the {side} computes something else while gradients are computed: its {OWN} is off by a relative RMS of "
+        f"{relative_rms(one.output, expected):.1e}"
+        for side, one, expected in zip(("candidate", "reference"), both, plain, strict=True)
+        if expected is not None
+        and one.output.shape == expected.shape
+        and not relative_rms(one.output, expected) <= tolerances.FLOAT64_RELATIVE_RMS
+    ]
 
     def from_itself(side: int) -> Stage:
-        return compare_stage("gradients", _gradients(_nudged(pair))[side], both[side])
+        return compare_stage("gradients", _gradients(_nudged(pair))[side].parameters, both[side].parameters)
 
-    return allow_for_rounding(compare_stage("gradients", *both), [partial(from_itself, side) for side in range(2)])
+    stage = compare_stage("gradients", *(one.parameters for one in both))
+    return allow_for_rounding(stage, [partial(from_itself, side) for side in range(2)]), doubts
 
 
 def _nudged(pair: AnyPair) -> AnyPair:
     """Returns the pair with parameters changed in the last bit of float64."""
     import torch
 
-    module = copy.deepcopy(pair.module).double()
+    module = _copy(pair, "float64")
     parameters = dict(module.named_parameters())
     moved = nudged({name: to_array(parameter) for name, parameter in parameters.items()})
     with torch.no_grad():
@@ -209,26 +300,46 @@ def _nudged(pair: AnyPair) -> AnyPair:
     return replace(pair, module=module)
 
 
-def _gradients(pair: AnyPair) -> tuple[Arrays, Arrays]:
-    """Returns both sides' gradients of the sum of the output times fixed random numbers, by parameter."""
+class _Gradients(NamedTuple):
+    """Holds one side's gradients by parameter, and the output that they are of."""
+
+    parameters: Arrays
+    output: np.ndarray
+
+
+def _gradients(pair: AnyPair) -> tuple[_Gradients, _Gradients]:
+    """Returns both sides' gradients of the sum of the output times fixed random numbers.
+
+    Raises:
+      CannotRun: the module doesn't return one tensor that depends on a parameter; a side raises.
+    """
     import torch
 
-    module = copy.deepcopy(pair.module).double()
+    module = _copy(pair, "float64")
     module.zero_grad(set_to_none=True)
-    with deterministic():
-        output = _observed(pair, module, "float64", keep_gradients=True)[OWN]
+    with deterministic(), _running(pair, module, "float64"), unfused_attention():
+        output = module(**_inputs(pair, "float64"))
+        if not (isinstance(output, torch.Tensor) and output.requires_grad):
+            kind = "a tensor without gradients" if isinstance(output, torch.Tensor) else type(output).__name__
+            raise CannotRun(
+                f"reference {pair.reference_name}: expected one tensor that depends on the parameters; it returns "
+                f"{kind}: write an adapter, a module that holds it and returns that tensor"
+            )
         weights = np.random.default_rng(0).standard_normal(tuple(output.shape))
         (output * torch.from_numpy(weights)).sum().backward()
     reference = {
         name: to_array(parameter.grad) for name, parameter in module.named_parameters() if parameter.grad is not None
     }
 
-    def product(trained: Mapping[str, Any], others: Mapping[str, Any]) -> jax.Array:
-        return jnp.sum(_call(pair, {**trained, **others}, "float64")[0] * weights)
+    def product(trained: Mapping[str, Any], others: Mapping[str, Any]) -> tuple[jax.Array, jax.Array]:
+        outputs = _call(pair, {**trained, **others}, "float64")[0]
+        return jnp.sum(outputs * weights), outputs
 
     with in_precision("float64"):
         held = _parameters(pair, "float64")
         trained = {name: held[name] for name in reference}
         others = {name: array for name, array in held.items() if name not in reference}
-        candidate = {name: np.asarray(leaf) for name, leaf in jax.grad(product)(trained, others).items()}
-    return candidate, reference
+        with cannot_run(f"candidate {pair.candidate_name}:", "its own output, backwards"):
+            found, outputs = jax.grad(product, has_aux=True)(trained, others)
+        candidate = {name: np.asarray(leaf) for name, leaf in found.items()}
+        return _Gradients(candidate, np.asarray(outputs)), _Gradients(reference, to_array(output))

@@ -11,6 +11,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.parity.allowances import FULLY_MASKED, with_keys_for_all
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
 from jax_transformer.parity.gates.stages import Stage, merge_stages
@@ -19,6 +20,7 @@ from jax_transformer.parity.rules import BUILT_IN, Rules
 from jax_transformer.runtime.trees import flatten
 
 if TYPE_CHECKING:
+    from jax_transformer.parity.problems import Problem
     from jax_transformer.parity.stages.forward import Forward
 
 STAGES = ("weights", "inputs", "masks", "forward", "loss", "gradients", "step", "trajectory", "decode")
@@ -47,6 +49,12 @@ class Pair:
     visible: frozenset[str] | None = None
     """The activations that both sides can show; None: all."""
     rules: Rules = BUILT_IN
+    allow: frozenset[str] = frozenset()
+    """The differences of ALLOWANCES that don't count."""
+
+    def allowing(self, problem: Problem) -> Problem:
+        """Returns the problem without what would show differences that are allowed."""
+        return with_keys_for_all(self.config, problem) if FULLY_MASKED in self.allow else problem
 
     @property
     def is_large(self) -> bool:
@@ -73,6 +81,8 @@ class RunResults:
     stages: dict[str, dict[str, Stage]] = field(default_factory=dict)
     """By stage and problem."""
     faults: list[Fault] = field(default_factory=list)
+    notes: list[Fault] = field(default_factory=list)
+    """Differences that change nothing."""
     effects: list[Effect] = field(default_factory=list)
     heat_maps: list[HeatMap] = field(default_factory=list)
     doubts: dict[str, None] = field(default_factory=dict)
@@ -114,15 +124,18 @@ class RunResults:
             if name in self.stages and name.split()[0] in (*requested, "truth")
         ]
         faults = _explaining(stages, self.faults)
+        at_fault = {(fault.side, fault.finding.node) for fault in faults}
+        notes = tuple(note for note in _once(self.notes) if (note.side, note.finding.node) not in at_fault)
         if node is not None:
             stages = _at_node(stages, node)
-            faults = tuple(fault for fault in faults if fault.finding.node == node)
+            faults, notes = (tuple(fault for fault in found if fault.finding.node == node) for found in (faults, notes))
         worst = max(self.effects, key=lambda effect: effect.relative_rms, default=None)
         return Report(
             pair.candidate.name,
             pair.reference.name,
             tuple(stages),
             faults=faults,
+            notes=notes,
             doubts=tuple(self.doubts),
             effect=worst if node is None or faults else None,
             environment=self.facts,
@@ -143,17 +156,12 @@ class RunResults:
 
 def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault, ...]:
     """Returns each node's fault once, those of the first stage that diverges; one without a cause if there is none."""
-    once: dict[tuple[str, str], Fault] = {}
-    for fault in faults:
-        key = fault.side, fault.finding.node
-        once[key] = _narrowed(once[key], fault) if key in once else fault
+    found = _once(faults)
     diverged = next((stage for stage in stages if stage.verdict == "diverged"), None)
     if diverged is None:
-        return tuple(once.values())
+        return found
     together = next((names for names in EXPLAINED_TOGETHER if diverged.name in names), (diverged.name,))
-    explained = tuple(
-        _with_distinction(fault) for fault in once.values() if fault.stage in (*together, *FROM_OWN_RESULTS)
-    )
+    explained = tuple(_with_distinction(fault) for fault in found if fault.stage in (*together, *FROM_OWN_RESULTS))
     if explained:
         return explained
     row = diverged.first_divergence
@@ -162,11 +170,44 @@ def _explaining(stages: Sequence[Stage], faults: Sequence[Fault]) -> tuple[Fault
     return (Fault("candidate", diverged.name, Finding(row.name, diverged.name, error, (), None), error, row.case),)
 
 
+def _once(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+    """Returns each node's fault once, with the causes that fit on every problem."""
+    once: dict[tuple[str, str], Fault] = {}
+    for fault in faults:
+        key = fault.side, fault.finding.node
+        once[key] = _narrowed(once[key], fault) if key in once else fault
+    return tuple(once.values())
+
+
 def _narrowed(fault: Fault, again: Fault) -> Fault:
-    """Returns the fault with the causes that also fit on another problem; unchanged if none does."""
-    others = {match.variant for match in again.finding.matches}
-    matches = tuple(match for match in fault.finding.matches if match.variant in others) or fault.finding.matches
-    return fault._replace(finding=fault.finding._replace(matches=matches))
+    """Returns the fault with the causes that also fit on another problem.
+
+    A fault that changes the function counts, not what is left of it on a problem that hardly shows it: rows masked
+    altogether, or rounding alone. The fault is unchanged if no cause fits on both.
+    """
+    first, second = fault.finding, again.finding
+    if first.effect != second.effect:
+        return again if second.effect == "function" else fault
+    others = {match.variant for match in second.matches}
+    matches = tuple(match for match in first.matches if match.variant in others)
+    if matches:
+        return fault._replace(finding=first._replace(matches=matches))
+    return again if _says_more(second, first) else fault
+
+
+def _says_more(finding: Finding, other: Finding) -> bool:
+    """Returns whether a finding has the other's precision and a fault beside it."""
+    if finding.precision and not finding.matches:
+        return all(match.variant == f"computed in {finding.precision}" for match in other.matches)
+    causes = [match.variant.removeprefix("norm: ") for match in other.matches]
+    return (
+        bool(causes)
+        and all(
+            any(match.variant.endswith(f", {link}{cause}") for link in ("", "and ") for cause in causes)
+            for match in finding.matches
+        )
+        and bool(finding.matches)
+    )
 
 
 def _with_distinction(fault: Fault) -> Fault:

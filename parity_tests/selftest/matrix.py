@@ -141,7 +141,8 @@ def try_injection(system: Prepared, injection: Injection) -> Kill:
             kill = dataclasses.replace(kill, fate="equivalent") if kill.fate == "not applicable" else kill
             continue
         result = compare_forward(system.model.config, problem, trace, right)
-        if "diverged" in (result.masks.verdict, result.forward.verdict, result.truth.verdict):
+        verdicts = (result.masks.verdict, result.forward.verdict, result.truth.verdict)
+        if "diverged" in verdicts or any(note.side == "candidate" for note in result.notes):
             return _found(kill, injection, problem, result)
         kill = dataclasses.replace(kill, fate="missed")
     return kill
@@ -159,7 +160,9 @@ def _faulty(system: Prepared, injection: Injection, problem: Problem) -> tuple[A
 
 
 def _found(kill: Kill, injection: Injection, problem: Problem, result: Forward) -> Kill:
-    blamed: list[Fault] = [fault for fault in result.faults if fault.side == "candidate"]
+    """What is said of it: that it is at fault, or, of a fill that changes nothing, that it is written otherwise."""
+    said = [*result.faults, *result.notes]
+    blamed: list[Fault] = [fault for fault in said if fault.side == "candidate"]
     located = [fault.finding.node for fault in blamed] == [injection.node.name]
     causes = tuple(match.variant for fault in blamed for match in fault.finding.matches)
     return dataclasses.replace(

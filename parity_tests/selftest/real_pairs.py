@@ -61,5 +61,5 @@ def judge(pair: RealPair, seed: int = 0) -> Verdict:
     program = TorchSide(pair.program, system.model, reference)
     problem = system.problems[0]
     result = compare_forward(system.model.config, problem, program.forward(problem, "float64"), system.right[0])
-    findings = [fault.finding for fault in result.faults if fault.side == "candidate"]
+    findings = [fault.finding for fault in (*result.faults, *result.notes) if fault.side == "candidate"]
     return Verdict(pair, Counter(match.variant for finding in findings for match in finding.matches))

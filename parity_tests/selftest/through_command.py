@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_transformer.parity.backends.systems import SystemReference
-from jax_transformer.parity.backends.torch_module import record_corrupted
+from jax_transformer.parity.backends.traces import record_corrupted
 from jax_transformer.parity.problems import Problem
 from jax_transformer.storage.model_directory import save_model
 from selftest.injections import Corruption, Injection, known_faults, unknown_faults

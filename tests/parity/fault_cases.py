@@ -11,7 +11,8 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.parity.diagnosis.nodes import distance, with_ids
+from jax_transformer.parity.diagnosis.judging import distance
+from jax_transformer.parity.diagnosis.nodes import with_ids
 from jax_transformer.parity.faults import Replay, outcomes
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.oracle import formulas, forward, nodes, parameter

@@ -10,7 +10,8 @@ import numpy as np
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.diagnosis.findings import Fault
-from jax_transformer.parity.diagnosis.nodes import diagnose, distance, with_ids
+from jax_transformer.parity.diagnosis.judging import distance
+from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.faults import Replay
 from jax_transformer.parity.gates.compare import max_error, relative_rms
 from jax_transformer.parity.gates.stages import Stage, compare_stage, merge_stages

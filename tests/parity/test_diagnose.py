@@ -11,11 +11,14 @@ import pytest
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.parity.diagnosis.nodes import diagnose, distance, with_ids
+from jax_transformer.parity.diagnosis.judging import distance
+from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.faults import Replay, outcomes
+from jax_transformer.parity.faults.replay import changed
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.oracle import forward, nodes
-from jax_transformer.parity.oracle.replay import parameter
+from jax_transformer.parity.oracle.graph import place
+from jax_transformer.parity.oracle.replay import parameter, recompute
 from jax_transformer.runtime.trees import flatten, unflatten
 
 SIZES: dict[str, Any] = {
@@ -182,3 +185,25 @@ def test_a_fault_that_was_not_captured_is_named_at_its_own_node(node: str, chang
     first, *_ = diagnose(case.config, case.params, kept)
     assert first.node == node
     assert cause in [match.variant for match in first.matches]
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "cause"),
+    [
+        ("pre", "post", "norms after the sublayers of this layer (post-norm)"),
+        ("post", "pre", "norms before its sublayers (pre-norm)"),
+    ],
+)
+@pytest.mark.parametrize(("stack", "layer"), [("encoder", 0), ("encoder", 1), ("decoder", 1)])
+def test_norms_elsewhere_in_one_layer_are_one_fault(name: str, other: str, cause: str, stack: str, layer: int) -> None:
+    case = make_case(name)
+    config = changed(case.config, norm_placement=other)
+    graph = list(nodes(case.config))
+    replaced = [node for node in nodes(config) if place(node.name)[:2] == (stack, layer)]
+    start = next(number for number, node in enumerate(graph) if place(node.name)[:2] == (stack, layer))
+    others = [node for node in graph if place(node.name)[:2] != (stack, layer)]
+    trace = with_ids({}, case.source_ids, case.decoder_input_ids)
+    for node in [*others[:start], *replaced, *others[start:]]:
+        trace[node.name] = recompute(node, config if node in replaced else case.config, trace, case.params)
+    found = [(finding.node, finding.cause) for finding in diagnose(case.config, case.params, trace)]
+    assert found == [(f"{stack}.layers.{layer}.self_attention_norm", cause)]

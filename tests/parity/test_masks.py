@@ -50,3 +50,11 @@ def test_a_mask_that_is_not_the_configs_is_shown_whole() -> None:
     heads = np.array([True, False])[None, :, None, None] | KEYS
     (of_heads,) = infer_masks({LOGITS["mask.cross"]: logits_of(heads)}, CONFIG).values()
     np.testing.assert_array_equal(of_heads, np.broadcast_to(heads, (2, 2, 1, 3)), strict=True)
+
+
+def test_logits_that_are_nan_are_not_masked() -> None:
+    """As those of queries that saw no key in the layer before are; the fill value stays beside them."""
+    logits = logits_of(KEYS, -np.inf)
+    logits[1, :, 0] = np.where(KEYS[1, :, 0], np.nan, -np.inf)
+    (mask,) = infer_masks({LOGITS["mask.encoder_self"]: logits}, CONFIG).values()
+    np.testing.assert_array_equal(mask, KEYS, strict=True)

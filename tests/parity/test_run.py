@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fake_sides import CONFIG, GENERATION, NORM, QUERY, FakeSide, blamed, hiding, own_params, reasons, run_pair, showing
 
+from jax_transformer.parity.backends.side import Gradients, NotFinite, Training
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.run import run
 from jax_transformer.parity.run_results import STAGES, Pair
@@ -197,3 +198,33 @@ def test_a_side_without_beams_is_compared_by_greedy_decoding() -> None:
     report = run_pair(FakeSide(), FakeSide(cannot=("beams",)), stages=("decode",))
     assert report.exit_code == 0
     assert [row.name for row in report.stages[0].rows] == ["greedy"]
+
+
+class SeesEmptySentences(FakeSide):
+    """Gives NaN in row 5, a source of nothing but padding."""
+
+    def gradients(self, problem: Problem) -> Gradients:
+        self._check(problem)
+        return super().gradients(problem)
+
+    def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
+        self._check(problem)
+        return super().train(problem, steps, keep_all=keep_all)
+
+    def _check(self, problem: Problem) -> None:
+        empty = np.flatnonzero((problem.source_ids == CONFIG.source_pad_id).all(axis=1))
+        if len(empty):
+            raise NotFinite("b has NaN", empty.tolist())
+
+
+def test_rows_whose_logits_are_not_finite_are_left_out_of_training() -> None:
+    report = run_pair(FakeSide("a"), SeesEmptySentences("b"), stages=("loss", "gradients", "step"))
+    assert report.verdict == "passed", reasons(report)
+    assert report.environment["left out of training"] == "rows [5] of 7: b has NaN"
+
+
+def test_what_a_side_noticed_makes_the_run_inconclusive() -> None:
+    report = run_pair(FakeSide("a"), FakeSide("b", doubts=("it computes something else when it is watched",)))
+    assert report.verdict == "inconclusive"
+    assert report.doubts == ("it computes something else when it is watched",)
+    assert report.exit_code == 3

@@ -20,7 +20,7 @@ function cause(group) {
   const [atMost, atLeast] = group.length > 1 ? ['≤\u00a0', '≥\u00a0'] : ['', ''];
   return element('article', { class: 'cause' },
     element('p', { class: 'over' }, `The ${first.side} computes something else at ${counted(group.length, 'node')}`),
-    element('h2', {}, isNamed ? first.cause : 'Unexplained'),
+    element('h2', {}, isNamed ? first.cause : first.cause.replace('unexplained', 'Unexplained')),
     element('p', { class: 'nodes' }, listed(group.map((fault) => fault.node))),
     factList('numbers', [
       ['Local error', formatError(first.local_error), group.length > 1 ? element('small', {}, ' at the first') : null],
@@ -29,6 +29,7 @@ function cause(group) {
       ['Margin', closest && closest.margin !== null ? `${atLeast}${formatTimes(closest.margin)}\u00a0×` : null],
       [isNamed ? 'Runner-up' : 'Nearest variant', closest ? `${closest.fault.runner_up.variant}` : null, closest ? element('small', {}, ` leaves ${formatError(closest.fault.runner_up.residual)}`) : null],
       ['Told apart by', first.told_apart_by],
+      ['Changes', first.changes === 'rows masked altogether' ? 'only rows that are masked altogether, where a query sees no key; --allow fully-masked accepts that' : null],
     ]),
     first.command ? [element('p', { class: 'over' }, group.length > 1 ? 'Replay the first of these nodes alone' : 'Replay this node alone'), commandLine(first.command)] : null);
 }

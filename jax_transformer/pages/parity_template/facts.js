@@ -52,7 +52,7 @@ function isWorse(a, b) {
 function faultGroups(faults) {
   const groups = new Map();
   for (const fault of faults) {
-    const key = JSON.stringify([fault.side, fault.cause]);
+    const key = JSON.stringify([fault.side, fault.cause, fault.changes]);
     groups.set(key, [...(groups.get(key) || []), fault]);
   }
   return [...groups.values()];

@@ -7,7 +7,8 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -72,10 +73,22 @@ def part_in_training(module: torch.nn.Module) -> str | None:
     return next((name or "the module itself" for name, part in module.named_modules() if part.training), None)
 
 
-def observe(
-    module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any], *, keep_gradients: bool = False
-) -> dict[str, torch.Tensor]:
-    """Runs a module once and returns the tensors inside it, in execution order.
+class Watched(NamedTuple):
+    """Holds what a module computed in one call."""
+
+    output: Any
+    """What its forward returned."""
+    tensors: dict[str, torch.Tensor]
+    """Copies of the tensors inside it, by the names of `observe`; none with keep_gradients."""
+    gradients: dict[str, torch.Tensor]
+    """With keep_gradients, the gradient of each floating-point tensor that depends on a parameter, after `backward()`.
+    It is that of the tensor's value when it was computed, even if the module changed it in place later."""
+    last_softmax: tuple[torch.Tensor, torch.Tensor] | None
+    """The input and output of the last softmax or log-softmax, themselves."""
+
+
+def observe(module: torch.nn.Module, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Runs a module once and returns copies of the tensors inside it, in execution order.
 
     - `PATH`: the output of the submodule at that path. Several tensors are numbered (`attention.0`), or have the key of
       their mapping. The module's own output is `output` (`output#own` if a submodule has that path).
@@ -85,31 +98,60 @@ def observe(
 
     Repeated calls of a submodule are numbered from 2 (`norm#2`, `norm#2@input`). A submodule with several paths has the
     name of the first.
+    """
+    positional, named = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
+    return watch(module, positional, named).tensors
+
+
+def watch(
+    module: torch.nn.Module,
+    positional: Sequence[Any],
+    named: Mapping[str, Any] = MappingProxyType({}),
+    *,
+    keep_gradients: bool = False,
+) -> Watched:
+    """Runs a module once and watches all that `observe` names.
 
     Args:
-      keep_gradients: run with gradients and return the tensors of the pass themselves, not copies. After `backward()`
-        from the output, each tensor that depends on a parameter has its `.grad`.
-
-    Raises:
-      ParityError: with keep_gradients, a tensor was changed in place after it was computed.
+      keep_gradients: run with gradients, and collect those of the tensors instead of copies.
     """
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     notes = _Notes(keep_gradients)
     with contextlib.ExitStack() as stack:
         paths = {name for name, _ in module.named_modules()}
         for name, part in module.named_modules():
+            if isinstance(part, torch.jit.ScriptModule):
+                continue  # it runs without Python, and takes no hooks
             label = name or (f"{OWN}#own" if OWN in paths else OWN)
             before, after = partial(notes.enter, label), partial(notes.leave, label)
             stack.callback(part.register_forward_pre_hook(before, with_kwargs=True).remove)
             stack.callback(part.register_forward_hook(after, always_call=True).remove)
         stack.enter_context(torch.set_grad_enabled(keep_gradients))
-        stack.enter_context(_plain_attention())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(unfused_attention())
         stack.enter_context(_softmaxes_to(notes.softmax))
-        module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)
-    return notes.finished()
+        output = module(*positional, **named)
+    notes.settle()
+    return Watched(output, notes.found, notes.gradients, notes.last_softmax)
+
+
+def call_unwatched(
+    module: torch.nn.Module, positional: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[Any, tuple[torch.Tensor, torch.Tensor] | None]:
+    """Runs a module without hooks; returns its output, and the input and output of its last softmax or log-softmax."""
+    notes = _Notes(keep_gradients=False)
+    with unfused_attention(), _softmaxes_to(notes.softmax):
+        output = module(*positional, **named)
+    return output, notes.last_softmax
+
+
+@contextlib.contextmanager
+def unfused_attention() -> Iterator[None]:
+    """Computes attention as watched modules do, step by step: another algorithm would round otherwise."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    with _plain_attention(), sdpa_kernel(SDPBackend.MATH):
+        yield
 
 
 class _Notes:
@@ -118,13 +160,16 @@ class _Notes:
     def __init__(self, keep_gradients: bool) -> None:
         self.keep_gradients = keep_gradients
         self.found: dict[str, torch.Tensor] = {}
-        self._versions: dict[str, int] = {}
+        self.gradients: dict[str, torch.Tensor] = {}
+        self.last_softmax: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._unsettled: list[tuple[str, torch.Tensor, int]] = []
         self._calls: dict[str, int] = {}
         self._running: list[str] = []
         self._copies: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
 
     def enter(self, label: str, part: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Notes the call of a submodule."""
+        self.settle()
         self._running.append(self._numbered(label))
         first = next(_tensors("", [*arguments, *named.values()]), None)
         if first is not None:
@@ -132,37 +177,48 @@ class _Notes:
 
     def leave(self, label: str, part: torch.nn.Module, arguments: Any, output: Any) -> None:
         """Notes the end of the call; without an output if it failed."""
+        self.settle()
         for name, tensor in _tensors(self._running.pop(), output):
             self._keep(name, tensor)
 
-    def softmax(self, logits: torch.Tensor, weights: torch.Tensor) -> None:
-        """Notes the input and output of a softmax."""
-        if self._running:
+    def softmax(self, logits: torch.Tensor, weights: torch.Tensor, *, is_log: bool) -> None:
+        """Notes the input and output of a softmax, or of a log-softmax, which isn't named."""
+        self.settle()
+        self.last_softmax = logits, weights
+        if self._running and not is_log:
             number = self._numbered(f"{self._running[-1]}@logits").removeprefix(f"{self._running[-1]}@logits")
-            self._keep(f"{self._running[-1]}@logits{number}", logits)
-            self._keep(f"{self._running[-1]}@weights{number}", weights)
+            for what, tensor in (("logits", logits), ("weights", weights)):
+                name = f"{self._running[-1]}@{what}{number}"
+                if self.keep_gradients:  # only later does it know what it was computed from
+                    self._unsettled.append((name, tensor, _version(tensor)))
+                else:
+                    self._keep(name, tensor)
 
-    def finished(self) -> dict[str, torch.Tensor]:
-        """Returns all tensors; only now do those of softmaxes know what they were computed from."""
-        if self.keep_gradients:
-            for name, tensor in self.found.items():
-                if _version(tensor) != self._versions[name]:
-                    raise ParityError(
-                        f"{name} is changed in place after it is computed, so its gradient is lost: capture() shows it"
-                    )
-                if tensor.requires_grad:
-                    tensor.retain_grad()
-        return self.found
+    def settle(self) -> None:
+        """Begins to collect the gradients of softmaxes that have run."""
+        for name, tensor, version in self._unsettled:
+            if _version(tensor) == version:
+                self._keep(name, tensor)
+        self._unsettled.clear()
 
     def _numbered(self, name: str) -> str:
         self._calls[name] = self._calls.get(name, 0) + 1
         return f"{name}#{self._calls[name]}" if self._calls[name] > 1 else name
 
     def _keep(self, name: str, tensor: torch.Tensor) -> None:
-        if self.keep_gradients:
-            self.found[name], self._versions[name] = tensor, _version(tensor)
-        else:
+        """Copies a tensor, or collects its gradient. (A hook sees the value that the tensor has now.)"""
+        if not self.keep_gradients:
             self.found[name] = self._copy(tensor)
+        elif tensor.requires_grad and not tensor.is_inference():
+            whole = tensor._base if tensor._is_view() else None
+            if whole is None or whole.numel() != tensor.numel() or not whole.is_contiguous():
+                tensor.register_hook(partial(self.gradients.__setitem__, name))
+            else:  # such as x.transpose(0, 1), where x goes on, or is changed in place, under its own name
+                whole.register_hook(partial(self._keep_viewed, name, tensor.size(), tensor.stride()))
+
+    def _keep_viewed(self, name: str, size: Sequence[int], stride: Sequence[int], gradient: torch.Tensor) -> None:
+        """Collects the gradient of a tensor as its view had its values."""
+        self.gradients[name] = gradient.contiguous().as_strided(size, stride)
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a copy on the CPU; the earlier copy if the tensor hasn't changed since."""
@@ -191,18 +247,20 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield from _tensors(f"{name}.{key}", part)
 
 
-def _softmaxes_to(record: Callable[[torch.Tensor, torch.Tensor], None]) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which `record` receives the input and output of every softmax, called from Python or C++."""
+def _softmaxes_to(record: Callable[..., None]) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which `record` receives the input and output of every softmax and log-softmax, called from
+    Python or C++, and which of them it is (`is_log`)."""
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    softmaxes = (torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default)
+    aten = torch.ops.aten
+    softmaxes = {aten._softmax.default: False, aten._safe_softmax.default: False, aten._log_softmax.default: True}
 
     class Watching(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = func(*args, **(kwargs or {}))
             if func in softmaxes:
-                record(args[0], result)
+                record(args[0], result, is_log=softmaxes[func])
             return result
 
     return Watching()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.parity.backends.modules import ModuleReference, names_of
+from jax_transformer.parity.backends.module_names import names_of
+from jax_transformer.parity.backends.modules import ModuleReference
 from jax_transformer.parity.backends.torch_module import Pass
+from jax_transformer.parity.problems import own_problem
 from jax_transformer.porting.convert import export_checkpoint
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.storage.model_directory import Model
@@ -22,7 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FamilyReference(ModuleReference):
-    """Runs a model of transformers with unfused attention (attn_implementation="eager")."""
+    """Runs a model of transformers with unfused attention (attn_implementation="eager"), however it was loaded."""
+
+    def build(self, dtype: torch.dtype) -> nn.Module:
+        import transformers
+
+        module: Any = super().build(dtype)
+        module.set_attn_implementation("eager")
+        module.generation_config = transformers.GenerationConfig()  # Marian's and BART's force their last token
+        return module
 
     def run(
         self,
@@ -68,6 +79,12 @@ class FamilyReference(ModuleReference):
         return tokens[:, 1:]
 
 
+def is_of_transformers(module: nn.Module) -> bool:
+    """Returns whether a module is a model of transformers, or of a subclass of one."""
+    transformers = sys.modules.get("transformers")
+    return transformers is not None and isinstance(module, transformers.PreTrainedModel)
+
+
 def family_reference(model: Model) -> FamilyReference:
     """Exports a ported model in the format of transformers, and loads it there.
 
@@ -85,10 +102,10 @@ def family_reference(model: Model) -> FamilyReference:
             module = transformers.AutoModelForSeq2SeqLM.from_pretrained(
                 directory, dtype=torch.float32, attn_implementation="eager"
             ).eval()
-    module.generation_config = transformers.GenerationConfig()  # Marian's and BART's force their last token
-    return FamilyReference(
+    reference = FamilyReference(
         module, dialect, model.config, model.params.get("constants", {}), names_of(dialect, model.config)
     )
+    return reference.tried(f"transformers, {dialect.name}", own_problem(model.config, model.params))
 
 
 @contextlib.contextmanager
@@ -103,7 +120,10 @@ def _quietly(transformers: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def wide_norms(model: Any) -> Iterator[None]:
-    """Makes T5's norm compute the variance of float64 in float64, not float32. Lower precision stays as it is."""
+    """Makes T5's norm compute the variance of float64 in float64, not float32. Lower precision stays as it is.
+
+    Norms with a forward that isn't transformers' stay as they are, too.
+    """
     import torch
 
     def forward(norm: Any, x: torch.Tensor) -> torch.Tensor:
@@ -114,7 +134,8 @@ def wide_norms(model: Any) -> Iterator[None]:
         weighted: torch.Tensor = norm.weight * x
         return weighted
 
-    kinds: set[Any] = {type(module) for module in model.modules() if hasattr(module, "variance_epsilon")}
+    of_modules: set[Any] = {type(module) for module in model.modules() if hasattr(module, "variance_epsilon")}
+    kinds = {kind for kind in of_modules if kind.forward.__module__.startswith("transformers.")}
     before = {kind: kind.forward for kind in kinds}
     for kind in kinds:
         kind.forward = forward

@@ -22,7 +22,10 @@ from jax_transformer.parity.backends.side import (
     Training,
     layer_by_layer,
 )
+from jax_transformer.parity.backends.user_errors import RAISED, in_short, shapes_of
+from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import ParityError
+from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.runtime.trees import flatten, map_leaves
@@ -49,6 +52,7 @@ class FunctionSide:
                 f"{type(function).__name__}"
             )
         self.name, self.function, self.params, self.config = name, function, model.params, model.config
+        self.doubts: dict[str, None] = {}
         self.mean_loss = mean_loss(model.config, rules.train, programs)
 
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
@@ -66,10 +70,46 @@ class FunctionSide:
     def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
         with in_precision(dtype):
             logits, trace = self._call(map_leaves(jnp.asarray, cast(problem.params, dtype)), problem, dtype)
-            found = {name: wide(jnp.asarray(value)) for name, value in trace.items()} | {
-                "logits": wide(jnp.asarray(logits))
-            }
-        return found
+            found = {name: self._array(name, value) for name, value in trace.items()}
+            returned = self._array("logits", logits)
+        if "logits" in found:
+            self._doubt_others(
+                found["logits"], returned, f"its trace shows other logits ({problem.name}, {dtype})", 0.0
+            )
+        return found | {"logits": returned}
+
+    def check(self, problem: Problem) -> None:
+        """Raises ParityError for a function that can't be called on a problem, or returns no logits of its shape."""
+        try:
+            logits = self.forward(problem, "float32")["logits"]
+        except CannotRun as reason:
+            raise ParityError(str(reason)) from reason
+        expected = (*problem.decoder_input_ids.shape, self.config.target_vocab_size)
+        if logits.shape != expected:
+            raise ParityError(
+                f"candidate {self.name}: expected logits {list(expected)} [B, T, V]; received {list(logits.shape)}"
+            )
+
+    def _array(self, name: str, value: Any) -> np.ndarray:
+        """Returns a value of the trace as an array. Raises ParityError for anything else."""
+        try:
+            return wide(jnp.asarray(value))
+        except (TypeError, ValueError) as error:
+            raise ParityError(
+                f"candidate {self.name}: expected arrays in the trace; {name} is a {type(value).__name__}"
+            ) from error
+
+    def _doubt_others(self, values: np.ndarray, plain: np.ndarray, what: str, allowed: float) -> None:
+        """Doubts a function whose logits depend on how it is watched."""
+        if values.shape != plain.shape:
+            self.doubts[f"the candidate's logits depend on how they are asked for: {what}, of another shape"] = None
+        elif not np.array_equal(values, plain, equal_nan=True):
+            apart = relative_rms(values, plain)
+            if not apart <= allowed:
+                self.doubts[
+                    f"the candidate's logits depend on how they are asked for: {what}, off by a relative RMS of "
+                    f"{apart:.1e}"
+                ] = None
 
     def _call(self, params: Any, problem: Problem, dtype: Dtype) -> tuple[Any, Mapping[str, Any]]:
         inputs = {
@@ -78,8 +118,10 @@ class FunctionSide:
         }
         try:
             result = self.function(params, inputs)
-        except Exception as error:  # it is the user's
-            raise ParityError(f"candidate {self.name}: raised {type(error).__name__}: {error}") from error
+        except RAISED as error:
+            raise CannotRun(
+                f"candidate {self.name}: raised {in_short(error)}, on {shapes_of(inputs)} in {dtype}"
+            ) from error
         if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
             raise ParityError(
                 f"candidate {self.name}: expected (logits, trace), the trace a mapping; received "
@@ -95,11 +137,25 @@ class FunctionSide:
     def gradients(self, problem: Problem) -> Gradients:
         """Returns the gradients of parameters alone; those of activations can't be reached inside a function."""
 
-        def loss(params: Any) -> jax.Array:
-            return self.mean_loss(self._call(params, problem, "float64")[0], jnp.asarray(problem.labels))
+        def loss(params: Any) -> tuple[jax.Array, Any]:
+            logits = self._call(params, problem, "float64")[0]
+            return self.mean_loss(logits, jnp.asarray(problem.labels)), logits
 
+        plain = self.forward(problem, "float64")["logits"]
         with in_precision("float64"):
-            value, gradients = jax.value_and_grad(loss)(map_leaves(jnp.asarray, cast(problem.params, "float64")))
+            given = map_leaves(jnp.asarray, cast(problem.params, "float64"))
+            try:
+                (value, logits), gradients = jax.value_and_grad(loss, has_aux=True)(given)
+            except (CannotRun, ParityError):
+                raise
+            except RAISED as error:
+                raise CannotRun(f"candidate {self.name}: can't be differentiated: {in_short(error)}") from error
+            self._doubt_others(
+                np.asarray(logits),
+                plain,
+                f"they are others while JAX differentiates ({problem.name})",
+                tolerances.FLOAT64_RELATIVE_RMS,
+            )
             parameters = {
                 path: np.asarray(leaf) for path, leaf in flatten(gradients).items() if not path.startswith("constants/")
             }

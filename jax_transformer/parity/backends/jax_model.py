@@ -48,6 +48,8 @@ class JaxSide:
     """Computes a model by `model.functional`, `training.step` and `decoding.generation`, without dropout; a user's own
     loss and optimizer run where there are any."""
 
+    doubts: tuple[str, ...] = ()
+
     def __init__(
         self,
         name: str,

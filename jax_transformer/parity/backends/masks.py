@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jax_transformer.parity.gates import tolerances
+
 if TYPE_CHECKING:
     from jax_transformer.config.model import PaddingCover, TransformerConfig
     from jax_transformer.parity.gates.arrays import Arrays
-
-MASKED_BELOW = -5000.0
-"""Logits below this are masked: known fill values are at most -1e4 (-inf included), computed logits far above."""
 
 
 def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarray]:
@@ -43,7 +42,7 @@ def infer_masks(named: Arrays, config: TransformerConfig) -> dict[str, np.ndarra
 
 def _mask(logits: np.ndarray, cover: PaddingCover) -> np.ndarray:
     """Returns the places of logits [B, N, Q, K] that aren't masked, with constant axes reduced to 1."""
-    mask = logits > MASKED_BELOW
+    mask = ~(logits <= tolerances.MASKED_BELOW)  # NaN is what other numbers make of it, no fill value
     mask = _without(mask, 1)
     if cover == "keys":
         mask = _without(mask, 2)

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import dataclasses
 import inspect
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Self
 
 import jax
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
-from jax_transformer.parity.backends.capture import OWN, observe, part_in_training
+from jax_transformer.parity.backends.calling import POSITIONAL, Calling, find_calling
+from jax_transformer.parity.backends.capture import call_unwatched, part_in_training, unfused_attention, watch
 from jax_transformer.parity.backends.masks import infer_masks
-from jax_transformer.parity.backends.side import Arrays, CannotRun, layer_by_layer
-from jax_transformer.parity.backends.torch_module import Pass, to_array, traced
+from jax_transformer.parity.backends.side import Arrays, CannotRun
+from jax_transformer.parity.backends.torch_module import Pass
+from jax_transformer.parity.backends.torch_tensors import distance, equal_tensor, may_differ, to_array
+from jax_transformer.parity.backends.traces import copying_trace
+from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.arrays import ParityError
-from jax_transformer.parity.names.drafts import Names
-from jax_transformer.parity.problems import own_problem
-from jax_transformer.porting.activations import activation_names
+from jax_transformer.parity.problems import Problem
 from jax_transformer.porting.dialects import Dialect
 from jax_transformer.porting.fit import matcher
-from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.porting.names.dialect import NAME as MAP
+from jax_transformer.porting.names.maps import NameMap, regrouped
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.runtime.trees import flatten
-from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensor_mappings import as_arrays
 
 if TYPE_CHECKING:
@@ -49,6 +54,17 @@ class ModuleReference:
     constants: Mapping[str, np.ndarray]
     """The model's constants by name. Constants that the dialect's checkpoints lack are left to the module."""
     names: NameMap
+    prefix: str = ""
+    """Precedes the dialect's names, as in a module that holds such a program."""
+    layers: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Captured names of what whole layers read and return → ours. They prevail over `names`, which follow from the
+    parts of the layers that the model has."""
+    calling: Calling = POSITIONAL
+    """How it is called."""
+    traces: bool = False
+    """Whether its forward fills a trace with our names, as the programs of torch_reference do."""
+    notes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """What the report should say of how it is run."""
 
     def __post_init__(self) -> None:
         training = part_in_training(self.module)
@@ -61,37 +77,131 @@ class ModuleReference:
         return as_arrays(self.module.state_dict())
 
     def build(self, dtype: torch.dtype) -> nn.Module:
-        return copy.deepcopy(self.module).to(dtype)
+        return copy.deepcopy(self.module).to("cpu", dtype)
 
     def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
-        return state_dict_from_params(self.config, params, self.dialect, names)
+        theirs = {self._bare(name): name for name in names}
+        tensors = state_dict_from_params(self.config, params, self.dialect, theirs)
+        given = {theirs.get(name, name): tensor for name, tensor in tensors.items()}
+        return given | {spare: given[name] for spare, name in self._spare.items() if spare in names}
 
     def leaves(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
         """Returns the state_dict as leaves by path. Raises PortingError if its parameters aren't the model's."""
         table = self.constants["encoder_positions"] if self.dialect.leaves_out_positions(self.config) else None
-        held = {name: array for name, array in state_dict.items() if name not in self._own_tensors}
+        held = {
+            self._bare(name): array
+            for name, array in state_dict.items()
+            if name not in self._own_tensors and name not in self._spare
+        }
         return flatten(params_from_state_dict(self.config, held, self.dialect, table))
+
+    def _bare(self, name: str) -> str:
+        """Returns the name that the dialect gives to a tensor."""
+        return name.removeprefix(self.prefix)
+
+    @cached_property
+    def _unnamed(self) -> frozenset[str]:
+        """Returns the tensors that no rule names."""
+        known = matcher(name for rule in self.dialect.rules(self.config) for name in rule.all_names)
+        return frozenset(name for name in self.module.state_dict() if not known.fullmatch(self._bare(name)))
 
     @cached_property
     def _own_tensors(self) -> frozenset[str]:
-        """Returns the tensors that the module keeps: buffers that no rule names, such as a stored mask, and what a map
-        ignores."""
-        known = matcher(name for rule in self.dialect.rules(self.config) for name in rule.all_names)
-        buffers = [name for name, _ in self.module.named_buffers(remove_duplicate=False)]
-        ignored = [*buffers, *self.dialect.ignores(as_arrays(self.module.state_dict()))]
-        return frozenset(name for name in ignored if not known.fullmatch(name))
+        """Returns the tensors that the module keeps: buffers that no rule names, such as a stored mask, and what the
+        dialect or a map ignores."""
+        buffers = {name for name, _ in self.module.named_buffers(remove_duplicate=False)}
+        bare = {self._bare(name): name for name in self._unnamed}
+        ignored = self.dialect.ignores({self._bare(name): tensor for name, tensor in self.own().items()})
+        return self._unnamed & (buffers | {bare[name] for name in ignored if name in bare})
 
-    @property
-    def names_its_own(self) -> bool:
-        """Whether its forward fills a trace with our names, as the programs of torch_reference do."""
-        return "trace" in inspect.signature(self.module.forward).parameters
+    @cached_property
+    def _spare(self) -> Mapping[str, str]:
+        """Returns parameters that no rule names and that equal one that a rule names → the latter: tied tensors that
+        the state_dict lists once more. (A map names them itself.)"""
+        if self.dialect.name == MAP:
+            return {}
+        held = self.module.state_dict()
+        named = [name for name in held if name not in self._unnamed]
+        return {
+            spare: twin
+            for spare in held
+            if spare in self._unnamed - self._own_tensors and (twin := equal_tensor(held, spare, named)) is not None
+        }
+
+    def tried(self, name: str, problem: Problem) -> Self:
+        """Returns the reference that knows how to call the module, after a trial.
+
+        Args:
+          name: the module's name in messages.
+          problem: the model's own weights, on ids whose sizes tell all axes apart.
+
+        Raises:
+          ParityError: it can't be called; see `find_calling`.
+        """
+        import torch
+
+        ids = [torch.from_numpy(one.astype(np.int64)) for one in problem.ids]
+        module = self.module
+        try:
+            calling = find_calling(module, name, self.config, *ids)
+        except ParityError:  # it may want ids on another device, or have another dtype than its own tables
+            with contextlib.suppress(*RAISED):
+                module = self.build(torch.float64)
+                return self._knowing(find_calling(module, name, self.config, *ids), module, name, ids)
+            raise
+        return self._knowing(calling, module, name, ids)
+
+    def _knowing(self, calling: Calling, module: nn.Module, name: str, ids: Sequence[torch.Tensor]) -> Self:
+        """Returns the reference that calls the module so, and watches it as it can be watched."""
+        known = dataclasses.replace(self, calling=calling)
+        known._check_head(module, name, *ids)
+        return dataclasses.replace(known, **known._watching(module, *ids))
+
+    def _check_head(
+        self, module: nn.Module, name: str, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
+    ) -> None:
+        """Raises ParityError for probabilities whose logits can't be seen."""
+        import torch
+
+        arguments = self.calling.arguments(source_ids, decoder_input_ids)
+        with torch.no_grad():
+            output, last_softmax = call_unwatched(module, *arguments)
+            try:
+                self.calling.unnormalised(output, last_softmax, len(source_ids))
+            except LookupError:
+                raise ParityError(
+                    f"reference {name}: expected logits; it returns {self.calling.head.replace('_', '-')} that no "
+                    "softmax of PyTorch's computes last, so that the logits can't be seen: write an adapter that "
+                    "returns the logits"
+                ) from None
+
+    def _watching(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> dict[str, Any]:
+        """Returns whether the module fills a trace of what it computes, and if not so, why hooks watch it."""
+        import torch
+
+        try:
+            if "trace" not in inspect.signature(module.forward).parameters:
+                return {}
+            with torch.no_grad():
+                done = self._traced(module, source_ids, decoder_input_ids, gradients=False)
+                plain = self._unwatched(module, source_ids, decoder_input_ids)
+        except RAISED as error:
+            return _watched_by_hooks(f"with a trace it raised {in_short(error)}")
+        trace = done.activations()
+        known = shapes_of_trace(self.config, tuple(source_ids.shape), tuple(decoder_input_ids.shape))
+        if LOGITS not in trace or not set(trace) <= set(known):
+            return _watched_by_hooks("it fills no trace with this library's names")
+        apart = distance(done.logits, plain, may_differ(plain))
+        if apart:
+            return _watched_by_hooks(f"with a trace its logits are others, off by a relative RMS of {apart:.1e}")
+        return {"traces": True}
 
     def visible(self) -> set[str] | None:
         """Returns our activations that the module shows, and the masks that follow from them; None: all."""
-        if self.names_its_own:
+        if self.traces:
             return None
         ids = (2, 3)
-        shapes = _shapes(self.config, ids, ids)
+        shapes = shapes_of_trace(self.config, ids, ids)
         pairs = self.names.rename({}, shapes).missing
         promised = set(pairs)
         masks = {f"mask.{kind}" for kind, logits in MASKED.items() if logits in promised}
@@ -106,49 +216,102 @@ class ModuleReference:
         watched: bool,
         gradients: bool,
     ) -> Pass:
-        if self.names_its_own:
-            return traced(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients)
-        inputs = inputs_of(module, self.config, source_ids, decoder_input_ids)
+        import torch
+
         if not watched:
-            return Pass(_logits(module(**inputs) if isinstance(inputs, Mapping) else module(*inputs)), dict, dict)
-        found = observe(module, inputs, keep_gradients=gradients)
-        shapes = _shapes(self.config, tuple(source_ids.shape), tuple(decoder_input_ids.shape))
-        logits = found.get("output.logits", found.get(f"{OWN}.0", found.get(OWN)))
-        if logits is None:
-            raise ParityError(f"expected a module that returns logits; {type(self.module).__name__} returned no tensor")
-        return Pass(
-            logits, partial(self._named, found, logits, shapes), partial(self._named_gradients, found, logits, shapes)
-        )
+            return Pass(self._unwatched(module, source_ids, decoder_input_ids), dict, dict)
+        run = self._traced if self.traces else self._observed
+        done = run(module, source_ids, decoder_input_ids, gradients=gradients)
+        apart = self._apart(done.logits, module, source_ids, decoder_input_ids)
+        if gradients and not apart:
+            with torch.no_grad():
+                plain = self._unwatched(module, source_ids, decoder_input_ids)
+            apart = distance(done.logits, plain, may_differ(plain))
+        return done._replace(apart=apart)
+
+    def _apart(
+        self, watched: torch.Tensor, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
+    ) -> float:
+        """Returns how far the logits of a watched call are from those of an unwatched one, if not equal bit for bit.
+
+        A trace may sum in another order. So may PyTorch itself while softmaxes are looked for: then a call without
+        hooks that looks for them, too, must give the same bits.
+        """
+        plain = self._unwatched(module, source_ids, decoder_input_ids)
+        apart = distance(watched, plain, 0.0)
+        if not apart or (self.traces and apart <= may_differ(plain)):
+            return 0.0
+        if distance(plain, self._unwatched(module, source_ids, decoder_input_ids), 0.0):
+            return 0.0  # it doesn't repeat itself, which is another matter
+        if apart > may_differ(plain):
+            return apart
+        output, _ = call_unwatched(module, *self.calling.arguments(source_ids, decoder_input_ids))
+        return distance(watched, self.calling.logits(output, len(source_ids)), 0.0)
+
+    def _unwatched(self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> torch.Tensor:
+        """Returns the logits of a call without hooks and trace, or their log-softmax if the module returns that."""
+        arguments, batch = self.calling.arguments(source_ids, decoder_input_ids), len(source_ids)
+        if self.calling.head == "probabilities":
+            return self.calling.unnormalised(*call_unwatched(module, *arguments), batch)
+        with unfused_attention():
+            return self.calling.logits(module(*arguments.positional, **arguments.named), batch)
+
+    def _traced(
+        self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, gradients: bool
+    ) -> Pass:
+        """Runs a module that fills a trace itself."""
+        trace = copying_trace(keep_gradients=gradients)
+        positional, named = self.calling.arguments(source_ids, decoder_input_ids)
+        with unfused_attention():
+            output = module(*positional, **named, trace=trace)
+        return Pass(self.calling.logits(output, len(source_ids)), lambda: trace, trace.gradients)
+
+    def _observed(
+        self, module: nn.Module, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor, *, gradients: bool
+    ) -> Pass:
+        """Runs a module under hooks."""
+        positional, named = self.calling.arguments(source_ids, decoder_input_ids)
+        watched = watch(module, positional, named, keep_gradients=gradients)
+        logits = self.calling.unnormalised(watched.output, watched.last_softmax, len(source_ids))
+        is_log = self.calling.head == "log_probabilities"
+        returned = self.calling.logits(watched.output, len(source_ids)) if is_log else logits
+        of_logits: dict[str, torch.Tensor] = {}
+        if logits.requires_grad:
+            logits.register_hook(partial(of_logits.__setitem__, LOGITS))
+        shapes = shapes_of_trace(self.config, tuple(source_ids.shape), tuple(decoder_input_ids.shape))
+
+        def activations() -> Mapping[str, torch.Tensor]:
+            return self._named(watched.tensors, {LOGITS: logits}, shapes, with_masks=True)
+
+        def their_gradients() -> Mapping[str, torch.Tensor]:
+            return self._named(watched.gradients, of_logits, shapes)
+
+        return Pass(returned, activations, their_gradients)
 
     def _named(
-        self, found: Mapping[str, torch.Tensor], logits: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]
+        self,
+        found: Mapping[str, torch.Tensor],
+        own: Mapping[str, torch.Tensor],
+        shapes: Mapping[str, tuple[int, ...]],
+        *,
+        with_masks: bool = False,
     ) -> dict[str, Any]:
-        """Returns activations under our names, the logits in any case."""
+        """Returns activations, or their gradients, under our names and in our order.
+
+        Args:
+          own: the logits: what the module returns, whatever a part of it that is called a head does.
+          with_masks: infer the masks from attention logits, too.
+        """
         import torch
 
-        arrays = {LOGITS: to_array(logits)} | self.names.rename(
-            {name: to_array(tensor) for name, tensor in found.items()}, shapes
-        ).arrays
-        masks = infer_masks(arrays, self.config)
-        ordered = {name: (masks | arrays)[name] for name in shapes if name in masks or name in arrays}
-        return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in ordered.items()}
-
-    def _named_gradients(
-        self, found: Mapping[str, torch.Tensor], logits: torch.Tensor, shapes: Mapping[str, tuple[int, ...]]
-    ) -> dict[str, Any]:
-        import torch
-
-        gradients = {
-            name: tensor.grad
-            for name, tensor in found.items()
-            if tensor.is_floating_point() and tensor.grad is not None
-        }
-        arrays = dict(
-            self.names.rename({name: to_array(gradient) for name, gradient in gradients.items()}, shapes).arrays
-        )
-        if logits.grad is not None:
-            arrays.setdefault(LOGITS, to_array(logits.grad))
-        return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+        captured = {name: to_array(tensor) for name, tensor in found.items()}
+        arrays = dict(self.names.rename(captured, shapes).arrays)
+        for theirs, name in self.layers.items():
+            if theirs in captured and (array := regrouped(captured[theirs], shapes[name])) is not None:
+                arrays[name] = array
+        arrays |= {name: to_array(tensor) for name, tensor in own.items()}
+        arrays |= infer_masks(arrays, self.config) if with_masks else {}
+        return {name: torch.from_numpy(np.ascontiguousarray(arrays[name])) for name in shapes if name in arrays}
 
     def greedy(
         self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int
@@ -159,8 +322,7 @@ class ModuleReference:
         prefix = source_ids.new_full((len(source_ids), 1), start_id)
         finished = torch.zeros(len(source_ids), dtype=torch.bool)
         for _ in range(most):
-            inputs = inputs_of(module, self.config, source_ids, prefix)
-            logits = _logits(module(**inputs) if isinstance(inputs, Mapping) else module(*inputs))
+            logits = self.calling.logits(self.calling.call(module, source_ids, prefix), len(prefix))
             likeliest = logits[:, -1].argmax(dim=-1).masked_fill(finished, self.config.target_pad_id)
             prefix = torch.cat([prefix, likeliest[:, None]], dim=1)
             finished |= likeliest == eos_id
@@ -174,6 +336,10 @@ class ModuleReference:
         raise CannotRun("a module has no beam search of its own")
 
 
+def _watched_by_hooks(why: str) -> dict[str, Any]:
+    return {"notes": {"watching": f"by hooks: {why}"}}
+
+
 MASKED = {
     "encoder_self": "encoder.layers.0.self_attention.logits",
     "decoder_self": "decoder.layers.0.self_attention.logits",
@@ -182,73 +348,12 @@ MASKED = {
 """Mask → the logits that it is read from."""
 
 
-def inputs_of(
-    module: nn.Module, config: TransformerConfig, source_ids: torch.Tensor, decoder_input_ids: torch.Tensor
-) -> Any:
-    """Returns the module's arguments: (source_ids, decoder_input_ids), or those of transformers' models if it takes
-    their names."""
-    taken = inspect.signature(module.forward).parameters
-    if {"input_ids", "decoder_input_ids"} <= taken.keys():
-        named = {
-            "input_ids": source_ids,
-            "attention_mask": source_ids != config.source_pad_id,
-            "decoder_input_ids": decoder_input_ids,
-            "use_cache": False,
-        }
-        return {name: value for name, value in named.items() if name in taken}
-    return (source_ids, decoder_input_ids)
-
-
-def _logits(output: Any) -> torch.Tensor:
-    """Returns the output's attribute `logits`, or its first part, or the output itself."""
-    found = getattr(output, "logits", output)
-    tensor: torch.Tensor = found[0] if isinstance(found, (tuple, list)) else found
-    return tensor
-
-
-def _shapes(config: TransformerConfig, source: tuple[int, ...], target: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+def shapes_of_trace(
+    config: TransformerConfig, source: tuple[int, ...], target: tuple[int, ...]
+) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of our trace by name, in execution order."""
     ids = [jax.ShapeDtypeStruct(shape, np.int32) for shape in (source, target)]
     _, trace = jax.eval_shape(
         partial(functional.apply, config, return_trace=True), functional.abstract_params(config), *ids
     )
     return {name: value.shape for name, value in trace.items()}
-
-
-# --- names of parameters and activations
-
-
-def names_of(dialect: Dialect, config: TransformerConfig) -> NameMap:
-    """Returns the activations of a dialect's programs that a module computes; none where a tensor holds all layers, as
-    a map may say, so that layers have no modules."""
-    rules = dialect.rules(config)
-    if any("/layers/" in path and not rule.stacked for rule in rules for path in rule.paths):
-        return NameMap()
-    return NameMap(activation_names(config, rules))
-
-
-def names_for_draft(module: nn.Module, model: Model) -> tuple[Names, Names]:
-    """Returns the shapes of a module's activations and parameters on one batch, and those of ours.
-
-    Raises:
-      ParityError: the module can't be run on it.
-    """
-    import torch
-
-    problem = own_problem(model.config, model.params)
-    source_ids, decoder_input_ids = (torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids)
-    inputs = inputs_of(module, model.config, source_ids, decoder_input_ids)
-    try:
-        seen = observe(module, inputs)
-    except Exception as error:  # the module is the user's
-        raise ParityError(
-            f"the module can't be run on source_ids {list(source_ids.shape)} and decoder_input_ids "
-            f"{list(decoder_input_ids.shape)}: {type(error).__name__}: {error}"
-        ) from error
-    theirs = Names(
-        {name: tuple(tensor.shape) for name, tensor in seen.items()},
-        {name: tuple(tensor.shape) for name, tensor in module.state_dict().items()},
-    )
-    parameters = layer_by_layer({path: np.asarray(leaf) for path, leaf in flatten(model.params).items()})
-    activations = _shapes(model.config, tuple(source_ids.shape), tuple(decoder_input_ids.shape))
-    return theirs, Names(activations, {path: leaf.shape for path, leaf in parameters.items()})

@@ -18,6 +18,16 @@ class CannotRun(Exception):
     """Raised when a side can't do what a stage needs. The run goes on, and is inconclusive."""
 
 
+class NotFinite(CannotRun):
+    """Raised when some sentences of a batch have logits that aren't finite, such as one of padding alone where masks
+    are -inf: no gradient means anything then."""
+
+    def __init__(self, message: str, rows: Collection[int]) -> None:
+        super().__init__(message)
+        self.rows = rows
+        """Their rows in the batch."""
+
+
 class Gradients(NamedTuple):
     """Holds the loss of one batch and its gradients, in float64."""
 
@@ -65,6 +75,10 @@ class Side(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def doubts(self) -> Collection[str]:
+        """Returns what has shown so far that its results may not be what its program computes."""
 
     def in_force(self, dtype: Dtype) -> Mapping[str, Any]:
         """Returns the settings that decide about precision: dtype, TF32, …"""

@@ -11,7 +11,8 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Arrays, CannotRun
-from jax_transformer.parity.backends.torch_module import Pass, traced
+from jax_transformer.parity.backends.torch_module import Pass
+from jax_transformer.parity.backends.traces import traced
 from jax_transformer.porting.dialects import get_dialect
 from jax_transformer.porting.state_dicts import params_from_state_dict, state_dict_from_params
 from jax_transformer.runtime.trees import flatten
@@ -69,6 +70,10 @@ class SystemReference:
     @property
     def _name(self) -> str:
         return self.program or ("stepwise" if self.dialect.startswith("stepwise") else self.dialect)
+
+    @property
+    def notes(self) -> dict[str, str]:
+        return {}
 
     def own(self) -> None:
         return None

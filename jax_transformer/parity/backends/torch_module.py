@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -12,19 +11,29 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig
-from jax_transformer.config.run import TrainConfig
-from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.side import (
     Arrays,
+    CannotRun,
     Dtype,
     Gradients,
     Hypotheses,
+    NotFinite,
     Plan,
     Training,
     layer_by_layer,
     starts_and_ends,
 )
-from jax_transformer.parity.backends.torch_programs import call_decoder, call_loss, make_optimizer, take_step
+from jax_transformer.parity.backends.torch_precision import deterministic
+from jax_transformer.parity.backends.torch_programs import (
+    BuiltInOptimizer,
+    call_decoder,
+    call_loss,
+    clear_gradients,
+    make_optimizer,
+    take_step,
+)
+from jax_transformer.parity.backends.torch_tensors import to_array
+from jax_transformer.parity.backends.user_errors import cannot_run, shapes_of
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
 from jax_transformer.storage.model_directory import Model
@@ -44,10 +53,17 @@ class Pass(NamedTuple):
     """By our names, in execution order, masks among them."""
     gradients: Callable[[], Mapping[str, torch.Tensor]]
     """Returns the gradients of the activations after the backward pass; zeros where none arrived."""
+    apart: float = 0.0
+    """How far the logits of a watched pass are from those of an unwatched one, relative to their RMS; 0 unless they
+    differ by more than they may."""
 
 
 class Reference(Protocol):
     """Runs one kind of PyTorch model as a side."""
+
+    @property
+    def notes(self) -> Mapping[str, str]:
+        """Returns what a report should say of how it is run, by its name."""
 
     def build(self, dtype: torch.dtype) -> nn.Module:
         """Returns a module of this dtype, in evaluation mode, with any weights."""
@@ -98,6 +114,7 @@ class TorchSide:
     ) -> None:
         self.name, self.reference, self.rules, self.programs = name, reference, rules, programs
         self.config, self.generation, self.params = model.config, model.generation, model.params
+        self.doubts: dict[str, None] = {}
         self._modules: dict[str, nn.Module] = {}
         self._loaded: dict[str, Any] = {}
         self._importing: Thread | None = None
@@ -112,6 +129,7 @@ class TorchSide:
                 "TF32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
                 "fast path": torch.backends.mha.get_fastpath_enabled(),
                 "device": parameter.device.type,
+                **self.reference.notes,
             }
 
     def get_ready(self, plan: Plan) -> None:
@@ -138,46 +156,46 @@ class TorchSide:
 
         module = self._with(problem, dtype)
         with torch.no_grad(), deterministic():
-            done = self.reference.run(module, *_tensors(problem), watched=True, gradients=False)
+            done = self._run(module, problem, dtype, watched=True, gradients=False)
         return {name: to_array(value) for name, value in done.activations().items()}
 
     def gradients(self, problem: Problem) -> Gradients:
-        module = self._with(problem, "float64")
+        module = self._trainable(problem)
         module.zero_grad(set_to_none=True)
         with deterministic():
-            done = self.reference.run(module, *_tensors(problem), watched=True, gradients=True)
+            done = self._run(module, problem, "float64", watched=True, gradients=True)
             loss = self._loss(done.logits, problem)
-            loss.backward()
+            self._pass_back(loss)
         activations = {name: to_array(value) for name, value in done.gradients().items()}
         parameters = self._gradients(module)
         module.zero_grad(set_to_none=True)  # they are as large as the model
         return Gradients(loss.item(), parameters, activations)
 
     def train(self, problem: Problem, steps: int, *, keep_all: bool) -> Training:
-        module = self._with(problem, "float64")
+        module = self._trainable(problem)
         self._loaded.pop("float64")  # it changes
+        finite = [name for name, tensor in module.named_parameters() if tensor.isfinite().all()]
         program = self.programs.optimizer or partial(
             BuiltInOptimizer, train=self.rules.train, d_model=self.config.d_model, steps=steps
         )
         optimizer = make_optimizer(program, module)
         losses, gradients = [], []
-        parameters = [self._parameters(module)] if keep_all else []
+        parameters = [self._parameters(module, finite)] if keep_all else []
         for _ in range(steps):
-            optimizer.zero_grad()
+            clear_gradients(program, optimizer)
             with deterministic():
-                loss = self._loss(
-                    self.reference.run(module, *_tensors(problem), watched=False, gradients=True).logits, problem
-                )
-                loss.backward()
+                done = self._run(module, problem, "float64", watched=False, gradients=True)
+                loss = self._loss(done.logits, problem)
+                self._pass_back(loss)
             if keep_all:
                 gradients.append(self._gradients(module))
             take_step(program, optimizer)
             losses.append(loss.item())
             if keep_all:
-                parameters.append(self._parameters(module))
+                parameters.append(self._parameters(module, finite))
         del optimizer  # its moments are twice as large as the model
         module.zero_grad(set_to_none=True)
-        return Training(np.array(losses), tuple(parameters or [self._parameters(module)]), tuple(gradients))
+        return Training(np.array(losses), tuple(parameters or [self._parameters(module, finite)]), tuple(gradients))
 
     def decode(self, problem: Problem, decoding: DecodingConfig) -> Hypotheses:
         import torch
@@ -196,9 +214,65 @@ class TorchSide:
                     max_new_tokens=most,
                     pad_id=self.config.target_pad_id,
                 )
-            if beam_size == 1:
-                return Hypotheses(self.reference.greedy(module, source_ids, start_id, eos_id, most).numpy())
-            return Hypotheses(self.reference.beams(module, source_ids, start_id, eos_id, most, beam_size).numpy())
+            with cannot_run(f"the reference {self.name}", f"{shapes_of({'source_ids': source_ids})}, to decode"):
+                if beam_size == 1:
+                    tokens = self.reference.greedy(module, source_ids, start_id, eos_id, most)
+                else:
+                    tokens = self.reference.beams(module, source_ids, start_id, eos_id, most, beam_size)
+            return Hypotheses(tokens.numpy())
+
+    def _run(self, module: nn.Module, problem: Problem, dtype: Dtype, *, watched: bool, gradients: bool) -> Pass:
+        """Runs a forward pass, and doubts one whose logits change when it is watched.
+
+        Raises:
+          CannotRun: the module raises.
+        """
+        import torch
+
+        def once() -> Pass:
+            with torch.set_grad_enabled(gradients):
+                return self.reference.run(module, *_tensors(problem), watched=watched, gradients=gradients)
+
+        ids = {"source_ids": problem.source_ids, "decoder_input_ids": problem.decoder_input_ids}
+        with cannot_run(f"the reference {self.name}", f"{shapes_of(ids)} in {dtype}", module, once):
+            done = once()
+        if gradients:
+            self._check_trains(done.logits)
+        if done.apart:
+            where = f"{problem.name}, {'with gradients' if gradients else dtype}"
+            self.doubts[
+                f"the reference computes something else when it is watched: its logits ({where}, {shapes_of(ids)}) are "
+                f"off by a relative RMS of {done.apart:.1e}"
+            ] = None
+        return done
+
+    def _trainable(self, problem: Problem) -> nn.Module:
+        """Returns the module with the problem's parameters. Raises CannotRun if they can't be trained."""
+        module = self._with(problem, "float64")
+        if not all(parameter.is_leaf for parameter in module.parameters()):
+            raise CannotRun(
+                f"the reference {self.name} can't be trained: a copy of it has no parameters of its own (is it of "
+                "torch.jit?): return the module that it is made of"
+            )
+        return module
+
+    def _check_trains(self, logits: torch.Tensor) -> None:
+        """Raises CannotRun for logits without gradients, NotFinite for rows with NaN or infinities."""
+        if not logits.requires_grad:
+            raise CannotRun(
+                f"the reference {self.name} has no gradients: no parameter leads to its logits (does its forward run "
+                "under torch.no_grad, or detach them?)"
+            )
+        rows = (~logits.isfinite()).flatten(1).any(dim=1).nonzero().flatten().tolist()
+        if rows:
+            raise NotFinite(
+                f"the reference {self.name} has logits that aren't finite in rows {rows} of {len(logits)}", rows
+            )
+
+    def _pass_back(self, loss: torch.Tensor) -> None:
+        """Runs the backward pass. Raises CannotRun if it raises."""
+        with cannot_run(f"the reference {self.name}", "its own loss, backwards"):
+            loss.backward()
 
     def _module(self, dtype: str) -> nn.Module:
         import torch
@@ -207,7 +281,8 @@ class TorchSide:
             self._importing.join()
         module = self._modules.get(dtype)
         if module is None:
-            module = self.reference.build(getattr(torch, dtype)).eval()
+            with cannot_run(f"the reference {self.name}", f"a copy of it in {dtype}"):
+                module = self.reference.build(getattr(torch, dtype)).eval()
             self._modules = {kept: one for kept, one in self._modules.items() if kept == "float64"} | {dtype: module}
             self._loaded = {kept: one for kept, one in self._loaded.items() if kept == "float64"}
         return module
@@ -246,13 +321,24 @@ class TorchSide:
         import torch
 
         gradients = {name: p.grad for name, p in module.named_parameters(remove_duplicate=False) if p.grad is not None}
+        self._check_finite("gradient", gradients)
         found = {
             name: gradients[name] if name in gradients else torch.zeros_like(tensor)
             for name, tensor in module.state_dict().items()
         }
         return self._trained(as_arrays(found))
 
-    def _parameters(self, module: nn.Module) -> Arrays:
+    def _check_finite(self, what: str, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Raises CannotRun for tensors that aren't finite, which no parameters can be."""
+        bad = [name for name, tensor in tensors.items() if not tensor.isfinite().all()]
+        if bad:
+            others = f" (nor are those of {len(bad) - 1} others)" if len(bad) > 1 else ""
+            raise CannotRun(f"the reference {self.name} has a {what} of {bad[0]} that isn't finite{others}")
+
+    def _parameters(self, module: nn.Module, finite: Collection[str]) -> Arrays:
+        """Returns the trained leaves. Raises CannotRun if one of these isn't finite any longer. (Others never were, and
+        none of the model's.)"""
+        self._check_finite("trained value", {name: module.get_parameter(name) for name in finite})
         return self._trained(as_arrays(module.state_dict()))
 
     def _trained(self, state_dict: Mapping[str, np.ndarray]) -> Arrays:
@@ -266,91 +352,7 @@ class TorchSide:
         return layer_by_layer(leaves)
 
 
-class BuiltInOptimizer:
-    """Clips gradients by their norm and takes a step of AdamW, at the rate that the rule's schedule has for it."""
-
-    def __init__(self, module: nn.Module, train: TrainConfig, d_model: int, steps: int) -> None:
-        import torch
-
-        self.parameters, self.clip_norm = list(module.parameters()), train.clip_norm
-        self.rates = iter(learning_rates(train, d_model, steps))
-        betas = train.adam_b1, train.adam_b2
-        self.adam = torch.optim.AdamW(self.parameters, 1.0, betas, train.adam_eps, train.weight_decay)
-
-    def zero_grad(self) -> None:
-        self.adam.zero_grad()
-
-    def step(self) -> None:
-        import torch
-
-        torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
-        for group in self.adam.param_groups:
-            group["lr"] = next(self.rates)
-        self.adam.step()
-
-
-def traced(
-    module: nn.Module,
-    source_ids: torch.Tensor,
-    decoder_input_ids: torch.Tensor,
-    *,
-    watched: bool,
-    gradients: bool,
-    corrupt: Any = None,
-) -> Pass:
-    """Runs a forward pass of a module that fills a trace itself.
-
-    Args:
-      corrupt: (name, the activations before it, its value) → the value that replaces it.
-    """
-    from torch_reference.trace import Trace
-
-    trace = Trace(keep_gradients=gradients) if watched or corrupt is not None else None
-    if trace is not None and corrupt is not None:
-        record_corrupted(trace, corrupt)
-    logits = module(source_ids, decoder_input_ids, trace=trace)
-    return Pass(logits, lambda: trace or {}, lambda: {} if trace is None else trace.gradients())
-
-
-def record_corrupted(trace: Any, corrupt: Any) -> None:
-    """Makes the trace record and return corrupted activations."""
-    record = trace.record
-    trace.record = lambda name, value: record(name, corrupt(name, trace, value))
-
-
 def _tensors(problem: Problem) -> Sequence[torch.Tensor]:
     import torch
 
     return [torch.from_numpy(ids.astype(np.int64)) for ids in problem.ids]
-
-
-def to_array(tensor: torch.Tensor) -> np.ndarray:
-    """Returns a NumPy array of the tensor's dtype; float32 for bfloat16."""
-    import torch
-
-    tensor = tensor.detach()
-    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
-
-
-@contextlib.contextmanager
-def deterministic() -> Iterator[None]:
-    """Switches off TF32 and the fast path of attention layers, and restores them afterwards."""
-    import torch
-
-    before = (
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
-        torch.backends.mha.get_fastpath_enabled(),
-    )
-    _set_precision(False, False, False)
-    try:
-        yield
-    finally:
-        _set_precision(*before)
-
-
-def _set_precision(matmul: bool, cudnn: bool, fast_path: bool) -> None:
-    import torch
-
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, cudnn
-    torch.backends.mha.set_fastpath_enabled(fast_path)

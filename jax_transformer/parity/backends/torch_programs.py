@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from jax_transformer.config.run import TrainConfig
+from jax_transformer.parity.backends.learning_rates import learning_rates
 from jax_transformer.parity.backends.side import Hypotheses
+from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.arrays import ParityError
 
 if TYPE_CHECKING:
@@ -51,6 +54,12 @@ def make_optimizer(program: Callable[..., Any], module: nn.Module) -> Optimizer:
         )
     moved: Optimizer = optimizer
     return moved
+
+
+def clear_gradients(program: Callable[..., Any], optimizer: Optimizer) -> None:
+    """Clears the gradients of a user's optimizer. Raises ParityError if it raises."""
+    with _named("optimizer", program):
+        optimizer.zero_grad()
 
 
 def take_step(program: Callable[..., Any], optimizer: Optimizer) -> None:
@@ -114,9 +123,32 @@ def _named(what: str, program: Callable[..., Any]) -> Iterator[None]:
     """Turns whatever the user's program raises into a ParityError that names it."""
     try:
         yield
-    except Exception as error:
-        raise ParityError(f"{what} {_name(program)}: raised {type(error).__name__}: {error}") from error
+    except RAISED as error:
+        raise ParityError(f"{what} {_name(program)}: raised {in_short(error)}") from error
 
 
 def _name(program: Callable[..., Any]) -> str:
     return str(getattr(program, "__qualname__", type(program).__name__))
+
+
+class BuiltInOptimizer:
+    """Clips gradients by their norm and takes a step of AdamW, at the rate that the rule's schedule has for it."""
+
+    def __init__(self, module: nn.Module, train: TrainConfig, d_model: int, steps: int) -> None:
+        import torch
+
+        self.parameters, self.clip_norm = list(module.parameters()), train.clip_norm
+        self.rates = iter(learning_rates(train, d_model, steps))
+        betas = train.adam_b1, train.adam_b2
+        self.adam = torch.optim.AdamW(self.parameters, 1.0, betas, train.adam_eps, train.weight_decay)
+
+    def zero_grad(self) -> None:
+        self.adam.zero_grad()
+
+    def step(self) -> None:
+        import torch
+
+        torch.nn.utils.clip_grad_norm_(self.parameters, self.clip_norm)
+        for group in self.adam.param_groups:
+            group["lr"] = next(self.rates)
+        self.adam.step()

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 SideName = Literal["candidate", "reference"]
+Effect = Literal["function", "rows masked altogether", "none"]
+"""What a difference changes: the model's function; only rows in which a query sees no key; or nothing but the value of
+masked logits, which softmax ignores."""
 
 
 class Match(NamedTuple):
@@ -28,10 +31,20 @@ class Finding(NamedTuple):
     """The nearest variant outside the gate."""
     told_apart_by: str = ""
     """Inputs on which several matches would differ."""
+    effect: Effect = "function"
+    """What the difference changes; "none" is a note, and no fault."""
+    precision: str = ""
+    """The dtype that the node was computed in, if it has another fault beside that one that no variant explains."""
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether it changes what the model computes."""
+        return self.effect != "none"
 
     @property
     def cause(self) -> str:
-        return " or ".join(match.variant for match in self.matches) or "unexplained"
+        unexplained = f"unexplained, computed in {self.precision}" if self.precision else "unexplained"
+        return " or ".join(match.variant for match in self.matches) or unexplained
 
 
 class Fault(NamedTuple):

@@ -8,17 +8,19 @@ the next captured node, and every variant of each of them is tried.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.parity.diagnosis.findings import Finding, Match
-from jax_transformer.parity.faults import Replay, outcomes
+from jax_transformer.parity.diagnosis.explaining import Explained, Step, explain
+from jax_transformer.parity.diagnosis.findings import Finding
+from jax_transformer.parity.diagnosis.judging import GATE, Apart, measure, rows_of
+from jax_transformer.parity.diagnosis.placement import misplaced_norms
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import Arrays
-from jax_transformer.parity.gates.compare import relative_rms
+from jax_transformer.parity.gates.rounding import nudged
 from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Node, nodes
 from jax_transformer.parity.oracle.replay import parameter, recompute
 
@@ -26,57 +28,108 @@ if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
 
 
-@dataclass(frozen=True)
-class Step:
-    """Holds a captured node that the walk has reached."""
-
-    node: Node
-    error: float
-    """The distance between the captured value and the right one for the captured values before it."""
-    hidden: tuple[Node, ...]
-    """The nodes leading here that weren't captured, in execution order."""
-    known: Arrays
-    """All values before it by name, captured or computed."""
-    fits: bool = True
-    """Whether the captured value has a usable shape; if not, the walk goes on from the computed one."""
-
-
 def diagnose(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> list[Finding]:
-    """Returns all faulty nodes in execution order, each judged by its own inputs.
+    """Returns all faulty nodes in execution order, each judged by its own inputs, and notes on masked logits.
 
     Args:
       params: the parameters that the model should have.
       captured: its ids, and its known masks and activations, by name.
     """
-    return [explain(step, config, params, captured) for step in walk(config, params, captured) if not passes(step)]
+    return [finding for _, finding in walk(config, params, captured) if finding is not None]
 
 
-def passes(step: Step) -> bool:
-    return step.error <= tolerances.FLOAT64_RELATIVE_RMS
+def walk(
+    config: TransformerConfig, params: Mapping[str, Any], captured: Arrays
+) -> Iterator[tuple[Step, Finding | None]]:
+    """Yields every captured node in execution order with its local error, and what is wrong with it, if anything."""
+    yield from _Walk(config, params, captured).steps()
 
 
-def walk(config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> Iterator[Step]:
-    """Yields every captured node in execution order with its local error.
+@dataclass
+class _Walk:
+    """Walks through one side's trace."""
 
-    All steps share `known`, which grows while the walk goes on.
-    """
-    graph = nodes(config)
-    known = {name: np.asarray(captured[name]) for name in MODEL_INPUTS}
-    hidden: dict[str, set[str]] = {}  # of those not captured: the names of themselves, and of those that lead to them
-    for node in graph:
-        before = set[str]().union(*(hidden.get(name, ()) for name in node.inputs.values()))
-        computed = recompute(node, config, known, params)
-        if node.name in captured:
-            received, hidden_before = captured[node.name], _named(graph, before)
-            if not _fits(received, computed):
-                yield Step(node, np.inf, hidden_before, known, fits=False)
-                known[node.name] = computed
+    config: TransformerConfig
+    params: Mapping[str, Any]
+    captured: Arrays
+    known: dict[str, np.ndarray] = field(init=False)
+    """All values so far by name, captured or computed."""
+    graph: tuple[Node, ...] = field(init=False)
+    masks: dict[str, str] = field(init=False)
+    """The mask's name by the name of the attention's logits and weights."""
+    done: set[str] = field(default_factory=set)
+    """The nodes of a layer that was explained as a whole."""
+    hidden: dict[str, set[str]] = field(default_factory=dict)
+    """Of nodes not captured: the names of themselves, and of those not captured that lead to them."""
+
+    def __post_init__(self) -> None:
+        self.graph = nodes(self.config)
+        self.known = {name: np.asarray(self.captured[name]) for name in MODEL_INPUTS}
+        logits = {node.name: node.inputs["mask"] for node in self.graph if "mask" in node.inputs}
+        self.masks = logits | {
+            node.name: logits[node.inputs["logits"]]
+            for node in self.graph
+            if node.kind == "attention_weights" and node.inputs["logits"] in logits
+        }
+
+    def steps(self) -> Iterator[tuple[Step, Finding | None]]:
+        for node in self.graph:
+            if node.name in self.done:
                 continue
-            yield Step(node, distance(received, computed, _attended(node, known)), hidden_before, known)
-            known[node.name] = received
-        else:
-            hidden[node.name] = before | {node.name}
-            known[node.name] = computed
+            before = set[str]().union(*(self.hidden.get(name, ()) for name in node.inputs.values()))
+            computed = recompute(node, self.config, self.known, self.params)
+            if node.name not in self.captured:
+                self.hidden[node.name] = before | {node.name}
+                self.known[node.name] = computed
+                continue
+            step = self._step(node, computed, before)
+            yield step, self._judged(step, computed)
+
+    def _step(self, node: Node, computed: np.ndarray, before: set[str]) -> Step:
+        received, hidden = self.captured[node.name], self._named(before)
+        if not _fits(received, computed):
+            return Step(node, Apart(np.inf), hidden, self.known, fits=False)
+        rows = rows_of(node, self.known, hidden, self.masks)
+        step = Step(node, measure(received, computed, rows), hidden, self.known, rows, received)
+        has_softmax = any(one.kind == "attention_weights" for one in (*hidden, node))
+        if not has_softmax or step.apart.seen <= GATE or not step.apart.seen <= tolerances.MOST_FOR_ROUNDING:
+            return step
+        return step._replace(gate=max(GATE, self._rounding(step, computed)))
+
+    def _judged(self, step: Step, computed: np.ndarray) -> Finding | None:
+        """Explains what is wrong with a step, if anything, and takes over its value."""
+        name = step.node.name
+        if not step.fits:
+            self.known[name] = computed
+            return Finding(name, step.node.kind, np.inf, (), None)
+        result = Explained(None)
+        if not step.passes:
+            result = misplaced_norms(step, self.config, self.params, self.captured, self.masks) or self._explained(step)
+        elif step.apart.fill > GATE:
+            result = self._explained(step)
+        self.done |= result.done
+        self.known |= {name: step.received, **result.values}
+        return result.finding
+
+    def _explained(self, step: Step) -> Explained:
+        return explain(step, self.config, self.params)
+
+    def _named(self, names: set[str]) -> tuple[Node, ...]:
+        return tuple(node for node in self.graph if node.name in names) if names else ()
+
+    def _rounding(self, step: Step, computed: np.ndarray) -> float:
+        """Returns the distance that rounding alone explains: some times the one by which the right value moves when
+        everything that it is computed from moves in its last bit."""
+        chain = (*step.hidden, step.node)
+        own = {node.name for node in chain}
+        moved = nudged({name: self.known[name] for node in chain for name in node.inputs.values() if name not in own})
+        for node in chain:
+            inputs = {argument: moved[name] for argument, name in node.inputs.items()}
+            exact = {argument: parameter(self.params, path) for argument, path in node.parameters.items()}
+            with np.errstate(all="ignore"):
+                moved[node.name] = node.compute(self.config, inputs, nudged(exact))
+        allowed = tolerances.FACTOR_ROUNDING * measure(moved[step.node.name], computed, step.rows).seen
+        return allowed if allowed <= tolerances.MOST_FOR_ROUNDING else 0.0
 
 
 def _fits(received: np.ndarray, expected: np.ndarray) -> bool:
@@ -88,98 +141,6 @@ def _fits(received: np.ndarray, expected: np.ndarray) -> bool:
         return False
     is_mask = expected.dtype == bool
     return (received.dtype == bool) == is_mask and (is_mask or shape == received.shape)
-
-
-def _named(graph: Sequence[Node], names: set[str]) -> tuple[Node, ...]:
-    return tuple(node for node in graph if node.name in names) if names else ()
-
-
-def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any], captured: Arrays) -> Finding:
-    """Tries all variants of the node, and of the uncaptured ones before it, and ranks them by distance."""
-    if not step.fits:
-        return Finding(step.node.name, step.node.kind, step.error, (), None)
-    received, where = captured[step.node.name], _attended(step.node, step.known)
-    chain = (*step.hidden, step.node)
-    found = []
-    for number, node in enumerate(chain):
-        replay = _replay(node, config, params, {**step.known, step.node.name: received})
-        for name, value in outcomes(replay):
-            result = _carried(value, node, chain[number + 1 :], config, params, step.known)
-            found.append((node, Match(name, np.inf if result is None else distance(received, result, where))))
-    found.sort(key=lambda pair: pair[1].residual)
-    within = [pair for pair in found if pair[1].residual <= tolerances.FLOAT64_RELATIVE_RMS]
-    within.sort(key=lambda pair: pair[1].variant.count(", "))  # variants of one change first
-    others = [
-        match for _, match in found if match.residual > tolerances.FLOAT64_RELATIVE_RMS and np.isfinite(match.residual)
-    ]
-    place = within[0][0] if within else step.node
-    return Finding(place.name, place.kind, step.error, _with_places(within, place), others[0] if others else None)
-
-
-def _with_places(within: Sequence[tuple[Node, Match]], place: Node) -> tuple[Match, ...]:
-    """Returns the matches; those at another node than the first say where."""
-    return tuple(
-        match if node is place else match._replace(variant=f"{match.variant} (at {node.name})")
-        for node, match in within
-    )
-
-
-def _replay(node: Node, config: TransformerConfig, params: Mapping[str, Any], known: Arrays) -> Replay:
-    inputs = {argument: known[name] for argument, name in node.inputs.items()}
-    parameters = {argument: parameter(params, path) for argument, path in node.parameters.items()}
-    return Replay(config, node, inputs, parameters, known, params)
-
-
-def _carried(
-    value: np.ndarray,
-    node: Node,
-    chain: Sequence[Node],
-    config: TransformerConfig,
-    params: Mapping[str, Any],
-    known: Arrays,
-) -> np.ndarray | None:
-    """Returns the value of the chain's last node if this one has that value; None if it doesn't depend on it, or can't
-    be computed."""
-    changed: dict[str, np.ndarray] = {node.name: value}
-    for follower in chain:
-        if not changed.keys().isdisjoint(follower.inputs.values()):
-            try:
-                changed[follower.name] = recompute(follower, config, {**known, **changed}, params)
-            except ValueError:  # a value of another shape, such as the other side's mask
-                return None
-    last = chain[-1].name if chain else node.name
-    return changed.get(last)
-
-
-def distance(received: np.ndarray, expected: np.ndarray, where: np.ndarray | None = None) -> float:
-    """Returns the relative RMS of the difference; for masks, the share of values that differ.
-
-    It is infinite if shapes or non-finite values differ. NaN equals NaN, as a node with NaN inputs returns it.
-
-    Args:
-      where: boolean, broadcastable; values inside and outside it are compared separately, and the larger distance
-        counts, as beside the fill values of masked logits no other logit would.
-    """
-    try:
-        shape = np.broadcast_shapes(received.shape, expected.shape)
-    except ValueError:
-        return np.inf
-    if received.dtype == bool or expected.dtype == bool:
-        return float(np.mean(received != expected))
-    if shape != received.shape:
-        return np.inf
-    expected = np.broadcast_to(expected, received.shape)
-    if where is None and np.isfinite(expected).all():
-        error = relative_rms(received, expected) if received.size else 0.0
-        return np.inf if np.isnan(error) else error
-    inside = np.broadcast_to(True if where is None else where, received.shape)
-    counts = np.isfinite(expected) | ~((received == expected) | (np.isnan(received) & np.isnan(expected)))
-    errors = [relative_rms(received, expected, part) for part in (inside & counts, ~inside & counts) if part.any()]
-    return max((np.inf if np.isnan(error) else error for error in errors), default=0.0)
-
-
-def _attended(node: Node, known: Arrays) -> np.ndarray | None:
-    return known[node.inputs["mask"]] if node.kind == "attention_logits" and "mask" in node.inputs else None
 
 
 def with_ids(captured: Arrays, source_ids: np.ndarray, decoder_input_ids: np.ndarray) -> dict[str, np.ndarray]:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
+from itertools import permutations
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.faults.precision import LOWEST
+from jax_transformer.parity.faults.projections import projected_by
 from jax_transformer.parity.faults.replay import Replay, Variant, configured
+from jax_transformer.parity.faults.rounding import LOWEST
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind
+from jax_transformer.parity.oracle.graph import Kind, place
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
 
 
+PARTS = ("query", "key", "value")
 FILLS = (0.0, -1e4, -1e9, -1e20, -1e30, *LOWEST.values(), float(np.finfo(np.float64).min), -math.inf)
 
 
@@ -36,6 +39,10 @@ def attention(config: TransformerConfig) -> Iterator[Variant]:
     yield Variant(
         "masked value added rather than put in place", logits, partial(_added, value=formulas.masked_value(config))
     )
+    for parts in permutations(PARTS):
+        if parts[0] != "query" and parts[1] != "key":
+            order = ", ".join(parts)
+            yield Variant(f"fused kernel read in the order {order}", logits, partial(_of_parts, parts=parts))
     weights: tuple[Kind, ...] = ("attention_weights",)
     for axis, name in ((-2, "queries"), (1, "heads"), (0, "batch")):
         yield Variant(f"softmax over the {name}", weights, partial(_softmax_over, axis=axis))
@@ -51,8 +58,15 @@ def _scaled_by_width(replay: Replay, power: float) -> np.ndarray:
 
 def _added(replay: Replay, value: float) -> np.ndarray:
     """Adds the fill value to masked logits instead of replacing them."""
-    inputs = {argument: array for argument, array in replay.inputs.items() if argument != "mask"}
-    return replay.node.compute(replay.config, inputs, {}) + np.where(replay.inputs["mask"], 0.0, value)
+    return replay.without_mask + np.where(replay.inputs["mask"], 0.0, value)
+
+
+def _of_parts(replay: Replay, parts: tuple[str, ...]) -> np.ndarray:
+    """Projects query and key with other parts' kernels, as programs do that split a fused projection in another
+    order."""
+    if place(replay.node.name).path[0] != "self_attention":
+        raise LookupError("not fused")
+    return replay.compute({own: projected_by(replay, own, part) for own, part in zip(PARTS[:2], parts, strict=False)})
 
 
 def _softmax_over(replay: Replay, axis: int) -> np.ndarray:

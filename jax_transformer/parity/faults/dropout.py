@@ -42,12 +42,14 @@ TOLD_APART = 1e-6
 def dropout() -> Iterator[Variant]:
     for rate in RATES:
         name = f"dropout of {rate:g} left on"
-        yield Variant(name, OWN, partial(_of_value, rate=rate))
+        yield Variant(name, OWN, partial(_of_value, rate=rate), True)
         sums: tuple[Kind, ...] = ("residual", "parallel_residual")
-        yield Variant(f"{name} the sublayer's output", sums, partial(_of_sublayer, rate=rate))
-        yield Variant(f"{name} the sublayer's output", ("residual_norm",), partial(_of_normed_sublayer, rate=rate))
-        yield Variant(f"{name} the attention weights", ("context",), partial(_of_weights, rate=rate))
-        yield Variant(f"{name} the hidden units", ("projection",), partial(_of_hidden, rate=rate))
+        yield Variant(f"{name} the sublayer's output", sums, partial(_of_sublayer, rate=rate), True)
+        yield Variant(
+            f"{name} the sublayer's output", ("residual_norm",), partial(_of_normed_sublayer, rate=rate), True
+        )
+        yield Variant(f"{name} the attention weights", ("context",), partial(_of_weights, rate=rate), True)
+        yield Variant(f"{name} the hidden units", ("projection",), partial(_of_hidden, rate=rate), True)
 
 
 def _of_value(replay: Replay, rate: float) -> np.ndarray:

@@ -41,9 +41,12 @@ def embeddings(config: TransformerConfig) -> Iterator[Variant]:
     yield Variant("tables of the two sides swapped", tokens, _other_side)
     for name, shifted in SHIFTS.items():
         yield Variant(f"decoder's ids {name}", tokens, partial(_of_shifted, shifted=shifted))
-    yield Variant("decoder's ids one to the left: one token at each end", tokens, _without_start)
+    yield Variant("decoder's ids one to the left: one token at each end", tokens, _without_start, True)
     sums: tuple[Kind, ...] = ("embedding",)
-    yield Variant("√d_model applied after positions", sums, lambda replay: replay.compute() * math.sqrt(config.d_model))
+    yield Variant("√d_model applied after positions", sums, _scaled_after)
+    yield Variant(
+        "sum with positions scaled by √d_model", sums, lambda replay: replay.compute() * math.sqrt(config.d_model)
+    )
     if _has_factors(config):
         yield Variant(
             "factor of embeddings applied after positions",
@@ -94,6 +97,14 @@ def _of_other_stack(replay: Replay) -> float:
 
 def _scaled_by(replay: Replay, factor: Callable[[Replay], float]) -> np.ndarray:
     return formulas.rows(replay.parameters["embedding"], replay.inputs["ids"]) * factor(replay)
+
+
+def _scaled_after(replay: Replay) -> np.ndarray:
+    """Scales the sum with the positions instead of the tokens alone."""
+    root = math.sqrt(replay.config.d_model)
+    if not replay.config.scale_embedding or "positions" not in replay.inputs:
+        raise LookupError("no scale, or nothing else in the sum")
+    return replay.compute({"tokens": replay.inputs["tokens"] / root}) * root
 
 
 def _times(replay: Replay, argument: str, factor: float) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jax_transformer.parity.faults.replay import Replay, Variant
+from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, place
+from jax_transformer.parity.oracle.graph import MODEL_INPUTS, Kind, known_nodes, place
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
@@ -24,6 +26,14 @@ FIELDS = {"encoder_self": "encoder_padding", "decoder_self": "decoder_padding", 
 
 
 def masks(config: TransformerConfig) -> Iterator[Variant]:
+    """Yields faults of a mask, which all its attentions apply, and the same faults in one attention alone."""
+    for variant in _of_masks(config):
+        yield variant
+        compute = partial(_in_one_attention, variant=variant)
+        yield Variant(f"{variant.name}, in this attention alone", ("attention_logits",), compute, True)
+
+
+def _of_masks(config: TransformerConfig) -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = ("mask",)
     yield Variant("mask inverted", kinds, lambda replay: ~replay.compute())
     yield Variant("not causal", kinds, _not_causal)
@@ -39,6 +49,34 @@ def masks(config: TransformerConfig) -> Iterator[Variant]:
             yield Variant(f"{name}, by the {whose} pad id", kinds, partial(_of_pad_id, cover=cover, pad_id=pad_id))
     yield Variant("cross-attention uses the target's padding", kinds, _targets_padding)
     yield Variant("padding of the other side", kinds, _other_padding)
+
+
+def _in_one_attention(replay: Replay, variant: Variant) -> np.ndarray:
+    """Applies the faulty mask to these logits; where they are masked, they keep their received value."""
+    name = replay.node.inputs["mask"]  # KeyError without one
+    (node,) = (one for one in known_nodes(replay.config) if one.name == name)
+    inputs = {argument: replay.captured[of] for argument, of in node.inputs.items()}
+    mask = variant.compute(Replay(replay.config, node, inputs, {}, replay.captured, replay.params))
+    if mask.all():
+        raise LookupError("no mask at all")
+    with contextlib.suppress(LookupError):
+        received = replay.received
+        is_masked = received <= tolerances.MASKED_BELOW
+        return np.where(mask, replay.without_mask, np.where(is_masked, received, formulas.masked_value(replay.config)))
+    return np.where(mask, replay.without_mask, formulas.masked_value(replay.config))
+
+
+def fill_names(replay: Replay) -> tuple[str, ...]:
+    """Returns what masked logits are or have added to them, whatever the number; nothing if they have several."""
+    mask = np.broadcast_to(replay.inputs["mask"], replay.received.shape)
+    received, products = replay.received[~mask], np.broadcast_to(replay.without_mask, mask.shape)[~mask]
+    value = received[0]
+    if (received == value).all():
+        return (f"masked logits are {value:g}",)
+    with np.errstate(all="ignore"):
+        added = float(np.median(received - products))
+        is_added = (np.abs(received - products - added) <= tolerances.FLOAT64_RELATIVE_RMS * np.abs(added)).all()
+    return (f"{added:g} added to masked logits",) if is_added else ()
 
 
 def _covering(replay: Replay, cover: str, **changes: Any) -> np.ndarray:

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from jax_transformer.parity.faults.precision import is_of
 from jax_transformer.parity.faults.replay import (
     Replay,
     Variant,
+    changed,
     configured,
     exchanged,
     norm_parameters,
     sum_of,
     without,
 )
+from jax_transformer.parity.faults.rounding import is_of
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
@@ -34,25 +36,16 @@ EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12, 0.0)
 
 
 def norms(config: TransformerConfig) -> Iterator[Variant]:
-    has_more = any(stack.embedding_norm != "none" for stack in (config.encoder, config.decoder))
-    kinds: tuple[Kind, ...] = (*NORMS, "embedding") if has_more else NORMS
-    choices: dict[str, dict[str, Any]] = {
-        f"ε {'inside' if config.norm_eps_outside else 'outside'} the root": {
-            "norm_eps_outside": not config.norm_eps_outside
-        },
-        f"variance over D{'' if config.norm_unbiased else ' − 1'}": {"norm_unbiased": not config.norm_unbiased},
-    }
-    choices |= {f"ε = {eps:g}": {"norm_eps": eps} for eps in EPSILONS if eps != config.norm_eps}
-    if config.norm_kind == "layer_norm":
-        choices["RMS without centring"] = {"norm_kind": "rms_norm"}
+    kinds = _kinds(config)
+    choices = _choices(config)
     for name, changes in choices.items():
         yield configured(f"norm: {name}", kinds, **changes)
     for first, second in combinations(choices, 2):
         if choices[first].keys().isdisjoint(choices[second]):
             yield configured(f"norm: {first}, and {second}", kinds, **choices[first], **choices[second])
-    yield Variant("norm: variance as E[x²] − E[x]²", kinds, partial(_fast_variance, dtype="float64"))
-    yield Variant("norm: variance as E[x²] − E[x]² in float32", kinds, partial(_fast_variance, dtype="float32"))
-    yield Variant("norm: variance in float32", kinds, _narrow_variance)
+    yield Variant("norm: variance as E[x²] − E[x]²", kinds, partial(_fast_variance, dtype="float64"), True)
+    yield Variant("norm: variance as E[x²] − E[x]² in float32", kinds, partial(_fast_variance, dtype="float32"), True)
+    yield Variant("norm: variance in float32", kinds, partial(_narrow_variance, changes={}), True)
     yield Variant("norm: scale dropped", kinds, partial(without, role="scale"))
     yield Variant("norm: bias dropped", kinds, partial(without, role="bias"))
     yield Variant("norm: scale and bias swapped", kinds, partial(exchanged, roles={"scale": "bias", "bias": "scale"}))
@@ -62,6 +55,33 @@ def norms(config: TransformerConfig) -> Iterator[Variant]:
         yield Variant(f"parameters of {module}", NORMS, partial(_of_another, module=module))
     yield Variant("norm before the output projection, not after it", ("norm",), _before_projection)
     yield Variant("norm before the activation, not after it", ("norm",), _before_activation)
+
+
+def _kinds(config: TransformerConfig) -> tuple[Kind, ...]:
+    has_more = any(stack.embedding_norm != "none" for stack in (config.encoder, config.decoder))
+    return (*NORMS, "embedding") if has_more else NORMS
+
+
+def _choices(config: TransformerConfig) -> dict[str, dict[str, Any]]:
+    """Returns the config fields of each other norm, by its name."""
+    choices: dict[str, dict[str, Any]] = {
+        f"ε {'inside' if config.norm_eps_outside else 'outside'} the root": {
+            "norm_eps_outside": not config.norm_eps_outside
+        },
+        f"variance over D{'' if config.norm_unbiased else ' − 1'}": {"norm_unbiased": not config.norm_unbiased},
+    }
+    choices |= {f"ε = {eps:g}": {"norm_eps": eps} for eps in EPSILONS if eps != config.norm_eps}
+    if config.norm_kind == "layer_norm":
+        choices["RMS without centring"] = {"norm_kind": "rms_norm"}
+    return choices
+
+
+def with_narrow_variance(replay: Replay) -> Iterator[tuple[str, np.ndarray]]:
+    """Yields other norms whose variance is computed in float32 besides, by name, with the value that they give."""
+    if replay.node.kind in _kinds(replay.config):
+        for name, changes in _choices(replay.config).items():
+            with contextlib.suppress(LookupError):
+                yield f"norm: {name}, and variance in float32", _narrow_variance(replay, changes)
 
 
 # --- norms in another place, or one for two
@@ -139,9 +159,9 @@ def _normed(replay: Replay) -> _Normed:
     return _Normed(x, added, replay.received - added, scale)
 
 
-def _factors(replay: Replay, normed: _Normed) -> tuple[np.ndarray, np.ndarray]:
+def _factors(normed: _Normed, norm_kind: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns x, centred, and the factor of each row that best turns it into the received value."""
-    centred = normed.x - normed.x.mean(axis=-1, keepdims=True) if replay.config.norm_kind == "layer_norm" else normed.x
+    centred = normed.x - normed.x.mean(axis=-1, keepdims=True) if norm_kind == "layer_norm" else normed.x
     scaled = centred * normed.scale
     return centred, (scaled * normed.received).sum(axis=-1, keepdims=True) / np.square(scaled).sum(
         axis=-1, keepdims=True
@@ -207,27 +227,37 @@ def _with_fast_variance(replay: Replay, normed: _Normed, dtype: str) -> np.ndarr
     variance = np.maximum(np.square(x).mean(axis=-1, keepdims=True) - np.square(mean), 0.0)
     variance = variance * (width / (width - 1)) if replay.config.norm_unbiased else variance
     scale, added = np.asarray(normed.scale, dtype), np.asarray(normed.added, dtype)
-    return ((x - mean) / _deviation(replay, variance) * scale + added).astype(np.float64)
+    return ((x - mean) / _deviation(replay.config, variance) * scale + added).astype(np.float64)
 
 
-def _deviation(replay: Replay, variance: np.ndarray) -> np.ndarray:
+def _deviation(config: Any, variance: np.ndarray) -> np.ndarray:
     """Returns the deviation in the variance's dtype."""
-    eps = replay.config.norm_eps
-    return np.sqrt(variance) + eps if replay.config.norm_eps_outside else np.sqrt(variance + eps)
+    eps = config.norm_eps
+    return np.sqrt(variance) + eps if config.norm_eps_outside else np.sqrt(variance + eps)
 
 
-def _narrow_variance(replay: Replay) -> np.ndarray:
-    """Recognises T5's norm: float64 x divided by a float32 deviation, or multiplied by the inverse of one."""
+MOST_ROUNDOFFS = 8.0
+"""The largest error of a deviation in float32, in unit roundoffs. An error in the variance's sum is halved by the
+root; a wrong ε is larger, on inputs of small variance by far."""
+
+
+def _narrow_variance(replay: Replay, changes: Mapping[str, Any]) -> np.ndarray:
+    """Recognises T5's norm: float64 x divided by a float32 deviation, or multiplied by the inverse of one.
+
+    Args:
+      changes: fields of the config that have other values as well.
+    """
+    config = changed(replay.config, **changes)
     normed = _normed(replay)
-    centred, factors = _factors(replay, normed)
-    own = 1.0 / formulas.deviation(replay.config, centred)
+    centred, factors = _factors(normed, config.norm_kind)
+    own = 1.0 / formulas.deviation(config, centred)
     for narrow in (_float32(factors), 1.0 / _float32(1.0 / factors)):
         is_float32 = (np.abs(narrow / factors - 1.0) <= tolerances.FLOAT64_RELATIVE_RMS).all()
-        if is_float32 and (np.abs(narrow / own - 1.0) <= tolerances.COMPUTED_IN["float32"]).all():
+        if is_float32 and (np.abs(narrow / own - 1.0) <= MOST_ROUNDOFFS * tolerances.UNIT_ROUNDOFF["float32"]).all():
             return centred * narrow * normed.scale + normed.added
-    width = centred.shape[-1] - 1 if replay.config.norm_unbiased else centred.shape[-1]
+    width = centred.shape[-1] - 1 if config.norm_unbiased else centred.shape[-1]
     variance = np.square(centred.astype(np.float32)).sum(axis=-1, keepdims=True) / np.float32(width)
-    return centred * (np.float32(1.0) / _deviation(replay, variance)) * normed.scale + normed.added
+    return centred * (np.float32(1.0) / _deviation(config, variance)) * normed.scale + normed.added
 
 
 def _float32(array: np.ndarray) -> np.ndarray:

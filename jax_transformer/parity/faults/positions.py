@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.parity.faults.precision import is_of, rounded
 from jax_transformer.parity.faults.replay import Replay, Variant, changed
+from jax_transformer.parity.faults.rounding import UNITS, is_of, rounded
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, place
+from jax_transformer.parity.oracle.graph import Kind, Node, place
 
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
@@ -26,7 +26,6 @@ INDICES = {"column": "column", "batch_row": "batch row", "non_pad_count": "count
 
 SHORT_TABLES = (128, 256, 500, 512, None, -1)
 """Numbers of rows; None: half of those needed; −1: one less than needed."""
-ROUNDOFF = {"float16": 2.0**-11} | tolerances.UNIT_ROUNDOFF
 ANGLE_ROUNDINGS = 12.0
 """The largest error of an angle in unit roundoffs: log 10000 = 9.2 for the exponent, and those of the power and the
 product."""
@@ -45,10 +44,10 @@ def positions(config: TransformerConfig) -> Iterator[Variant]:
             if names:
                 changes = {"position_layout": layout, "position_frequency": frequency}
                 yield Variant(f"positions: {', and '.join(names)}", kinds, partial(_of_table, changes=changes))
-        for dtype in ROUNDOFF:
+        for dtype in UNITS:
             yield Variant(f"positions: rounded to {dtype}", kinds, partial(_of_table, changes={}, dtype=dtype))
-            yield Variant(f"positions: computed in {dtype}", kinds, partial(_computed, dtype=dtype))
-        yield Variant("positions: frequencies in float32", kinds, _narrow_frequencies)
+            yield Variant(f"positions: computed in {dtype}", kinds, partial(_computed, dtype=dtype), True)
+        yield Variant("positions: frequencies in float32", kinds, _narrow_frequencies, True)
         if config.position_index == "non_pad_count":
             yield Variant(
                 "positions: row of pads not zero", kinds, partial(_of_table, changes={"position_index": "column"})
@@ -72,6 +71,30 @@ def positions(config: TransformerConfig) -> Iterator[Variant]:
     for offset in (-2, -1, 1, 2):
         name = f"positions: {abs(offset)} too {'far' if offset > 0 else 'near'}"
         yield Variant(name, kinds, partial(Replay.under, position_offset=config.position_offset + offset))
+
+
+SUMMED = 16.0 * tolerances.FLOAT64_ROUNDOFF
+"""The largest error, relative to the sum, of positions that are a sum minus the tokens."""
+
+
+def read_from_sum(
+    config: TransformerConfig, node: Node, received: np.ndarray, known: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """Returns the positions in a received embedding: what is left of it without the tokens.
+
+    Positions of low precision are told from the rounding of the sum, and returned exactly.
+    """
+    own = known[node.inputs["positions"]]
+    if node.parameters or received.shape != known[node.inputs["tokens"]].shape:  # a norm hides them
+        return own
+    left = received - known[node.inputs["tokens"]]
+    allowed = SUMMED * (np.abs(received) + np.abs(left) + 1.0)
+    for dtype in UNITS:
+        narrow = rounded(left, dtype)
+        if (np.abs(narrow - left) <= allowed).all():
+            left = narrow
+            break
+    return left
 
 
 def _of_table(replay: Replay, changes: Mapping[str, Any], dtype: str = "float64") -> np.ndarray:
@@ -108,9 +131,9 @@ def _computed(replay: Replay, dtype: str) -> np.ndarray:
     otherwise one way to compute it."""
     exponents, _ = _columns(replay.config)
     numbers, once = _numbers(replay)[..., None], rounded(replay.own, dtype)
-    if np.array_equal(once, replay.own):
+    if np.array_equal(once, replay.own) and replay.is_right:
         raise LookupError("nothing to round")
-    allowed = ROUNDOFF[dtype] * (ANGLE_ROUNDINGS * numbers / 10000.0**exponents + VALUE_ROUNDINGS)
+    allowed = UNITS[dtype] * (ANGLE_ROUNDINGS * numbers / 10000.0**exponents + VALUE_ROUNDINGS)
     is_near = (np.abs(replay.received - replay.own) <= allowed).all()
     if is_near and is_of(replay.received, dtype) and not np.array_equal(replay.received, once):
         return replay.received
@@ -129,7 +152,7 @@ def _narrow_frequencies(replay: Replay) -> np.ndarray:
         found = np.empty(len(exponents))
         found[is_cosine] = found[~is_cosine] = np.arctan2(row[~is_cosine], row[is_cosine]) / number
         narrow = rounded(found, "float32")
-        if (np.abs(narrow / exact - 1.0) <= ANGLE_ROUNDINGS * ROUNDOFF["float32"]).all():
+        if (np.abs(narrow / exact - 1.0) <= ANGLE_ROUNDINGS * UNITS["float32"]).all():
             return _of_angles(replay, numbers[..., None] * narrow)
     return _of_angles(replay, numbers[..., None] * _narrow_powers(exponents, "float32"))
 

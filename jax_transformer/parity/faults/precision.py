@@ -1,8 +1,8 @@
 """Faults of precision: a node rounded to, or computed in, a narrower dtype than the model's.
 
 Two programs that compute in float32 round differently, so neither can be replayed to the last bit. Such a node is
-recognised instead: all its values are numbers of the dtype, the truth's aren't, and it is as near to the truth as the
-dtype allows.
+recognised instead: all its values are numbers of the dtype, the truth's aren't, and what is left beside the truth is
+the rounding of that dtype and nothing else.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, get_args
 import numpy as np
 
 from jax_transformer.parity.faults.replay import Replay, Variant, changed
+from jax_transformer.parity.faults.rounding import LOWEST, is_of, is_rounding, rounded
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle.graph import Kind
 
@@ -21,11 +22,6 @@ WITHOUT_ARITHMETIC: tuple[Kind, ...] = ("mask", "positions", "merge_heads", "sam
 """Nodes that only look up or pass on values, and positions, which are computed once for a table."""
 ROUNDED_ELSEWHERE: tuple[Kind, ...] = ("mask", "positions")
 """Masks aren't rounded; positions have variants of their own."""
-LOWEST = {
-    "float16": float(np.finfo(np.float16).min),
-    "bfloat16": -(2.0 - 2.0**-7) * 2.0**127,
-    "float32": float(np.finfo(np.float32).min),
-}
 
 
 def precision() -> Iterator[Variant]:
@@ -35,28 +31,10 @@ def precision() -> Iterator[Variant]:
             f"rounded to {dtype}",
             tuple(kind for kind in kinds if kind not in ROUNDED_ELSEWHERE),
             partial(_rounded, dtype=dtype),
+            recognises=True,
         )
         computed = tuple(kind for kind in kinds if kind not in WITHOUT_ARITHMETIC)
-        yield Variant(f"computed in {dtype}", computed, partial(_computed, dtype=dtype))
-
-
-def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
-    """Rounds to the nearest numbers of a dtype, in float64; integers and booleans stay.
-
-    NumPy lacks bfloat16, which is the upper half of float32.
-    """
-    if array.dtype.kind != "f":
-        return array
-    if dtype != "bfloat16":
-        return array.astype(dtype).astype(np.float64)
-    bits = array.astype(np.float32).view(np.uint32)
-    nearest = (bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)
-    return np.where(np.isnan(array), np.nan, nearest.view(np.float32).astype(np.float64))
-
-
-def is_of(array: np.ndarray, dtype: str) -> bool:
-    """Returns whether every value is a number of the dtype."""
-    return np.array_equal(array, rounded(array, dtype), equal_nan=True)
+        yield Variant(f"computed in {dtype}", computed, partial(_computed, dtype=dtype), recognises=True)
 
 
 def _rounded(replay: Replay, dtype: str) -> np.ndarray:
@@ -75,7 +53,7 @@ def _computed(replay: Replay, dtype: str) -> np.ndarray:
     exact = _exact(replay, dtype)
     once = rounded(exact, dtype)
     if _is_recognised(replay, exact, once, dtype):
-        return replay.received
+        return np.where(_masked(replay), once, replay.received)
     if not replay.error(exact) <= tolerances.FLOAT64_RELATIVE_RMS:
         raise LookupError("not of this dtype")
     inputs, parameters = _narrow(replay.inputs, dtype), _narrow(replay.parameters, dtype)
@@ -90,14 +68,20 @@ def _exact(replay: Replay, dtype: str) -> np.ndarray:
 
 
 def _is_recognised(replay: Replay, exact: np.ndarray, once: np.ndarray, dtype: str) -> bool:
-    received, mask = replay.received, replay.inputs.get("mask")
-    hidden = np.zeros((), bool) if mask is None else ~mask
-    is_narrow = (
-        is_of(received, dtype)
-        and not is_of(exact, dtype)
-        and bool((received == once)[np.broadcast_to(hidden, once.shape)].all())
-    )
-    return is_narrow and not np.array_equal(received, once) and replay.error(exact) <= tolerances.COMPUTED_IN[dtype]
+    received, counts = replay.received, ~_masked(replay)
+    seen = np.broadcast_to(counts, received.shape)
+    if not (is_of(received[seen], dtype) and not is_of(exact[seen], dtype)) or np.array_equal(received, once):
+        return False
+    if not replay.error(exact) <= tolerances.COMPUTED_IN[dtype]:
+        return False
+    config = _config(replay, dtype)
+    return is_rounding(replay, lambda other: other.compute(config=config), dtype, counts)
+
+
+def _masked(replay: Replay) -> np.ndarray:
+    """Returns which logits are masked; their values are no matter of precision."""
+    mask = replay.inputs.get("mask") if replay.node.kind == "attention_logits" else None
+    return np.zeros((), bool) if mask is None else ~mask
 
 
 def _config(replay: Replay, dtype: str) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 
 from jax_transformer.parity.faults.replay import Replay, Variant, without
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind, norm_module, place
+from jax_transformer.parity.oracle.graph import Kind, known_nodes, norm_module, place
 from jax_transformer.parity.oracle.replay import parameter
 
 
@@ -48,6 +48,15 @@ def _of_sibling(replay: Replay, name: str) -> np.ndarray:
         raise LookupError(name)
     paths = {role: path.replace(f"/{own}/", f"/{name}/") for role, path in replay.node.parameters.items()}
     return replay.compute(parameters={role: parameter(replay.params, path) for role, path in paths.items()})
+
+
+def projected_by(replay: Replay, own: str, part: str) -> np.ndarray:
+    """Returns the query, key or value of attention logits, projected by the kernel of another of the three."""
+    name = replay.node.inputs[own]
+    (node,) = (one for one in known_nodes(replay.config) if one.name == name)
+    paths = {role: path.replace(f"/{own}/", f"/{part}/") for role, path in node.parameters.items()}
+    inputs = {argument: replay.captured[of] for argument, of in node.inputs.items()}
+    return node.compute(replay.config, inputs, {role: parameter(replay.params, path) for role, path in paths.items()})
 
 
 def _sliced(replay: Replay, is_by_head: bool) -> np.ndarray:

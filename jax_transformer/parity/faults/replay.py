@@ -45,6 +45,12 @@ class Replay:
         return self.compute()
 
     @cached_property
+    def without_mask(self) -> np.ndarray:
+        """Returns attention logits before the mask is applied."""
+        inputs = {argument: array for argument, array in self.inputs.items() if argument != "mask"}
+        return self.node.compute(self.config, inputs, self.parameters)
+
+    @cached_property
     def received(self) -> np.ndarray:
         """Returns the captured value in float64, reduced to length 1 along axes where the node is constant.
 
@@ -135,6 +141,8 @@ class Variant(NamedTuple):
     kinds: tuple[Kind, ...]
     compute: Callable[[Replay], np.ndarray]
     """Returns the node's value with the fault. Raises LookupError or ValueError if the fault can't occur there."""
+    recognises: bool = False
+    """Whether it looks for its marks in the received value, rather than computing the value from the inputs alone."""
 
 
 def factors(replay: Replay, of_stack: tuple[float, float] | None = None) -> dict[str, float]:

@@ -22,7 +22,7 @@ TOO_MUCH = "rounding alone moves it too far for a verdict"
 def nudged(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns floating-point arrays in float64 with each value moved to the next number above or below, at random.
 
-    Zeros and other arrays stay.
+    Zeros, infinities and other arrays stay.
     """
     rng = np.random.default_rng(0)
     return {
@@ -33,7 +33,8 @@ def nudged(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 def _nudged(array: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     to = np.where(rng.integers(0, 2, array.shape, dtype=bool), np.inf, -np.inf)
-    return np.where(array == 0, 0.0, np.nextafter(array.astype(np.float64), to))
+    to = np.where(np.abs(array) < np.finfo(np.float64).max, to, 0.0)  # nothing finite lies beyond
+    return np.where((array == 0) | np.isinf(array), array, np.nextafter(array.astype(np.float64), to))
 
 
 def allow_for_rounding(stage: Stage, sides: Iterable[Callable[[], Stage]]) -> Stage:

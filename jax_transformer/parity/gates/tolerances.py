@@ -23,7 +23,12 @@ FACTOR_ROUNDING = 8.0
 """The most times that gradients or steps outside their gate may differ between the sides, relative to how much each
 side differs from itself when its weights change in the last bit. Measured on a Marian of 6+6 layers, whose deep layers'
 queries have gradients that are off by up to 2e-10, as their keys are nearly the same: JAX and PyTorch differ by 0.5 to
-2.2 times that. It scatters as FACTOR_MAX does."""
+2.2 times that. It scatters as FACTOR_MAX does. The same holds of activations, such as weights that a program computes
+as exp(s − logsumexp(s)): they are as uncertain as s is large."""
+
+MASKED_BELOW = -5000.0
+"""Attention logits below this are masked: known fill values are at most -1e4 (-inf included), computed logits far
+above."""
 
 MOST_FOR_ROUNDING = 1e-6
 """The most that is allowed for rounding: less than the smallest of the usual mistakes changes. Beyond it, the result is
@@ -42,6 +47,11 @@ COMPUTED_IN = {"float32": 1e-5, "bfloat16": 3e-2}
 """The largest relative RMS distance from the float64 truth of a node that counts as computed in the dtype, given that
 all its values are numbers of that dtype: 170, or 8, unit roundoffs. Sums of some hundred products stay below, and so do
 norms unless the mean is large."""
+
+SUM_OF_PROBABILITIES_ROUNDOFFS = 64.0
+"""The most roundoffs, times √V, by which the sum of a row's V probabilities may differ from 1, for a module's outputs
+to count as probabilities or their logarithms: several times what rounding them costs, logarithms of 1e-13 among them,
+and far less than any row of logits is off by."""
 
 DROPOUT_SCATTER_DEVIATIONS = 10.0
 """The most standard deviations by which the squared distances between the share of dropped values at each index of an

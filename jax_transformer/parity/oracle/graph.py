@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -119,6 +119,16 @@ def nodes(config: TransformerConfig) -> tuple[Node, ...]:
     decoder_output = _add_stack(model, "decoder", masks, encoder_output)
     _add_logits(model, decoder_output)
     return tuple(model.graph)
+
+
+def known_nodes(config: Any) -> tuple[Node, ...]:
+    """Returns `nodes` of a config that was asked for before, without building them again."""
+    return _nodes_of(config) if isinstance(config, Hashable) else nodes(config)
+
+
+@cache
+def _nodes_of(config: Any) -> tuple[Node, ...]:
+    return nodes(config)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jax_transformer.parity.gates.stages import Row, Stage
-from jax_transformer.parity.report.console_faults import REPLAY, Fact, causes_and_effect
+from jax_transformer.parity.report.console_faults import REPLAY, Fact, causes_and_effect, notes
 
 if TYPE_CHECKING:
     from jax_transformer.parity.report.report import Report
@@ -41,6 +41,9 @@ def show(report: Report, console: Console, *, verbose: bool = False) -> None:
     _print_facts([("doubt", doubt) for doubt in report.doubts], console)
     for facts in filter(None, [_local(report), *causes_and_effect(report)]):
         _print_facts(facts, console)
+        _print("", console)
+    if report.notes:
+        _print_facts(notes(report), console)
         _print("", console)
     for line, stage in zip(_stage_lines(report.stages), report.stages, strict=True):
         _print(line, console, STYLES[stage.verdict])

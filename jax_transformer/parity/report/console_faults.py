@@ -16,6 +16,7 @@ MOST_NODES = 3
 
 Fact = tuple[str, str]
 """A label and a text."""
+BLIND = "only rows that are masked altogether, where a query sees no key; --allow fully-masked accepts that"
 REPLAY = "replay"
 """The label of a command, which is never wrapped."""
 
@@ -26,11 +27,23 @@ def causes_and_effect(report: Report) -> list[list[Fact]]:
     return [*causes, *([] if report.effect is None else [[("effect", _effect(report.effect))]])]
 
 
+def notes(report: Report) -> list[Fact]:
+    """Returns the facts of what a side writes otherwise without computing anything else."""
+    return [
+        (
+            "note",
+            f"{found[0].finding.matches[0].variant}, at {len(found)} node{'s' if len(found) > 1 else ''} of the "
+            f"{found[0].side}: the same function",
+        )
+        for found in grouped(report.notes)
+    ]
+
+
 def grouped(faults: Sequence[Fault]) -> list[list[Fault]]:
     """Groups the faults of one side that have one cause, in execution order."""
-    groups: dict[tuple[str, str], list[Fault]] = {}
+    groups: dict[tuple[str, str, str], list[Fault]] = {}
     for fault in faults:
-        groups.setdefault((fault.side, fault.finding.cause), []).append(fault)
+        groups.setdefault((fault.side, fault.finding.cause, fault.finding.effect), []).append(fault)
     return list(groups.values())
 
 
@@ -50,6 +63,8 @@ def facts(faults: Sequence[Fault]) -> list[Fact]:
         ),
         *_certainty(faults),
     ]
+    if first.finding.effect == "rows masked altogether":
+        rows.append(("changes", BLIND))
     if first.finding.told_apart_by:
         rows.append(("told apart", f"by {first.finding.told_apart_by}"))
     return [*rows, *([(REPLAY, first.command)] if first.command else [])]

@@ -120,6 +120,8 @@ class Report:
     """Checksums of both sides' files and weights, by path or name."""
     faults: tuple[Fault, ...] = ()
     """The places where a side computes something else than it should, in execution order."""
+    notes: tuple[Fault, ...] = ()
+    """The places where a side writes the same function otherwise: masked logits of another value."""
     doubts: tuple[str, ...] = ()
     """Reasons why the result is inconclusive whatever the stages say, such as a side that differs from itself."""
     effect: Effect | None = None
@@ -160,6 +162,7 @@ class Report:
             "sha256": dict(self.sha256),
             "doubts": list(self.doubts),
             "faults": [_fault(fault) for fault in self.faults],
+            "notes": [_fault(note) for note in self.notes],
             "effect": None if self.effect is None else _numbers(self.effect),
             "stages": [_stage(stage) for stage in self.stages],
             "depth": [_numbers(depth) for depth in self.depth],
@@ -242,6 +245,7 @@ def _fault(fault: Fault) -> dict[str, Any]:
         "node": fault.finding.node,
         "kind": fault.finding.kind,
         "cause": fault.finding.cause,
+        "changes": fault.finding.effect,
         "local_error": _finite(fault.finding.local_error),
         "propagated_error": _finite(fault.propagated_error),
         "matches": [_numbers(match) for match in fault.finding.matches],

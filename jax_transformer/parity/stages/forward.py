@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
-from jax_transformer.parity.diagnosis.nodes import explain, passes, walk, with_ids
+from jax_transformer.parity.diagnosis.nodes import walk, with_ids
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.rounding import allow_for_rounding
 from jax_transformer.parity.gates.stages import Row, Stage, compare_stage
-from jax_transformer.parity.problems import Problem
+from jax_transformer.parity.problems import Problem, nudged_problem
 from jax_transformer.parity.report.report import Effect, HeatMap
 from jax_transformer.parity.run_results import Pair, RunResults
+from jax_transformer.parity.seen import with_shared_masks
 
 MASK = "mask."
 LARGEST_MAP = 120
@@ -33,6 +36,8 @@ class Forward:
     forward: Stage
     truth: Stage
     faults: tuple[Fault, ...]
+    notes: tuple[Fault, ...]
+    """Differences that change nothing, such as another value of masked logits."""
     effect: Effect | None
     heat_map: HeatMap | None
     local: Mapping[SideName, Mapping[str, float]]
@@ -52,8 +57,11 @@ def compare_forward(
 
     Args:
       look_at_reference: compute the reference's local errors even if nothing differs.
-      visible: the names that both sides can show; only these are compared with each other. None: all.
+      visible: the names that both sides can show; only these are compared with each other. None: all, masks among
+        them, which are otherwise inferred from logits.
     """
+    if visible is not None:
+        reference = with_shared_masks(config, problem, {name: reference[name] for name in reference if name in visible})
     where = attended(candidate, reference)
     shown = [
         side if visible is None else {name: side[name] for name in side if name in visible}
@@ -65,11 +73,11 @@ def compare_forward(
     findings: dict[SideName, list[Finding]] = {}
     local["candidate"], findings["candidate"] = _judged(config, problem, candidate)
     differs = "diverged" in (masks.verdict, forward.verdict)
-    if differs or findings["candidate"] or look_at_reference:
+    if differs or any(finding.is_fault for finding in findings["candidate"]) or look_at_reference:
         local["reference"], findings["reference"] = _judged(config, problem, reference)
     masks, forward = (_with_local(stage, local) for stage in (masks, forward))
     apart = _propagated(masks, forward)
-    faults = tuple(
+    found = [
         Fault(
             side,
             "masks" if finding.node.startswith(MASK) else "forward",
@@ -77,15 +85,17 @@ def compare_forward(
             apart.get(finding.node, math.nan),
             problem.name,
         )
-        for side, found in findings.items()
-        for finding in found
-    )
+        for side, of_side in findings.items()
+        for finding in of_side
+    ]
+    faults = tuple(fault for fault in found if fault.finding.is_fault)
     first = next((row for stage in (masks, forward) for row in stage.rows if row.verdict == "diverged"), None)
     return Forward(
         masks,
         forward,
-        _truth_stage(local, findings),
+        _truth_stage(local, faults),
         faults,
+        tuple(fault for fault in found if not fault.finding.is_fault),
         effect_on_logits(problem, candidate, reference) if differs else None,
         heat_map(problem.name, first.name, candidate, reference)
         if first is not None and first.error is not None
@@ -151,25 +161,28 @@ def _fit(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
 def _judged(config: TransformerConfig, problem: Problem, trace: Arrays) -> tuple[dict[str, float], list[Finding]]:
     """Returns one side's local errors, and the findings that explain them."""
     errors, findings = {}, []
-    captured = with_ids(trace, *problem.ids)
-    for step in walk(config, problem.params, captured):
+    for step, finding in walk(config, problem.params, with_ids(trace, *problem.ids)):
         errors[step.node.name] = step.error
-        if not passes(step):
-            findings.append(explain(step, config, problem.params, captured))
+        findings += [] if finding is None else [finding]
     return errors, findings
 
 
-def _truth_stage(local: Mapping[SideName, Mapping[str, float]], findings: Mapping[SideName, list[Finding]]) -> Stage:
+def _truth_stage(local: Mapping[SideName, Mapping[str, float]], faults: Sequence[Fault]) -> Stage:
     """Compares both sides with the truth, so that a mistake that both make is found, too."""
     gate = f"relative RMS ≤ {tolerances.FLOAT64_RELATIVE_RMS:g} of the truth, from its own inputs"
-    sides = {finding.node: side for side in ("reference", "candidate") for finding in findings.get(side, ())}
+    sides = {fault.finding.node: fault.side for side in SIDES for fault in faults if fault.side == side}
+    names = dict.fromkeys([*local["candidate"], *sides])
     rows = tuple(
         Row(name, "diverged", gate, reason=f"the {sides[name]} computes something else")
         if name in sides
         else Row(name, "passed", gate)
-        for name in local["candidate"]
+        for name in names
     )
     return _with_local(Stage("truth", rows), local)
+
+
+SIDES: tuple[SideName, ...] = ("reference", "candidate")
+"""The candidate last, whose fault counts where both have one."""
 
 
 def _propagated(*stages: Stage) -> dict[str, float]:
@@ -223,7 +236,8 @@ def heat_map(case: str, name: str, candidate: Arrays, reference: Arrays) -> Heat
     else:
         rows, columns = "row of the batch, position", "vocabulary" if name == "logits" else "feature"
     labels = tuple(f"{b}, {t}" for b in range(errors.shape[0]) for t in range(errors.shape[1]))
-    cells = _pooled(errors.reshape(len(labels), -1) / size)
+    with np.errstate(over="ignore"):
+        cells = _pooled(errors.reshape(len(labels), -1) / size)
     return HeatMap(name, case, rows, columns, labels, tuple(tuple(float(cell) for cell in row) for row in cells))
 
 
@@ -245,21 +259,25 @@ def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bo
     """
     try:
         traces = {name: side.forward(problem, "float64") for name, side in pair.sides.items()}
+        if is_own:
+            for name, side in pair.sides.items():
+                _repeats(name, side, problem, traces[name], results)
     except CannotRun as reason:
         results.add(Stage("forward", not_run=str(reason)), problem.name)
         return
-    if is_own:
-        for name, side in pair.sides.items():
-            _repeats(name, side, problem, traces[name], results)
-        if not any("logits" in trace for trace in traces.values()):
-            results.doubts["neither side shows its logits"] = None
+    if is_own and not any("logits" in trace for trace in traces.values()):
+        results.doubts["neither side shows its logits"] = None
     result = compare_forward(
         pair.config, problem, traces["candidate"], traces["reference"], look_at_reference=is_own, visible=pair.visible
     )
-    for stage in (result.masks, result.forward, result.truth):
+    forward = result.forward
+    if forward.verdict == "diverged" and not result.faults:
+        forward = _allow_for_rounding(pair, problem, traces, forward)
+    for stage in (result.masks, forward, result.truth):
         if stage.name != "masks" or stage.rows or stage.reasons[1:]:  # some models have no masks
             results.add(stage, problem.name)
     results.faults += result.faults
+    results.notes += result.notes
     results.effects += [result.effect] if result.effect else []
     results.heat_maps += [result.heat_map] if result.heat_map else []
     if is_own:
@@ -267,6 +285,17 @@ def run_forward(pair: Pair, problem: Problem, results: RunResults, *, is_own: bo
         results.size_of_logits = (
             float(np.abs(traces["reference"]["logits"]).max(initial=0.0)) if "logits" in traces["reference"] else 0.0
         )
+
+
+def _allow_for_rounding(pair: Pair, problem: Problem, traces: Mapping[SideName, Arrays], stage: Stage) -> Stage:
+    """Returns the stage with diverged rows that amplify rounding judged by how much each side differs from itself."""
+    moved = nudged_problem(problem)
+
+    def from_itself(name: SideName) -> Stage:
+        again = pair.sides[name].forward(moved, "float64")
+        return compare_stage("forward", *_split(again, traces[name], masks=False), where=attended(again, traces[name]))
+
+    return allow_for_rounding(stage, [partial(from_itself, name) for name in pair.sides])
 
 
 def _repeats(name: SideName, side: Side, problem: Problem, trace: Arrays, results: RunResults) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.parity.backends.learning_rates import learning_rates
-from jax_transformer.parity.backends.side import Arrays, CannotRun, Gradients, Side, Training
+from jax_transformer.parity.backends.side import Arrays, CannotRun, Gradients, NotFinite, Side, Training
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, Match, SideName
 from jax_transformer.parity.diagnosis.training import Step, explain_loss, explain_steps
 from jax_transformer.parity.gates import tolerances
@@ -95,16 +95,35 @@ def run_training(pair: Pair, own: Problem, stages: Sequence[str], seed: int, res
     """Runs the stages loss, gradients, step and trajectory, as far as they are selected."""
     counts_pads = pair.rules.train.loss_counts_pads
     if {"loss", "gradients"} & {*stages}:
-        _gradients(pair, own, stages, results)
+        _gradients(pair, own, results)
         _gradients(
             pair,
-            training_problem(pair.config, next(other_weights(pair.config, pair.params, seed)), counts_pads),
-            stages,
+            training_problem(
+                pair.config, pair.allowing(next(other_weights(pair.config, pair.params, seed))), counts_pads
+            ),
             results,
         )
     for name in ("step", "trajectory"):
         if name in stages:
-            results.attempt(name, own.name, partial(_steps, pair, own, name, results))
+            steps = partial(_on_finite_rows, own, partial(_steps, pair, name, results), results)
+            results.attempt(name, own.name, steps)
+
+
+def _on_finite_rows(problem: Problem, do: Callable[[Problem], T], results: RunResults) -> T:
+    """Does work on a problem or, if a side's logits aren't finite in some of its rows, on the others.
+
+    Raises:
+      CannotRun: a side can't, or no row is left.
+    """
+    try:
+        return do(problem)
+    except NotFinite as reason:
+        kept = [row for row in range(len(problem.labels)) if row not in reason.rows]
+        if not kept:
+            raise
+        results.facts["left out of training"] = f"rows {[*reason.rows]} of {len(problem.labels)}: {reason}"
+        names = ("source_ids", "decoder_input_ids", "labels")
+        return do(replace(problem, **{name: getattr(problem, name)[kept] for name in names}))
 
 
 def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Side], T]) -> dict[SideName, T]:
@@ -117,19 +136,24 @@ def _in_turns(pair: Pair, results: RunResults, what: str, do: Callable[[Side], T
     return done
 
 
-def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], results: RunResults) -> None:
+def _gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
     try:
-        done = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
-        done = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
+        _on_finite_rows(problem, lambda kept: _compare_gradients(pair, kept, results), results)
     except CannotRun as reason:
         for name in ("loss", "gradients"):
             results.add(Stage(name, not_run=str(reason)), problem.name)
-        return
+
+
+def _compare_gradients(pair: Pair, problem: Problem, results: RunResults) -> None:
+    """Adds the stages loss and gradients on one problem, and their faults. Raises CannotRun if a side can't."""
+    done = _in_turns(pair, results, f"loss and gradients, {problem.name}", lambda side: side.gradients(problem))
+    done = _of_shown(pair, done, results)
     losses, gradients = (compare_them(done["candidate"], done["reference"]) for compare_them in _COMPARED)
 
     def again(side: SideName, moved: Problem) -> Stage:
         gradients = pair.sides[side].gradients(moved)
-        return compare_gradients(gradients._replace(activations=pair.shown(gradients.activations)), done[side])
+        shown = {name: gradients.activations[name] for name in done[side].activations}
+        return compare_gradients(gradients._replace(activations=shown), done[side])
 
     if losses.verdict == "passed" and not results.faults:
         gradients = _allow_for_rounding(pair, gradients, problem, again, results)
@@ -144,10 +168,26 @@ def _gradients(pair: Pair, problem: Problem, stages: Sequence[str], results: Run
         results.faults += gradient_faults(gradients, problem, done)
 
 
+def _of_shown(pair: Pair, done: Mapping[SideName, Gradients], results: RunResults) -> dict[SideName, Gradients]:
+    """Returns gradients of the activations that both sides show.
+
+    A module that recomputes a part of itself on the way back (torch.utils.checkpoint) shows no gradients inside it.
+    """
+    shown = {name: one._replace(activations=pair.shown(one.activations)) for name, one in done.items()}
+    candidate, reference = shown["candidate"], shown["reference"]
+    if pair.visible is not None and reference.activations:
+        kept = {name: array for name, array in candidate.activations.items() if name in reference.activations}
+        hidden = len(candidate.activations) - len(kept)
+        if hidden:
+            results.facts["reference shows no gradients of"] = f"{hidden} activations"
+        shown["candidate"] = candidate._replace(activations=kept)
+    return shown
+
+
 _COMPARED = (compare_losses, compare_gradients)
 
 
-def _steps(pair: Pair, own: Problem, name: str, results: RunResults) -> Stage:
+def _steps(pair: Pair, name: str, results: RunResults, own: Problem) -> Stage:
     steps, compare_them = {
         "step": (STEPS, compare_steps),
         "trajectory": (tolerances.TRAJECTORY_STEPS, compare_trajectories),

@@ -161,6 +161,7 @@ class NameMap:
         """Returns the reference's activations (or their gradients) under our names and in our shapes.
 
         Shapes may differ in the grouping of axes: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] becomes [B, N, Q, K].
+        Or the first two axes have changed places: [T, B, D] becomes [B, T, D].
         If a module has no attention logits or weights itself, the only ones inside it are taken.
 
         Args:
@@ -176,7 +177,7 @@ class NameMap:
         for _, theirs, ours in _pairs(self.activations, captured, like):
             for name in ours:
                 found, seen = _seen(theirs, captured, name, tuple(like[name]))
-                array = None if seen is None else _regrouped(seen, like[name])
+                array = None if seen is None else regrouped(seen, like[name])
                 if seen is None:
                     missing[name] = found
                 elif array is None:
@@ -302,7 +303,7 @@ def _seen(theirs: str, captured: Tensors, ours: str, shape: tuple[int, ...]) -> 
         found = _captured_name(part, captured)
         if found is None:
             return part, None
-        head = _regrouped(captured[found], (*shape[:axis], *shape[axis + 1 :]))
+        head = regrouped(captured[found], (*shape[:axis], *shape[axis + 1 :]))
         if head is None:
             return found, captured[found]
         heads.append(head)
@@ -318,8 +319,14 @@ def _captured_name(name: str, captured: Collection[str]) -> str | None:
     return within[0] if len(within) == 1 else None
 
 
-def _regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    return array.reshape(shape) if differ_in_grouping(array.shape, shape) else None
+def regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Returns the array in this shape; None if more differs than the grouping of axes and the order of the first two:
+    programs have [B, T, D] or [T, B, D]."""
+    if differ_in_grouping(array.shape, shape):
+        return array.reshape(shape)
+    if array.ndim == 3 and differ_in_grouping(array.swapaxes(0, 1).shape, shape):
+        return array.swapaxes(0, 1).reshape(shape)
+    return None
 
 
 def differ_in_grouping(first: tuple[int, ...], second: tuple[int, ...]) -> bool:

@@ -1,0 +1,164 @@
+"""Explain a node that computes something else than it should: try every variant of it and of hidden nodes before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from jax_transformer.parity.diagnosis.findings import Effect, Finding, Match
+from jax_transformer.parity.diagnosis.judging import GATE, NO_ROWS, Apart, Rows, measure
+from jax_transformer.parity.diagnosis.mixed_precision import is_near, narrow_dtype, with_narrow_norm, with_precision
+from jax_transformer.parity.faults import Replay, outcomes
+from jax_transformer.parity.faults.masks import fill_names
+from jax_transformer.parity.faults.positions import read_from_sum
+from jax_transformer.parity.gates.arrays import Arrays
+from jax_transformer.parity.oracle.graph import Node
+from jax_transformer.parity.oracle.replay import parameter, recompute
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import TransformerConfig
+
+BLIND = "rows masked altogether have other weights than uniform ones"
+FILL = "masked logits have other values"
+
+
+class Step(NamedTuple):
+    """Holds a captured node that the walk has reached."""
+
+    node: Node
+    apart: Apart
+    """The distance between the captured value and the right one for the captured values before it."""
+    hidden: tuple[Node, ...]
+    """The nodes leading here that weren't captured, in execution order."""
+    known: Arrays
+    """All values before it by name, captured or computed."""
+    rows: Rows = NO_ROWS
+    """The masks that the value depends on."""
+    received: np.ndarray = np.zeros(())
+    fits: bool = True
+    """Whether the captured value has a usable shape; if not, the walk goes on from the computed one."""
+    gate: float = GATE
+    """The largest distance that passes: larger than GATE if rounding alone explains it."""
+
+    @property
+    def effect(self) -> Effect:
+        return self.apart.effect(self.gate)
+
+    @property
+    def error(self) -> float:
+        """Returns the distance that decides."""
+        return self.apart.blind if self.effect == "rows masked altogether" else self.apart.seen
+
+    @property
+    def passes(self) -> bool:
+        return self.fits and self.effect == "none"
+
+
+class Explained(NamedTuple):
+    """Holds the explanation of a step, and what the walk may take for known after it."""
+
+    finding: Finding | None
+    values: Mapping[str, np.ndarray] = {}
+    """Values of hidden nodes, by name, with the fault that was found in one of them."""
+    done: frozenset[str] = frozenset()
+    """Nodes that the explanation covers."""
+
+
+class Trial(NamedTuple):
+    """Holds what becomes of the step if one node of its chain has one fault."""
+
+    node: Node
+    match: Match
+    fits_all: bool
+    """Whether it fits beyond what decides: in rows masked altogether, or in the logits that leave the weights there."""
+    values: Mapping[str, np.ndarray]
+    """The values of the chain's nodes, by name; none for a variant that doesn't fit."""
+
+
+def explain(step: Step, config: TransformerConfig, params: Mapping[str, Any]) -> Explained:
+    """Tries all variants of the node, and of the uncaptured ones before it, and ranks them by distance."""
+    node, effect, chain = step.node, step.effect, (*step.hidden, step.node)
+    found: list[Trial] = []
+    for number, one in enumerate(chain):
+        for name, value in outcomes(replay_of(one, step, config, params), recognised=effect == "function"):
+            values = _carried(value, one, chain[number + 1 :], config, params, step.known)
+            last = values.get(node.name)
+            apart = Apart(np.inf) if last is None else measure(step.received, last, step.rows)
+            residual = apart.under(effect, step.gate)
+            fits = residual <= GATE
+            fits_all = fits and _fits_elsewhere(apart, effect)
+            found.append(Trial(one, Match(name, residual), fits_all, values if fits else {}))
+    found.sort(key=lambda trial: trial.match.residual)
+    within = [trial for trial in found if trial.match.residual <= GATE]
+    within = [trial for trial in within if trial.fits_all] or within
+    within.sort(key=lambda trial: trial.match.variant.count(", "))  # variants of one change first
+    place = within[0].node if within else node
+    matches, precision = _with_places(within, place), ""
+    if not matches:
+        matches, precision = _beyond_the_catalogue(step, config, params)
+    others = [trial.match for trial in found if trial.match.residual > GATE and np.isfinite(trial.match.residual)]
+    rival = others[0] if others else None
+    finding = Finding(place.name, place.kind, step.error, matches, rival, effect=effect, precision=precision)
+    values = dict(within[0].values) if within and place is not node else {}
+    values.pop(node.name, None)
+    return Explained(finding, values)
+
+
+def _fits_elsewhere(apart: Apart, effect: Effect) -> bool:
+    return (apart.blind_as_given if effect == "rows masked altogether" else apart.blind_residual) <= GATE
+
+
+def _beyond_the_catalogue(
+    step: Step, config: TransformerConfig, params: Mapping[str, Any]
+) -> tuple[tuple[Match, ...], str]:
+    """Returns causes that no variant alone stands for, or the dtype that the node was computed in beside an unknown
+    fault: fills of any value, rows masked altogether, and faults in lower precision."""
+    node, effect = step.node, step.effect
+    if effect == "function":
+        replay = replay_of(node, step, config, params)
+        dtype = narrow_dtype(replay)
+        matches = with_precision(replay, dtype) if dtype else with_narrow_norm(replay)
+        return matches, dtype if dtype and (matches or is_near(replay, dtype)) else ""
+    names = fill_names(replay_of(node, step, config, params)) if node.kind == "attention_logits" else ()
+    names = names or ((FILL,) if effect == "none" else (BLIND,))
+    return tuple(Match(name, 0.0) for name in names), ""
+
+
+def _with_places(within: Sequence[Trial], place: Node) -> tuple[Match, ...]:
+    """Returns the matches; those at another node than the first say where."""
+    return tuple(
+        match if node is place else match._replace(variant=f"{match.variant} (at {node.name})")
+        for node, match, _, _ in within
+    )
+
+
+def replay_of(node: Node, step: Step, config: TransformerConfig, params: Mapping[str, Any]) -> Replay:
+    """Returns a node of the step's chain to replay; the received value of a hidden one is inferred if it can be."""
+    known = {**step.known, step.node.name: step.received}
+    if node.kind == "positions" and step.node.kind == "embedding" and node is not step.node:
+        known |= {node.name: read_from_sum(config, step.node, step.received, step.known)}
+    inputs = {argument: known[name] for argument, name in node.inputs.items()}
+    parameters = {argument: parameter(params, path) for argument, path in node.parameters.items()}
+    return Replay(config, node, inputs, parameters, known, params)
+
+
+def _carried(
+    value: np.ndarray,
+    node: Node,
+    chain: Sequence[Node],
+    config: TransformerConfig,
+    params: Mapping[str, Any],
+    known: Arrays,
+) -> dict[str, np.ndarray]:
+    """Returns the values of those nodes of the chain that depend on this one if this one has that value; none of those
+    that can't be computed."""
+    changed: dict[str, np.ndarray] = {node.name: value}
+    for follower in chain:
+        if not changed.keys().isdisjoint(follower.inputs.values()):
+            try:
+                changed[follower.name] = recompute(follower, config, {**known, **changed}, params)
+            except ValueError:  # a value of another shape, such as the other side's mask
+                return {}
+    return changed

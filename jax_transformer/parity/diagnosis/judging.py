@@ -1,0 +1,206 @@
+"""Measure how far a captured value is from the right one, by what the difference does to the model.
+
+Softmax ignores the exact value of masked logits, so these are judged by the weights that they leave: a fill of −1e30
+is the same function as one of −1e9. Rows that are masked altogether, in which a query sees no key, have no right value
+that all programs agree on (uniform weights, zeros, NaN), so they are measured apart from the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jax_transformer.parity.diagnosis.findings import Effect
+from jax_transformer.parity.gates import tolerances
+from jax_transformer.parity.gates.arrays import Arrays
+from jax_transformer.parity.gates.compare import relative_rms
+from jax_transformer.parity.oracle.graph import Node, place
+
+GATE = tolerances.FLOAT64_RELATIVE_RMS
+
+
+class Apart(NamedTuple):
+    """Measures the distance of one value from another, each part a relative RMS."""
+
+    seen: float
+    """Where every query sees a key, and of the logits that aren't masked."""
+    blind: float = 0.0
+    """In rows that are masked altogether; of logits, the distance of the weights that they leave."""
+    blind_as_given: float = 0.0
+    """The same, of logits as they are."""
+    fill: float = 0.0
+    """Of masked logits as they are."""
+
+    @property
+    def blind_residual(self) -> float:
+        """Returns the distance in rows that are masked altogether, of the weights or of the logits as they are."""
+        return min(self.blind, self.blind_as_given)
+
+    def effect(self, gate: float = GATE) -> Effect:
+        """Returns what the first part that is outside its gate changes.
+
+        Args:
+          gate: of what every query sees.
+        """
+        if not self.seen <= gate:
+            return "function"
+        return "rows masked altogether" if not self.blind <= gate else "none"
+
+    def under(self, effect: Effect, gate: float = GATE) -> float:
+        """Returns the distance that counts for a variant that should explain a difference with this effect."""
+        if effect == "function":
+            return self.seen
+        if not self.seen <= gate:
+            return np.inf
+        return self.blind_residual if effect == "rows masked altogether" else self.fill
+
+
+class Rows(NamedTuple):
+    """Holds the masks of the attentions that a value is computed from."""
+
+    mask: np.ndarray | None = None
+    """The mask of attention logits, broadcastable to [B, N, Q, K]; None for other nodes, or without a mask."""
+    blind: np.ndarray | None = None
+    """Which rows are masked altogether, broadcastable to the value; None if none is."""
+    undefined: np.ndarray | None = None
+    """Of attention logits, the rows that say nothing: their query is NaN, or sees no key and some key is NaN."""
+
+
+NO_ROWS = Rows()
+
+
+def rows_of(node: Node, known: Arrays, hidden: Sequence[Node], masks: Mapping[str, str]) -> Rows:
+    """Returns the masks that a node's value depends on, through itself or through nodes that weren't captured.
+
+    Args:
+      hidden: the nodes leading to this one that weren't captured.
+      masks: the mask's name by the name of the attention's logits and weights.
+    """
+    if node.name in masks:
+        mask = known[masks[node.name]]
+        blind = _some(~np.asarray(mask.any(axis=-1, keepdims=True)))
+        if node.kind != "attention_logits":
+            return Rows(None, blind)
+        undefined = [
+            np.asarray(np.isnan(known[node.inputs[name]]).any(axis=-1)) for name in ("query", "key")
+        ]  # [B, T, N]
+        of_query = undefined[0].swapaxes(1, 2)[..., None]
+        of_key = np.asarray(undefined[1].any(axis=1))[:, :, None, None]
+        return Rows(mask, blind, _some(of_query if blind is None else of_query | (blind & of_key)))
+    if node.kind in ("mask", "attention_logits"):
+        return NO_ROWS
+    chain = [one for one in (*hidden, node) if _stack(one) == _stack(node)]
+    weights = {one.inputs["weights"] for one in chain if one.kind == "context"} & masks.keys()
+    of_each = [~known[masks[name]].any(axis=(1, 3)) for name in weights]  # [B, Q], 1 along an axis without difference
+    if not of_each:
+        return NO_ROWS
+    rows = np.logical_or.reduce(np.broadcast_arrays(*of_each))
+    return Rows(None, _some(rows.reshape(*rows.shape, *[1] * _features(node))))
+
+
+def _stack(node: Node) -> str | None:
+    """Returns the stack whose positions the node's value has."""
+    stack, _, path = place(node.name)
+    return "encoder" if path[0] == "cross_attention" and path[-1] in ("key", "value") else stack
+
+
+def _features(node: Node) -> int:
+    """Returns the number of axes after batch and position."""
+    return 2 if node.kind == "context" or place(node.name).path[-1] in ("query", "key", "value") else 1
+
+
+def _some(blind: np.ndarray) -> np.ndarray | None:
+    return blind if blind.any() else None
+
+
+def measure(received: np.ndarray, expected: np.ndarray, rows: Rows = NO_ROWS) -> Apart:
+    """Measures how far a received value is from an expected one; other shapes are infinitely far."""
+    if received.dtype == bool or expected.dtype == bool or not _fits(received, expected, *rows):
+        return Apart(distance(received, expected))
+    if rows.mask is not None:
+        received = received if rows.undefined is None else np.where(rows.undefined, expected, received)
+        return _measure_logits(received, expected, rows.mask)
+    if rows.blind is None:
+        return Apart(distance(received, expected))
+    blind = within(received, expected, rows.blind)
+    return Apart(within(received, expected, ~rows.blind), blind, blind)
+
+
+def _fits(received: np.ndarray, *others: np.ndarray | None) -> bool:
+    """Returns whether all others can be broadcast to the received value."""
+    try:
+        shapes = [other.shape for other in others if other is not None]
+        return np.broadcast_shapes(received.shape, *shapes) == received.shape
+    except ValueError:
+        return False
+
+
+def _measure_logits(received: np.ndarray, expected: np.ndarray, mask: np.ndarray) -> Apart:
+    """Measures logits [B, N, Q, K]: the unmasked ones as they are, and masked ones by the weights that they leave."""
+    seen = within(received, expected, mask)
+    if not seen <= tolerances.MOST_FOR_ROUNDING:
+        return Apart(seen)
+    hidden = ~np.broadcast_to(mask, received.shape)
+    if np.array_equal(received[hidden], np.broadcast_to(expected, received.shape)[hidden], equal_nan=True):
+        return Apart(seen)
+    sees = np.broadcast_to(mask.any(axis=-1, keepdims=True), received.shape)
+    seen, fill = max(seen, _left_by_masked(received, expected, mask, sees)), within(received, expected, hidden)
+    if sees.all():
+        return Apart(seen, fill=fill)
+    blind = within(softmax(received), softmax(expected), ~sees)
+    return Apart(seen, blind, within(received, expected, ~sees), fill)
+
+
+def _left_by_masked(received: np.ndarray, expected: np.ndarray, mask: np.ndarray, sees: np.ndarray) -> float:
+    """Returns how far masked logits move the weights of queries that see a key."""
+    highest = np.where(mask, expected, -np.inf).max(axis=-1, keepdims=True)
+    if all((array <= highest - VANISHES)[sees & ~mask].all() for array in (received, expected)):
+        return 0.0
+    return within(softmax(np.where(mask, expected, received)), softmax(expected), sees)
+
+
+VANISHES = 750.0
+"""A logit so far below the row's largest has a weight of exactly zero in float64."""
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Returns the weights that logits leave; NaN in a row of −inf alone."""
+    with np.errstate(all="ignore"):
+        exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+        return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True))
+
+
+def distance(received: np.ndarray, expected: np.ndarray, where: np.ndarray | None = None) -> float:
+    """Returns the relative RMS of the difference; for masks, the share of values that differ.
+
+    It is infinite if shapes or non-finite values differ. NaN equals NaN, as a node with NaN inputs returns it.
+
+    Args:
+      where: boolean, broadcastable; values inside and outside it are compared separately, and the larger distance
+        counts, as beside the fill values of masked logits no other logit would.
+    """
+    try:
+        shape = np.broadcast_shapes(received.shape, expected.shape)
+    except ValueError:
+        return np.inf
+    if received.dtype == bool or expected.dtype == bool:
+        return float(np.mean(received != expected))
+    if shape != received.shape:
+        return np.inf
+    if where is not None:
+        return max(within(received, expected, where), within(received, expected, ~where))
+    if np.isfinite(expected).all():
+        error = relative_rms(received, np.broadcast_to(expected, shape)) if received.size else 0.0
+        return np.inf if np.isnan(error) else error
+    return within(received, expected, np.True_)
+
+
+def within(received: np.ndarray, expected: np.ndarray, where: np.ndarray | np.bool_) -> float:
+    """Returns the distance of those values for which `where` is True; 0 if there are none."""
+    expected, inside = (np.broadcast_to(array, received.shape) for array in (expected, where))
+    same = (received == expected) | (np.isnan(received) & np.isnan(expected))
+    counts = inside & (np.isfinite(expected) | ~same)
+    error = relative_rms(received, expected, counts) if counts.any() else 0.0
+    return np.inf if np.isnan(error) else error

@@ -1,0 +1,45 @@
+"""The catalogue of faults: every variant of every kind of node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jax_transformer.parity.faults.attention import attention
+from jax_transformer.parity.faults.block import block
+from jax_transformer.parity.faults.distances import distances
+from jax_transformer.parity.faults.dropout import dropout
+from jax_transformer.parity.faults.embeddings import embeddings
+from jax_transformer.parity.faults.feed_forward import feed_forward
+from jax_transformer.parity.faults.head import head
+from jax_transformer.parity.faults.heads import heads
+from jax_transformer.parity.faults.masks import masks
+from jax_transformer.parity.faults.norms import norms
+from jax_transformer.parity.faults.positions import positions
+from jax_transformer.parity.faults.precision import precision
+from jax_transformer.parity.faults.projections import projections
+from jax_transformer.parity.faults.replay import Variant
+from jax_transformer.parity.faults.residuals import residuals
+from jax_transformer.parity.faults.rotary import rotary
+
+if TYPE_CHECKING:
+    from jax_transformer.config.model import TransformerConfig
+
+
+def catalogue(config: TransformerConfig) -> Iterator[Variant]:
+    """Yields every fault that a model of this config can have, those of single choices first."""
+    yield from norms(config)
+    yield from block()
+    yield from residuals(config)
+    yield from embeddings(config)
+    yield from positions(config)
+    yield from rotary(config)
+    yield from projections()
+    yield from attention(config)
+    yield from heads()
+    yield from distances(config)
+    yield from masks(config)
+    yield from feed_forward(config)
+    yield from head(config)
+    yield from precision()
+    yield from dropout()

@@ -1,0 +1,1 @@
+"""Classes of modules that compute what `PytorchTransformer` does, as programs of several schools write them."""
