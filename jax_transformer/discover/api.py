@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PREFIX = "module."
 """Stands before the names of a module's tensors inside its adapter."""
 JITTER = 0.05
-"""The deviation of what is added to trained parameters while the module is read, so that no scale is 1 and no bias 0."""
+"""The deviation of what is added to trained parameters while a module is read, so that no scale is 1 and no bias 0."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,9 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
         if farther is not None:
             return _discovered(module, call, farther)
         fits = ", ".join(map(str, sorted(structure.distances or ())))
-        structure.notes.append(f"relative_max_distance may be any of {fits}: the module's sentences are too short to tell")
+        structure.notes.append(
+            f"relative_max_distance may be any of {fits}: the module's sentences are too short to tell"
+        )
     config = make_config(structure, (call.max_source_length, call.max_target_length))
     names = name_map(recording, structure.leaves, PREFIX)
     model = import_by_map(as_arrays(module.state_dict()), names, config, {})
@@ -148,12 +150,12 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     if batch.padding != "inside":
         notes.append(f"what was found holds for padding {batch.padding} of sentences alone")
     model = replace(model, params=params)
-    found = tuple(
-        _check(module, call, model, other, structure.is_normalised) for other in checks(call, batch.padding)
-    )
+    found = tuple(_check(module, call, model, other, structure.is_normalised) for other in checks(call, batch.padding))
     worst = max(found, key=lambda check: check.residual)
     if structure.rounding > FLOAT64_RELATIVE_RMS:
-        notes.append(f"its angles are rounded to lower precision than float64 (by {structure.rounding:.1e}): so do logits")
+        notes.append(
+            f"its angles are rounded to lower precision than float64 (by {structure.rounding:.1e}): so do logits"
+        )
     if not worst.residual <= max(FLOAT64_RELATIVE_RMS, 100 * structure.rounding):
         raise DiscoverError(
             f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on sentences of "

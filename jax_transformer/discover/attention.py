@@ -1,8 +1,8 @@
 """Find the attentions in a graph, their heads and projections, and measure their numerics.
 
 An attention is a product whose left operand says how much each query attends to each key. From there everything else
-follows by elements: the weights, the logits whose softmax they are, the product of queries and keys behind those, and the
-linear maps that made query, key and value, with the channels of each head.
+follows by elements: the weights, the logits whose softmax they are, the product of queries and keys behind those, and
+the linear maps that made query, key and value, with the channels of each head.
 """
 
 from __future__ import annotations

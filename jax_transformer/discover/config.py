@@ -91,8 +91,10 @@ def _output_norm(structure: Structure) -> str:
         frozenset({"self_attention", "cross_attention", "feed_forward"}): "all",
     }.get(frozenset(normed))
     if mixed or known is None:
-        raise DiscoverError(f"norms of the outputs of {', '.join(sorted(normed))} of some layers; a config has them "
-                            "at self-attention, at both attentions or everywhere")
+        raise DiscoverError(
+            f"norms of the outputs of {', '.join(sorted(normed))} of some layers; a config has them "
+            "at self-attention, at both attentions or everywhere"
+        )
     return known
 
 

@@ -73,7 +73,6 @@ def read_embedding(
     if len(by_ids) != 1:
         raise DiscoverError(f"{stack}: expected one embedding of {side}_ids; found {len(by_ids)}")
     lookup, factor = graph.lookups[by_ids[0]], stream.terms[by_ids[0]]
-    width = lookup.table.shape[1]
     result.factors[stack] = factor
     others = [term for term in tokens if term is not by_ids[0]]
     _positions(graph, stream, others, stack, result)
@@ -99,7 +98,9 @@ def _is_of_tokens(graph: Graph, ids: Value, name: str) -> bool:
 
 def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, result: Structure) -> None:
     parts = [(factor, graph.values(table), table) for factor, table in stream.tables]
-    parts += [(stream.terms[one], graph.values(graph.lookups[one].outputs), graph.lookups[one].outputs) for one in lookups]
+    parts += [
+        (stream.terms[one], graph.values(graph.lookups[one].outputs), graph.lookups[one].outputs) for one in lookups
+    ]
     if not parts:
         result.agree("position_kind", "none", next(iter(stream.terms)))
         return
@@ -142,7 +143,9 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
             result.leaves[f"constants/{stack}_positions"] = table
         result.tables[f"{stack}_positions"] = held
         if fit is None:
-            result.notes.append(f"{stack}: its table of positions is no known one (nearest: {runner_up[0]}); it is carried over")
+            result.notes.append(
+                f"{stack}: its table of positions is no known one (nearest: {runner_up[0]}); it is carried over"
+            )
         result.conclude(f"{stack} positions", f"{layout} {frequency}, offset {offset}", error, runner_up)
     result.agree("position_offset", offset, where)
     result.rows[stack] = None if table is None and fit is not None else len(held) - offset - (index == "non_pad_count")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from jax_transformer.discover.calling import Call
 
 ROWS, SOURCE_LENGTH, TARGET_LENGTH = 3, 13, 11
 FAR = 331, 307
@@ -13,19 +16,6 @@ FAR = 331, 307
 SPECIAL = 4
 """How many of the lowest ids aren't used to find out what a module computes, if there are enough others: programs may
 treat the ids of starts and ends in their own ways. They are among those that check it."""
-
-
-class Limits(Protocol):
-    """Says which ids and lengths a module accepts; a Call does."""
-
-    source_pad_id: int | None
-    target_pad_id: int | None
-    source_vocab_size: int
-    target_vocab_size: int
-    max_source_length: int | None
-    max_target_length: int | None
-    fixed_source_length: int | None
-    fixed_target_length: int | None
 
 
 @dataclass(frozen=True)
@@ -40,13 +30,13 @@ class Batch:
 PADDINGS = ("inside", "at the end", "none")
 
 
-def probes(limits: Limits) -> list[Batch]:
-    """Returns the batches to try, those that tell most first: with padding inside sentences too, at their ends, without."""
+def probes(limits: Call) -> list[Batch]:
+    """Returns the batches to try, those that tell most first: padding inside sentences, at their ends, and none."""
     rng = np.random.default_rng(0)
     return [_batch(limits, rng, padding, lowest=SPECIAL) for padding in PADDINGS]
 
 
-def checks(limits: Limits, padding: str, count: int = 3) -> list[Batch]:
+def checks(limits: Call, padding: str, count: int = 3) -> list[Batch]:
     """Returns other batches, with every id, of other lengths where a module allows it."""
     rng = np.random.default_rng(1)
     longest = _longest(limits)
@@ -54,19 +44,19 @@ def checks(limits: Limits, padding: str, count: int = 3) -> list[Batch]:
     return [_batch(limits, rng, padding, lowest=0, lengths=lengths[number % 3]) for number in range(count)]
 
 
-def longer(limits: Limits, batch: Batch) -> Batch | None:
+def longer(limits: Call, batch: Batch) -> Batch | None:
     """Returns a batch of much longer sentences, with padding in the same places; None if it would be no longer."""
     lengths = FAR[0], FAR[1]
     found = _batch(limits, np.random.default_rng(2), batch.padding, lowest=SPECIAL, lengths=lengths)
     return found if found.source_ids.shape[1] > batch.source_ids.shape[1] else None
 
 
-def _longest(limits: Limits) -> tuple[int, int]:
+def _longest(limits: Call) -> tuple[int, int]:
     return min(limits.max_source_length or 67, 67), min(limits.max_target_length or 61, 61)
 
 
 def _batch(
-    limits: Limits, rng: np.random.Generator, padding: str, *, lowest: int, lengths: tuple[int, int] | None = None
+    limits: Call, rng: np.random.Generator, padding: str, *, lowest: int, lengths: tuple[int, int] | None = None
 ) -> Batch:
     source, target = lengths or (SOURCE_LENGTH, TARGET_LENGTH)
     source = limits.fixed_source_length or min(source, limits.max_source_length or source)

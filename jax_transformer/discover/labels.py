@@ -1,7 +1,7 @@
 """Tell for every element of a run's tensors to which sentence and token it belongs.
 
-Whatever layout a program uses ([B, T, D], [T, B, D], rows merged, heads apart), each element of an activation belongs to
-one sentence and one token, and each element of an attention matrix also to the token that is attended to.
+Whatever layout a program uses ([B, T, D], [T, B, D], rows merged, heads apart), each element of an activation belongs
+to one sentence and one token, and each element of an attention matrix also to the token that is attended to.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Labeller:
     def _computed(self, value: Value) -> Labels:
         shape = value.array.shape
         if value.op in ("source_ids", "target_ids"):
-            batch, token = np.indices(shape)
+            batch, token = (np.asarray(part) for part in np.indices(shape))
             return Labels(batch, token + TARGET * (value.op == "target_ids"), np.full(shape, NONE))
         if value.op in ("embedding", "index", "index_select") and not value.inputs[0].depends_on_ids:
             ids = self._ids(value.inputs[-1])
@@ -121,7 +121,7 @@ class Labeller:
             return self.of(pairs)
         if value.op == "convolution":
             first = self.of(value.inputs[0])
-            return _fitted(first.map(lambda part: part[:, :1]), shape)
+            return _fitted(first.map(lambda part: part[:, :1]), shape) or _same(shape, MIXED)
         return self._combined([self.of(one) for one in value.inputs if one.depends_on_ids], value)
 
     def _ids(self, value: Value) -> Labels:
@@ -131,7 +131,7 @@ class Labeller:
         if value.array.ndim != 2 or ((labels.token >= 0).all() and (labels.batch >= 0).all()):
             return labels
         known = labels.batch >= 0
-        rows, columns = np.indices(value.array.shape)
+        rows, columns = (np.asarray(part) for part in np.indices(value.array.shape))
         is_target = TARGET * bool((labels.token >= TARGET).any() or _depends_on(value, "target_ids"))
         if known.any() and (labels.batch[known] == columns[known]).all() and not (labels.batch == rows)[known].all():
             rows, columns = columns, rows  # [T, B]
@@ -200,7 +200,14 @@ def _fitted(labels: Labels, shape: tuple[int, ...]) -> Labels | None:
 
 def _reduced(labels: Labels, value: Value) -> Labels:
     """Returns the labels that the elements along the operation's axes have in common."""
-    axes = next((one for one in value.args[1 + (value.op == "linalg_vector_norm") :] if isinstance(one, (list, tuple, int)) and one is not True), None)
+    axes = next(
+        (
+            one
+            for one in value.args[1 + (value.op == "linalg_vector_norm") :]
+            if isinstance(one, (list, tuple, int)) and one is not True
+        ),
+        None,
+    )
     ndim = labels.batch.ndim
     chosen = range(ndim) if axes is None else [axes] if isinstance(axes, int) else axes
     for axis in sorted({int(axis) % ndim for axis in chosen if isinstance(axis, int)}, reverse=True):

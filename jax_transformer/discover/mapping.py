@@ -59,9 +59,7 @@ def _without(parameter: ParameterName, prefix: str) -> ParameterName:
     return replace(parameter, copies=tuple(name.removeprefix(prefix) for name in parameter.copies))
 
 
-def _entry(
-    recording: Recording, roots: tuple[Value, ...], parts: list[Part]
-) -> tuple[str, ParameterName] | None:
+def _entry(recording: Recording, roots: tuple[Value, ...], parts: list[Part]) -> tuple[str, ParameterName] | None:
     """Returns a tensor's name and what it is; None if no axes express it."""
     if len(roots) > 1:
         return _entry_of_heads(recording, roots, parts)

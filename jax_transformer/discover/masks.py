@@ -39,7 +39,9 @@ def padding_fields(
             raise Unknown(where, f"a mask of {kind} attention that hides neither keys nor queries of padding alone")
         fields |= common[0]
         if len(common) > 1:
-            notes.append(f"{field}={common[0][field]!r}: others fit as well: {', '.join(repr(one[field]) for one in common[1:])}")
+            notes.append(
+                f"{field}={common[0][field]!r}: others fit as well: {', '.join(repr(one[field]) for one in common[1:])}"
+            )
     return fields
 
 

@@ -13,7 +13,9 @@ from jax_transformer.discover.graph import CLOSE, Graph, distance
 from jax_transformer.discover.labels import Stream
 from jax_transformer.discover.trace import Value
 
-REDUCTIONS = frozenset("mean var std var_mean std_mean sum linalg_vector_norm norm pow square".split())
+REDUCTIONS = frozenset(
+    ["mean", "var", "std", "var_mean", "std_mean", "sum", "linalg_vector_norm", "norm", "pow", "square"]
+)
 """Operations that a written-out norm begins with."""
 FURTHEST = 24
 """How many operations a written-out norm may have."""
@@ -106,7 +108,9 @@ class Candidate:
 
 def _written_out(graph: Graph, value: Value) -> Norm | None:
     """Returns the norm of a stream that begins here: the furthest result that a candidate equals."""
-    if not any(user.op in REDUCTIONS or (user.op == "mul" and len(set(user.inputs)) == 1) for user in graph.users(value)):
+    if not any(
+        user.op in REDUCTIONS or (user.op == "mul" and len(set(user.inputs)) == 1) for user in graph.users(value)
+    ):
         return None
     stream = graph.stream(value)
     assert stream is not None
@@ -157,7 +161,12 @@ def _vectors(graph: Graph, region: list[Value], size: int) -> Iterator[np.ndarra
             if operand.depends_on_ids or stream is None:
                 continue
             elements = graph.operand(one, operand, stream.elements[0, 0])
-            if elements is not None and len(elements) == size and elements.tobytes() not in seen and len(set(elements)) > 1:
+            if (
+                elements is not None
+                and len(elements) == size
+                and elements.tobytes() not in seen
+                and len(set(elements)) > 1
+            ):
                 seen.add(elements.tobytes())
                 yield elements
 

@@ -45,7 +45,7 @@ def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeB
     stack = "decoder" if attention.kind == "decoder_self" else "encoder"
     seen = ~np.isnan(bias)
     slopes = np.array(formulas.alibi_slopes(len(bias)))
-    queries, keys = np.indices(bias.shape[1:])
+    queries, keys = np.ogrid[: bias.shape[1], : bias.shape[2]]
     error = distance((-slopes[:, None, None] * np.abs(keys - queries))[seen], bias[seen])
     if error <= CLOSE * 100:
         return RelativeBias("alibi", None, {}, error)
@@ -86,8 +86,7 @@ def _lookups_behind(graph: Graph, value: Value) -> list[Value]:
 
 def _distances(rows: np.ndarray, count: int, stack: str) -> frozenset[int]:
     """Returns every relative_max_distance that gives the buckets [Q, K]."""
-    queries, keys = np.indices(rows.shape)
-    offsets = keys - queries
+    offsets = np.arange(rows.shape[1]) - np.arange(rows.shape[0])[:, None]
     seen = offsets <= 0 if stack == "decoder" else np.ones(rows.shape, bool)
     offsets, rows = offsets[seen], rows[seen]
     known = dict(zip(offsets.tolist(), rows.tolist(), strict=True))

@@ -27,7 +27,7 @@ class Rotation:
     fields: dict[str, Any]
     """position_layout, rotary_base, rotary_dim and position_offset"""
     rotated: np.ndarray
-    """The projection's heads [B, N, P, H], rotated by the formula in float64, or by the module if it rounds its angles"""
+    """The projection's heads [B, N, P, H], rotated by the formula, or by the module if it rounds its angles"""
     residual: float
 
     @property
@@ -68,7 +68,9 @@ def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotatio
                 "position_offset": offset,
             }
             return Rotation(fields, rotated if error <= CLOSE else used / factor, error)
-    raise Unknown(where, "queries or keys that are neither used as projected, nor scaled by a number, nor rotated by position")
+    raise Unknown(
+        where, "queries or keys that are neither used as projected, nor scaled by a number, nor rotated by position"
+    )
 
 
 def _fits(projected: np.ndarray, used: np.ndarray) -> Iterator[tuple[Any, int, np.ndarray, float, int]]:
@@ -89,6 +91,6 @@ def _fits(projected: np.ndarray, used: np.ndarray) -> Iterator[tuple[Any, int, n
             steps = np.angle(turned[1:] / turned[:-1])
             if (np.abs(steps - steps[:1]) > ROUNDED * 10).any() or (steps[0] <= 0).any():
                 continue
-            offset = int(round(float(np.angle(turned[0, -1]) / steps[0, -1])))
+            offset = round(float(np.angle(turned[0, -1]) / steps[0, -1]))
             if max(offset, 0) == offset:
                 yield layout, width, steps[0], factor, offset

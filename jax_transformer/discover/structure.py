@@ -1,4 +1,4 @@
-"""Put sublayers together: stacks, residual streams and norms, embeddings and the head, as a config and a table of leaves."""
+"""Put sublayers together: stacks, streams and norms, embeddings and the head, as fields of a config and leaves."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class _Builder:
             else:
                 steps = []
                 following = [one for other in layers[number + 1 :] for one in other[:1]]
-                for one, after in zip(layer, [*layer[1:], *(following[:1] or [None])], strict=True):
+                for one, after in zip(layer, [*layer[1:], following[0] if following else None], strict=True):
                     steps.append(self.residuals.step(one, stream, readers, after))
                     stream = steps[-1].after
             for one, step in zip(layer, steps, strict=True):
@@ -148,7 +148,13 @@ class _Builder:
 
     def _sublayer(self, stack: str, sublayer: Sublayer, step: Step, layer: int) -> None:
         """Names the leaves of one sublayer, and sets the fields of its norms and residual."""
-        name = "feed_forward" if sublayer.kind == "feed_forward" else "cross_attention" if sublayer.kind == "cross" else "self_attention"
+        name = (
+            "feed_forward"
+            if sublayer.kind == "feed_forward"
+            else "cross_attention"
+            if sublayer.kind == "cross"
+            else "self_attention"
+        )
         path, where, addition = f"{stack}/layers/{name}", step.addition.root, step.addition
         self.result.agree(f"{stack}_norm_placement", step.placement, where)
         self.result.agree(f"{stack}_residual_factor", step.stream_factor, where)
@@ -180,7 +186,9 @@ class _Builder:
             if kinds and kinds == order * (len(kinds) // len(order)):
                 self.result.agree("feed_forward", "feed_forward" in order, sublayers[0].result)
                 return [list(sublayers[start : start + len(order)]) for start in range(0, len(kinds), len(order))]
-        raise DiscoverError(f"{stack}: expected layers of {', '.join(orders[0])}; found {', '.join(kinds) or 'nothing'}")
+        raise DiscoverError(
+            f"{stack}: expected layers of {', '.join(orders[0])}; found {', '.join(kinds) or 'nothing'}"
+        )
 
     def _readers(self, stack: str) -> list[Sum]:
         """Returns what reads the end of a stack."""
@@ -269,7 +277,9 @@ class _Builder:
                 self._leaf(f"{path}/{name}/bias", projection.bias, layer)
         heads, width = attention.query.elements.shape[1::2]
         if attention.value.elements.shape[1::2] != (heads, width):
-            raise Unknown(one.result, f"values of {attention.value.elements.shape[3]} components per head and keys of {width}")
+            raise Unknown(
+                one.result, f"values of {attention.value.elements.shape[3]} components per head and keys of {width}"
+            )
         groups = {attention.key.groups, attention.value.groups}
         if groups not in ({heads}, {attention.key.groups} - {0}):
             raise Unknown(one.result, "heads of keys and values that are shared in another order than by neighbours")
@@ -370,8 +380,10 @@ class _Builder:
         found = self.rotations[kind] if "rotary" in kinds else list(self.biases[kind].values())
         if any(one is None for one in found):
             where = next(one for one in self.parts.sublayers if one.kind == kind)
-            raise Unknown(where.result, f"{kind.replace('_', ' ')} attention without {', '.join(kinds)} positions, "
-                          "which others have")
+            raise Unknown(
+                where.result,
+                f"{kind.replace('_', ' ')} attention without {', '.join(kinds)} positions, which others have",
+            )
 
     def _tables(self, stack: str, biases: list[RelativeBias]) -> None:
         """Names the tables of biases: one per stack, or one per layer."""
@@ -386,7 +398,9 @@ class _Builder:
         per_layer = any(not np.array_equal(table, tables[0]) for table in tables)
         self.result.agree("relative_bias_per_layer", per_layer, self.parts.sublayers[0].result)
         for number, table in enumerate(tables if per_layer else tables[:1]):
-            place = f"layers/self_attention/relative_bias/embedding[{number}]" if per_layer else "relative_bias/embedding"
+            place = (
+                f"layers/self_attention/relative_bias/embedding[{number}]" if per_layer else "relative_bias/embedding"
+            )
             self.result.leaves[f"{stack}/{place}"] = table
 
     def attention_numerics(self) -> None:

@@ -121,11 +121,12 @@ def _head(graph: Graph, sums: Sums) -> tuple[Linear, float, bool]:
     found = graph.behind(output, lambda root: root in graph.linears)
     if stream is not None:
         root = graph.root_of(stream.elements)  # the program may cut tokens off
-        if root in graph.linears:
-            return graph.linears[root], 1.0, False  # type: ignore[index]
+        if root is not None and root in graph.linears:
+            return graph.linears[root], 1.0, False
         total = sums.of(stream.elements)
-        if len(total.terms) == 1 and not total.tables and (root := next(iter(total.terms))) in graph.linears:
-            return graph.linears[root], total.terms[root], False
+        for term, factor in total.terms.items():
+            if len(total.terms) == 1 and not total.tables and term in graph.linears:
+                return graph.linears[term], factor, False
         before = graph.pull(stream.elements, lambda one: one in graph.linears) if len(found) == 1 else None
         if before is not None:
             logits, computed = graph.values(before), graph.values(stream.elements)
@@ -154,8 +155,11 @@ def _attentions(graph: Graph) -> list[AttentionSublayer]:
         if before is None:
             continue
         if any(int(element) not in owner for element in before.ravel()):
-            raise Unknown(linear.value, "an output projection of contexts that belong to several tokens (heads merged "
-                          "without transposing back)")
+            raise Unknown(
+                linear.value,
+                "an output projection of contexts that belong to several tokens (heads merged "
+                "without transposing back)",
+            )
         heads = list(dict.fromkeys(owner[int(element)] for element in before.ravel()))
         if not np.array_equal(before, linear.inputs[:1, :1]):
             scales[linear.value] = _head_scale(graph, linear, before)
@@ -185,7 +189,11 @@ def _head_scale(graph: Graph, linear: Linear, before: np.ndarray) -> dict[int, i
     """
     (root,) = graph.recording.roots(linear.inputs[:1, :1])[:1]
     others = [one for one in root.inputs if not one.depends_on_ids]
-    if root.op == "mul" and len(others) == 1 and all(one.trains for one in graph.recording.roots(graph.recording.elements(others[0]))):
+    if (
+        root.op == "mul"
+        and len(others) == 1
+        and all(one.trains for one in graph.recording.roots(graph.recording.elements(others[0])))
+    ):
         factors = graph.operand(root, others[0], linear.inputs[0, 0])
         if factors is not None:
             return {int(one): int(factor) for one, factor in zip(before.ravel(), factors, strict=True)}
@@ -220,8 +228,10 @@ def _feed_forward(
         ((fit.activation, fit.residual) for fit in fits[1:] if fit.activation != best.activation), ("nothing", INFINITE)
     )
     return FeedForward(
-        *best.hidden,
-        *(best.gate or (None, None)),
+        best.hidden[0],
+        best.hidden[1],
+        None if best.gate is None else best.gate[0],
+        None if best.gate is None else best.gate[1],
         output,
         best.activation,
         best.slope,

@@ -24,20 +24,61 @@ if TYPE_CHECKING:
     from torch import nn
 
 SAME_ORDER = frozenset(
-    "view _unsafe_view reshape _reshape_alias view_copy clone detach alias contiguous lift_fresh lift_fresh_copy "
-    "_to_copy unsqueeze squeeze".split()
+    [
+        "view",
+        "_unsafe_view",
+        "reshape",
+        "_reshape_alias",
+        "view_copy",
+        "clone",
+        "detach",
+        "alias",
+        "contiguous",
+        "lift_fresh",
+        "lift_fresh_copy",
+        "_to_copy",
+        "unsqueeze",
+        "squeeze",
+    ]
 )
 """Operations that keep all elements in their order."""
 MOVES = SAME_ORDER - {"_to_copy"} | frozenset(
-    "t transpose permute expand slice select split split_with_sizes chunk unbind cat stack narrow flip repeat "
-    "expand_copy slice_copy unfold diagonal movedim tile roll overwritten".split()
+    [
+        "t",
+        "transpose",
+        "permute",
+        "expand",
+        "slice",
+        "select",
+        "split",
+        "split_with_sizes",
+        "chunk",
+        "unbind",
+        "cat",
+        "stack",
+        "narrow",
+        "flip",
+        "repeat",
+        "expand_copy",
+        "slice_copy",
+        "unfold",
+        "diagonal",
+        "movedim",
+        "tile",
+        "roll",
+        "overwritten",
+    ]
 )
 """Operations of aten that move elements and compute nothing."""
 COPIES = ("_to_copy", "copy")
 """Operations that only move elements unless they change the dtype."""
-IDLE = frozenset("masked_fill where mul div add sub clamp clamp_min nan_to_num native_dropout".split())
+IDLE = frozenset(
+    ["masked_fill", "where", "mul", "div", "add", "sub", "clamp", "clamp_min", "nan_to_num", "native_dropout"]
+)
 """Operations that may do nothing, such as filling where no row is masked."""
-FILLS = frozenset("zeros_like ones_like full_like empty_like new_zeros new_ones new_full new_empty".split())
+FILLS = frozenset(
+    ["zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"]
+)
 """Operations that take only a shape from their operand."""
 INPUTS = ("source_ids", "target_ids")
 
@@ -74,9 +115,7 @@ class Value:
     @cached_property
     def depends_on_ids(self) -> bool:
         """Whether any input of the run reaches it."""
-        return self.op in INPUTS or (
-            self.op not in FILLS and any(value.depends_on_ids for value in self.inputs)
-        )
+        return self.op in INPUTS or (self.op not in FILLS and any(value.depends_on_ids for value in self.inputs))
 
     @cached_property
     def parameters(self) -> frozenset[Value]:
@@ -101,9 +140,10 @@ class Value:
             return None
         for one in self.inputs:
             others = [other for other in self.inputs if other is not one]
-            if one.depends_on_ids and not any(other.parameters for other in others if not other.depends_on_ids):
-                if one.array.shape == self.array.shape and np.array_equal(one.array, self.array, equal_nan=True):
-                    return one
+            computed = any(other.parameters for other in others if not other.depends_on_ids)
+            alike = one.depends_on_ids and one.array.shape == self.array.shape and not computed
+            if alike and np.array_equal(one.array, self.array, equal_nan=True):
+                return one
         return None
 
     @property
@@ -215,7 +255,7 @@ def record(module: nn.Module, source_ids: torch.Tensor, target_ids: torch.Tensor
         recorder.mode(),
     ):
         output = module(source_ids, target_ids)
-    return Recording(recorder.values, recorder.value_of(output), recorder.narrowed)
+    return Recording(recorder.values, recorder.value_of(output), tuple(recorder.narrowed))
 
 
 class _Recorder:

@@ -58,8 +58,8 @@ class Functional(nn.Module):
                 weights |= {f"{stack}{i}_in": torch.randn(D, FF) / 5, f"{stack}{i}_out": torch.randn(FF, D) / 5}
                 weights |= {f"{stack}{i}_n{k}": torch.rand(D) + 0.5 for k in range(2)}
                 if stack == "d":
-                    weights |= {"d%d_cq" % i: torch.randn(D, D) / 4, "d%d_ckv" % i: torch.randn(D, 2 * D) / 4}
-                    weights |= {"d%d_co" % i: torch.randn(D, D) / 4, "d%d_n2" % i: torch.rand(D) + 0.5}
+                    weights |= {f"d{i}_cq": torch.randn(D, D) / 4, f"d{i}_ckv": torch.randn(D, 2 * D) / 4}
+                    weights |= {f"d{i}_co": torch.randn(D, D) / 4, f"d{i}_n2": torch.rand(D) + 0.5}
         self.p = nn.ParameterDict(weights)
 
     def norm(self, x: Tensor, name: str) -> Tensor:
@@ -137,7 +137,9 @@ class SingleHeads(nn.Module):
             for _ in range(2):
                 attentions = nn.ModuleList(Heads() for _ in range(count))
                 convolutions = nn.ModuleList([nn.Conv1d(D, FF, 1), nn.Conv1d(FF, D, 1)])
-                stack.append(nn.ModuleList([attentions, convolutions, nn.ModuleList(OwnNorm() for _ in range(count + 1))]))
+                stack.append(
+                    nn.ModuleList([attentions, convolutions, nn.ModuleList(OwnNorm() for _ in range(count + 1))])
+                )
         self.ends = nn.ModuleList([OwnNorm(), OwnNorm()])
         self.head = nn.Linear(D, TARGET, bias=False)
 
@@ -175,7 +177,9 @@ class Modern(nn.Module):
         super().__init__()
         self.pad_token_id = 2
         self.embed = nn.Embedding(SOURCE, D)
-        self.stacks = nn.ModuleDict({name: nn.ModuleList(self.layer(name) for _ in range(2)) for name in ("enc", "dec")})
+        self.stacks = nn.ModuleDict(
+            {name: nn.ModuleList(self.layer(name) for _ in range(2)) for name in ("enc", "dec")}
+        )
         self.last = nn.ModuleDict({name: nn.RMSNorm(D, eps=1e-6) for name in ("enc", "dec")})
         self.lm_head = nn.Linear(D, SOURCE, bias=False)
         self.lm_head.weight = self.embed.weight
@@ -194,7 +198,9 @@ class Modern(nn.Module):
     @staticmethod
     def rotate(x: Tensor) -> Tensor:
         angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * 5e5 ** -(torch.arange(0, H, 2).double() / H)
-        turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angles), angles)
+        turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(
+            torch.ones_like(angles), angles
+        )
         return torch.view_as_real(turned).flatten(-2).type_as(x)
 
     @staticmethod

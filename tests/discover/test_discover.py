@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.discover import programs
 from torch import nn
 
 from jax_transformer.cli import main
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover import DiscoverError, Discovery, Unknown, discover
 from jax_transformer.porting import export_checkpoint
+from tests.discover import programs
 
 DEFAULTS = {field.name: field.default for field in dataclasses.fields(TransformerConfig)}
 
@@ -31,7 +31,9 @@ def built(name: str, *options: Any) -> nn.Module:
 
 def unusual(found: Discovery) -> dict[str, Any]:
     """Returns the config's fields that aren't sizes and differ from their defaults."""
-    sizes = {field for field in DEFAULTS if field.startswith(("num_", "d_", "max_")) or field.endswith(("_size", "_id"))}
+    sizes = {
+        field for field in DEFAULTS if field.startswith(("num_", "d_", "max_")) or field.endswith(("_size", "_id"))
+    }
     fields = {name: getattr(found.model.config, name) for name in DEFAULTS if name not in sizes}
     return {name: value for name, value in fields.items() if value != DEFAULTS[name] and name != "dropout_rate"}
 
@@ -61,8 +63,8 @@ FOUND: dict[str, dict[str, Any]] = {
     },
     "SideBySide": {
         "parallel_residual": True, "share_norms": True, "norm_placement": "pre", "position_kind": "alibi",
-        "scale_embedding": False, "final_norm": True, "learned_sublayer_scale": "channel", "attention_output_bias": False,
-        "attention_bias": False, "feed_forward_bias": False, "activation": "relu_squared", "norm_bias": False,
+        "scale_embedding": False, "final_norm": True, "learned_sublayer_scale": "channel", "attention_bias": False,
+        "attention_output_bias": False, "feed_forward_bias": False, "activation": "relu_squared", "norm_bias": False,
     },
 }  # fmt: skip
 
@@ -84,7 +86,9 @@ def test_a_style_is_found(name: str, tmp_path: Path) -> None:
 
 def test_each_conclusion_has_a_residual_and_what_came_second() -> None:
     lines = discover(built("SingleHeads")).conclusion_lines(every_layer=False)
-    assert any(line.startswith("encoder/layers/feed_forward (×2): gelu (") and "; next gelu_tanh: " in line for line in lines)
+    assert any(
+        line.startswith("encoder/layers/feed_forward (×2): gelu (") and "; next gelu_tanh: " in line for line in lines
+    )
     assert any("layer_norm, eps 1e-06, outside, unbiased" in line for line in lines)
 
 
@@ -96,7 +100,7 @@ def test_each_conclusion_has_a_residual_and_what_came_second() -> None:
     ],
 )
 def test_what_no_config_expresses_is_named_with_its_line(odd: str, what: str, line: str) -> None:
-    with pytest.raises(Unknown, match="programs.py:") as error:
+    with pytest.raises(Unknown, match=r"programs\.py:") as error:
         discover(built("SingleHeads", odd))
     assert what in str(error.value)
     number = int(str(error.value).split("programs.py:")[1].split()[0])
