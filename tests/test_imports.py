@@ -39,6 +39,7 @@ ALLOWED: dict[str, set[str]] = {
         *("parity.gates", "parity.names", "parity.problems", "parity.rules"),
     },
     "parity": {"config", "data", "decoding", "model", "pages", "parallel", "porting", "runtime", "storage", "training"},
+    "discover": {"config", "model", "parity", "porting", "storage"},
 }
 """Part of the package → the parts it may import, anywhere in its source; a part is also free to import itself."""
 
@@ -60,6 +61,7 @@ FOREIGN: dict[str, set[str]] = {
     "porting": {"flax", "huggingface_hub", "ml_dtypes", "numpy", "safetensors", "torch", "yaml"},
     "data": {"datasets", "numpy", "pyarrow", "sentencepiece", "spacy", "tokenizers"},
     "plotting": {"jax", "matplotlib", "numpy"},
+    "discover": {"jax", "numpy", "torch", "yaml"},
 }
 """Part → the libraries it may import beside the standard one."""
 

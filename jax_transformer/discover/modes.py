@@ -5,11 +5,6 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-
-_LOW = (torch.float32, torch.bfloat16, torch.float16)
-
 
 def wide() -> contextlib.AbstractContextManager[Any]:
     """Returns a context in which tensors in float64 stay so where a module casts them to a lower precision.
@@ -23,12 +18,16 @@ def wide() -> contextlib.AbstractContextManager[Any]:
       ...     torch.ones(2, dtype=torch.float64).float().dtype
       torch.float64
     """
-    return _Wide()
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
 
+    low = (torch.float32, torch.bfloat16, torch.float16)
 
-class _Wide(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func.overloadpacket is torch.ops.aten._to_copy and args[0].dtype == torch.float64:
-            kwargs = kwargs | ({"dtype": torch.float64} if kwargs.get("dtype") in _LOW else {})
-        return func(*args, **kwargs)
+    class Wide(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if func.overloadpacket is torch.ops.aten._to_copy and args[0].dtype == torch.float64:
+                kwargs = kwargs | ({"dtype": torch.float64} if kwargs.get("dtype") in low else {})
+            return func(*args, **kwargs)
+
+    return Wide()

@@ -8,6 +8,7 @@ if everything that it shows then fits, that is the one cause.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,6 @@ import numpy as np
 from jax_transformer.parity.diagnosis.explaining import Explained, Step
 from jax_transformer.parity.diagnosis.findings import Finding, Match
 from jax_transformer.parity.diagnosis.judging import measure, rows_of
-from jax_transformer.parity.faults.replay import changed
 from jax_transformer.parity.gates.arrays import Arrays
 from jax_transformer.parity.oracle.graph import Node, nodes, place
 from jax_transformer.parity.oracle.replay import recompute
@@ -39,9 +39,15 @@ def misplaced_norms(
       masks: the mask's name by the name of the attention's logits and weights.
     """
     stack, layer, _ = place(step.node.name)
-    if layer is None or config.norm_kind == "none" or step.effect != "function":
+    if layer is None or stack is None or config.norm_kind == "none" or step.effect != "function":
         return None
-    other = changed(config, norm_placement="post" if config.norm_placement == "pre" else "pre")
+    placement = getattr(config, stack).norm_placement
+    if placement == "none":
+        return None
+    try:
+        other = replace(config, norm_placement="post" if placement == "pre" else "pre", decoder_norm_placement=None)
+    except ValueError:  # what the layers have besides needs their own placement
+        return None
     own = [node for node in nodes(config) if place(node.name)[:2] == (stack, layer)]
     replayed = [node for node in nodes(other) if place(node.name)[:2] == (stack, layer)]
     values: dict[str, np.ndarray] = {**step.known}
@@ -66,7 +72,7 @@ def misplaced_norms(
     }
     values |= dict.fromkeys(done - values.keys(), values[own[-1].name])
     first = next(node for node in replayed if place(node.name).path[-1].endswith("_norm"))
-    match = Match(NAMES[config.norm_placement], max(residuals.values()))
+    match = Match(NAMES[placement], max(residuals.values()))
     finding = Finding(first.name, first.kind, step.error, (match,), None)
     return Explained(finding, {name: values[name] for name in done}, frozenset(done))
 
