@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.side import CannotRun
-from jax_transformer.parity.backends.torch_module import Pass, traced
+from jax_transformer.parity.backends.torch_module import Pass
+from jax_transformer.parity.backends.traces import traced
 from jax_transformer.parity.problems import Problem, own_problem, randomised
 from jax_transformer.runtime.trees import flatten, unflatten
 

@@ -15,7 +15,8 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.backends.side import Arrays
-from jax_transformer.parity.backends.torch_module import Pass, traced
+from jax_transformer.parity.backends.torch_module import Pass
+from jax_transformer.parity.backends.traces import traced
 from jax_transformer.parity.problems import randomised
 from jax_transformer.porting.rules import Rule, leaves_from_tensors, tensors_from_leaves
 from jax_transformer.runtime.trees import flatten, unflatten

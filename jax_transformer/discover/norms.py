@@ -22,6 +22,37 @@ FURTHEST = 24
 USUAL_EPS = (0.0, 1e-5, 1e-6, 1e-12, 1e-8)
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """Holds one way to compute a norm."""
+
+    kind: str
+    eps: float
+    outside: bool
+    unbiased: bool
+
+    def fields(self) -> tuple[tuple[str, object], ...]:
+        return (
+            ("norm_kind", self.kind),
+            ("norm_eps", self.eps),
+            ("norm_eps_outside", self.outside),
+            ("norm_unbiased", self.unbiased),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind}, eps {self.eps:g}" + ", outside" * self.outside + ", unbiased" * self.unbiased
+
+    def applied(self, x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None) -> np.ndarray:
+        """Returns the norm of x [.., C] over its last axis."""
+        centred = x if self.kind == "rms_norm" else x - x.mean(axis=-1, keepdims=True)
+        count = x.shape[-1] - self.unbiased
+        variance = (centred * centred).sum(axis=-1, keepdims=True) / count
+        with np.errstate(divide="ignore", invalid="ignore"):
+            result = centred / (np.sqrt(variance) + self.eps if self.outside else np.sqrt(variance + self.eps))
+        result = result if scale is None else result * scale
+        return np.asarray(result if bias is None else result + bias)
+
+
 @dataclass(frozen=True, eq=False)
 class Norm:
     """Holds a norm of a stream over its channels."""
@@ -30,8 +61,7 @@ class Norm:
     """The root with its result."""
     inputs: np.ndarray
     """Elements [B, P, C]"""
-    fields: tuple[tuple[str, object], ...]
-    """norm_kind, norm_eps, norm_eps_outside and norm_unbiased."""
+    candidate: Candidate
     scale: np.ndarray | None
     """Elements of parameters [C]"""
     bias: np.ndarray | None
@@ -39,6 +69,11 @@ class Norm:
     """RMS of the difference from what was computed, in units of its RMS."""
     runner_up: tuple[str, float] | None = None
     """The second best candidate, and its residual."""
+
+    @property
+    def fields(self) -> tuple[tuple[str, object], ...]:
+        """Returns norm_kind, norm_eps, norm_eps_outside and norm_unbiased."""
+        return self.candidate.fields()
 
 
 def norms(graph: Graph) -> dict[Value, Norm]:
@@ -69,41 +104,10 @@ def _one_operation(graph: Graph, value: Value) -> Norm | None:
     candidate = Candidate("rms_norm" if is_rms else "layer_norm", eps, False, False)
     expected = candidate.applied(graph.values(inputs), *(_numbers(graph, one) for one in (scale, bias)))
     error = distance(expected, graph.values(stream.elements))
-    return Norm(value, inputs, candidate.fields(), scale, bias, error) if error <= CLOSE else None
+    return Norm(value, inputs, candidate, scale, bias, error) if error <= CLOSE else None
 
 
 # --- written out
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """Holds one way to compute a norm."""
-
-    kind: str
-    eps: float
-    outside: bool
-    unbiased: bool
-
-    def fields(self) -> tuple[tuple[str, object], ...]:
-        return (
-            ("norm_kind", self.kind),
-            ("norm_eps", self.eps),
-            ("norm_eps_outside", self.outside),
-            ("norm_unbiased", self.unbiased),
-        )
-
-    def __str__(self) -> str:
-        return f"{self.kind}, eps {self.eps:g}" + ", outside" * self.outside + ", unbiased" * self.unbiased
-
-    def applied(self, x: np.ndarray, scale: np.ndarray | None, bias: np.ndarray | None) -> np.ndarray:
-        """Returns the norm of x [.., C] over its last axis."""
-        centred = x if self.kind == "rms_norm" else x - x.mean(axis=-1, keepdims=True)
-        count = x.shape[-1] - self.unbiased
-        variance = (centred * centred).sum(axis=-1, keepdims=True) / count
-        with np.errstate(divide="ignore", invalid="ignore"):
-            result = centred / (np.sqrt(variance) + self.eps if self.outside else np.sqrt(variance + self.eps))
-        result = result if scale is None else result * scale
-        return np.asarray(result if bias is None else result + bias)
 
 
 def _written_out(graph: Graph, value: Value) -> Norm | None:
@@ -188,7 +192,7 @@ def _best(
     if error > CLOSE:
         return None
     others = [(str(other), residual) for residual, other, *_ in fits[1:] if other != candidate]
-    return Norm(result, stream.elements, candidate.fields(), scale, bias, error, others[0] if others else None)
+    return Norm(result, stream.elements, candidate, scale, bias, error, others[0] if others else None)
 
 
 def _numbers(graph: Graph, elements: np.ndarray | None) -> np.ndarray | None:

@@ -234,12 +234,8 @@ class _Builder:
         self.result.agree("norm_bias", norm.bias is not None, norm.value)
         if norm.bias is not None:
             self._leaf(f"{path}/bias", norm.bias, layer)
-        fields = dict(norm.fields)
         self.result.conclude(
-            f"{path}{'' if layer is None else f'[{layer}]'}",
-            f"{fields['norm_kind']}, eps {fields['norm_eps']:g}",
-            norm.residual,
-            norm.runner_up,
+            f"{path}{'' if layer is None else f'[{layer}]'}", str(norm.candidate), norm.residual, norm.runner_up
         )
 
     def _linear(self, path: str, linear: Linear, layer: int, channels: np.ndarray, bias_field: str) -> None:

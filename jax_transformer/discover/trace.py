@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jax_transformer.parity.backends.torch_module import deterministic
+from jax_transformer.parity.backends.torch_precision import deterministic
 
 if TYPE_CHECKING:
     import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,8 @@ def built(name: str, *options: Any) -> nn.Module:
 
 def unusual(found: Discovery) -> dict[str, Any]:
     """Returns the config's fields that aren't sizes and differ from their defaults."""
-    sizes = {
-        field for field in DEFAULTS if field.startswith(("num_", "d_", "max_")) or field.endswith(("_size", "_id"))
-    }
-    fields = {name: getattr(found.model.config, name) for name in DEFAULTS if name not in sizes}
+    sizes = re.compile(r"num_.*|d_.*|(decoder_)?max_.*|.*_size|.*_id")
+    fields = {name: getattr(found.model.config, name) for name in DEFAULTS if not sizes.fullmatch(name)}
     return {name: value for name, value in fields.items() if value != DEFAULTS[name] and name != "dropout_rate"}
 
 

@@ -3,6 +3,7 @@ never named."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -14,7 +15,6 @@ from jax_transformer.model.functional import abstract_params
 from jax_transformer.parity.diagnosis.judging import distance
 from jax_transformer.parity.diagnosis.nodes import diagnose, with_ids
 from jax_transformer.parity.faults import Replay, outcomes
-from jax_transformer.parity.faults.replay import changed
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.parity.oracle import forward, nodes
 from jax_transformer.parity.oracle.graph import place
@@ -197,7 +197,7 @@ def test_a_fault_that_was_not_captured_is_named_at_its_own_node(node: str, chang
 @pytest.mark.parametrize(("stack", "layer"), [("encoder", 0), ("encoder", 1), ("decoder", 1)])
 def test_norms_elsewhere_in_one_layer_are_one_fault(name: str, other: str, cause: str, stack: str, layer: int) -> None:
     case = make_case(name)
-    config = changed(case.config, norm_placement=other)
+    config = replace(case.config, norm_placement=other)
     graph = list(nodes(case.config))
     replaced = [node for node in nodes(config) if place(node.name)[:2] == (stack, layer)]
     start = next(number for number, node in enumerate(graph) if place(node.name)[:2] == (stack, layer))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -129,8 +128,18 @@ def in_float64(array: np.ndarray) -> np.ndarray:
 
 def changed(config: TransformerConfig, **changes: Any) -> Any:
     """Returns an object that reads as the config with some fields changed, without validation."""
-    read = {field.name: getattr(config, field.name) for field in fields(config)}
-    return SimpleNamespace(**read | {"encoder": config.encoder, "decoder": config.decoder} | changes)
+    return _Changed(config, changes)
+
+
+class _Changed:
+    """Reads as a config with some fields changed."""
+
+    def __init__(self, config: TransformerConfig, changes: dict[str, Any]) -> None:
+        self._config = config
+        vars(self).update(changes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._config, name)
 
 
 class Variant(NamedTuple):

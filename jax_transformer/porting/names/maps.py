@@ -161,7 +161,7 @@ class NameMap:
         """Returns the reference's activations (or their gradients) under our names and in our shapes.
 
         Shapes may differ in the grouping of axes: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] becomes [B, N, Q, K].
-        Or the first two axes have changed places: [T, B, D] becomes [B, T, D].
+        Or two neighbouring axes have changed places: [T, B, D] and [B, D, T] become [B, T, D].
         If a module has no attention logits or weights itself, the only ones inside it are taken.
 
         Args:
@@ -320,12 +320,14 @@ def _captured_name(name: str, captured: Collection[str]) -> str | None:
 
 
 def regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Returns the array in this shape; None if more differs than the grouping of axes and the order of the first two:
-    programs have [B, T, D] or [T, B, D]."""
+    """Returns the array in this shape; None if more differs than the grouping of axes and the order of two neighbours:
+    programs have [B, T, D], [T, B, D], or [B, D, T] where they convolve."""
     if differ_in_grouping(array.shape, shape):
         return array.reshape(shape)
-    if array.ndim == 3 and differ_in_grouping(array.swapaxes(0, 1).shape, shape):
-        return array.swapaxes(0, 1).reshape(shape)
+    for first, second in ((0, 1), (1, 2)) if array.ndim == 3 else ():
+        swapped = array.swapaxes(first, second)
+        if differ_in_grouping(swapped.shape, shape):
+            return swapped.reshape(shape)
     return None
 
 
