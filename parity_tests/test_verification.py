@@ -77,6 +77,7 @@ KNOWN = [
     "√d_model missing",
     "kernel transposed",
 ]
+FILL = "masked logits are -10000"
 
 
 def test_known_faults_are_named() -> None:
@@ -154,6 +155,17 @@ def _node_inputs(
     from selftest.injections import _of_node
 
     return _of_node(injection.node, params, before)  # type: ignore[arg-type]
+
+
+def test_a_fill_that_changes_nothing_is_equivalent_and_noted() -> None:
+    logits = [one for one in injections(known=True) if one.node.kind == "attention_logits"]
+    (fill,) = (one for one in logits if one.node.name.startswith("encoder.layers.0") and one.name == FILL)
+    kill = try_injection(prepared(SUBJECT), fill)
+    assert (kill.fate, kill.located, kill.causes) == ("equivalent (noted)", True, (FILL,)), kill
+    assert kill.shortcomings == []
+    counts = Counts.of([kill])
+    assert (counts.noted, counts.found, counts.named) == (1, 0, 0), "no fault that was found"
+    assert Counts.of([dataclasses.replace(kill, causes=("another",), named=False)]).wrongly_named == 1
 
 
 def test_faults_of_later_stages() -> None:
@@ -246,11 +258,11 @@ def test_a_page() -> None:
     assert "1.5 minutes" in text
     assert "- ✗ catalogue: every fault that makes a difference is detected" in text
     assert "- ✓ open world: every fault is detected" in text
-    assert "| one | 1 | 1 | 1 | 1 | 0 | 0 | 0 |" in text
-    assert "| logits | 1 | 1 | 1 | 1 | 0 | 0 | 0 |" in text
+    assert "| one | 1 | 1 | 1 | 1 | 0 | 0 | 0 | 0 |" in text
+    assert "| logits | 1 | 1 | 1 | 1 | 0 | 0 | 0 | 0 |" in text
     assert "| two | 3 |" in text
     assert "- one: a missed one, at logits: missed" in text
-    assert "| another | 1 | 0 | 1 | 0 | 0 | 0 | 0 |" in text
+    assert "| another | 1 | 0 | 1 | 0 | 0 | 0 | 0 | 0 |" in text
     assert "Nothing." in page(Result([killed(), UNKNOWN], {"one": 0}, 20, 1.0))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal
@@ -13,19 +13,20 @@ import numpy as np
 from block_pairs import PAIRS, BlocksReference
 
 from jax_transformer.parity.backends.jax_model import JaxSide
-from jax_transformer.parity.backends.side import Arrays
+from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.systems import SystemReference
 from jax_transformer.parity.backends.torch_module import Reference, TorchSide
 from jax_transformer.parity.diagnosis.findings import Fault
 from jax_transformer.parity.oracle.graph import Kind
 from jax_transformer.parity.problems import Problem, other_weights, own_problem
-from jax_transformer.parity.stages.forward import Forward, compare_forward
+from jax_transformer.parity.stages.forward import compare_forward
 from jax_transformer.storage.model_directory import Model
 from selftest.injections import Corruption, Injection, known_faults, unknown_faults
 from selftest.subjects import MECHANISMS, make_block, make_model
 
-Fate = Literal["found", "missed", "equivalent", "not applicable"]
-"""equivalent: exactly no difference on any problem."""
+Fate = Literal["found", "missed", "equivalent", "equivalent (noted)", "not applicable"]
+"""equivalent: exactly no difference on any problem. equivalent (noted): masked logits of another value, which change
+nothing else on any problem, and which the comparison notes and passes."""
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ class Kill:
         """What it should have been and wasn't, in words."""
         if self.fate == "missed":
             return ["missed"]
-        if self.fate != "found":
-            return []
-        found = [] if self.located else ["not located"]
-        found += ["not named"] if self.known and not self.named else []
+        found = []
+        if self.fate == "found":
+            found += [] if self.located else ["not located"]
+            found += ["not named"] if self.known and not self.named else []
         return found + ([f"called {', '.join(self.causes)}"] if self.wrongly_named else [])
 
 
@@ -110,6 +111,10 @@ def kills_of(system: Prepared, places: int, seed: int = 0) -> Iterator[Kill]:
             yield from _some(system, same, places)
 
 
+FRUITLESS: tuple[Fate, ...] = ("equivalent (noted)", "equivalent", "not applicable")
+"""The fates of faults that make no difference, the most telling first."""
+
+
 def _some(system: Prepared, injections: Iterable[Injection], places: int) -> Iterator[Kill]:
     """The first that make sense and make a difference; of a fault that never does, one that says so."""
     left, fruitless = places, None
@@ -118,7 +123,7 @@ def _some(system: Prepared, injections: Iterable[Injection], places: int) -> Ite
         if kill.fate in ("found", "missed"):
             yield kill
             left -= 1
-        elif fruitless is None or fruitless.fate == "not applicable":
+        elif fruitless is None or FRUITLESS.index(kill.fate) < FRUITLESS.index(fruitless.fate):
             fruitless = kill
         if not left:
             return
@@ -127,8 +132,8 @@ def _some(system: Prepared, injections: Iterable[Injection], places: int) -> Ite
 
 
 def try_injection(system: Prepared, injection: Injection) -> Kill:
-    """Puts the fault into the program, and compares it with the model here on one problem after another until it is
-    seen."""
+    """Puts the fault into the program, and compares it with the model here on one problem after another until it makes
+    a difference."""
     kill = Kill(
         system.name, injection.name, injection.known, injection.node.name, injection.node.kind, "not applicable"
     )
@@ -141,33 +146,40 @@ def try_injection(system: Prepared, injection: Injection) -> Kill:
             kill = dataclasses.replace(kill, fate="equivalent") if kill.fate == "not applicable" else kill
             continue
         result = compare_forward(system.model.config, problem, trace, right)
-        verdicts = (result.masks.verdict, result.forward.verdict, result.truth.verdict)
-        if "diverged" in verdicts or any(note.side == "candidate" for note in result.notes):
-            return _found(kill, injection, problem, result)
-        kill = dataclasses.replace(kill, fate="missed")
+        if "diverged" in (result.masks.verdict, result.forward.verdict, result.truth.verdict):
+            return _as_told(kill, injection, problem, [*result.faults, *result.notes], "found")
+        if kill.fate != "equivalent (noted)":
+            fate: Fate = "equivalent (noted)" if _of_candidate(result.notes) else "missed"
+            kill = _as_told(kill, injection, problem, result.notes, fate)
     return kill
 
 
 def _faulty(system: Prepared, injection: Injection, problem: Problem) -> tuple[Arrays, bool]:
-    """What the faulty program gives, and whether the fault changes anything of its node."""
+    """What the faulty program gives, and whether the fault changes anything of its node. Raises LookupError or
+    ValueError for a fault that can't occur there."""
     reference: Any = system.program.reference
     corruption = Corruption(injection, system.model.config, problem)
     system.program.reference = dataclasses.replace(reference, corrupt=corruption)
     try:
         return system.program.forward(problem, "float64"), corruption.changed
+    except CannotRun as error:
+        raise error.__cause__ or error from None
     finally:
         system.program.reference = reference
 
 
-def _found(kill: Kill, injection: Injection, problem: Problem, result: Forward) -> Kill:
-    """What is said of it: that it is at fault, or, of a fill that changes nothing, that it is written otherwise."""
-    said = [*result.faults, *result.notes]
-    blamed: list[Fault] = [fault for fault in said if fault.side == "candidate"]
+def _as_told(kill: Kill, injection: Injection, problem: Problem, told: Sequence[Fault], fate: Fate) -> Kill:
+    """What the comparison tells of it."""
+    blamed = _of_candidate(told)
     located = [fault.finding.node for fault in blamed] == [injection.node.name]
     causes = tuple(match.variant for fault in blamed for match in fault.finding.matches)
     return dataclasses.replace(
-        kill, fate="found", located=located, named=injection.name in causes, causes=causes, problem=problem.name
+        kill, fate=fate, located=located, named=injection.name in causes, causes=causes, problem=problem.name
     )
+
+
+def _of_candidate(told: Sequence[Fault]) -> list[Fault]:
+    return [fault for fault in told if fault.side == "candidate"]
 
 
 def false_alarms(name: str, seeds: Iterable[int], alarm: Callable[[str], None] = lambda what: None) -> int:

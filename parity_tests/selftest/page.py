@@ -11,8 +11,8 @@ from selftest.run import PLACES, Counts, Result
 from selftest.through_command import COMMAND
 
 HEADER = (
-    "| {} | found | missed | located | named | wrongly named | equivalent | don't apply "
-    "|\n|---|---|---|---|---|---|---|---|"
+    "| {} | found | missed | located | named | wrongly named | equivalent | equivalent (noted) | don't apply "
+    "|\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -66,6 +66,7 @@ diagnosis for the cause. The totals below add up both.
 **Found**: the comparison diverges. **Missed**: it doesn't, though the fault changes something. **Located**: that
 activation is blamed, and no other. **Named**: the fault is among the causes given. **Wrongly named**: a cause is given,
 and it isn't the fault. **Equivalent**: the value is the same, to the last bit, on all of these inputs and weights.
+**Equivalent (noted)**: masked logits have another value, which changes nothing else; the comparison passes with a note.
 **Doesn't apply**: the system has nothing that it could happen to.
 
 A fault may have several causes that can't be told apart on these inputs; all are given."""
@@ -88,6 +89,7 @@ def _line(name: str, kills: Sequence[Kill]) -> str:
         counts.named,
         counts.wrongly_named,
         counts.equivalent,
+        counts.noted,
         counts.not_applicable,
     )
     return f"| {name} | " + " | ".join(map(str, numbers)) + " |"

@@ -73,6 +73,8 @@ class Counts:
     named: int = 0
     wrongly_named: int = 0
     equivalent: int = 0
+    noted: int = 0
+    """Those that are equivalent, and noted."""
     not_applicable: int = 0
 
     @classmethod
@@ -86,8 +88,9 @@ class Counts:
             count("missed"),
             sum(kill.located for kill in found),
             sum(kill.named for kill in found),
-            sum(kill.wrongly_named for kill in found),
+            sum(kill.wrongly_named for kill in kills if kill.fate in ("found", "equivalent (noted)")),
             count("equivalent"),
+            count("equivalent (noted)"),
             count("not applicable"),
         )
 
@@ -95,7 +98,7 @@ class Counts:
         return (
             f"{self.found} found, {self.missed} missed, {self.located} located, {self.named} named, "
             f"{self.wrongly_named} wrongly named, "
-            f"{self.equivalent} equivalent, {self.not_applicable} don't apply"
+            f"{self.equivalent} equivalent, {self.noted} equivalent and noted, {self.not_applicable} don't apply"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -122,6 +123,21 @@ def test_other_faults_of_logits_are_named_beside_another_fill() -> None:
 def test_a_mask_inverted_in_one_attention() -> None:
     report = run_pair(FakeSide(faults={LOGITS: inverted}), FakeSide())
     assert (report.exit_code, blamed(report)) == (1, {LOGITS: "mask inverted, in this attention alone"})
+
+
+def test_a_mask_that_differs_in_rows_masked_altogether_alone() -> None:
+    """Pads as queries see keys that they shouldn't; that is no other fill, and no mask that is right here fits."""
+    config = replace(CONFIG, decoder_padding="both")
+    problem = own_problem(config, own_params())
+    right = forward(config, problem.params, *problem.ids)
+    as_keys = forward(replace(config, decoder_padding="keys"), problem.params, *problem.ids)["mask.decoder_self"]
+    hidden = formulas.masked_value(config)
+    unmasked = forward(replace(config, decoder_padding="none", decoder_causal=False), problem.params, *problem.ids)
+    assert (as_keys | right["mask.decoder_self"] == as_keys).all()
+    trace = forward(config, problem.params, *problem.ids, replace={OTHER: np.where(as_keys, unmasked[OTHER], hidden)})
+    (finding,) = diagnose(config, problem.params, with_ids(trace, *problem.ids))
+    assert (finding.node, finding.effect) == (OTHER, BLIND)
+    assert [match.variant for match in finding.matches] == ["pads masked as keys, in this attention alone"]
 
 
 def test_weights_that_round_more_are_no_fault() -> None:

@@ -210,7 +210,7 @@ class _Notes:
         if not self.keep_gradients:
             self.found[name] = self._copy(tensor)
         elif tensor.requires_grad and not tensor.is_inference():
-            whole = tensor._base if tensor._is_view() else None
+            whole = tensor._base if tensor._is_view() and tensor._base.requires_grad else None
             if whole is None or whole.numel() != tensor.numel() or not whole.is_contiguous():
                 tensor.register_hook(partial(self.gradients.__setitem__, name))
             else:  # such as x.transpose(0, 1), where x goes on, or is changed in place, under its own name
