@@ -205,6 +205,8 @@ def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Proble
             changed[path] = 0.1 * leaf + MEAN / (np.sqrt(config.d_model) if config.scale_embedding else 1.0)
         elif (is_post and path.endswith("norm/bias")) or (config.tie_head and path == "decoder/final_norm/bias"):
             changed[path] = leaf + MEAN  # what a tied head reads, too, or its own shift would all but cancel
+        elif config.query_key_norm and path.endswith(("query/bias", "key/bias")):
+            changed[path] = leaf + MEAN  # what the norms of queries and keys read
         elif path.endswith(readers):
             changed[path] = leaf - leaf.mean(axis=1 if "/layers/" in path else 0, keepdims=True)
     return changed
