@@ -294,6 +294,14 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         ),
         ({"norm_kind": "rms_norm"}, "norm_bias must be false with norm_kind='rms_norm'; received True"),
         (
+            {"norm_unbiased": True, "query_key_norm": True, "decoder_head_dim": 1},
+            "norm_unbiased must be false with the decoder's head_dim=1; received True",
+        ),
+        (
+            {"norm_unbiased": True, "feed_forward_hidden_norm": True, "d_ff": 1, "decoder_d_ff": 2},
+            "norm_unbiased must be false with the encoder's d_ff=1; received True",
+        ),
+        (
             {"norm_kind": "none", "decoder_final_norm": True},
             "decoder_final_norm must be false with norm_kind='none'; received True",
         ),

@@ -34,7 +34,8 @@ def decode_flops(config: TransformerConfig, rows: int, source: int, target: int,
 def _encoder(config: TransformerConfig, source: int) -> float:
     stack = config.encoder
     attention = _queries(config, stack, source) + _keys_and_values(config, stack, source)
-    each = attention + _products(stack, source, source) + _feed_forward(config, stack, source)
+    products = _products(stack, source, source) + _relative_products(config, stack, source, source)
+    each = attention + products + _feed_forward(config, stack, source)
     return stack.num_layers * each
 
 
@@ -47,7 +48,8 @@ def _source_keys_and_values(config: TransformerConfig, source: int) -> float:
 def _decoder_layer(config: TransformerConfig, target: int, source: int, keys: float) -> float:
     """A layer without the keys and values of its cross-attention."""
     stack = config.decoder
-    own = _queries(config, stack, target) + _keys_and_values(config, stack, target) + _products(stack, target, keys)
+    own = _queries(config, stack, target) + _keys_and_values(config, stack, target)
+    own += _products(stack, target, keys) + _relative_products(config, stack, target, keys)
     cross = _queries(config, stack, target) + _products(stack, target, source)
     return own + cross + _feed_forward(config, stack, target)
 
@@ -65,6 +67,14 @@ def _keys_and_values(config: TransformerConfig, stack: StackConfig, tokens: int)
 def _products(stack: StackConfig, queries: int, keys: float) -> float:
     """The attention logits, and the weighted sum of the values."""
     return 4.0 * queries * keys * stack.num_heads * stack.head_dim
+
+
+def _relative_products(config: TransformerConfig, stack: StackConfig, queries: int, keys: float) -> float:
+    """The products of self-attention with vectors by distance: of the keys, and of the values if they have some."""
+    if config.position_kind != "relative_vectors":
+        return 0.0
+    count = 2 if config.relative_value_vectors else 1
+    return 2.0 * count * queries * keys * stack.num_heads * stack.head_dim
 
 
 def _feed_forward(config: TransformerConfig, stack: StackConfig, tokens: int) -> float:

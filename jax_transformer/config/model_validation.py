@@ -123,7 +123,8 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
         check(config.feed_forward, "feed_forward", "true with learned_residual_scale='feed_forward'")
     if config.activation != "leaky_relu":
         check(config.activation_slope == 0.01, "activation_slope", "0.01 unless activation='leaky_relu'")
-    check(not (config.norm_unbiased and config.d_model == 1), "norm_unbiased", "false with d_model=1")
+    for name, width in _normed_widths(config).items():
+        check(width > 1 or not config.norm_unbiased, "norm_unbiased", f"false with {name}=1")
     if config.attention_path in ("xla", "cudnn"):
         own_rate = config.attention_dropout_rate
         rate = own_rate if own_rate is not None else config.dropout_rate
@@ -133,6 +134,16 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
                 f"attention_dropout_rate=0 or attention_path='auto'; received a rate of {rate}"
             )
     return [*problems, *_contradictory_positions(config)]
+
+
+def _normed_widths(config: TransformerConfig) -> dict[str, int]:
+    """Returns the sizes of the axes that the config norms, by what a message calls them."""
+    widths = {"d_model": config.d_model}
+    if config.query_key_norm:
+        widths |= {"the encoder's head_dim": config.encoder.head_dim, "the decoder's head_dim": config.decoder.head_dim}
+    if config.feed_forward_hidden_norm:
+        widths |= {"the encoder's d_ff": config.encoder.d_ff, "the decoder's d_ff": config.decoder.d_ff}
+    return widths
 
 
 def _contradictory_positions(config: TransformerConfig) -> list[str]:

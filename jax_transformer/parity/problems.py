@@ -208,6 +208,8 @@ def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Proble
             config.tie_head and path == "decoder/final_norm/bias"
         ):
             changed[path] = leaf + MEAN  # what a tied head reads, too, or its own shift would all but cancel
+        elif config.query_key_norm and path.endswith(("query/bias", "key/bias")):
+            changed[path] = leaf + MEAN  # what the norms of queries and keys read
         elif path.endswith(readers):
             changed[path] = leaf - leaf.mean(axis=1 if "/layers/" in path else 0, keepdims=True)
     return changed

@@ -36,7 +36,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "feed_forward_hidden_norm": True,
         "learned_sublayer_scale": "scalar",
         "share_layers": True,
+        "num_kv_heads": 2,
+        "query_key_norm": True,
+        "position_kind": "rotary",
+        "rotary_cross_attention": True,
     },
+    "relative vectors": {"position_kind": "relative_vectors", "share_layers": True, "num_kv_heads": 2},
+    "relative vectors of keys": {"position_kind": "relative_vectors", "relative_value_vectors": False},
     "narrow heads": {"head_dim": 8},
     "shared keys and values": {"num_kv_heads": 2, "decoder_num_kv_heads": 1},
 }

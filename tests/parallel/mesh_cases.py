@@ -30,6 +30,7 @@ from jax_transformer.decoding.scoring import score
 from jax_transformer.model.functional import Params, init_params
 from jax_transformer.parallel import make_mesh, pad_rows, place_rows, tree_shardings
 from jax_transformer.parallel.placement import RowShare, fetch, place_params, row_shards
+from jax_transformer.parity.gates.tolerances import ZERO_GRADIENTS
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.checkpoints import Checkpoints
@@ -119,6 +120,10 @@ FAMILIES = {
         learned_sublayer_scale="channel",
         learned_position_scale=True,
         share_layers=True,
+        num_kv_heads=2,
+        query_key_norm=True,
+        head_scale=True,
+        decoder_embedding_factor=0.5,
         num_encoder_layers=2,
         activation="prelu",
     ),
@@ -194,9 +199,10 @@ def check_divided(state: TrainState, sizes: Any) -> None:
 
 
 def difference(received: Params, expected: Params) -> float:
-    """Returns the largest relative difference of a parameter, in the norm of each. A key's bias has gradient zero but
+    """Returns the largest relative difference of a parameter, in the norm of each. A bias of keys has gradient zero but
     for rounding, which Adam magnifies."""
-    pairs = ((leaf, flatten(expected)[path]) for path, leaf in flatten(received).items() if "key/bias" not in path)
+    compared = {path: leaf for path, leaf in flatten(received).items() if not path.endswith(ZERO_GRADIENTS)}
+    pairs = ((leaf, flatten(expected)[path]) for path, leaf in compared.items())
     return max(float(np.linalg.norm(one - other) / np.linalg.norm(other)) for one, other in pairs)
 
 

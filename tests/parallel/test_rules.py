@@ -35,6 +35,8 @@ CONFIGS = [
         {"learned_residual_scale": "all", "learned_sublayer_scale": "channel"},
         {"learned_sublayer_scale": "scalar"},
         {"share_layers": True, "learned_position_scale": True},
+        {"share_layers": True, "position_kind": "relative_vectors", "relative_bias_per_layer": True},
+        {"share_norms": True, "query_key_norm": True, "output_norm": "all", "head_scale": True},
         {"share_norms": True, "output_norm": "all", "feed_forward_hidden_norm": True},
     )
 ]
