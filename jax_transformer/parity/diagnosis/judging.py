@@ -87,7 +87,8 @@ def rows_of(node: Node, known: Arrays, hidden: Sequence[Node], masks: Mapping[st
             np.asarray(np.isnan(known[node.inputs[name]]).any(axis=-1)) for name in ("query", "key")
         ]  # [B, T, N]
         of_query = undefined[0].swapaxes(1, 2)[..., None]
-        of_key = np.asarray(undefined[1].any(axis=1))[:, :, None, None]
+        shared = undefined[0].shape[2] // undefined[1].shape[2]  # heads of queries that share one of keys
+        of_key = np.asarray(undefined[1].any(axis=1)).repeat(shared, axis=1)[:, :, None, None]
         return Rows(mask, blind, _some(of_query if blind is None else of_query | (blind & of_key)))
     if node.kind in ("mask", "attention_logits"):
         return NO_ROWS
@@ -100,15 +101,20 @@ def rows_of(node: Node, known: Arrays, hidden: Sequence[Node], masks: Mapping[st
     return Rows(None, _some(rows.reshape(*rows.shape, *[1] * _features(node))))
 
 
+OF_KEYS = ("key", "value", "normed_key", "rotated_key")
+OF_QUERIES = ("query", "normed_query", "rotated_query", "scaled_context")
+"""Activations of an attention with an axis of heads, at the positions of its keys and of its queries."""
+
+
 def _stack(node: Node) -> str | None:
     """Returns the stack whose positions the node's value has."""
     stack, _, path = place(node.name)
-    return "encoder" if path[0] == "cross_attention" and path[-1] in ("key", "value") else stack
+    return "encoder" if path[0] == "cross_attention" and path[-1] in OF_KEYS else stack
 
 
 def _features(node: Node) -> int:
     """Returns the number of axes after batch and position."""
-    return 2 if node.kind == "context" or place(node.name).path[-1] in ("query", "key", "value") else 1
+    return 2 if node.kind == "context" or place(node.name).path[-1] in (*OF_KEYS, *OF_QUERIES) else 1
 
 
 def _some(blind: np.ndarray) -> np.ndarray | None:
