@@ -5,8 +5,8 @@
 
 from jax_transformer.discover.api import Check, Discovery, discover
 from jax_transformer.discover.calling import Call, CallError
+from jax_transformer.discover.findings import Conclusion
 from jax_transformer.discover.problems import DiscoverError, Unknown
-from jax_transformer.discover.structure import Conclusion
 from jax_transformer.discover.writing import write_discovery
 
 __all__ = [

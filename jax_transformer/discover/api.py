@@ -13,12 +13,13 @@ import numpy as np
 
 from jax_transformer.discover.calling import Call, find_call
 from jax_transformer.discover.config import make_config
+from jax_transformer.discover.findings import Conclusion
 from jax_transformer.discover.graph import distance
 from jax_transformer.discover.inputs import Batch, checks, longer, probes
 from jax_transformer.discover.mapping import name_map
 from jax_transformer.discover.problems import DiscoverError
-from jax_transformer.discover.structure import Conclusion, read_structure
-from jax_transformer.discover.trace import record
+from jax_transformer.discover.recorder import record
+from jax_transformer.discover.structure import read_structure
 from jax_transformer.model import functional
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting.by_map import import_by_map

@@ -9,8 +9,8 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.embeddings import GROWING
+from jax_transformer.discover.findings import Structure
 from jax_transformer.discover.problems import DiscoverError
-from jax_transformer.discover.structure import Structure
 
 SIZES = ("num_heads", "num_kv_heads", "head_dim")
 PER_STACK: dict[str, Any] = {

@@ -18,7 +18,7 @@ from jax_transformer.discover.trace import Value
 from jax_transformer.parity.oracle import formulas
 
 if TYPE_CHECKING:
-    from jax_transformer.discover.structure import Structure
+    from jax_transformer.discover.findings import Structure
 
 GROWING = 512
 """max_length of a stack whose module computes its positions for any length."""

@@ -3,77 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from jax_transformer.discover.attention import Attention, LogitsFit, fit_logits, rotated_by
+from jax_transformer.discover.attention_numerics import read_attentions
 from jax_transformer.discover.embeddings import Embedding, read_embedding
+from jax_transformer.discover.findings import Structure
 from jax_transformer.discover.graph import Graph, Linear
 from jax_transformer.discover.masks import padding_fields
 from jax_transformer.discover.norms import Norm, norms
 from jax_transformer.discover.problems import DiscoverError, Unknown
-from jax_transformer.discover.relative import RelativeBias, read_bias
-from jax_transformer.discover.residuals import EXACT, Residuals, Step
-from jax_transformer.discover.rotary import Rotation, read_rotation
+from jax_transformer.discover.residuals import Residuals, Step
 from jax_transformer.discover.sublayers import AttentionSublayer, FeedForward, Parts, Sublayer, parts
 from jax_transformer.discover.sums import Sum, Sums
 from jax_transformer.discover.trace import Recording, Value
-
-ROUNDED = 1e-6
-"""How far a number may be from 1/sqrt(head_dim) that a module computed in float32."""
-T5_DISTANCE = 128
-"""relative_max_distance of T5, chosen where several fit."""
-Leaves = dict[str, np.ndarray]
-"""Path of a parameter, those of a layer with its number, as in "encoder/layers/…/kernel[0]" → elements."""
-
-
-@dataclass(frozen=True)
-class Conclusion:
-    """Holds one finding: what was concluded, from how close a fit, and what came second."""
-
-    what: str
-    value: str
-    residual: float
-    runner_up: str = ""
-    runner_up_residual: float = float("inf")
-
-
-@dataclass
-class Structure:
-    """Holds what a module computes."""
-
-    fields: dict[str, Any] = field(default_factory=dict)
-    """Fields of TransformerConfig."""
-    leaves: Leaves = field(default_factory=dict)
-    tables: dict[str, np.ndarray] = field(default_factory=dict)
-    """Values of constants by name, such as encoder_positions."""
-    rows: dict[str, int | None] = field(default_factory=dict)
-    """Stack → the most tokens that its table of positions allows; None: any number."""
-    normed_outputs: dict[str, set[bool]] = field(default_factory=dict)
-    """Sublayer → whether its results are normed before they are added to the stream."""
-    scaled: dict[tuple[str, str], set[int]] = field(default_factory=dict)
-    """(residual or output, sublayer) → the sizes of trained scales there, 0 where there is none."""
-    is_normalised: bool = False
-    """Whether the module returns log-probabilities."""
-    factors: dict[str, float] = field(default_factory=dict)
-    """Stack → the factor of its token embeddings."""
-    distances: frozenset[int] | None = None
-    """Every relative_max_distance that fits; several if sentences were too short to tell."""
-    rounding: float = 0.0
-    """The largest residual of what the module computes in lower precision than float64, such as rotary angles."""
-    conclusions: list[Conclusion] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-
-    def agree(self, name: str, value: Any, where: Value) -> None:
-        """Sets a field, which must have the same value everywhere."""
-        known = self.fields.setdefault(name, value)
-        if known != value and not (isinstance(value, float) and np.isclose(known, value, rtol=1e-12, atol=0)):
-            raise Unknown(where, f"{name} {value!r} here and {known!r} elsewhere")
-
-    def conclude(self, what: str, value: str, residual: float, runner_up: tuple[str, float] | None = None) -> None:
-        self.conclusions.append(Conclusion(what, value, residual, *(runner_up or ())))
 
 
 def read_structure(recording: Recording, source_pad_id: int, target_pad_id: int) -> Structure:
@@ -93,8 +36,7 @@ def read_structure(recording: Recording, source_pad_id: int, target_pad_id: int)
     builder.stack("decoder")
     builder.head()
     builder.result.is_normalised = found.is_log_softmax
-    builder.attention_numerics()
-    builder.relative_positions()
+    read_attentions(graph, found, builder.result)
     builder.result.fields |= padding_fields(
         graph, found, builder.ids(), source_pad_id, target_pad_id, builder.result.notes
     )
@@ -112,8 +54,6 @@ class _Builder:
         self.graph, self.sums, self.parts, self.norms = graph, sums, found, found_norms
         self.result = Structure()
         self.embeddings: dict[str, Embedding] = {}
-        self.biases: dict[str, dict[int, RelativeBias | None]] = {}
-        self.rotations: dict[str, list[Rotation | None]] = {}
         self.residuals = Residuals(graph, sums, found_norms)
 
     def ids(self) -> dict[str, np.ndarray]:
@@ -318,117 +258,3 @@ class _Builder:
         self.result.fields["head_bias"] = "parameter" if is_parameter else "buffer"
         path = ("head_bias" if tied else "head/bias") if is_parameter else "constants/head_bias"
         self._leaf(path, head.bias, None)
-
-    def _unrotated(self, one: AttentionSublayer) -> Attention:
-        """Returns the attention, with rotated queries and keys in its raw products if it rotates them."""
-        attention = one.attention
-        found = [read_rotation(self.graph, part, one.result) for part in (attention.query, attention.key)]
-        self.rotations.setdefault(one.kind, []).append(found[0])
-        if found[0] is None and found[1] is None:
-            return attention
-        if found[0] is None or found[1] is None or found[0].fields != found[1].fields:
-            raise Unknown(one.result, "queries and keys that are rotated differently")
-        for name, value in found[0].fields.items():
-            self.result.agree(name, value, one.result)
-        self.result.rounding = max(self.result.rounding, *(part.residual for part in found if part))
-        self.result.conclude(f"{one.kind} rotation", found[0].described, max(found[0].residual, found[1].residual))
-        return rotated_by(attention, found[0].rotated, found[1].rotated)
-
-    def _bias(self, one: AttentionSublayer, fit: LogitsFit) -> None:
-        """Reads the bias of an attention's logits as relative positions."""
-        number = [other for other in self.parts.sublayers if other.kind == one.kind].index(one)
-        if fit.bias is None:
-            self.biases.setdefault(one.kind, {})[number] = None
-            return
-        found = read_bias(self.graph, one.attention, fit.bias)
-        for name, value in found.fields.items():
-            self.result.agree(name, value, one.result)
-        self.result.conclude(f"{one.kind} attention[{number}] bias", found.described, found.residual)
-        self.biases.setdefault(one.kind, {})[number] = found
-
-    def relative_positions(self) -> None:
-        """Puts what attentions know of positions together: all layers of a kind the same."""
-        where = self.parts.sublayers[0].result
-        kinds = {"rotary"} if any(any(found) for found in self.rotations.values()) else set()
-        for kind, of_layers in self.biases.items():
-            given = [bias for _, bias in sorted(of_layers.items()) if bias is not None]
-            kinds |= {bias.kind for bias in given}
-            if given and (kind == "cross" or len(given) != len(of_layers)):
-                raise Unknown(where, f"biases of attention logits by position in {kind} attention of some layers")
-            if given and given[0].kind == "relative_bias":
-                self._tables(kind.partition("_")[0], given)
-        known = self.result.fields.setdefault("position_kind", "none")
-        if not kinds:
-            return
-        if len(kinds) > 1 or known != "none":
-            raise Unknown(where, f"positions of several kinds: {', '.join(sorted(kinds | {known} - {'none'}))}")
-        (self.result.fields["position_kind"],) = kinds
-        for kind in ("encoder_self", "decoder_self"):
-            self._same_everywhere(kind, kinds)
-        if "rotary" in kinds:
-            turned = [bool(found) for found in self.rotations["cross"]]
-            self.result.fields["rotary_cross_attention"] = all(turned)
-            if any(turned) != all(turned):
-                raise Unknown(where, "queries and keys that are rotated in some layers' cross-attention alone")
-
-    def _same_everywhere(self, kind: str, kinds: set[str]) -> None:
-        """Raises Unknown unless every self-attention of this kind knows positions in this way."""
-        found = self.rotations[kind] if "rotary" in kinds else list(self.biases[kind].values())
-        if any(one is None for one in found):
-            where = next(one for one in self.parts.sublayers if one.kind == kind)
-            raise Unknown(
-                where.result,
-                f"{kind.replace('_', ' ')} attention without {', '.join(kinds)} positions, which others have",
-            )
-
-    def _tables(self, stack: str, biases: list[RelativeBias]) -> None:
-        """Names the tables of biases: one per stack, or one per layer."""
-        tables = [bias.table for bias in biases if bias.table is not None]
-        known = self.result.distances
-        for bias in biases:
-            known = bias.distances if known is None else known & bias.distances
-        if not known:
-            raise Unknown(self.parts.sublayers[0].result, "biases by distance whose buckets differ between attentions")
-        self.result.distances = known
-        self.result.fields["relative_max_distance"] = T5_DISTANCE if T5_DISTANCE in known else min(known)
-        per_layer = any(not np.array_equal(table, tables[0]) for table in tables)
-        self.result.agree("relative_bias_per_layer", per_layer, self.parts.sublayers[0].result)
-        for number, table in enumerate(tables if per_layer else tables[:1]):
-            place = (
-                f"layers/self_attention/relative_bias/embedding[{number}]" if per_layer else "relative_bias/embedding"
-            )
-            self.result.leaves[f"{stack}/{place}"] = table
-
-    def attention_numerics(self) -> None:
-        """Measures the factor of all attention logits."""
-        factors: list[tuple[AttentionSublayer, float, float]] = []
-        for one in self.parts.sublayers:
-            if not isinstance(one, AttentionSublayer):
-                continue
-            usual = one.attention.raw_scale
-            fit = fit_logits(self._unrotated(one))
-            self._bias(one, fit)
-            factors.append((one, fit.scale, usual))
-            known = {"1/sqrt(head_dim)": usual, "1/sqrt(d_model)": self.result.fields["d_model"] ** -0.5, "1": 1.0}
-            ranked = sorted((abs(value / fit.scale - 1), name) for name, value in known.items())
-            named = ranked[0][1] if ranked[0][0] <= ROUNDED else f"{fit.scale:.9g}"
-            residual = ranked[0][0] if ranked[0][0] <= ROUNDED else fit.residual
-            self.result.conclude(f"{one.kind} attention", f"scale {named}", residual, ranked[1][::-1])
-        self._attention_scale(factors)
-
-    def _attention_scale(self, factors: list[tuple[AttentionSublayer, float, float]]) -> None:
-        """Sets attention_scale: one number everywhere, or each attention's 1/sqrt(head_dim)."""
-        errors = [abs(scale / usual - 1) for _, scale, usual in factors]
-        if max(errors) <= EXACT:
-            self.result.fields["attention_scale"] = None
-            return
-        first = factors[0][1]
-        if all(abs(scale / first - 1) <= EXACT for _, scale, _ in factors):
-            exact = (1.0, self.result.fields["d_model"] ** -0.5)
-            self.result.fields["attention_scale"] = next((one for one in exact if abs(first / one - 1) <= EXACT), first)
-        elif max(errors) <= ROUNDED:
-            self.result.fields["attention_scale"] = None
-            self.result.rounding = max(self.result.rounding, *errors)
-        else:
-            where, scale, _ = next(one for one in factors if abs(one[1] / first - 1) > EXACT)
-            raise Unknown(where.result, f"attention logits multiplied by {scale:.9g} here and {first:.9g} elsewhere")

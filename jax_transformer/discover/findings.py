@@ -1,0 +1,61 @@
+"""Hold what is found about a module: fields of a config, leaves, tables, and how sure each is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jax_transformer.discover.problems import Unknown
+from jax_transformer.discover.trace import Value
+
+Leaves = dict[str, np.ndarray]
+"""Path of a parameter, those of a layer with its number, as in "encoder/layers/…/kernel[0]" → elements."""
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """Holds one finding: what was concluded, from how close a fit, and what came second."""
+
+    what: str
+    value: str
+    residual: float
+    runner_up: str = ""
+    runner_up_residual: float = float("inf")
+
+
+@dataclass
+class Structure:
+    """Holds what a module computes."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    """Fields of TransformerConfig."""
+    leaves: Leaves = field(default_factory=dict)
+    tables: dict[str, np.ndarray] = field(default_factory=dict)
+    """Values of constants by name, such as encoder_positions."""
+    rows: dict[str, int | None] = field(default_factory=dict)
+    """Stack → the most tokens that its table of positions allows; None: any number."""
+    normed_outputs: dict[str, set[bool]] = field(default_factory=dict)
+    """Sublayer → whether its results are normed before they are added to the stream."""
+    scaled: dict[tuple[str, str], set[int]] = field(default_factory=dict)
+    """(residual or output, sublayer) → the sizes of trained scales there, 0 where there is none."""
+    is_normalised: bool = False
+    """Whether the module returns log-probabilities."""
+    factors: dict[str, float] = field(default_factory=dict)
+    """Stack → the factor of its token embeddings."""
+    distances: frozenset[int] | None = None
+    """Every relative_max_distance that fits; several if sentences were too short to tell."""
+    rounding: float = 0.0
+    """The largest residual of what the module computes in lower precision than float64, such as rotary angles."""
+    conclusions: list[Conclusion] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def agree(self, name: str, value: Any, where: Value) -> None:
+        """Sets a field, which must have the same value everywhere."""
+        known = self.fields.setdefault(name, value)
+        if known != value and not (isinstance(value, float) and np.isclose(known, value, rtol=1e-12, atol=0)):
+            raise Unknown(where, f"{name} {value!r} here and {known!r} elsewhere")
+
+    def conclude(self, what: str, value: str, residual: float, runner_up: tuple[str, float] | None = None) -> None:
+        self.conclusions.append(Conclusion(what, value, residual, *(runner_up or ())))

@@ -1,0 +1,185 @@
+"""Run a PyTorch module and record every operation."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jax_transformer.discover.trace import Recording, Value, replaced
+from jax_transformer.parity.backends.torch_precision import deterministic
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def record(module: nn.Module, source_ids: torch.Tensor, target_ids: torch.Tensor) -> Recording:
+    """Runs a module on ids and returns everything that it computes.
+
+    Where the module casts activations in float64 to a lower precision, they stay in float64, so that the recording
+    shows the function that it computes and not its rounding.
+
+    Args:
+      module: called with (source_ids [B, S], target_ids [B, T]), in evaluation mode; returns one tensor.
+
+    Raises:
+      Whatever the module raises.
+    """
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    recorder = _Recorder(module, {"source_ids": source_ids, "target_ids": target_ids})
+    with (
+        torch.no_grad(),
+        deterministic(),
+        sdpa_kernel(SDPBackend.MATH),
+        recorder.paths(module),
+        recorder.mode(),
+    ):
+        output = module(source_ids, target_ids)
+    return Recording(recorder.values, recorder.value_of(output), tuple(recorder.narrowed))
+
+
+class _Recorder:
+    """Collects Values while a module runs."""
+
+    def __init__(self, module: nn.Module, inputs: dict[str, torch.Tensor]) -> None:
+        self.values: list[Value] = []
+        self._of: dict[int, Value] = {}
+        self._kept: list[torch.Tensor] = []  # so that no address is used twice
+        self._sharing: dict[int, set[int]] = {}  # storage → tensors
+        self._stale: dict[int, list[tuple[Value, Value]]] = {}  # tensors written through another one → before, after
+        self._running: list[str] = []
+        self.narrowed: dict[str, None] = {}
+        for name, tensor in inputs.items():
+            self._add(tensor, op=name)
+        stored: dict[int, tuple[torch.Tensor, str, list[str]]] = {}
+        for kind, found in (
+            ("parameter", module.named_parameters(remove_duplicate=False)),
+            ("buffer", module.named_buffers(remove_duplicate=False)),
+        ):
+            for name, tensor in found:
+                stored.setdefault(id(tensor), (tensor, kind, []))[2].append(name)
+        kept = module.state_dict().keys()
+        for tensor, kind, names in stored.values():
+            saved = tuple(name for name in names if name in kept)
+            self._add(tensor, op=kind, names=saved, trains=tensor.requires_grad)
+
+    def value_of(self, tensor: torch.Tensor) -> Value:
+        """Returns the Value of a tensor as it is now."""
+        found = self._of.get(id(tensor))
+        if found is None:
+            return self._add(tensor, op="constant", line=_line())
+        if id(tensor) in self._stale:
+            return self._add(tensor, op="overwritten", args=(found, self._stale[id(tensor)]), line=_line())
+        return found
+
+    def mode(self) -> contextlib.AbstractContextManager[Any]:
+        from torch.utils._python_dispatch import TorchDispatchMode
+
+        recorder = self
+
+        class Recording(TorchDispatchMode):
+            def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                return recorder.run(func, args, kwargs or {})
+
+        return Recording()
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs one operation and records its results."""
+        import torch
+
+        given = replaced((args, kwargs), self.value_of, torch.Tensor)
+        if func.overloadpacket is torch.ops.aten._to_copy and self._narrows(given[0][0], kwargs):
+            kwargs = kwargs | {"dtype": torch.float64}
+            self.narrowed[_line()] = None
+        written = [(one, self.value_of(one)) for one in _written(func, args, kwargs)]
+        result = func(*args, **kwargs)
+        results = result if isinstance(result, (tuple, list)) else (result,)
+        op = func.overloadpacket.__name__
+        for number, tensor in enumerate(results):
+            if isinstance(tensor, torch.Tensor):
+                self._add(
+                    tensor,
+                    op=op.removesuffix("_") if op.endswith("_") and not op.startswith("__") else op,
+                    function=func,
+                    args=given[0],
+                    kwargs=given[1],
+                    output=number,
+                    line=_line(),
+                    module=self._running[-1] if self._running else "",
+                )
+        for tensor, before in written:
+            self._spoil(tensor, before)
+        return result
+
+    def _narrows(self, value: Value, kwargs: dict[str, Any]) -> bool:
+        import torch
+
+        low = (torch.float32, torch.bfloat16, torch.float16)
+        return value.depends_on_ids and value.array.dtype == np.float64 and kwargs.get("dtype") in low
+
+    def _spoil(self, written: torch.Tensor, before: Value) -> None:
+        """Notes that a tensor's memory was written to, for the tensors that share it."""
+        for other in self._sharing.get(written.untyped_storage()._cdata, set()) - {id(written)}:
+            self._stale.setdefault(other, []).append((before, self._of[id(written)]))
+
+    @contextlib.contextmanager
+    def paths(self, module: nn.Module) -> Iterator[None]:
+        """Knows which part of the module is running."""
+        handles = []
+
+        def entering(name: str) -> Callable[..., None]:
+            return lambda *_: self._running.append(name)
+
+        def leaving(*_: Any) -> None:
+            self._running.pop()
+
+        for name, part in module.named_modules():
+            handles.append(part.register_forward_pre_hook(entering(name)))
+            handles.append(part.register_forward_hook(leaving, always_call=True))
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _add(self, tensor: torch.Tensor, **fields: Any) -> Value:
+        value = Value(len(self.values), _snapshot(tensor), **fields)
+        self.values.append(value)
+        self._of[id(tensor)] = value
+        self._stale.pop(id(tensor), None)
+        self._sharing.setdefault(tensor.untyped_storage()._cdata, set()).add(id(tensor))
+        self._kept.append(tensor)
+        return value
+
+
+def _snapshot(tensor: torch.Tensor) -> np.ndarray:
+    import torch
+
+    tensor = tensor.detach()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.float()
+    return np.array(tensor.resolve_conj().resolve_neg().cpu().numpy())
+
+
+def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """Yields the tensors that an operation writes to."""
+    for number, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield args[number] if number < len(args) else kwargs[argument.name]
+
+
+def _line() -> str:
+    """Returns the line of the program that is running: the innermost frame outside of torch and of this file."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and "/torch/" not in file and "contextlib" not in file:
+            return f"{file.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
