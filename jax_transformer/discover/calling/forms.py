@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover.call_options import Option, definitions
-from jax_transformer.discover.call_roles import Parameter, parameters, words
+from jax_transformer.discover.calling.options import Option, definitions
+from jax_transformer.discover.calling.roles import Parameter, parameters, words
 
 if TYPE_CHECKING:
     from torch import nn

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from jax_transformer.discover.call_roles import Parameter
+from jax_transformer.discover.calling.roles import Parameter
 
 SETUP = {
     "source_real": "source_real = source_ids != {source_pad}",

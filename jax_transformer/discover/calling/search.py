@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover.call_behaviour import Behaviour, Ids, Probe, behaviour, same
-from jax_transformer.discover.call_forms import Assignment, Form, heads
-from jax_transformer.discover.call_options import OMIT, Option, mask_options, plain_options
-from jax_transformer.discover.call_outputs import Reading, kept_readings, readings
-from jax_transformer.discover.call_roles import Parameter
-from jax_transformer.discover.call_trials import Lookup, Runner
+from jax_transformer.discover.calling.behaviour import Behaviour, Ids, Probe, behaviour, same
+from jax_transformer.discover.calling.forms import Assignment, Form, heads
+from jax_transformer.discover.calling.options import OMIT, Option, mask_options, plain_options
+from jax_transformer.discover.calling.outputs import Reading, kept_readings, readings
+from jax_transformer.discover.calling.roles import Parameter
+from jax_transformer.discover.calling.trials import Lookup, Runner
 
 if TYPE_CHECKING:
     import torch

@@ -10,10 +10,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover import adapters
-from jax_transformer.discover.call_behaviour import Ids, Probe
-from jax_transformer.discover.call_forms import Form, forms, signature
-from jax_transformer.discover.call_limits import (
+from jax_transformer.discover.calling import adapters
+from jax_transformer.discover.calling.behaviour import Ids, Probe
+from jax_transformer.discover.calling.forms import Form, forms, signature
+from jax_transformer.discover.calling.limits import (
     accepts_id,
     accepts_length,
     draw_ids,
@@ -24,9 +24,9 @@ from jax_transformer.discover.call_limits import (
     source_pads,
     vocab_size,
 )
-from jax_transformer.discover.call_outputs import describe
-from jax_transformer.discover.call_search import Candidate, Search, tables
-from jax_transformer.discover.call_trials import Lookup, Outcome, Runner, first_line, place
+from jax_transformer.discover.calling.outputs import describe
+from jax_transformer.discover.calling.search import Candidate, Search, tables
+from jax_transformer.discover.calling.trials import Lookup, Outcome, Runner, first_line, place
 
 if TYPE_CHECKING:
     from torch import nn

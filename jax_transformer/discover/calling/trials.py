@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover import adapters
+from jax_transformer.discover.calling import adapters
 
 if TYPE_CHECKING:
     import torch

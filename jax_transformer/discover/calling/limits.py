@@ -8,9 +8,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover.call_behaviour import Ids, hides_source_padding
-from jax_transformer.discover.call_roles import PADDING, words
-from jax_transformer.discover.call_trials import Runner, Stopped
+from jax_transformer.discover.calling.behaviour import Ids, hides_source_padding
+from jax_transformer.discover.calling.roles import PADDING, words
+from jax_transformer.discover.calling.trials import Runner, Stopped
 
 if TYPE_CHECKING:
     import torch

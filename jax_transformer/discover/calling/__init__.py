@@ -1,0 +1,5 @@
+"""Find out how an unknown PyTorch encoder-decoder is called."""
+
+from jax_transformer.discover.calling.find import Call, CallError, adapter_text, find_call
+
+__all__ = ["Call", "CallError", "adapter_text", "find_call"]
