@@ -37,8 +37,12 @@ class DiscoverOptions:
     """The id of padding in the source, if the module doesn't tell it."""
     target_pad_id: int | None = None
     """The id of padding in the target, if the module doesn't tell it."""
+    decoder_start_id: int | None = None
+    """The id that targets begin with, to compare decoded tokens too, and for the model to translate."""
+    eos_id: int | None = None
+    """The id that sentences end with, likewise."""
     stages: str | None = None
-    """Comma-separated stages of the parity run that proves it. Default: all."""
+    """Comma-separated stages of the parity run that proves it. Default: all; decode only if both ids are given."""
     verbose: bool = False
     """Print every conclusion, and passing rows of the parity run."""
 
@@ -67,7 +71,12 @@ def discover(arguments: Sequence[str]) -> int:
     module = copy.deepcopy(module).eval()
     try:
         found = discovered(
-            module, options.module, source_pad_id=options.source_pad_id, target_pad_id=options.target_pad_id
+            module,
+            options.module,
+            source_pad_id=options.source_pad_id,
+            target_pad_id=options.target_pad_id,
+            decoder_start_id=options.decoder_start_id,
+            eos_id=options.eos_id,
         )
     except CallError as error:
         raise ValueError(f"{error}{_drafted(target, error.adapter)}") from None
@@ -105,8 +114,12 @@ def _show(found: Discovery, *, verbose: bool) -> None:
 def _prove(found: Discovery, module: Any, options: DiscoverOptions) -> Report:
     """Runs the parity command's comparison of the model with the module in its adapter."""
     from jax_transformer.parity.api import compare
+    from jax_transformer.parity.run_results import STAGES
 
-    stages = None if options.stages is None else [name.strip() for name in options.stages.split(",")]
+    knows_ends = options.decoder_start_id is not None and options.eos_id is not None
+    stages = [name for name in STAGES if name != "decode" or knows_ends]
+    if options.stages is not None:
+        stages = [name.strip() for name in options.stages.split(",")]
     return compare(
         found.model,
         found.call.wrap(module),

@@ -86,6 +86,8 @@ def discover(
     *,
     source_pad_id: int | None = None,
     target_pad_id: int | None = None,
+    decoder_start_id: int | None = None,
+    eos_id: int | None = None,
 ) -> Discovery:
     """Finds out what an encoder-decoder in PyTorch computes.
 
@@ -97,6 +99,7 @@ def discover(
       module: in evaluation mode. It isn't changed.
       name: its factory, in messages and in the adapter.
       source_pad_id, target_pad_id: the ids of padding, if the module doesn't tell them.
+      decoder_start_id, eos_id: the ids that begin and end sentences, for the model to translate.
 
     Raises:
       CallError: no way to call it was found; the error has the draft of an adapter.
@@ -115,7 +118,7 @@ def discover(
     problems: list[DiscoverError] = []
     for batch in probes(call):
         try:
-            return _discovered(module, call, batch)
+            return _with_ends(_discovered(module, call, batch), decoder_start_id, eos_id)
         except DiscoverError as error:
             problems.append(error)
     raise problems[0]
@@ -163,6 +166,12 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
             f"{worst.lengths[0]} and {worst.lengths[1]} tokens"
         )
     return Discovery(model, names, call, tuple(structure.conclusions), found, tuple(notes))
+
+
+def _with_ends(found: Discovery, decoder_start_id: int | None, eos_id: int | None) -> Discovery:
+    """Returns the discovery with a model that knows how sentences begin and end."""
+    generation = replace(found.model.generation, decoder_start_id=decoder_start_id, eos_id=eos_id)
+    return replace(found, model=replace(found.model, generation=generation))
 
 
 def _within(call: Call, mode: str, note: str) -> Call:

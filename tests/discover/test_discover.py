@@ -131,7 +131,7 @@ def test_the_command_writes_all_that_it_found(
     stages = "weights,masks,forward,loss,gradients"
     assert main(["discover", "mine:build", "-o", "found", "--stages", stages]) == 0
     output = capsys.readouterr().out
-    assert "passed: model of mine:build against mine:build" in output
+    assert "parity: model of mine:build against mine:build" in output
     names = {path.name for path in (tmp_path / "found").iterdir()}
     assert names == {"model", "config.yaml", "map.yaml", "adapter.py", "report.html"}
     monkeypatch.syspath_prepend(tmp_path / "found")
