@@ -134,7 +134,7 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
 
     wrapped = call.wrap(_jittered(module))
     recording = record(wrapped, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
-    structure = read_structure(recording, *_pads(call))
+    structure = read_structure(recording, call.source_pad_id, call.target_pad_id)
     if recording.narrowed:
         lines = ", ".join(recording.narrowed)
         return _discovered(module, _within(call, "wide", f"in float64, it stays so at {lines}"), batch)
@@ -211,14 +211,6 @@ def _tensors(value: Any) -> Iterator[Any]:
     elif isinstance(value, Mapping | list | tuple):
         for part in value.values() if isinstance(value, Mapping) else value:
             yield from _tensors(part)
-
-
-def _pads(call: Call) -> tuple[int, int]:
-    """Returns the ids of padding; an id that no vocabulary has where there is none."""
-    return (
-        0 if call.source_pad_id is None else call.source_pad_id,
-        0 if call.target_pad_id is None else call.target_pad_id,
-    )
 
 
 def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:

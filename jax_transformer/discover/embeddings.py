@@ -74,6 +74,8 @@ def read_embedding(
         raise DiscoverError(f"{stack}: expected one embedding of {side}_ids; found {len(by_ids)}")
     lookup, factor = graph.lookups[by_ids[0]], stream.terms[by_ids[0]]
     result.factors[stack] = factor
+    fixed = lookup.value.op == "embedding" and len(lookup.value.args) > 2 and lookup.value.args[2] >= 0
+    result.fields["trains_pad_embedding"] = result.fields.get("trains_pad_embedding", False) or not fixed
     others = [term for term in tokens if term is not by_ids[0]]
     _positions(graph, stream, others, stack, result)
     result.leaves[f"{side}_embedding/embedding"] = lookup.table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
@@ -19,20 +19,28 @@ FIELDS = {"encoder_self": "encoder_padding", "decoder_self": "decoder_padding", 
 
 
 def padding_fields(
-    graph: Graph, parts: Parts, ids: dict[str, np.ndarray], source_pad_id: int, target_pad_id: int, notes: list[str]
+    graph: Graph,
+    parts: Parts,
+    ids: dict[str, np.ndarray],
+    source_pad_id: int | None,
+    target_pad_id: int | None,
+    notes: list[str],
 ) -> dict[str, Any]:
     """Returns the config's fields of masks.
 
     Args:
       ids: what the embeddings look up, `source_ids` [B, S] and `target_ids` [B, T].
+      source_pad_id, target_pad_id: None: no id is padding, so no mask hides any.
 
     Raises:
       Unknown: a pattern of visible keys that no field expresses; layers whose patterns differ.
     """
-    fields: dict[str, Any] = {"source_pad_id": source_pad_id, "target_pad_id": target_pad_id}
+    fields: dict[str, Any] = {"source_pad_id": source_pad_id or 0, "target_pad_id": target_pad_id or 0}
+    has_pads = {"encoder_self": source_pad_id, "decoder_self": target_pad_id, "cross": source_pad_id}
     for kind, field in FIELDS.items():
         found = [one for one in parts.sublayers if isinstance(one, AttentionSublayer) and one.kind == kind]
-        fits = [_fits(one, kind, field, ids, fields) for one in found]
+        covers = COVERS if has_pads[kind] is not None else ("none",)
+        fits = [_fits(one, kind, field, ids, fields, covers) for one in found]
         common = [fit for fit in fits[0] if all(fit in others for others in fits)] if fits else []
         if not common:
             where = found[0].attention.first if found else graph.recording.output
@@ -46,13 +54,18 @@ def padding_fields(
 
 
 def _fits(
-    one: AttentionSublayer, kind: str, field: str, ids: dict[str, np.ndarray], known: dict[str, Any]
+    one: AttentionSublayer,
+    kind: str,
+    field: str,
+    ids: dict[str, np.ndarray],
+    known: dict[str, Any],
+    covers: Sequence[Any],
 ) -> list[dict[str, Any]]:
     weights = np.nan_to_num(one.attention.weights)
     visible = weights > 0
     flat = np.ptp(weights, axis=-1) < 1e-6
     fits = []
-    for cover, causal in product(COVERS, (True, False) if kind == "decoder_self" else (True,)):
+    for cover, causal in product(covers, (True, False) if kind == "decoder_self" else (True,)):
         fields = {field: cover} | ({"decoder_causal": causal} if kind == "decoder_self" else {})
         config = TransformerConfig(**known | fields)
         expected = np.broadcast_to(MASKS[kind](config, ids), weights.shape)

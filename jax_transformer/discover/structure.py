@@ -19,8 +19,11 @@ from jax_transformer.discover.sums import Sum, Sums
 from jax_transformer.discover.trace import Recording, Value
 
 
-def read_structure(recording: Recording, source_pad_id: int, target_pad_id: int) -> Structure:
+def read_structure(recording: Recording, source_pad_id: int | None, target_pad_id: int | None) -> Structure:
     """Reads a recording as an encoder-decoder Transformer.
+
+    Args:
+      source_pad_id, target_pad_id: the ids of padding; None where no id is.
 
     Raises:
       DiscoverError: it isn't one that a config can express; names the operation, its line and layer.
