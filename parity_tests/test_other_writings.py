@@ -12,7 +12,10 @@ import torch
 import user_models
 
 from jax_transformer.parity import NameMap, compare
+from jax_transformer.parity.pairing import Sides, pair_models
+from jax_transformer.parity.problems import own_problem
 from jax_transformer.parity.report.report import Report
+from jax_transformer.parity.stages.forward import compare_forward
 from jax_transformer.porting import import_checkpoint
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -45,9 +48,12 @@ def test_other_fills_are_noted(kind: Any, model: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", [writings.Fused, writings.ByLogarithm, writings.MaskedAfterwards])
 def test_only_rows_masked_altogether_differ(kind: Any, model: Any, tmp_path: Path) -> None:
-    module = writings.with_attention(kind)
-    report = check(model, module, tmp_path)
+    report = check(model, writings.with_attention(kind), tmp_path)
     assert (report.exit_code, {fault.finding.effect for fault in report.faults}) == (1, {"rows masked altogether"})
+
+
+def test_they_may_be_allowed(model: Any, tmp_path: Path) -> None:
+    module = writings.with_attention(writings.MaskedAfterwards)
     assert check(model, module, tmp_path, allow=["fully-masked"]).exit_code == 0
 
 
@@ -105,20 +111,38 @@ def test_a_scale_after_the_positions_where_no_embedding_is_seen(model: Any, tmp_
 # --- models of transformers, as from_pretrained loads them
 
 
-@pytest.mark.parametrize("family", ["bart", "t5"])
-def test_a_model_of_transformers_as_it_is_loaded(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    case = families.make_case(family, 0, tmp_path)
+
+
+def as_loaded(family: str, folder: Path) -> tuple[Any, Any]:
+    """Returns a model and the same in transformers, as from_pretrained loads it."""
+    case = families.make_case(family, 1, folder)
     theirs = families.FAMILIES[family].model.from_pretrained(case.directory, dtype=torch.float32).eval()
     assert theirs.config._attn_implementation == "sdpa"
+    return case.model, theirs
+
+
+def test_a_model_of_transformers_as_it_is_loaded(tmp_path: Path) -> None:
+    model, theirs = as_loaded("bart", tmp_path)
     options: dict[str, Any] = {"stages": ("weights", "forward"), "dtypes": ["float64"]}
-    assert compare(case.model, theirs, **options).exit_code == 0
+    assert compare(model, theirs, **options).exit_code == 0
     assert theirs.config._attn_implementation == "sdpa", "the user's stays as it is"
-    norms = [
-        part for part in theirs.modules() if hasattr(part, "variance_epsilon") or isinstance(part, torch.nn.LayerNorm)
-    ]
-    name = "variance_epsilon" if hasattr(norms[1], "variance_epsilon") else "eps"
-    setattr(norms[1], name, 1e-3)
-    report = compare(case.model, theirs, **options)
+    norms = [part for part in theirs.modules() if isinstance(part, torch.nn.LayerNorm)]
+    norms[1].eps = 1e-3
+    report = compare(model, theirs, **options)
     assert report.exit_code == 1
     assert list(causes(report).values()) == ["norm: ε = 0.001"]
+
+
+def test_t5s_norms_are_in_float64(tmp_path: Path) -> None:
+    """As the reference for modules of transformers computes them, on the model's own weights."""
+    model, theirs = as_loaded("t5", tmp_path)
+    next(part for part in theirs.modules() if hasattr(part, "variance_epsilon")).variance_epsilon = 1e-3
+    sides = Sides(model, theirs, ("model", "module"), None, None, None, {}, None, None)
+    pair, _ = pair_models(sides)
+    problem = own_problem(model.config, model.params)
+    traces = [side.forward(problem, "float64") for side in (pair.candidate, pair.reference)]
+    result = compare_forward(model.config, problem, *traces, visible=pair.visible)
+    assert [(fault.side, fault.finding.cause) for fault in result.faults] == [("reference", "norm: ε = 0.001")]

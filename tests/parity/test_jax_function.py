@@ -17,6 +17,8 @@ from jax_transformer.parity.problems import long_problem, own_problem
 from jax_transformer.storage.model_directory import Model
 
 OWN = own_problem(CONFIG, own_params())
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
 MODEL = Model(CONFIG, own_params(), None, None, GENERATION)
 Change = Callable[[Any, Any], tuple[Any, dict[str, Any]]]
 

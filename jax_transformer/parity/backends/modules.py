@@ -8,7 +8,7 @@ import dataclasses
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -348,12 +348,13 @@ MASKED = {
 """Mask → the logits that it is read from."""
 
 
+@lru_cache(maxsize=32)
 def shapes_of_trace(
     config: TransformerConfig, source: tuple[int, ...], target: tuple[int, ...]
-) -> dict[str, tuple[int, ...]]:
+) -> Mapping[str, tuple[int, ...]]:
     """Returns the shapes of our trace by name, in execution order."""
     ids = [jax.ShapeDtypeStruct(shape, np.int32) for shape in (source, target)]
     _, trace = jax.eval_shape(
         partial(functional.apply, config, return_trace=True), functional.abstract_params(config), *ids
     )
-    return {name: value.shape for name, value in trace.items()}
+    return MappingProxyType({name: value.shape for name, value in trace.items()})
