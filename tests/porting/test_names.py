@@ -65,7 +65,7 @@ def test_activations_come_under_our_names_in_our_shapes_and_order(names: NameMap
     np.testing.assert_array_equal(arrays["encoder.layers.1.output"], arange(2, 5, 12))
 
 
-@pytest.mark.parametrize("shape", [(2, 12, 5), (2, 5, 6), (10, 2, 6), (4, 5, 6)])
+@pytest.mark.parametrize("shape", [(12, 5, 2), (2, 5, 6), (10, 2, 6), (4, 5, 6)])
 def test_shapes_that_differ_in_more_than_grouping_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(PortingError, match=r"a \(.*\) is no b \(2, 5, 3, 4\): more than the grouping of axes differs"):
         NameMap({"a": ("b",)}).rename({"a": arange(*shape)}, {"b": (2, 5, 3, 4)})
@@ -74,6 +74,12 @@ def test_shapes_that_differ_in_more_than_grouping_are_refused(shape: tuple[int, 
 @pytest.mark.parametrize("shape", [(2, 5, 12), (10, 3, 4), (120,), (1, 2, 5, 1, 3, 4)])
 def test_axes_may_be_grouped_otherwise(shape: tuple[int, ...]) -> None:
     arrays, _ = NameMap({"a": ("b",)}).rename({"a": arange(*shape)}, {"b": (2, 5, 3, 4)})
+    np.testing.assert_array_equal(arrays["b"], arange(2, 5, 3, 4))
+
+
+def test_features_may_come_before_the_sequence() -> None:
+    """As in programs that convolve, in [B, D, T]."""
+    arrays, _ = NameMap({"a": ("b",)}).rename({"a": arange(2, 5, 12).swapaxes(1, 2)}, {"b": (2, 5, 3, 4)})
     np.testing.assert_array_equal(arrays["b"], arange(2, 5, 3, 4))
 
 

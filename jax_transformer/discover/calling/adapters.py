@@ -68,8 +68,8 @@ def file_text(lines: Sequence[str], factory: str, notes: Sequence[str] = (), *, 
             class_text(lines),
             "",
             "def build() -> nn.Module:",
-            f'    """Returns the module of {factory} in its adapter."""',
-            f"    return Adapter({call})",
+            f'    """Returns the module of {factory} in its adapter, in evaluation mode."""',
+            f"    return Adapter({call}).eval()",
             "",
         ]
     )
