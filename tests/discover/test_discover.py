@@ -46,7 +46,7 @@ FOUND: dict[str, dict[str, Any]] = {
     },
     "SingleHeads": {
         "head_bias": "none", "norm_placement": "pre", "norm_eps": 1e-6, "norm_eps_outside": True, "norm_unbiased": True,
-        "final_norm": True, "activation": "gelu",
+        "final_norm": True, "activation": "gelu", "trains_pad_embedding": False,
     },
     "Modern": {
         "share_embeddings": True, "tie_head": True, "scale_embedding": False, "scale_head": True, "head_bias": "none",
@@ -58,7 +58,7 @@ FOUND: dict[str, dict[str, Any]] = {
         "share_layers": True, "position_kind": "relative_bias", "relative_max_distance": 20, "relative_buckets": 8,
         "residual_factor": 1.5, "decoder_residual_factor": 2.0, "embedding_factor": 3.0, "scale_embedding": False,
         "head_bias": "none", "activation": "leaky_relu", "activation_slope": 0.2, "attention_bias": False,
-        "attention_output_bias": False, "attention_scale": 1.0,
+        "attention_output_bias": False, "attention_scale": 1.0, "trains_pad_embedding": False,
     },
     "SideBySide": {
         "parallel_residual": True, "share_norms": True, "norm_placement": "pre", "position_kind": "alibi",
@@ -135,7 +135,8 @@ def test_the_command_writes_all_that_it_found(
     names = {path.name for path in (tmp_path / "found").iterdir()}
     assert names == {"model", "config.yaml", "map.yaml", "adapter.py", "report.html"}
     monkeypatch.syspath_prepend(tmp_path / "found")
-    assert main(["parity", "found/model", "--reference", "adapter:build", "--stages", "weights,forward"]) == 0
+    parity = ["parity", "found/model", "--reference", "adapter:build", "--allow", "fully-masked"]
+    assert main([*parity, "--stages", "weights,forward"]) == 0
     torch.save(programs.SingleHeads().state_dict(), "other.pt")
     ported = main(["port", "other.pt", "ported", "--map", "found/map.yaml", "--config", "found/config.yaml"])
     assert ported == 0
