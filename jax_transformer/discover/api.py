@@ -121,6 +121,9 @@ def discover(
             return _with_ends(_discovered(module, call, batch), decoder_start_id, eos_id)
         except DiscoverError as error:
             problems.append(error)
+        except (ValueError, LookupError, ArithmeticError) as error:
+            what = f"{type(error).__name__}: {error}"
+            problems.append(DiscoverError(f"what it computes can't be read as a Transformer ({what})"))
     raise problems[0]
 
 

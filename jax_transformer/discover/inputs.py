@@ -27,11 +27,11 @@ class Batch:
     padding: str
 
 
-PADDINGS = ("inside", "at the end", "none")
+PADDINGS = ("inside", "at the end")
 
 
 def probes(limits: Call) -> list[Batch]:
-    """Returns the batches to try, those that tell most first: padding inside sentences, at their ends, and none."""
+    """Returns the batches to try: with padding inside sentences too, which tells more, and at their ends alone."""
     rng = np.random.default_rng(0)
     return [_batch(limits, rng, padding, lowest=SPECIAL) for padding in PADDINGS]
 
@@ -69,7 +69,7 @@ def _batch(
         )
     ]
     for array, pad, row in zip(ids, (limits.source_pad_id, limits.target_pad_id), (0, 1), strict=True):
-        if pad is None or padding == "none":
+        if pad is None:
             continue
         array[row, -max(1, array.shape[1] // 4) :] = pad
         if padding == "inside" and array.shape[1] >= 6:
