@@ -14,7 +14,7 @@ from torch import nn
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.functional import abstract_params
-from jax_transformer.parity.backends.side import Arrays
+from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.torch_module import Pass
 from jax_transformer.parity.backends.traces import traced
 from jax_transformer.parity.problems import randomised
@@ -132,7 +132,7 @@ class MechanismReference:
     def beams(
         self, module: nn.Module, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
     ) -> torch.Tensor:
-        raise NotImplementedError
+        raise CannotRun("the small programs of mechanisms have no beam search")
 
 
 def rules(config: TransformerConfig) -> list[Rule]:

@@ -96,7 +96,7 @@ def _drafted(target: Path, adapter: str) -> str:
         return ""
     target.mkdir(exist_ok=True)
     (target / "adapter.py").write_text(adapter, encoding="utf-8")
-    return f" ({target}/adapter.py is a draft: complete it, and pass its build)"
+    return f" ({target}/adapter.py is a draft: complete it, and discover its build into another directory)"
 
 
 def _show(found: Discovery, *, verbose: bool) -> None:

@@ -140,7 +140,7 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     structure = read_structure(recording, call.source_pad_id, call.target_pad_id)
     if recording.narrowed:
         lines = ", ".join(recording.narrowed)
-        return _discovered(module, _within(call, "wide", f"in float64, it stays so at {lines}"), batch)
+        return _discovered(module, _kept_wide(call, lines), batch)
     if len(structure.distances or ()) > 1:
         farther = longer(call, batch)
         if farther is not None:
@@ -177,9 +177,10 @@ def _with_ends(found: Discovery, decoder_start_id: int | None, eos_id: int | Non
     return replace(found, model=replace(found.model, generation=generation))
 
 
-def _within(call: Call, mode: str, note: str) -> Call:
-    """Returns the call within one of the contexts of `modes`."""
-    lines = [f"from jax_transformer.discover.modes import {mode}", "", f"with {mode}():"]
+def _kept_wide(call: Call, places: str) -> Call:
+    """Returns the call within `wide`, with a note of the places where the module computes in lower precision."""
+    lines = ("from jax_transformer.discover.modes import wide", "", "with wide():")
+    note = f"in float64, it stays so at {places}"
     return replace(call, lines=(*lines, *(f"    {line}" for line in call.lines)), notes=(*call.notes, note))
 
 

@@ -75,8 +75,6 @@ class Attention:
     value: Projection
     raw: np.ndarray
     """query · key of the projections [B, N, Q, K], before any scale, rotation, bias or mask."""
-    products: np.ndarray
-    """The same of what the attention multiplies."""
     logits: np.ndarray
     """[B, N, Q, K]"""
     weights: np.ndarray
@@ -135,7 +133,6 @@ def merged(parts: list[Attention]) -> Attention:
         key=projection("key"),
         value=projection("value"),
         raw=heads("raw"),
-        products=heads("products"),
         logits=heads("logits"),
         weights=heads("weights"),
         context=np.concatenate([part.context for part in parts]),
@@ -146,7 +143,7 @@ def _read(graph: Graph, mix: Product) -> Attention:
     """Reads the attention that a product of weights and values belongs to."""
     order = _order(graph, mix)
     weights = _matrix(mix.left, order)  # elements [B, N, Q, K]
-    value = _projection(graph, _rows(mix.right, order, key=True), mix.value, "value")
+    value = _projection(graph, _rows(mix.right, order), mix.value, "value")
     logits = _logits(graph, weights, mix.value)
     scored = graph.pull(logits, lambda root: root in graph.products and graph.attends(root))
     if scored is None:
@@ -164,7 +161,6 @@ def _read(graph: Graph, mix: Product) -> Attention:
         keys,
         value,
         raw=_multiplied(graph, queries.elements, keys.elements),
-        products=_multiplied(graph, query, key),
         logits=graph.values(logits),
         weights=graph.values(weights),
         context=_contexts(graph, mix, order),
@@ -199,7 +195,7 @@ def _matrix(left: np.ndarray, order: _Order) -> np.ndarray:
     return left[order.heads[..., None, None], order.queries[..., :, None], order.keys[..., None, :]]
 
 
-def _rows(right: np.ndarray, order: _Order, key: bool) -> np.ndarray:
+def _rows(right: np.ndarray, order: _Order) -> np.ndarray:
     """Returns the elements [B, N, K, H] of what the weights are multiplied with."""
     return right[order.heads[..., None], order.keys]
 

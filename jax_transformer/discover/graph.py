@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -280,7 +280,3 @@ def distance(one: np.ndarray, other: np.ndarray) -> float:
     scale = float(np.sqrt(np.mean(np.square(np.abs(other[finite]))))) if finite.any() else 1.0
     error = float(np.sqrt(np.mean(np.square(np.abs(one[finite] - other[finite]))))) if finite.any() else 0.0
     return error / scale if scale else (0.0 if error == 0 else float("inf"))
-
-
-def best(candidates: Mapping[str, float]) -> str:
-    return min(candidates, key=lambda name: candidates[name])

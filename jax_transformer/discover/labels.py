@@ -39,7 +39,6 @@ class Stream:
     sentences and tokens."""
 
     elements: np.ndarray
-    is_target: bool
 
 
 class Labeller:
@@ -98,7 +97,7 @@ class Labeller:
         batch, token = batch.reshape(shape), token.reshape(shape)
         if (batch != batch[:, :1, :1]).any() or (token != token[:1, :, :1]).any():
             return None
-        return Stream(self.recording.elements(value).ravel()[order].reshape(shape), bool(token[0, 0, 0] >= TARGET))
+        return Stream(self.recording.elements(value).ravel()[order].reshape(shape))
 
     # --- how operations carry labels on
 

@@ -1,4 +1,4 @@
-"""Record every operation of a running PyTorch module, and where each element of every tensor comes from.
+"""Hold every operation of a run of a PyTorch module, and follow each element of every tensor back to its origin.
 
 A run becomes a graph of `Value`s. Operations that only move elements (views, transposes, slices, concatenations) are
 told apart from those that compute: `Recording.elements` follows the former back to the computed or stored tensors, the
@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from jax_transformer.discover.operations import COPIES, FILLS, IDLE, MOVES, SAME_ORDER
-
-if TYPE_CHECKING:
-    pass
 
 INPUTS = ("source_ids", "target_ids")
 
