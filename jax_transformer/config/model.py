@@ -11,49 +11,25 @@ head_dim, V vocabulary, L layers.
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
+from jax_transformer.config.guarantees import Guarantees
 from jax_transformer.config.model_validation import model_problems
+from jax_transformer.config.stack import (
+    Activation,
+    EmbeddingNorm,
+    NormPlacement,
+    PaddingCover,
+    StackConfig,
+    decoder_stack,
+    encoder_stack,
+)
 from jax_transformer.config.validation import check_field_types, require
-
-Value = TypeVar("Value")
-PaddingCover = Literal["keys", "queries", "both", "none"]
-EmbeddingNorm = Literal["none", "before_positions", "after_positions"]
-NormPlacement = Literal["pre", "post", "none"]
-Activation = Literal[
-    "relu", "gelu", "gelu_tanh", "silu", "none", "leaky_relu", "prelu", "elu", "selu", "mish", "quick_gelu",
-    "relu_squared", "tanh", "sigmoid", "softplus",
-]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class StackConfig:
-    """Holds the sizes of one stack, with the decoder's overrides resolved."""
-
-    num_layers: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    d_ff: int
-    max_length: int
-    embedding_norm: EmbeddingNorm
-    embedding_factor: float
-    """Factor of the token embeddings."""
-    norm_placement: NormPlacement
-    final_norm: bool
-    """Whether a norm follows the last layer."""
-    residual_factor: float
-    """Factor of the residual stream where a sublayer's output is added to it."""
-    sublayer_factor: float
-    """Factor of the sublayer's output."""
-    is_causal: bool
-    """Whether a position attends only to itself and earlier positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransformerConfig:
+class TransformerConfig(Guarantees):
     """Configures an encoder-decoder Transformer. The defaults are the base model of Vaswani et al. 2017.
 
     Raises:
@@ -319,41 +295,12 @@ class TransformerConfig:
     @property
     def encoder(self) -> StackConfig:
         """The sizes of the encoder."""
-        return StackConfig(
-            num_layers=self.num_encoder_layers,
-            num_heads=self.num_heads,
-            num_kv_heads=self.num_kv_heads or self.num_heads,
-            head_dim=self.head_dim or self.d_model // self.num_heads,
-            d_ff=self.d_ff,
-            max_length=self.max_length,
-            embedding_norm=self.encoder_embedding_norm,
-            embedding_factor=_or(self.embedding_factor, math.sqrt(self.d_model) if self.scale_embedding else 1.0),
-            norm_placement=self.norm_placement,
-            final_norm=self.final_norm,
-            residual_factor=self.residual_factor,
-            sublayer_factor=self.sublayer_factor,
-            is_causal=False,
-        )
+        return encoder_stack(self)
 
     @property
     def decoder(self) -> StackConfig:
         """The sizes of the decoder, with its overrides."""
-        num_heads = self.decoder_num_heads or self.num_heads
-        return StackConfig(
-            num_layers=self.num_decoder_layers,
-            num_heads=num_heads,
-            num_kv_heads=self.decoder_num_kv_heads or self.num_kv_heads or num_heads,
-            head_dim=self.decoder_head_dim or self.head_dim or self.d_model // num_heads,
-            d_ff=self.decoder_d_ff or self.d_ff,
-            max_length=self.decoder_max_length or self.max_length,
-            embedding_norm=self.decoder_embedding_norm,
-            embedding_factor=_or(self.decoder_embedding_factor, self.encoder.embedding_factor),
-            norm_placement=self.decoder_norm_placement or self.norm_placement,
-            final_norm=_or(self.decoder_final_norm, self.final_norm),
-            residual_factor=_or(self.decoder_residual_factor, self.residual_factor),
-            sublayer_factor=_or(self.decoder_sublayer_factor, self.sublayer_factor),
-            is_causal=self.decoder_causal,
-        )
+        return decoder_stack(self)
 
     @property
     def normed_outputs(self) -> tuple[str, ...]:
@@ -369,68 +316,3 @@ class TransformerConfig:
             decoder_padding=self.decoding_decoder_padding or self.decoder_padding,
             cross_padding=self.decoding_cross_padding or self.cross_padding,
         )
-
-    # --- properties that only some configs have; decoding and tests read them
-
-    @property
-    def batch_rows_are_independent(self) -> bool:
-        """Whether a sentence's logits depend neither on its row nor on other rows."""
-        return self.position_index != "batch_row"
-
-    @property
-    def padding_is_invisible(self) -> bool:
-        """Whether appending pads to a batch leaves the logits at real positions unchanged.
-
-        The source must have at least one real token. If the decoder doesn't hide its pads, real positions see earlier
-        pads, and those must not see how many pads follow: a pad whose own row is masked attends to everything alike.
-        """
-        sees_no_more = self.decoder_causal and self.decoder_padding == "none" and self.cross_padding == "keys"
-        return self.source_padding_is_invisible and (self._decoder_hides_pads or sees_no_more)
-
-    @property
-    def source_padding_is_invisible(self) -> bool:
-        """Whether appending pads to a batch's sources leaves the decoded outputs unchanged."""
-        return self.encoder_padding in ("keys", "both") and self.cross_padding in ("keys", "both")
-
-    @property
-    def packing_obstacle(self) -> str:
-        """Why pairs packed into one row, each hidden from the others, wouldn't have the logits that they have in rows
-        of their own, padded at the end. Empty: they have."""
-        if not self.batch_rows_are_independent:
-            return f"position_index={self.position_index!r}, which depends on the row's number"
-        knows_pads = self.decoder_padding == "none" or self.decoder_padding_id in (None, self.target_pad_id)
-        sees_no_later_pads = self.decoder_causal and knows_pads
-        if not (self.source_padding_is_invisible and (sees_no_later_pads or self._decoder_hides_pads)):
-            names = ("encoder_padding", "decoder_padding", "cross_padding", "decoder_padding_id")
-            masks = ", ".join(f"{name}={getattr(self, name)!r}" for name in names)
-            return f"{masks}, with which padding changes the result"
-        return ""
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether no logit at a real position depends on a later decoder input.
-
-        A fully masked row attends to everything alike, the future included. Such a row belongs to a pad masked on the
-        query axis, which real positions may attend to, or to a real first token that the decoder treats as padding.
-        """
-        return self.decoder_causal and (self.decoder_padding == "none" or self._decoder_hides_pads)
-
-    @property
-    def _decoder_hides_pads(self) -> bool:
-        """Whether no real position of the decoder attends to a pad, and each attends at least to itself."""
-        return self.decoder_padding in ("keys", "both") and self.decoder_padding_id in (None, self.target_pad_id)
-
-    @property
-    def cache_is_exact(self) -> bool:
-        """Whether decoding with cached keys and values equals decoding the whole prefix again at every step.
-
-        A masked query attends uniformly to every key, including later ones of the prefix, which a cache hasn't seen.
-        """
-        decoding = self.while_decoding()
-        masks_queries = {decoding.decoder_padding, decoding.cross_padding} & {"queries", "both"}
-        return self.decoder_causal and not masks_queries
-
-
-def _or(own: Value | None, default: Value) -> Value:
-    """Returns the value that is set or, if none is, the default."""
-    return default if own is None else own

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from jax_transformer.config.model import StackConfig, TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.stack import StackConfig
 from jax_transformer.model import initializers
 from jax_transformer.model.initializers import KeyStream
 

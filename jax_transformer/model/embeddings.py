@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from jax_transformer.config.model import StackConfig, TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.stack import StackConfig
 from jax_transformer.model import initializers, positions
 from jax_transformer.model.dtypes import compute_dtype
 from jax_transformer.model.initializers import KeyStream

@@ -9,7 +9,8 @@ import numpy as np
 from jax_transformer.parity.gates import tolerances
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import PaddingCover, TransformerConfig
+    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.stack import PaddingCover
     from jax_transformer.parity.gates.arrays import Arrays
 
 

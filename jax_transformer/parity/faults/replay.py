@@ -16,7 +16,8 @@ from jax_transformer.parity.oracle.graph import Kind, Node, nodes, norm_roles, p
 from jax_transformer.parity.oracle.replay import parameter
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import StackConfig, TransformerConfig
+    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.stack import StackConfig
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, norm_module, place
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import StackConfig, TransformerConfig
+    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.stack import StackConfig
 
 SUMS: tuple[Kind, ...] = ("residual", "residual_norm", "parallel_residual")
 SUBLAYERS = {

@@ -20,7 +20,8 @@ import numpy as np
 from jax_transformer.parity.oracle.activations import activation
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import PaddingCover, TransformerConfig
+    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.stack import PaddingCover
 
 Stack = Literal["encoder", "decoder"]
 

@@ -15,7 +15,8 @@ from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.formulas import Stack
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import StackConfig, TransformerConfig
+    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.stack import StackConfig
 
 Kind = Literal[
     "mask",
