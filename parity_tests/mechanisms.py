@@ -50,6 +50,8 @@ MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     },
     "grouped queries": {"num_kv_heads": 2},
     "one head of keys": {"num_kv_heads": 1},
+    "wide values": {"value_dim": 7},
+    "narrow values, relative vectors": {**VECTORS, "value_dim": 3, "num_kv_heads": 2},
     "head scale": {"head_scale": True},
     "query and key norm": {"query_key_norm": True},
     "all at once": {
@@ -88,6 +90,7 @@ class MechanismReference:
             value_vectors=config.relative_value_vectors,
             vectors_per_layer=config.relative_bias_per_layer,
             num_kv_heads=config.num_kv_heads,
+            value_dim=config.value_dim,
             head_scale=config.head_scale,
             query_key_norm=config.query_key_norm,
         )

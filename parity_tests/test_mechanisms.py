@@ -31,8 +31,8 @@ TRAINED = (
     "rotary halves, part of a head",
     "rotary in cross-attention",
     "ALiBi",
-    "relative vectors",
     "relative vectors of keys, per layer",
+    "narrow values, relative vectors",
     "all at once",
 )
 """Those that together have every mechanism."""
@@ -79,7 +79,9 @@ def test_gradients_of_parameters_and_activations_agree(name: str) -> None:
         assert result.within(FLOAT64_RELATIVE_RMS), (path, result)
 
 
-@pytest.mark.parametrize("name", ["rotary in cross-attention", "ALiBi", "relative vectors", "all at once"])
+@pytest.mark.parametrize(
+    "name", ["rotary in cross-attention", "ALiBi", "narrow values, relative vectors", "all at once"]
+)
 def test_decoding_with_a_cache_gives_torchs_tokens(name: str) -> None:
     """PyTorch computes the whole prefix again for every token."""
     model, (candidate, reference) = make_model(name), sides(name)

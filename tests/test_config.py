@@ -117,9 +117,11 @@ def test_a_wrong_type_is_refused_with_the_right_one(field: str, value: object, e
             for field in (
                 "num_kv_heads",
                 "head_dim",
+                "value_dim",
                 "decoder_num_heads",
                 "decoder_num_kv_heads",
                 "decoder_head_dim",
+                "decoder_value_dim",
                 "decoder_d_ff",
             )
         ),
@@ -216,11 +218,11 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         ),
         (
             {"d_model": 8, "num_heads": 2, "head_dim": 5, "attention_output": False},
-            "attention_output=False needs num_heads * head_dim equal to d_model=8; received 10",
+            "attention_output=False needs num_heads * value_dim equal to d_model=8; received 10",
         ),
         (
             {"d_model": 8, "num_heads": 2, "decoder_head_dim": 5, "attention_output": False},
-            "attention_output=False needs num_heads * head_dim equal to d_model=8; received 10",
+            "attention_output=False needs num_heads * value_dim equal to d_model=8; received 10",
         ),
         (
             {"position_kind": "rotary", "position_index": "batch_row"},
@@ -397,14 +399,18 @@ def test_the_decoder_takes_unset_sizes_from_the_encoder() -> None:
     assert dataclasses.replace(both.decoder, is_causal=False) == both.encoder
     config = dataclasses.replace(both, decoder_num_heads=4, decoder_d_ff=7, decoder_max_length=9, num_decoder_layers=3)
     config = dataclasses.replace(config, decoder_embedding_norm="after_positions")
-    assert dataclasses.astuple(config.encoder)[:7] == (6, 2, 2, 4, 5, 6, "none")
-    assert dataclasses.astuple(config.decoder)[:7] == (3, 4, 4, 2, 7, 9, "after_positions")
+    assert dataclasses.astuple(config.encoder)[:8] == (6, 2, 2, 4, 4, 5, 6, "none")
+    assert dataclasses.astuple(config.decoder)[:8] == (3, 4, 4, 2, 2, 7, 9, "after_positions")
     assert (config.encoder.is_causal, config.decoder.is_causal) == (False, True)
     shared = dataclasses.replace(config, num_kv_heads=1)
     assert (shared.encoder.num_kv_heads, shared.decoder.num_kv_heads) == (1, 1)
     assert dataclasses.replace(shared, decoder_num_kv_heads=2).decoder.num_kv_heads == 2
     assert dataclasses.replace(config, head_dim=3).decoder.head_dim == 3
     assert dataclasses.replace(config, head_dim=3, decoder_head_dim=6).decoder.head_dim == 6
+    wide = dataclasses.replace(config, value_dim=9)
+    assert (wide.encoder.value_dim, wide.decoder.value_dim, wide.decoder.head_dim) == (9, 9, 2)
+    assert dataclasses.replace(wide, decoder_value_dim=3).decoder.value_dim == 3
+    assert dataclasses.replace(config, decoder_head_dim=6).decoder.value_dim == 6
 
 
 def test_the_decoder_takes_unset_norms_and_factors_from_the_encoder() -> None:

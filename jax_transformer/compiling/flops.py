@@ -57,25 +57,25 @@ def _decoder_layer(config: TransformerConfig, target: int, source: int, keys: fl
 
 def _queries(config: TransformerConfig, stack: StackConfig, tokens: int) -> float:
     """The projections to queries and of the output."""
-    count = 2 if config.attention_output else 1
-    return 2.0 * count * tokens * config.d_model * stack.num_heads * stack.head_dim
+    width = stack.head_dim + (stack.value_dim if config.attention_output else 0)
+    return 2.0 * tokens * config.d_model * stack.num_heads * width
 
 
 def _keys_and_values(config: TransformerConfig, stack: StackConfig, tokens: int) -> float:
-    return 4.0 * tokens * config.d_model * stack.num_kv_heads * stack.head_dim
+    return 2.0 * tokens * config.d_model * stack.num_kv_heads * (stack.head_dim + stack.value_dim)
 
 
 def _products(stack: StackConfig, queries: int, keys: float) -> float:
     """The attention logits, and the weighted sum of the values."""
-    return 4.0 * queries * keys * stack.num_heads * stack.head_dim
+    return 2.0 * queries * keys * stack.num_heads * (stack.head_dim + stack.value_dim)
 
 
 def _relative_products(config: TransformerConfig, stack: StackConfig, queries: int, keys: float) -> float:
     """The products of self-attention with vectors by distance: of the keys, and of the values if they have some."""
     if config.position_kind != "relative_vectors":
         return 0.0
-    count = 2 if config.relative_value_vectors else 1
-    return 2.0 * count * queries * keys * stack.num_heads * stack.head_dim
+    width = stack.head_dim + (stack.value_dim if config.relative_value_vectors else 0)
+    return 2.0 * queries * keys * stack.num_heads * width
 
 
 def _feed_forward(config: TransformerConfig, stack: StackConfig, tokens: int) -> float:

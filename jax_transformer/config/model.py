@@ -62,6 +62,9 @@ class TransformerConfig(Guarantees):
     queries."""
     head_dim: int | None = None
     """Width of one head (H). None: d_model / num_heads."""
+    value_dim: int | None = None
+    """Width of one head's values, d_v beside the d_k of Vaswani et al. 2017. In both stacks unless decoder_value_dim is
+    set. None: head_dim."""
     d_ff: int = 2048
     """Width of the feed-forward's hidden layer (F), in both stacks unless decoder_d_ff is set."""
     num_encoder_layers: int = 6
@@ -80,6 +83,8 @@ class TransformerConfig(Guarantees):
     heads."""
     decoder_head_dim: int | None = None
     """head_dim of the decoder. None: head_dim, or d_model / the decoder's number of heads."""
+    decoder_value_dim: int | None = None
+    """value_dim of the decoder's attentions, over the source too. None: value_dim, or the decoder's head_dim."""
     decoder_d_ff: int | None = None
     """d_ff of the decoder. None: as in the encoder."""
     decoder_max_length: int | None = None

@@ -37,8 +37,9 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
     layers = ("num_encoder_layers", "num_decoder_layers")
     for field in ("d_model", "num_heads", "d_ff", *layers, "max_length", "relative_buckets", "relative_max_distance"):
         check(getattr(config, field) >= 1, field, "at least 1")
-    of_decoder = ("decoder_num_heads", "decoder_num_kv_heads", "decoder_head_dim", "decoder_d_ff", "decoder_max_length")
-    for field in ("num_kv_heads", "head_dim", "rotary_dim", *of_decoder):
+    of_heads = ("num_kv_heads", "head_dim", "value_dim")
+    of_decoder = ("decoder_num_heads", *(f"decoder_{name}" for name in (*of_heads, "d_ff", "max_length")))
+    for field in (*of_heads, "rotary_dim", *of_decoder):
         value = getattr(config, field)
         check(value is None or value >= 1, field, "at least 1, or null")
     for field in ("source_vocab_size", "target_vocab_size", "source_pad_id", "target_pad_id", "position_offset"):
@@ -90,9 +91,9 @@ def _contradictions(config: TransformerConfig) -> list[str]:
     if config.position_kind == "sinusoidal":
         check(config.d_model % 2 == 0, "d_model", "even with position_kind='sinusoidal'")
     for stack in (config.encoder, config.decoder):
-        width = stack.num_heads * stack.head_dim
+        width = stack.num_heads * stack.value_dim
         if not config.attention_output and width != config.d_model:
-            needed = f"num_heads * head_dim equal to d_model={config.d_model}"
+            needed = f"num_heads * value_dim equal to d_model={config.d_model}"
             problems.append(f"attention_output=False needs {needed}; received {width}")
     return [*problems, *_contradictory_kinds(config)]
 

@@ -27,6 +27,8 @@ class StackConfig:
     num_heads: int
     num_kv_heads: int
     head_dim: int
+    value_dim: int
+    """Width of one head's values."""
     d_ff: int
     max_length: int
     embedding_norm: EmbeddingNorm
@@ -45,11 +47,13 @@ class StackConfig:
 
 def encoder_stack(config: TransformerConfig) -> StackConfig:
     """Returns what the config says of the encoder."""
+    head_dim = config.head_dim or config.d_model // config.num_heads
     return StackConfig(
         num_layers=config.num_encoder_layers,
         num_heads=config.num_heads,
         num_kv_heads=config.num_kv_heads or config.num_heads,
-        head_dim=config.head_dim or config.d_model // config.num_heads,
+        head_dim=head_dim,
+        value_dim=config.value_dim or head_dim,
         d_ff=config.d_ff,
         max_length=config.max_length,
         embedding_norm=config.encoder_embedding_norm,
@@ -65,11 +69,13 @@ def encoder_stack(config: TransformerConfig) -> StackConfig:
 def decoder_stack(config: TransformerConfig) -> StackConfig:
     """Returns what the config says of the decoder, which is the encoder's where it has no value of its own."""
     num_heads = config.decoder_num_heads or config.num_heads
+    head_dim = config.decoder_head_dim or config.head_dim or config.d_model // num_heads
     return StackConfig(
         num_layers=config.num_decoder_layers,
         num_heads=num_heads,
         num_kv_heads=config.decoder_num_kv_heads or config.num_kv_heads or num_heads,
-        head_dim=config.decoder_head_dim or config.head_dim or config.d_model // num_heads,
+        head_dim=head_dim,
+        value_dim=config.decoder_value_dim or config.value_dim or head_dim,
         d_ff=config.decoder_d_ff or config.d_ff,
         max_length=config.decoder_max_length or config.max_length,
         embedding_norm=config.decoder_embedding_norm,

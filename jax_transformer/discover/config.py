@@ -12,7 +12,7 @@ from jax_transformer.discover.embeddings import GROWING
 from jax_transformer.discover.findings import Structure
 from jax_transformer.discover.problems import DiscoverError
 
-SIZES = ("num_heads", "num_kv_heads", "head_dim")
+SIZES = ("num_heads", "num_kv_heads", "head_dim", "value_dim")
 PER_STACK: dict[str, Any] = {
     "norm_placement": "post", "final_norm": False, "residual_factor": 1.0, "sublayer_factor": 1.0,
 }  # fmt: skip
@@ -139,6 +139,8 @@ def _sizes(d_model: int, encoder: dict[str, int], decoder: dict[str, int]) -> di
     fields: dict[str, Any] = {"num_heads": encoder["num_heads"], "head_dim": head_dim(encoder)}
     if encoder["num_kv_heads"] != encoder["num_heads"]:
         fields["num_kv_heads"] = encoder["num_kv_heads"]
+    if encoder["value_dim"] != encoder["head_dim"]:
+        fields["value_dim"] = encoder["value_dim"]
     if decoder != encoder:
         fields |= {f"decoder_{name}": decoder[name] for name in SIZES}
     return fields

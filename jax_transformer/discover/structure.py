@@ -215,10 +215,6 @@ class _Builder:
             if projection.bias is not None:
                 self._leaf(f"{path}/{name}/bias", projection.bias, layer)
         heads, width = attention.query.elements.shape[1::2]
-        if attention.value.elements.shape[1::2] != (heads, width):
-            raise Unknown(
-                one.result, f"values of {attention.value.elements.shape[3]} components per head and keys of {width}"
-            )
         groups = {attention.key.groups, attention.value.groups}
         if groups not in ({heads}, {attention.key.groups} - {0}):
             raise Unknown(one.result, "heads of keys and values that are shared in another order than by neighbours")
@@ -229,6 +225,7 @@ class _Builder:
         if one.kind != "cross":
             self.result.agree("head_scale", one.head_scale is not None, one.result)
         self.result.agree(f"{stack}_head_dim", width, one.result)
+        self.result.agree(f"{stack}_value_dim", attention.value.elements.shape[3], one.result)
         self.result.agree("attention_output", one.output is not None, one.result)
         if one.output is not None and one.kernel is not None:
             self._leaf(f"{path}/output/kernel", one.kernel, layer)

@@ -146,6 +146,8 @@ class Recording:
         result = self.elements(value.args[0]).copy()
         for before, after in value.args[1]:
             old, new = self.elements(before).ravel(), self.elements(after).ravel()
+            if not old.size:
+                continue
             order = np.argsort(old)
             places = np.minimum(np.searchsorted(old, result.ravel(), sorter=order), len(old) - 1)
             found = (old[order[places]] == result.ravel()).reshape(result.shape)

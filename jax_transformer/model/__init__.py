@@ -9,6 +9,7 @@ Axes, in every comment and einsum of this package:
   K  key length; in decoding also    V  vocabulary
      the tokens or beams of a step   L  layers of a stack
   G  heads of keys and values        P  buckets of relative positions
+  W  value_dim, the width of one head's values, which is H unless the config says otherwise
 """
 
 try:

@@ -32,14 +32,23 @@ class Heads(NamedTuple):
 
     query: jax.Array  # [B, Q, N, H]
     key: jax.Array  # [B, K, G, H]
-    value: jax.Array  # [B, K, G, H]
+    value: jax.Array  # [B, K, G, W]
 
     def for_all_queries(self) -> Heads:
-        """Returns the heads with keys and values [B, K, N, H]: neighbouring query heads have the same."""
+        """Returns the heads with keys [B, K, N, H] and values [B, K, N, W]: neighbouring query heads have the same."""
         shared = self.query.shape[2] // self.key.shape[2]
         if shared == 1:
             return self
         return Heads(self.query, *(jnp.repeat(array, shared, axis=2) for array in (self.key, self.value)))
+
+    def of_one_width(self) -> Heads:
+        """Returns the heads with zeros after the features of those that are narrower, which adds nothing to logits, and
+        to contexts features that are zero."""
+        width = max(self.query.shape[-1], self.value.shape[-1])
+        if self.query.shape[-1] == self.value.shape[-1]:
+            return self
+        more = ((0, 0), (0, 0), (0, 0))
+        return Heads(*(jnp.pad(array, (*more, (0, width - array.shape[-1]))) for array in self))
 
 
 class AttentionTerms(NamedTuple):
@@ -66,7 +75,7 @@ class HeadScale(nnx.Module):
         self.scale = nnx.Param(jnp.ones(heads, jnp.float32))  # [N]
 
     def __call__(self, context: jax.Array) -> jax.Array:
-        """Returns context [B, Q, N, H] scaled, in its dtype."""
+        """Returns context [B, Q, N, W] scaled, in its dtype."""
         return context * self.scale[...].astype(context.dtype)[:, None]
 
 
@@ -83,13 +92,14 @@ class Attention(nnx.Module):
     ) -> None:
         self.config = config
         features, heads, use_bias = (config.d_model,), (stack.num_heads, stack.head_dim), config.attention_bias
-        groups = stack.num_kv_heads, stack.head_dim
+        groups, values = (stack.num_kv_heads, stack.head_dim), (stack.num_kv_heads, stack.value_dim)
         self.query = Projection(config, features, heads, keys, use_bias=use_bias, role="query_key_value")
         self.key = Projection(config, features, groups, keys, use_bias=use_bias, role="query_key_value")
-        self.value = Projection(config, features, groups, keys, use_bias=use_bias, role="query_key_value")
+        self.value = Projection(config, features, values, keys, use_bias=use_bias, role="query_key_value")
         if config.attention_output:
+            contexts = stack.num_heads, stack.value_dim
             self.output = Projection(
-                config, heads, features, keys, use_bias=config.attention_output_bias, wide="inputs"
+                config, contexts, features, keys, use_bias=config.attention_output_bias, wide="inputs"
             )
         if config.query_key_norm:
             self.query_norm, self.key_norm = Norm(config, stack.head_dim), Norm(config, stack.head_dim)
@@ -113,7 +123,7 @@ class Attention(nnx.Module):
         if hasattr(self, "relative_vectors"):
             terms = terms._replace(vectors=self.relative_vectors(y.shape[1], None, heads.key.dtype))
 
-        context = scope.tap("context", attend(self.config, heads, terms, scope))  # [B, Q, N, H]
+        context = scope.tap("context", attend(self.config, heads, terms, scope))  # [B, Q, N, W]
         if self.config.head_scale:
             context = scope.tap("scaled_context", self.head_scale(context))
         return scope.tap("output", self.output(context) if self.config.attention_output else merge_heads(context))
@@ -131,12 +141,12 @@ class Attention(nnx.Module):
 
 
 def merge_heads(context: jax.Array) -> jax.Array:
-    """Returns context [B, Q, N, H] as [B, Q, N H]."""
+    """Returns context [B, Q, N, W] as [B, Q, N W]."""
     return context.reshape(*context.shape[:2], -1)
 
 
 def attend(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
-    """Returns the context [B, Q, N, H], computed on the path that the config names."""
+    """Returns the context [B, Q, N, W], computed on the path that the config names."""
     path = config.attention_path
     if terms.vectors is not None:
         path = "reference"
@@ -156,7 +166,7 @@ def reference_attention(config: TransformerConfig, heads: Heads, terms: Attentio
     Vectors of distances are added to the key, and to the value, of each query on its own.
 
     Returns:
-      The context [B, Q, N, H], in the values' dtype.
+      The context [B, Q, N, W], in the values' dtype.
     """
     wide = at_least_float32(heads.query.dtype)
     logits = jnp.einsum("BQNH,BKNH->BNQK", heads.query, heads.key, preferred_element_type=wide)
@@ -187,9 +197,9 @@ def attention_weights(
 
 
 def flash_path(config: TransformerConfig, heads: Heads, terms: AttentionTerms, scope: Scope) -> jax.Array:
-    """Computes the same context [B, Q, N, H] in blocks, with the same weights dropped."""
-    return flash.flash_attention(
-        *heads,
+    """Computes the same context [B, Q, N, W] in blocks, with the same weights dropped."""
+    context = flash.flash_attention(
+        *heads.of_one_width(),
         mask=terms.mask,
         bias=terms.bias,
         scale=attention_scale(config, heads.query.shape[-1]),
@@ -197,10 +207,11 @@ def flash_path(config: TransformerConfig, heads: Heads, terms: AttentionTerms, s
         dropout_rate=attention_dropout_rate(config),
         dropout_key=fold(scope.dropout_key, Site.WEIGHTS),
     )
+    return context[..., : heads.value.shape[-1]]
 
 
 def fused_attention(config: TransformerConfig, heads: Heads, terms: AttentionTerms) -> jax.Array:
-    """Computes the same context [B, Q, N, H] with `jax.nn.dot_product_attention`, which has no dropout on the weights.
+    """Computes the same context [B, Q, N, W] with `jax.nn.dot_product_attention`, which has no dropout on the weights.
 
     Raises:
       ValueError: the dtype is float64, which would be computed in float32; cuDNN without a GPU, or in float32.
@@ -214,13 +225,14 @@ def fused_attention(config: TransformerConfig, heads: Heads, terms: AttentionTer
             "attention_path='cudnn': expected an NVIDIA GPU and compute_dtype='bfloat16'; received "
             f"{heads.query.dtype} on a {platform()}; leave it to attention_path='auto'"
         )
-    return jax.nn.dot_product_attention(
-        *heads,
+    context = jax.nn.dot_product_attention(
+        *heads.of_one_width(),
         bias=None if terms.bias is None else terms.bias.astype(heads.query.dtype),
         mask=terms.mask,
         scale=attention_scale(config, heads.query.shape[-1]),
         implementation="cudnn" if config.attention_path == "cudnn" else "xla",
     )
+    return context[..., : heads.value.shape[-1]]
 
 
 def attention_scale(config: TransformerConfig, head_dim: int) -> float:

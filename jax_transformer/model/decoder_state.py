@@ -15,9 +15,9 @@ class LayerCache(NamedTuple):
     """Holds a decoder layer's keys and values; heads come before tokens, so that attention needs no transposed copy."""
 
     self_keys: jax.Array  # [B, G, T K, H]: K beams of the first token, K of the second, …
-    self_values: jax.Array  # [B, G, T K, H]
+    self_values: jax.Array  # [B, G, T K, W]
     cross_keys: jax.Array  # [B, G, S, H], shared by a sentence's beams
-    cross_values: jax.Array  # [B, G, S, H]
+    cross_values: jax.Array  # [B, G, S, W]
 
 
 class DecoderState(NamedTuple):
@@ -91,13 +91,15 @@ class DecoderState(NamedTuple):
 def empty_state(
     layers: list[tuple[jax.Array, jax.Array]], cross_mask: Mask, num_beams: int, length: int
 ) -> DecoderState:
-    """Returns the state before the first token, given every layer's cross-attention keys and values [B, G, S, H]."""
+    """Returns the state before the first token, given every layer's cross-attention keys [B, G, S, H] and values
+    [B, G, S, W]."""
     batch = len(layers[0][0])
-    caches = []
-    for cross_keys, cross_values in layers:
-        empty = jnp.zeros((batch, cross_keys.shape[1], length * num_beams, cross_keys.shape[3]), cross_keys.dtype)
-        empty = constrain(empty, "rows", "width", None, None)
-        caches.append(LayerCache(empty, empty, cross_keys, cross_values))
+
+    def empty(like: jax.Array) -> jax.Array:
+        shape = batch, like.shape[1], length * num_beams, like.shape[3]
+        return constrain(jnp.zeros(shape, like.dtype), "rows", "width", None, None)
+
+    caches = [LayerCache(empty(keys), empty(values), keys, values) for keys, values in layers]
     return DecoderState(
         layers=tuple(caches),
         cross_mask=cross_mask,

@@ -79,17 +79,18 @@ class Vectors(NamedTuple):
     """Holds the vectors that attention adds to the key, and to the value, of every query and key."""
 
     keys: jax.Array  # [Q, K, H], or [1, K, H] while decoding
-    values: jax.Array | None  # the same
+    values: jax.Array | None  # [Q, K, W], or [1, K, W]
 
 
 class RelativeVectors(nnx.Module):
-    """Holds vectors [2 M + 1, H] for the distances from -M to M between a key and its query, which all heads share."""
+    """Holds vectors, [2 M + 1, H] of keys and [2 M + 1, W] of values, for the distances from -M to M between a key and
+    its query, which all heads share."""
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
         self.limit = config.relative_max_distance
         self.keys = nnx.Param(initializers.relative_vectors(config, next(keys), stack.head_dim))
         if config.relative_value_vectors:
-            self.values = nnx.Param(initializers.relative_vectors(config, next(keys), stack.head_dim))
+            self.values = nnx.Param(initializers.relative_vectors(config, next(keys), stack.value_dim))
 
     def __call__(self, length: int, column: jax.Array | None, dtype: jnp.dtype) -> Vectors:
         """Returns the vectors for `length` keys, of every query or of the one in `column`."""

@@ -38,7 +38,7 @@ class StepAttention(nnx.Module):
             self.head_scale = attention.head_scale
 
     def attend(self, query: jax.Array, keys: jax.Array, values: jax.Array, terms: AttentionTerms) -> jax.Array:
-        """Returns the attention output [B, K, D] of query [B, K, N, H] over keys and values [B, G, T, H].
+        """Returns the attention output [B, K, D] of query [B, K, N, H] over keys [B, G, T, H] and values [B, G, T, W].
 
         Query heads that share a key count as further queries of that key's head. On a CPU, few queries are multiplied
         and summed elementwise, which XLA fuses and spreads over the cores. Its batched products of small matrices take
@@ -59,7 +59,7 @@ class StepAttention(nnx.Module):
         context = jax.lax.platform_dependent(weights, values, cpu=_contexts_of_few, default=_contexts)
         if terms.vectors is not None and terms.vectors.values is not None:
             context = context + jnp.einsum("BGQT,TH->BGQH", weights, terms.vectors.values[0])
-        context = jnp.swapaxes(context.reshape(*by_head, -1), 1, 2)  # [B, K, N, H]
+        context = jnp.swapaxes(context.reshape(*by_head, -1), 1, 2)  # [B, K, N, W]
         context = self.head_scale(context) if self.config.head_scale else context
         return self.output(context) if self.config.attention_output else merge_heads(context)
 
@@ -91,14 +91,14 @@ class StepSelfAttention(StepAttention):
 
         Each token attends to itself and to its own beam's tokens. The cache returned holds their keys and values too.
         """
-        query, key, value = self.query_key_value.together(x)  # [B, K, N, H], [B, K, G, H] twice
+        query, key, value = self.query_key_value.together(x)  # [B, K, N, H], [B, K, G, H], [B, K, G, W]
         angles = None if terms.rotation is None else terms.rotation.query
         query, key = self.placed_query(query, angles), self.placed_key(key, angles)
         first = state.position * state.num_beams
         keys, values = (
             jax.lax.dynamic_update_slice_in_dim(cached, jnp.swapaxes(new, 1, 2).astype(cached.dtype), first, axis=2)
             for cached, new in ((cache.self_keys, key), (cache.self_values, value))
-        )  # [B, G, T K, H] each
+        )  # [B, G, T K, H] and [B, G, T K, W]
         mask = state.key_is_real.reshape(len(x), 1, 1, -1)  # [B, 1, 1, T K]
         terms = self._for_beams(terms, state, key.dtype)._replace(mask=mask, exists=state.exists())
         return self.attend(query, keys, values, terms), cache._replace(self_keys=keys, self_values=values)
@@ -133,12 +133,12 @@ class StepCrossAttention(StepAttention):
         return self.attend(query, cache.cross_keys, cache.cross_values, AttentionTerms(mask))
 
     def keys_and_values(self, encoder_output: jax.Array, angles: Angles | None) -> tuple[jax.Array, jax.Array]:
-        """Returns the keys and the values [B, G, S, H] of encoder_output [B, S, D]: heads before tokens.
+        """Returns the keys [B, G, S, H] and the values [B, G, S, W] of encoder_output [B, S, D]: heads before tokens.
 
         Args:
           angles: by which keys are rotated; None: they aren't.
         """
-        keys, values = self.key_value.together(encoder_output)  # [B, S, G, H] each
+        keys, values = self.key_value.together(encoder_output)  # [B, S, G, H] and [B, S, G, W]
         keys = self.placed_key(keys, angles)
         return jnp.swapaxes(keys, 1, 2), jnp.swapaxes(values, 1, 2)
 
@@ -198,7 +198,7 @@ def _logits_of_few(query: jax.Array, keys: jax.Array, wide: jnp.dtype) -> jax.Ar
 
 
 def _contexts(weights: jax.Array, values: jax.Array) -> jax.Array:
-    """weights [B, N, Q, K], values [B, N, K, H] → [B, N, Q, H]."""
+    """weights [B, N, Q, K], values [B, N, K, W] → [B, N, Q, W]."""
     return jnp.einsum("BNQK,BNKH->BNQH", weights, values)
 
 

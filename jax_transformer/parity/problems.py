@@ -307,7 +307,7 @@ def _rows(config: TransformerConfig) -> int:
 
 
 def _sizes(config: TransformerConfig) -> set[int]:
-    names = ("num_heads", "num_kv_heads", "head_dim", "d_ff")
+    names = ("num_heads", "num_kv_heads", "head_dim", "value_dim", "d_ff")
     stack_sizes = (getattr(stack, name) for stack in (config.encoder, config.decoder) for name in names)
     return {config.d_model, config.source_vocab_size, config.target_vocab_size, *stack_sizes}
 

@@ -41,9 +41,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "position_kind": "rotary",
         "rotary_cross_attention": True,
     },
-    "relative vectors": {"position_kind": "relative_vectors", "share_layers": True, "num_kv_heads": 2},
+    "relative vectors": {
+        "position_kind": "relative_vectors",
+        "share_layers": True,
+        "num_kv_heads": 2,
+        "value_dim": 24,
+    },
     "relative vectors of keys": {"position_kind": "relative_vectors", "relative_value_vectors": False},
-    "narrow heads": {"head_dim": 8},
+    "narrow heads": {"head_dim": 8, "value_dim": 12},
     "shared keys and values": {"num_kv_heads": 2, "decoder_num_kv_heads": 1},
 }
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-SOURCE, TARGET, D, N, H, FF = 29, 31, 24, 4, 6, 40
+SOURCE, TARGET, D, N, H, W, FF = 29, 31, 24, 4, 6, 5, 40
 
 
 def sinusoids(rows: int, width: int) -> Tensor:
@@ -93,11 +93,11 @@ class Functional(nn.Module):
 
 
 class Head(nn.Module):
-    """One head by itself."""
+    """One head by itself, with values narrower than keys."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.q, self.k, self.v = nn.Linear(D, H), nn.Linear(D, H), nn.Linear(D, H)
+        self.q, self.k, self.v = nn.Linear(D, H), nn.Linear(D, H), nn.Linear(D, W)
 
     def forward(self, x: Tensor, y: Tensor, may: Tensor) -> Tensor:
         scores = self.q(x) @ self.k(y).transpose(-2, -1) / math.sqrt(H)
@@ -108,7 +108,7 @@ class Heads(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.heads = nn.ModuleList(Head() for _ in range(N))
-        self.out = nn.Linear(D, D)
+        self.out = nn.Linear(N * W, D)
 
     def forward(self, x: Tensor, y: Tensor, may: Tensor) -> Tensor:
         return self.out(torch.cat([head(x, y, may) for head in self.heads], dim=-1))

@@ -162,9 +162,9 @@ def test_gradients_are_the_same_however_layers_run(
 SHARED = TransformerConfig(d_model=24, num_heads=6, num_kv_heads=2, dropout_rate=0.0)
 
 
-def heads_of(dtype: str = "float32") -> Heads:
+def heads_of(dtype: str = "float32", value_dim: int = 4) -> Heads:
     rng = np.random.default_rng(2)
-    shapes = ((2, 17, 6, 4), (2, 17, 2, 4), (2, 17, 2, 4))
+    shapes = ((2, 17, 6, 4), (2, 17, 2, 4), (2, 17, 2, value_dim))
     return Heads(*(jnp.asarray(rng.standard_normal(shape), dtype) for shape in shapes))
 
 
@@ -175,6 +175,25 @@ def test_other_paths_share_keys_and_take_alibis_biases(path: Any) -> None:
     expected = attention.attend(SHARED, heads_of(), terms, Scope())
     received = attention.attend(dataclasses.replace(SHARED, attention_path=path), heads_of(), terms, Scope())
     np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("path", ["flash", "xla"])
+@pytest.mark.parametrize("value_dim", [3, 20])
+def test_other_paths_take_values_of_another_width(path: Any, value_dim: int) -> None:
+    """Contexts and gradients, with features that the kernels fill up to 16 and 32."""
+    mask, heads = AttentionTerms(jnp.tril(jnp.ones((1, 1, 17, 17), bool))), heads_of(value_dim=value_dim)
+
+    def loss(config: TransformerConfig, heads: Heads) -> tuple[jax.Array, jax.Array]:
+        context = attention.attend(config, heads, mask, Scope())
+        return jnp.sum(jnp.sin(context)), context
+
+    both = jax.value_and_grad(loss, argnums=1, has_aux=True)
+    (_, expected), gradients = both(SHARED, heads)
+    (_, received), others = both(dataclasses.replace(SHARED, attention_path=path), heads)
+    assert received.shape == (2, 17, 6, value_dim)
+    np.testing.assert_allclose(received, expected, rtol=1e-5, atol=1e-6)
+    for gradient, other in zip(gradients, others, strict=True):
+        np.testing.assert_allclose(other, gradient, rtol=1e-4, atol=1e-5)
 
 
 def test_auto_leaves_vectors_to_the_reference_path(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,21 @@ def test_heads_of_keys_and_values_may_be_fewer(config: TransformerConfig, base: 
     assert added == kernels | {f"encoder/layers/self_attention/{name}/bias": (1, 1, 5) for name in ("key", "value")}
 
 
+def test_values_may_have_another_width(config: TransformerConfig, base: Any) -> None:
+    removed, added = changed(base, config, value_dim=6, decoder_value_dim=3)
+    assert removed == set()
+    expected: dict[str, tuple[int, ...]] = {}
+    for prefix, layers, heads, width in (
+        ("encoder/layers/self_attention", 1, 3, 6),
+        ("decoder/layers/self_attention", 2, 2, 3),
+        ("decoder/layers/cross_attention", 2, 2, 3),
+    ):
+        expected |= {f"{prefix}/value/kernel": (layers, 12, heads, width)}
+        expected |= {f"{prefix}/value/bias": (layers, heads, width)}
+        expected |= {f"{prefix}/output/kernel": (layers, heads, width, 12)}
+    assert added == expected
+
+
 def test_heads_may_have_factors_and_norms(config: TransformerConfig, base: Any) -> None:
     expected: dict[str, tuple[int, ...]] = {}
     for prefix, layers, heads, head_dim in (

@@ -259,13 +259,14 @@ CACHED: dict[str, dict[str, Any]] = {
         "head_scale": True,
         "query_key_norm": True,
     },
-    "alibi": {"position_kind": "alibi", "decoder_num_heads": 6, "decoder_num_kv_heads": 2},
+    "alibi": {"position_kind": "alibi", "decoder_num_heads": 6, "decoder_num_kv_heads": 2, "value_dim": 7},
     "vectors": {"position_kind": "relative_vectors", "relative_max_distance": 3},
     "vectors_per_layer": {
         "position_kind": "relative_vectors",
         "relative_max_distance": 3,
         "relative_bias_per_layer": True,
         "num_kv_heads": 1,
+        "decoder_value_dim": 3,
     },
 }
 

@@ -110,7 +110,9 @@ FAMILIES = {
         head_scale=True,
         attention_bias=False,
     ),
-    "relative vectors": dataclasses.replace(PAPER, position_kind="relative_vectors", relative_max_distance=3),
+    "relative vectors": dataclasses.replace(
+        PAPER, position_kind="relative_vectors", relative_max_distance=3, value_dim=5
+    ),
     "sublayers side by side, shared layers": dataclasses.replace(
         PAPER,
         norm_placement="pre",

@@ -178,7 +178,14 @@ ROTARY: list[dict[str, Any]] = [
 """Apart, too."""
 HEADS: list[dict[str, Any]] = [
     {"position_kind": "alibi", "num_kv_heads": 1, "decoder_num_heads": 4, "decoder_num_kv_heads": 2},
-    {"position_kind": "relative_vectors", "relative_max_distance": 2, "head_scale": True, "attention_scale": 0.3},
+    {
+        "position_kind": "relative_vectors",
+        "relative_max_distance": 2,
+        "value_dim": 3,
+        "decoder_value_dim": 8,
+        "head_scale": True,
+        "attention_scale": 0.3,
+    },
     {
         "position_kind": "relative_vectors",
         "relative_max_distance": 3,

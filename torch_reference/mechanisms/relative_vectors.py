@@ -13,14 +13,15 @@ class RelativeVectors(nn.Module):
     Args:
       limit: the largest distance with a vector of its own; farther keys have the vectors of the limit.
       head_dim: H.
-      for_values: whether values have vectors, too.
+      value_dim: W, the width of the vectors that values have; None: they have none.
     """
 
-    def __init__(self, limit: int, head_dim: int, *, for_values: bool, dtype: torch.dtype) -> None:
+    def __init__(self, limit: int, head_dim: int, value_dim: int | None, *, dtype: torch.dtype) -> None:
         super().__init__()
         self.limit = limit
-        self.keys = nn.Parameter(torch.randn(2 * limit + 1, head_dim, dtype=dtype))
-        self.values = nn.Parameter(torch.randn(2 * limit + 1, head_dim, dtype=dtype)) if for_values else None
+        rows = 2 * limit + 1
+        self.keys = nn.Parameter(torch.randn(rows, head_dim, dtype=dtype))
+        self.values = None if value_dim is None else nn.Parameter(torch.randn(rows, value_dim, dtype=dtype))
 
     def rows(self, length: int) -> Tensor:
         """Returns the row of every query and key: [T, T]."""
@@ -32,7 +33,7 @@ class RelativeVectors(nn.Module):
         return torch.einsum("bnqh,qkh->bnqk", query, self.keys[self.rows(query.shape[2])])
 
     def context(self, weights: Tensor) -> Tensor:
-        """Returns the vectors of the values' distances, weighed by weights [B, N, T, T]: [B, N, T, H]."""
+        """Returns the vectors of the values' distances, weighed by weights [B, N, T, T]: [B, N, T, W]."""
         if self.values is None:
             return torch.zeros((), dtype=weights.dtype)
         return torch.einsum("bnqk,qkh->bnqh", weights, self.values[self.rows(weights.shape[2])])

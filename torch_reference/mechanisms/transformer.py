@@ -2,7 +2,7 @@
 
 Everything else is plain: norms before the sublayers and at the end of both stacks, ReLU, embeddings times √d_model,
 padding masked on the keys of all three attentions. Axes: B batch, S source, T target, Q/K query/key length, D model, F
-feed-forward, N heads, G heads of keys and values, H head_dim, V vocabulary.
+feed-forward, N heads, G heads of keys and values, H head_dim, W value_dim, V vocabulary.
 """
 
 from __future__ import annotations
@@ -38,6 +38,8 @@ class Mechanisms:
     vectors_per_layer: bool = False
     num_kv_heads: int | None = None
     """Heads of keys and values; None: as many as of queries."""
+    value_dim: int | None = None
+    """Width of one head's values; None: head_dim."""
     head_scale: bool = False
     query_key_norm: bool = False
     """Norm queries and keys over the features of each head."""
@@ -70,7 +72,7 @@ class MechanismTransformer(nn.Module):
         if num_heads % (mechanisms.num_kv_heads or num_heads):
             raise ValueError(f"num_kv_heads must divide num_heads={num_heads}; received {mechanisms.num_kv_heads}")
         self.d_model, self.source_pad_id, self.target_pad_id = d_model, source_pad_id, target_pad_id
-        sizes = Sizes(d_model, num_heads, head_dim, d_ff, dtype)
+        sizes = Sizes(d_model, num_heads, head_dim, mechanisms.value_dim or head_dim, d_ff, dtype)
         self.source_embedding = nn.Embedding(source_vocab_size, d_model, dtype=dtype)
         self.target_embedding = nn.Embedding(target_vocab_size, d_model, dtype=dtype)
         self.encoder = Stack(sizes, mechanisms, num_encoder_layers, attends_to_source=False)
@@ -101,6 +103,7 @@ class Sizes(NamedTuple):
     d_model: int
     num_heads: int
     head_dim: int
+    value_dim: int
     d_ff: int
     dtype: torch.dtype
 
@@ -137,7 +140,8 @@ class Positions(NamedTuple):
 
 def make_vectors(sizes: Sizes, mechanisms: Mechanisms) -> RelativeVectors:
     """Returns fresh relative vectors."""
-    return RelativeVectors(mechanisms.limit, sizes.head_dim, for_values=mechanisms.value_vectors, dtype=sizes.dtype)
+    value_dim = sizes.value_dim if mechanisms.value_vectors else None
+    return RelativeVectors(mechanisms.limit, sizes.head_dim, value_dim, dtype=sizes.dtype)
 
 
 class Layer(nn.Module):
@@ -177,14 +181,14 @@ class Attention(nn.Module):
 
     def __init__(self, sizes: Sizes, mechanisms: Mechanisms, *, is_self: bool) -> None:
         super().__init__()
-        self.mechanisms, self.head_dim = mechanisms, sizes.head_dim
+        self.mechanisms, self.head_dim, self.value_dim = mechanisms, sizes.head_dim, sizes.value_dim
         self.rotates = mechanisms.positions == "rotary" and (is_self or mechanisms.rotary_cross_attention)
         groups = mechanisms.num_kv_heads or sizes.num_heads
-        width, dtype = sizes.num_heads * sizes.head_dim, sizes.dtype
-        self.query = nn.Linear(sizes.d_model, width, dtype=dtype)
+        dtype = sizes.dtype
+        self.query = nn.Linear(sizes.d_model, sizes.num_heads * sizes.head_dim, dtype=dtype)
         self.key = nn.Linear(sizes.d_model, groups * sizes.head_dim, dtype=dtype)
-        self.value = nn.Linear(sizes.d_model, groups * sizes.head_dim, dtype=dtype)
-        self.output = nn.Linear(width, sizes.d_model, dtype=dtype)
+        self.value = nn.Linear(sizes.d_model, groups * sizes.value_dim, dtype=dtype)
+        self.output = nn.Linear(sizes.num_heads * sizes.value_dim, sizes.d_model, dtype=dtype)
         if mechanisms.query_key_norm:
             self.query_norm = nn.LayerNorm(sizes.head_dim, dtype=dtype)
             self.key_norm = nn.LayerNorm(sizes.head_dim, dtype=dtype)
@@ -196,9 +200,13 @@ class Attention(nn.Module):
     def forward(self, x: Tensor, y: Tensor, positions: Positions, tap: Tap) -> Tensor:
         """Returns the attention output [B, Q, D] of x [B, Q, D] over y [B, K, D]."""
         query, key, value = (
-            self._heads(tap, name, project(of))
-            for name, project, of in (("query", self.query, x), ("key", self.key, y), ("value", self.value, y))
-        )  # [B, N, Q, H], [B, G, K, H] twice
+            tap(name, project(of).unflatten(-1, (-1, width))).transpose(1, 2)
+            for name, project, of, width in (
+                ("query", self.query, x, self.head_dim),
+                ("key", self.key, y, self.head_dim),
+                ("value", self.value, y, self.value_dim),
+            )
+        )  # [B, N, Q, H], [B, G, K, H], [B, G, K, W]
         if self.mechanisms.query_key_norm:
             query = _tapped(tap, "normed_query", self.query_norm(query))
             key = _tapped(tap, "normed_key", self.key_norm(key))
@@ -219,10 +227,6 @@ class Attention(nn.Module):
         if self.mechanisms.head_scale:
             context = _tapped(tap, "scaled_context", self.head_scale(context))
         return tap("output", self.output(context.transpose(1, 2).flatten(2)))
-
-    def _heads(self, tap: Tap, name: str, x: Tensor) -> Tensor:
-        """Returns x [B, T, N H] as heads [B, N, T, H]."""
-        return tap(name, x.unflatten(-1, (-1, self.head_dim))).transpose(1, 2)
 
     def _rotated(self, x: Tensor) -> Tensor:
         return rotate(

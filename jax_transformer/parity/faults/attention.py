@@ -30,6 +30,7 @@ def attention(config: TransformerConfig) -> Iterator[Variant]:
     yield configured("scaled by √d_model", logits, attention_scale=1.0 / math.sqrt(config.d_model))
     for name, power in (("√head_dim", 0.5), ("head_dim", 1.0)):
         yield Variant(f"scaled by {name}", logits, partial(_scaled_by_width, power=power))
+    yield Variant("scaled by √value_dim", logits, _scaled_by_width_of_values)
     yield Variant("mask not applied", logits, partial(_added, value=0.0))
     for value in FILLS:
         if value != formulas.masked_value(config):
@@ -54,6 +55,12 @@ def _scaled_by_width(replay: Replay, power: float) -> np.ndarray:
     if math.isclose(width**-power, 1.0 / math.sqrt(width) if own is None else own):
         raise LookupError("as it is")
     return replay.under(attention_scale=width**-power)
+
+
+def _scaled_by_width_of_values(replay: Replay) -> np.ndarray:
+    if replay.stack.value_dim == replay.stack.head_dim:
+        raise LookupError("the width of keys")
+    return replay.under(attention_scale=replay.stack.value_dim**-0.5)
 
 
 def _added(replay: Replay, value: float) -> np.ndarray:

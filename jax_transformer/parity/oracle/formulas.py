@@ -5,8 +5,8 @@ one step answers a "what if". Which parameters there are isn't the config's to s
 applied. Arrays are float64, ids are integers, masks are boolean with True = may attend. What the config says of how
 things are computed (dtypes, attention's path, the loop over layers) and of dropout plays no part.
 
-Axes: B batch, S source, T target (or either), Q/K query/key length, D model, F feed-forward, N heads, H head_dim, V
-  vocabulary.
+Axes: B batch, S source, T target (or either), Q/K query/key length, D model, F feed-forward, N heads, H head_dim, W
+  value_dim, V vocabulary.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ def projection(
 
 
 def merge_heads(config: TransformerConfig, x: np.ndarray) -> np.ndarray:
-    """Merges heads [B, T, N, H] → [B, T, D], in models without an output projection."""
+    """Merges heads [B, T, N, W] → [B, T, D], in models without an output projection."""
     return x.reshape(*x.shape[:2], -1)
 
 
@@ -368,8 +368,8 @@ def relative_products(query: np.ndarray, relative_keys: np.ndarray, rows: np.nda
 
 
 def for_all_queries(x: np.ndarray, heads: int) -> np.ndarray:
-    """Returns keys or values [B, K, G, H] for N heads of queries: each G-th part of these shares one (Ainslie et al.
-    2023)."""
+    """Returns keys [B, K, G, H] or values [B, K, G, W] for N heads of queries: each G-th part of these shares one
+    (Ainslie et al. 2023)."""
     return x[:, :, np.arange(heads) * x.shape[2] // heads]
 
 
@@ -387,8 +387,8 @@ def attention_weights(config: TransformerConfig, logits: np.ndarray) -> np.ndarr
 def context(
     config: TransformerConfig, weights: np.ndarray, value: np.ndarray, relative_values: np.ndarray | None = None
 ) -> np.ndarray:
-    """Weighs value [B, K, G, H], and the rows of relative_values [2M + 1, H] for their distances, by weights
-    [B, N, Q, K] → [B, Q, N, H]."""
+    """Weighs value [B, K, G, W], and the rows of relative_values [2M + 1, W] for their distances, by weights
+    [B, N, Q, K] → [B, Q, N, W]."""
     value = for_all_queries(value, weights.shape[1])
     own = np.matmul(weights, value.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
     if relative_values is None:
@@ -397,12 +397,12 @@ def context(
 
 
 def relative_context(weights: np.ndarray, relative_values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Weighs these rows [T, T] of relative_values [2M + 1, H] by weights [B, N, T, T] → [B, T, N, H]."""
+    """Weighs these rows [T, T] of relative_values [2M + 1, W] by weights [B, N, T, T] → [B, T, N, W]."""
     return _einsum("BNQK,QKH->BQNH", weights, relative_values[rows])
 
 
 def head_scale(config: TransformerConfig, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Multiplies each head of x [B, T, N, H] by its factor (Shleifer et al. 2021, §2)."""
+    """Multiplies each head of x [B, T, N, W] by its factor (Shleifer et al. 2021, §2)."""
     return x * scale[:, None]
 
 

@@ -55,6 +55,8 @@ PLAIN: dict[str, Any] = {
     "relative_bias_factor": 1.0,
     "num_kv_heads": None,
     "decoder_num_kv_heads": None,
+    "value_dim": None,
+    "decoder_value_dim": None,
     "query_key_norm": False,
     "head_scale": False,
     "activation_slope": 0.01,
