@@ -61,7 +61,7 @@ def discover(arguments: Sequence[str]) -> int:
         raise ValueError(f"--output {target}: there is no directory {target.absolute().parent}")
     from torch import nn
 
-    from jax_transformer.discover import CallError, DiscoverError
+    from jax_transformer.discover import CallError, DiscoverError, conclusion_lines
     from jax_transformer.discover import discover as discovered
 
     module = load_factory(options.module, "MODULE")
@@ -81,6 +81,8 @@ def discover(arguments: Sequence[str]) -> int:
     except CallError as error:
         raise ValueError(f"{error}{_drafted(target, error.adapter)}") from None
     except DiscoverError as error:
+        for line in conclusion_lines(error.found, every_layer=options.verbose):
+            print(f"found:    {line}")
         print(f"{options.module}: no config expresses it: {error}")
         return REFUSED
     _show(found, verbose=options.verbose)

@@ -5,7 +5,7 @@
 
 from jax_transformer.discover.api import Check, Discovery, discover
 from jax_transformer.discover.calling import Call, CallError
-from jax_transformer.discover.findings import Conclusion
+from jax_transformer.discover.findings import Conclusion, conclusion_lines
 from jax_transformer.discover.problems import DiscoverError, Unknown
 from jax_transformer.discover.writing import write_discovery
 
@@ -17,6 +17,7 @@ __all__ = [
     "DiscoverError",
     "Discovery",
     "Unknown",
+    "conclusion_lines",
     "discover",
     "write_discovery",
 ]

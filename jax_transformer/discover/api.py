@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,14 @@ import numpy as np
 
 from jax_transformer.discover.calling import Call, find_call
 from jax_transformer.discover.config import make_config
-from jax_transformer.discover.findings import Conclusion
+from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
 from jax_transformer.discover.graph import distance
 from jax_transformer.discover.inputs import Batch, checks, longer, probes
 from jax_transformer.discover.mapping import name_map
 from jax_transformer.discover.problems import DiscoverError
 from jax_transformer.discover.recorder import record
 from jax_transformer.discover.structure import read_structure
+from jax_transformer.discover.trace import Recording
 from jax_transformer.model import functional
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting.by_map import import_by_map
@@ -60,24 +60,12 @@ class Discovery:
 
     def conclusion_lines(self, *, every_layer: bool) -> list[str]:
         """Returns a line for each conclusion; unless for every layer, one for those that layers have in common."""
-        lines: dict[tuple[str, str], list[Conclusion]] = {}
-        for one in self.conclusions:
-            what = one.what if every_layer else re.sub(r"\[\d+\]", "", one.what)
-            lines.setdefault((what, one.value), []).append(one)
-        return [_line(what, found) for (what, _), found in lines.items()]
+        return conclusion_lines(self.conclusions, every_layer=every_layer)
 
     @property
     def worst(self) -> float:
         """Returns the largest residual of the checks."""
         return max(check.residual for check in self.checks)
-
-
-def _line(what: str, found: list[Conclusion]) -> str:
-    """Returns a conclusion's line: the worst residual of several, and the nearest runner-up."""
-    worst = max(found, key=lambda one: one.residual)
-    second = min(found, key=lambda one: one.runner_up_residual)
-    after = f"; next {second.runner_up}: {second.runner_up_residual:.1e}" if second.runner_up else ""
-    return f"{what}{f' (×{len(found)})' * (len(found) > 1)}: {worst.value} ({worst.residual:.1e}{after})"
 
 
 def discover(
@@ -149,6 +137,16 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
         structure.notes.append(
             f"relative_max_distance may be any of {fits}: the module's sentences are too short to tell"
         )
+    with telling(structure):
+        return _ported(module, call, batch, recording, structure)
+
+
+def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, structure: Structure) -> Discovery:
+    """Makes the config, the map and the model, and compares logits on other batches.
+
+    Raises:
+      DiscoverError: the model's logits differ from the module's.
+    """
     config = make_config(structure, (call.max_source_length, call.max_target_length))
     names = name_map(recording, structure.leaves, PREFIX)
     model = import_by_map(as_arrays(module.state_dict()), names, config, {})

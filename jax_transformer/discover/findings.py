@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from jax_transformer.discover.problems import Unknown
+from jax_transformer.discover.problems import DiscoverError, Unknown
 from jax_transformer.discover.trace import Value
 
 Leaves = dict[str, np.ndarray]
@@ -58,4 +61,34 @@ class Structure:
             raise Unknown(where, f"{name} {value!r} here and {known!r} elsewhere")
 
     def conclude(self, what: str, value: str, residual: float, runner_up: tuple[str, float] | None = None) -> None:
-        self.conclusions.append(Conclusion(what, value, residual, *(runner_up or ())))
+        """Adds a conclusion, once for what several parts of the module read."""
+        one = Conclusion(what, value, residual, *(runner_up or ()))
+        if one not in self.conclusions:
+            self.conclusions.append(one)
+
+
+@contextmanager
+def telling(structure: Structure) -> Iterator[None]:
+    """Gives a refusal inside what was concluded before it."""
+    try:
+        yield
+    except DiscoverError as error:
+        error.found = tuple(structure.conclusions)
+        raise
+
+
+def conclusion_lines(conclusions: Iterable[Conclusion], *, every_layer: bool) -> list[str]:
+    """Returns a line for each conclusion; unless for every layer, one for those that layers have in common."""
+    lines: dict[tuple[str, str], list[Conclusion]] = {}
+    for one in conclusions:
+        what = one.what if every_layer else re.sub(r"\[\d+\]", "", one.what)
+        lines.setdefault((what, one.value), []).append(one)
+    return [_line(what, found) for (what, _), found in lines.items()]
+
+
+def _line(what: str, found: list[Conclusion]) -> str:
+    """Returns a conclusion's line: the worst residual of several, and the nearest runner-up."""
+    worst = max(found, key=lambda one: one.residual)
+    second = min(found, key=lambda one: one.runner_up_residual)
+    after = f"; next {second.runner_up}: {second.runner_up_residual:.1e}" if second.runner_up else ""
+    return f"{what}{f' (×{len(found)})' * (len(found) > 1)}: {worst.value} ({worst.residual:.1e}{after})"

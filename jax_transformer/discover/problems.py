@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from jax_transformer.discover.trace import Value
+
+if TYPE_CHECKING:
+    from jax_transformer.discover.findings import Conclusion
 
 
 class DiscoverError(ValueError):
     """Says why no config was found for a module, in one line or a list."""
+
+    found: tuple[Conclusion, ...] = ()
+    """What was concluded before."""
 
 
 class Unknown(DiscoverError):

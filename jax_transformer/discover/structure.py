@@ -8,7 +8,7 @@ import numpy as np
 
 from jax_transformer.discover.attention_numerics import read_attentions
 from jax_transformer.discover.embeddings import Embedding, read_embedding
-from jax_transformer.discover.findings import Structure
+from jax_transformer.discover.findings import Structure, telling
 from jax_transformer.discover.graph import Graph, Linear
 from jax_transformer.discover.masks import padding_fields
 from jax_transformer.discover.norms import Norm, norms
@@ -35,14 +35,15 @@ def read_structure(recording: Recording, source_pad_id: int | None, target_pad_i
     sums = Sums(graph, found_norms, pads)
     found = parts(graph, sums, found_norms)
     builder = _Builder(graph, sums, found, found_norms)
-    builder.stack("encoder")
-    builder.stack("decoder")
-    builder.head()
-    builder.result.is_normalised = found.is_log_softmax
-    read_attentions(graph, found, builder.result)
-    builder.result.fields |= padding_fields(
-        graph, found, builder.ids(), source_pad_id, target_pad_id, builder.result.notes
-    )
+    with telling(builder.result):
+        builder.stack("encoder")
+        builder.stack("decoder")
+        builder.head()
+        builder.result.is_normalised = found.is_log_softmax
+        read_attentions(graph, found, builder.result)
+        builder.result.fields |= padding_fields(
+            graph, found, builder.ids(), source_pad_id, target_pad_id, builder.result.notes
+        )
     if sums.zeroed:
         builder.result.notes.append(
             f"padding is set to zero ({sums.zeroed[0].described()}), which no real token sees: logits of padding differ"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from jax_transformer.config.files import dump_config
+from jax_transformer.discover.architecture import architecture
 from jax_transformer.discover.calling import adapter_text
+from jax_transformer.pages.parity import render
 from jax_transformer.storage.model_directory import save_model, temporary_directory_beside
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ def write_discovery(found: Discovery, report: Report, factory: str, path: str | 
     - config.yaml: the model's config, as a run's config has it.
     - map.yaml: the map of names, for `port --map` and `parity --map`.
     - adapter.py: calls the module as (source_ids, decoder_input_ids) → logits, for `parity --reference`.
-    - report.html: the parity run.
+    - report.html: what the module computes, drawn, each conclusion with its residual, and the parity run.
 
     Args:
       factory: `package.module:function`, which makes the module.
@@ -40,7 +44,22 @@ def write_discovery(found: Discovery, report: Report, factory: str, path: str | 
         (temporary / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
         found.names.write(temporary / "map.yaml")
         (temporary / "adapter.py").write_text(adapter_text(found.call, factory), encoding="utf-8")
-        report.to_html(temporary / "report.html")
+        page = render(json.loads(report.to_json()), facts(found))
+        (temporary / "report.html").write_text(page, encoding="utf-8")
         if target.exists():
             target.rmdir()
         temporary.rename(target)
+
+
+def facts(found: Discovery) -> dict[str, Any]:
+    """Returns what was found as values that JSON can represent, for the page."""
+    return {
+        "call": list(found.call.lines),
+        "notes": list(found.notes),
+        "checks": [
+            {"source": check.lengths[0], "target": check.lengths[1], "residual": check.residual}
+            for check in found.checks
+        ],
+        "conclusions": [dataclasses.asdict(one) for one in found.conclusions],
+        "architecture": architecture(found.model.config),
+    }

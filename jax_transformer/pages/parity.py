@@ -17,6 +17,8 @@ SCRIPTS = (
     "facts.js",
     "marks.js",
     "diagnosis.js",
+    "architecture.js",
+    "discovery.js",
     "headline.js",
     "funnel.js",
     "axis.js",
@@ -34,11 +36,13 @@ FRAME_HEIGHT = 720
 """Pixels of the frame in a notebook; the page scrolls inside it."""
 
 
-def render(report: Mapping[str, Any]) -> str:
+def render(report: Mapping[str, Any], discovery: Mapping[str, Any] | None = None) -> str:
     """Returns the page as HTML.
 
     Args:
       report: the content of a report's JSON, schema 1.
+      discovery: the facts of what was discovered (`jax_transformer.discover.writing.facts`); they become the first
+        section.
 
     Raises:
       ValueError: the report has another schema.
@@ -49,7 +53,8 @@ def render(report: Mapping[str, Any]) -> str:
             f"expected a parity report of schema 1; received schema {received!r}: write it anew with this version"
         )
     title = f"Parity · {report['candidate']} · {report['verdict']}"
-    return assemble(title, dict(report), style=TEMPLATE / STYLE, scripts=[TEMPLATE / name for name in SCRIPTS])
+    data = dict(report) if discovery is None else {**report, "discovery": dict(discovery)}
+    return assemble(title, data, style=TEMPLATE / STYLE, scripts=[TEMPLATE / name for name in SCRIPTS])
 
 
 def framed(page: str) -> str:

@@ -15,7 +15,7 @@ from torch import nn
 
 from jax_transformer.cli import main
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.discover import DiscoverError, Discovery, Unknown, discover
+from jax_transformer.discover import DiscoverError, Discovery, Unknown, conclusion_lines, discover
 from jax_transformer.porting import export_checkpoint
 from tests.discover import programs
 
@@ -102,6 +102,8 @@ def test_what_no_config_expresses_is_named_with_its_line(odd: str, what: str, li
     with pytest.raises(Unknown, match=r"programs\.py:") as error:
         discover(built("SingleHeads", odd))
     assert what in str(error.value)
+    found = conclusion_lines(error.value.found, every_layer=False)
+    assert any(line.startswith("encoder positions: interleaved standard") for line in found) == (odd == "gate")
     number = int(str(error.value).split("programs.py:")[1].split()[0])
     assert line in Path(programs.__file__).read_text(encoding="utf-8").splitlines()[number - 1]
 

@@ -10,9 +10,30 @@ from typing import Any
 import pytest
 from sample_report import make_report
 
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.discover.architecture import architecture
 from jax_transformer.pages import parity
 
 HOSTILE = "</script><script>window.broken=1</script><img src=x onerror='window.broken=2'>\"{{data}}&lt;"
+
+
+DISCOVERY = {
+    "call": ["return self.module(source_ids, decoder_input_ids)"],
+    "notes": ["masks are built by the caller"],
+    "checks": [{"source": 9, "target": 17, "residual": 2.5e-16}],
+    "conclusions": [
+        {
+            "what": "encoder/final_norm",
+            "value": "layer_norm, eps 1e-05",
+            "residual": 1e-16,
+            "runner_up": "rms_norm",
+            "runner_up_residual": 0.25,
+        }
+    ],
+    "architecture": architecture(
+        TransformerConfig(source_vocab_size=29, target_vocab_size=31, d_model=24, num_heads=4, d_ff=40)
+    ),
+}
 
 
 def report(is_faulty: bool = True) -> dict[str, Any]:
@@ -51,6 +72,13 @@ def test_names_never_become_markup() -> None:
     page = parity.render(hostile(report()))
     assert page.count("<") == parity.render(report()).count("<")
     assert embedded(page)["faults"][0]["node"].endswith(HOSTILE)
+
+
+def test_the_page_of_a_discovery_holds_what_was_found() -> None:
+    page = parity.render(report(), DISCOVERY)
+    assert embedded(page) == report() | {"discovery": DISCOVERY}
+    markup = parity.render(report(), hostile(DISCOVERY))
+    assert markup.count("<") == page.count("<")
 
 
 def test_every_source_of_the_page_is_used() -> None:

@@ -217,3 +217,34 @@ def test_hostile_names_are_inert(visited: Visit, tmp_path: Path) -> None:
     assert page.locator("img, main script, header script").count() == 0
     assert page.locator("script").count() == 2
     assert text(page, "h1") == f"✗ Diverged at {FIRST}{HOSTILE}"
+
+
+# --- a discovery
+
+
+def test_what_was_found_is_drawn(visited: Visit, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    stacks = [{"title": "embedding", "facts": ["29 × 24"]}]
+    attention = {"title": "self-attention", "facts": [HOSTILE, "causal"]}
+    norm = {"title": "norm", "facts": ["RMSNorm"]}
+    layer = [{"inside": [norm, {"beside": [[attention], [norm]]}], "residual": ["× 2"], "after": [norm]}]
+    stack = {"name": "encoder", "start": stacks, "count": 3, "layer": layer, "notes": ["shared"], "after": []}
+    conclusion = {"what": HOSTILE, "value": "gelu", "residual": 0.0, "runner_up": "", "runner_up_residual": None}
+    discovery = {
+        "call": ["return self.module(a)"],
+        "notes": [HOSTILE],
+        "checks": [{"source": 9, "target": 17, "residual": 2.5e-16}],
+        "conclusions": [conclusion],
+        "architecture": [stack, stack | {"name": "decoder"}],
+    }
+    write_page(path, render(report(), discovery))
+    page = visited(path)
+    assert page.locator("nav a").first.text_content() == "What it computes"
+    assert page.locator(".architecture .column").count() == 2
+    assert text(page, ".architecture .layer .count") == "3 layers shared"
+    assert text(page, ".architecture .beside .block") == f"self-attention {HOSTILE} · causal"
+    assert text(page, ".architecture .sum small") == "stream × 2"
+    assert page.locator(".architecture .around + .block b").first.text_content() == "norm"
+    assert "9 and 17 tokens: logits differ by 2.50×10⁻¹⁶" in text(page, "#discovery")
+    assert text(page, "#discovery tbody tr") == f"1{HOSTILE}gelu0––"
+    assert page.evaluate("window.broken") is None

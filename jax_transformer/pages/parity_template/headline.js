@@ -3,11 +3,12 @@
 const SECTIONS = [['stages', 'Stages'], ['depth', 'Depth'], ['modules', 'Modules'], ['heat', 'Heat map'], ['arrays', 'Arrays'], ['faults', 'Faults'], ['environment', 'Environment']];
 
 function masthead(data, rows) {
-  const links = SECTIONS.map(([id, title]) => element('a', { href: `#${id}` }, title));
+  const sections = data.discovery ? [['discovery', 'What it computes'], ...SECTIONS] : SECTIONS;
+  const links = sections.map(([id, title]) => element('a', { href: `#${id}` }, title));
   const first = firstDivergence(rows);
   return [
     element('div', { class: 'top' }, element('nav', { 'aria-label': 'Sections' }, links), themeButton()),
-    element('p', { class: 'over' }, 'Parity'),
+    element('p', { class: 'over' }, data.discovery ? 'Discovery and parity' : 'Parity'),
     element('h1', { id: 'verdict' }, mark(data.verdict), ' ', headlineOf(data, first)),
     element('p', { class: 'lead sides' }, element('bdi', {}, data.candidate), ' against ', element('bdi', {}, data.reference)),
     data.doubts.length ? doubts(data.doubts) : null,

@@ -10,7 +10,7 @@ const funnel = funnelSection(data.stages, (stage) => {
 });
 
 document.getElementById('masthead').replaceChildren(...masthead(data, rows));
-document.getElementById('content').replaceChildren(funnel.node, depthSection(data, rows), treeSection(data, rows), heatSection(data.heat_map),
+document.getElementById('content').replaceChildren(...(data.discovery ? [discoverySection(data.discovery)] : []), funnel.node, depthSection(data, rows), treeSection(data, rows), heatSection(data.heat_map),
   arrays.node, faultsSection(data.faults), environmentSection(data));
-document.getElementById('colophon').replaceChildren(element('p', {}, `Written by jax-transformer parity; schema ${data.schema}, exit code ${data.exit_code}.`));
+document.getElementById('colophon').replaceChildren(element('p', {}, `Written by jax-transformer ${data.discovery ? 'discover' : 'parity'}; schema ${data.schema}, exit code ${data.exit_code}.`));
 document.documentElement.dataset.ready = 'true';
