@@ -46,6 +46,7 @@ class _Naming:
         self.config = config
         self.found: dict[str, list[str]] = {}
         self._named: set[str] = set()
+        self._call = 1  # of the modules of a layer that all layers share
         self._rules = {path: rule for rule in rules for path in rule.paths}
         self._has_norms = config.norm_kind != "none"
         self._sublayers: dict[str, tuple[str, ...]] = {
@@ -59,6 +60,7 @@ class _Naming:
         is_whole = captured is None or EACH not in captured
         new = [name for name in names if name not in self._named and (is_whole or OF_HEADS.search(name))]
         if captured and new:
+            captured = _of_call(captured, self._call)
             self.found.setdefault(captured, []).extend(new)
             self._named.update(new)
 
@@ -70,23 +72,31 @@ class _Naming:
         self._token_embedding(stack)
         stream = [f"{stack}.embedding"]
         for i in range(layers):
+            start = stream
+            at, self._call = (0, i + 1) if config.share_layers else (i, 1)
             for sublayer in sublayers:
                 ours, path = f"{stack}.layers.{i}.{sublayer}", f"{stack}/layers/{sublayer}"
-                norm = self._module(f"{path}_norm/scale", i) if self._has_norms else None
-                if norm and own.norm_placement == "pre":
-                    self.add(_input(norm), *stream)
-                    self.add(norm, f"{ours}_norm")
+                read = start if config.parallel_residual else stream
+                norm = self._sublayer_norm(path, at)
+                if self._has_norms and own.norm_placement == "pre":
+                    is_once = config.parallel_residual and config.share_norms
+                    normed = f"{stack}.layers.{i}.shared_norm" if is_once else f"{ours}_norm"
+                    self.add(_input(norm), *read)
+                    self.add(norm, normed)
+                    self.add(_input(self._reader(path, at)), normed)
                 else:
-                    self.add(_input(self._reader(path, i)), *stream)
-                self._feed_forward(path, i, ours) if sublayer == "feed_forward" else self._attention(path, i, ours)
-                stream = [] if sublayer == "feed_forward" else [f"{ours}_residual"]
+                    self.add(_input(self._reader(path, at)), *read)
+                self._feed_forward(path, at, ours) if sublayer == "feed_forward" else self._attention(path, at, ours)
+                has_sum = sublayer != "feed_forward" and not config.parallel_residual
+                stream = [f"{ours}_residual"] if has_sum else []
                 if sublayer == sublayers[-1]:
                     stream += [
                         f"{stack}.layers.{i}.output",
                         *([f"{stack}.output"] if i == layers - 1 and not own.final_norm else []),
                     ]
-                if norm and own.norm_placement == "post":
+                if own.norm_placement == "post":
                     self.add(norm, f"{ours}_norm", *stream)
+        self._call = 1
         if own.final_norm:
             norm = self._module(f"{stack}/final_norm/scale")
             self.add(_input(norm), *stream)
@@ -150,12 +160,22 @@ class _Naming:
 
     def _module(self, path: str, layer: int | None = None) -> str | None:
         """Returns the module, or those numbered {n}, that has this leaf as a parameter of its own; None if the leaf is
-        missing or part of a fused one, or one module has several."""
+        missing, a constant or part of a fused one, or one module has several."""
         rule = self._rules.get(path)
-        if rule is None or not rule.are_copies:
+        if rule is None or not rule.are_copies or not rule.names_of(layer):
             return None
         owner = self._owner(path, layer)
         return owner if (EACH in owner) == rule.counts else None
+
+    def _sublayer_norm(self, path: str, layer: int) -> str | None:
+        """Returns the module of the norm beside a sublayer. None: it has none of its own, such as a scale that is a
+        parameter of the layer itself, or one that is called several times in a layer."""
+        if not self._has_norms or (self.config.share_norms and not self.config.parallel_residual):
+            return None
+        own = f"{path}_norm" if not self.config.share_norms else f"{path.rpartition('/')[0]}/shared_norm"
+        norm, kernel = self._module(f"{own}/scale", layer), "hidden" if path.endswith("feed_forward") else "query"
+        holds_sublayer = self._owner(f"{path}/{kernel}/kernel", layer).startswith(f"{norm}.")
+        return None if holds_sublayer else norm
 
     def _head_module(self) -> str | None:
         """Returns the head's module. A table names the head last of tied tensors."""
@@ -217,3 +237,11 @@ def _first(module: str) -> str:
 
 def _input(module: str | None) -> str | None:
     return module and f"{module}@input"
+
+
+def _of_call(captured: str, number: int) -> str:
+    """Returns the name of what a module reads, returns or computes in its n-th call, as observers number them."""
+    if number == 1:
+        return captured
+    module, at, what = captured.partition("@")
+    return f"{module}#{number}@input" if what == "input" else f"{module}{at}{what}#{number}"

@@ -44,6 +44,23 @@ def test_a_list_of_modules_is_none_that_runs() -> None:
     assert not any(name.split("@")[0].endswith("linears") for name in names)
 
 
+def test_sublayers_side_by_side_read_what_the_layer_reads() -> None:
+    names = activation_names(config_of(parallel_residual=True), harvard.DIALECT.rules(config_of()))
+    assert names["decoder.layers.1.sublayer.0.norm@input"] == ("decoder.layers.0.output",)
+    assert names["decoder.layers.1.sublayer.2.norm"] == ("decoder.layers.1.feed_forward_norm",)
+    assert names["decoder.norm@input"] == ("decoder.layers.1.output",)
+    found = {ours for several in names.values() for ours in several}
+    assert found <= {node.name for node in nodes(config_of(parallel_residual=True))}
+
+
+def test_what_reads_a_norm_that_is_no_module_reads_its_result() -> None:
+    config = config_of()
+    own = {".sublayer.0.norm.a_2": ".scale_0", ".sublayer.0.norm.b_2": ".bias_0"}
+    functional = renamed(harvard.DIALECT.rules(config), own)
+    names = activation_names(config, functional)
+    assert names["encoder.layers.1.self_attn.linears.0@input"] == ("encoder.layers.1.self_attention_norm",)
+
+
 def test_two_attentions_in_one_module_are_told_apart_by_their_order() -> None:
     config = config_of()
     flat = renamed(harvard.DIALECT.rules(config), {".self_attn.linears.": ".own_", ".src_attn.linears.": ".cross_"})
@@ -82,3 +99,14 @@ def test_every_name_is_one_of_the_trace_and_stands_once() -> None:
         ours = [name for names in activation_names(config, dialect.rules(config)).values() for name in names]
         assert len(set(ours)) == len(ours)
         assert set(ours) <= {node.name for node in nodes(config)}, dialect.name
+
+
+def test_layers_that_share_one_module_are_its_calls() -> None:
+    config = config_of(share_layers=True)
+    names = activation_names(config, harvard.DIALECT.rules(config))
+    assert names["encoder.layers.0.self_attn.linears.0"] == ("encoder.layers.0.self_attention.query",)
+    assert names["encoder.layers.0.self_attn.linears.0#2"] == ("encoder.layers.1.self_attention.query",)
+    assert names["decoder.layers.0.src_attn@weights#2"] == ("decoder.layers.1.cross_attention.weights",)
+    assert names["decoder.layers.0.sublayer.0.norm#2@input"] == ("decoder.layers.0.output",)
+    assert names["encoder.norm@input"] == ("encoder.layers.1.output",)
+    assert not any(captured.startswith(("encoder.layers.1.", "decoder.layers.1.")) for captured in names)
