@@ -69,6 +69,15 @@ PAIRS: dict[str, Pair] = {
         {"position_factor": 0.5, "learned_position_scale": True},
         lambda: blocks.Transformer(blocks.PostNorm, scales_positions=True),
     ),
+    "sinusoids and GELU in the encoder alone": Pair(
+        {
+            "position_kind": "sinusoidal",
+            "decoder_position_kind": "learned",
+            "activation": "gelu",
+            "decoder_activation": "relu",
+        },
+        lambda: blocks.Transformer(blocks.Gelu, blocks.PostNorm, has_sinusoids=True),
+    ),
     "scaled embeddings": Pair(
         {"embedding_factor": 3.0, "decoder_embedding_factor": 0.4},
         lambda: blocks.Transformer(blocks.PostNorm, embedding_factors=(3.0, 0.4)),

@@ -164,6 +164,14 @@ class PreNorm(Layer):
         return x + self.of(name, self.normed(f"{name}_norm", x, tap), inputs, tap)
 
 
+class Gelu(PostNorm):
+    """Activates its hidden layer with GELU."""
+
+    def make_parts(self) -> None:
+        super().make_parts()
+        self.feed_forward = FeedForward(functional.gelu)
+
+
 class DeepNorm(PostNorm):
     """norm(α x + f(x)), with an α of each stack (Wang et al. 2022)."""
 
@@ -296,21 +304,30 @@ class Stack(nn.Module):
     Args:
       shares_layers: one layer runs LAYERS times (Dehghani et al. 2019; Lan et al. 2020).
       scales_positions: positions are multiplied by half a trained number (SpeechT5's alpha, Ao et al. 2022).
+      trains_positions: False: they are given with each call.
     """
 
     def __init__(
-        self, name: str, layer: type[Layer], final_norm: bool, shares_layers: bool, scales_positions: bool
+        self,
+        name: str,
+        layer: type[Layer],
+        final_norm: bool,
+        shares_layers: bool,
+        scales_positions: bool,
+        trains_positions: bool = True,
     ) -> None:
         super().__init__()
         self.times = LAYERS if shares_layers else 1
-        self.positions = nn.Embedding(LENGTH, D)
+        if trains_positions:
+            self.positions = nn.Embedding(LENGTH, D)
         self.position_scale = Factor() if scales_positions else None
         self.layers = nn.ModuleList(layer(name) for _ in range(1 if shares_layers else LAYERS))
         self.final_norm = nn.LayerNorm(D) if final_norm else nn.Identity()
 
-    def forward(self, vectors: Tensor, inputs: Inputs, tap: Tap) -> Tensor:
+    def forward(self, vectors: Tensor, inputs: Inputs, tap: Tap, table: Tensor | None = None) -> Tensor:
         vectors = tap("token_embedding", vectors)
-        positions = tap("positions", self.positions(torch.arange(vectors.shape[1]))[None])
+        table = self.positions.weight if table is None else table
+        positions = tap("positions", table[None, : vectors.shape[1]])
         if self.position_scale is not None:
             positions = self.position_scale(0.5 * positions)
         x = tap("embedding", vectors + positions)
@@ -319,8 +336,21 @@ class Stack(nn.Module):
         return tap("output", self.final_norm(x))
 
 
+class Constants(nn.Module):
+    """Holds the sinusoids of the encoder (Vaswani et al. 2017, §3.5)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.arange(LENGTH)[:, None] / 10000.0 ** (torch.arange(0, D, 2) / D)
+        self.register_buffer("encoder_positions", torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1))
+
+
 class Transformer(nn.Module):
-    """Maps source_ids [B, S] and decoder_input_ids [B, T] to logits [B, T, V]."""
+    """Maps source_ids [B, S] and decoder_input_ids [B, T] to logits [B, T, V].
+
+    Args:
+      has_sinusoids: the encoder's positions are sinusoids, and the decoder's are trained.
+    """
 
     def __init__(
         self,
@@ -330,14 +360,17 @@ class Transformer(nn.Module):
         *,
         shares_layers: bool = False,
         scales_positions: bool = False,
+        has_sinusoids: bool = False,
         embedding_factors: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         super().__init__()
         self.factors = embedding_factors
+        self.constants = Constants() if has_sinusoids else None
         self.source_embedding = nn.Embedding(SOURCE_VOCAB, D)
         self.target_embedding = nn.Embedding(TARGET_VOCAB, D)
-        self.encoder = Stack("encoder", encoder, final_norms[0], shares_layers, scales_positions)
-        self.decoder = Stack("decoder", decoder or encoder, final_norms[1], shares_layers, scales_positions)
+        of_both = shares_layers, scales_positions
+        self.encoder = Stack("encoder", encoder, final_norms[0], *of_both, trains_positions=not has_sinusoids)
+        self.decoder = Stack("decoder", decoder or encoder, final_norms[1], *of_both)
         self.head = nn.Linear(D, TARGET_VOCAB)
 
     def forward(self, source_ids: Tensor, decoder_input_ids: Tensor, trace: Trace | None = None) -> Tensor:
@@ -348,7 +381,8 @@ class Transformer(nn.Module):
         decoder_self = tap("mask.decoder_self", target_is_real & torch.ones(length, length, dtype=torch.bool).tril())
         cross = tap("mask.cross", source_is_real)
         vectors = self.factors[0] * self.source_embedding(source_ids)
-        memory = self.encoder(vectors, Inputs(encoder_self), tap.scope("encoder"))
+        table = None if self.constants is None else self.constants.encoder_positions
+        memory = self.encoder(vectors, Inputs(encoder_self), tap.scope("encoder"), table)
         inputs = Inputs(decoder_self, memory, cross)
         vectors = self.factors[1] * self.target_embedding(decoder_input_ids)
         output = self.decoder(vectors, inputs, tap.scope("decoder"))

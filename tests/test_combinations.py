@@ -66,6 +66,9 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         "learned_sublayer_scale": "channel",
         "decoder_residual_factor": 1.4,
         "activation": "prelu",
+        "decoder_activation": "tanh",
+        "decoder_position_kind": "learned",
+        "learned_position_scale": True,
     },
     "shared layers, side by side, scaled biases": {
         **PARALLEL,

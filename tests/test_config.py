@@ -287,6 +287,18 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             "learned_position_scale must be false, or be used with position_kind='sinusoidal' or 'learned'",
         ),
         (
+            {"decoder_position_kind": "learned", "rotary_cross_attention": True},
+            "rotary_cross_attention must be false without decoder_position_kind='rotary'; received True",
+        ),
+        (
+            {"decoder_position_kind": "rotary", "decoder_head_dim": 5},
+            "rotary_dim must be set where heads have an odd width; received null with 5",
+        ),
+        (
+            {"decoder_activation": "gelu", "activation_slope": 0.2},
+            "activation_slope must be 0.01 unless activation='leaky_relu'; received 0.2",
+        ),
+        (
             {"sublayer_scale_init": 0.1},
             "sublayer_scale_init must be null with learned_sublayer_scale='none'; received 0.1",
         ),
@@ -424,6 +436,9 @@ def test_the_decoder_takes_unset_norms_and_factors_from_the_encoder() -> None:
         decoder_sublayer_factor=3.0,
     )
     assert own.encoder == both.encoder
+    kinds = dataclasses.replace(both, decoder_position_kind="none", decoder_activation="gelu")
+    assert (kinds.encoder.position_kind, kinds.decoder.position_kind) == ("sinusoidal", "none")
+    assert (kinds.encoder.activation, kinds.decoder.activation) == ("relu", "gelu")
     decoder = own.decoder
     assert (decoder.norm_placement, decoder.final_norm) == ("none", False)
     assert (decoder.residual_factor, decoder.sublayer_factor) == (0.0, 3.0)

@@ -72,7 +72,7 @@ def _products(stack: StackConfig, queries: int, keys: float) -> float:
 
 def _relative_products(config: TransformerConfig, stack: StackConfig, queries: int, keys: float) -> float:
     """The products of self-attention with vectors by distance: of the keys, and of the values if they have some."""
-    if config.position_kind != "relative_vectors":
+    if stack.position_kind != "relative_vectors":
         return 0.0
     width = stack.head_dim + (stack.value_dim if config.relative_value_vectors else 0)
     return 2.0 * queries * keys * stack.num_heads * width

@@ -21,6 +21,7 @@ from jax_transformer.config.stack import (
     EmbeddingNorm,
     NormPlacement,
     PaddingCover,
+    PositionKind,
     StackConfig,
     decoder_stack,
     encoder_stack,
@@ -122,13 +123,14 @@ class TransformerConfig(Guarantees):
     """Bias of the logits: trained, a fixed buffer (Marian's final_logits_bias), or absent."""
 
     # --- positions
-    position_kind: Literal["sinusoidal", "learned", "rotary", "alibi", "relative_bias", "relative_vectors", "none"] = (
-        "sinusoidal"
-    )
+    position_kind: PositionKind = "sinusoidal"
     """sinusoidal: a fixed table; learned: a trained table. The others are of self-attention: rotary rotates queries and
     keys by angles that grow with the position (Su et al. 2021); alibi lowers logits with the distance, by slopes that
     differ between heads (Press et al. 2022); relative_bias: learned biases by distance (T5); relative_vectors: learned
-    vectors by distance, added to keys and values (Shaw et al. 2018)."""
+    vectors by distance, added to keys and values (Shaw et al. 2018). In both stacks unless decoder_position_kind is
+    set; the options of a kind are those of every stack that has it."""
+    decoder_position_kind: PositionKind | None = None
+    """position_kind of the decoder. None: as in the encoder."""
     position_layout: Literal["interleaved", "halves"] = "interleaved"
     """Order of a sinusoidal table's columns: sines and cosines alternate, or all sines come first. Of rotary positions:
     neighbouring features are rotated as a pair, or each of the first half with one of the second."""
@@ -149,7 +151,8 @@ class TransformerConfig(Guarantees):
     rotary_dim: int | None = None
     """Features of a head that are rotated, from the first on. None: all."""
     rotary_cross_attention: bool = False
-    """Rotate the queries of cross-attention by the target's positions, and its keys by the source's."""
+    """In a decoder with rotary positions, rotate the queries of cross-attention by the target's positions, and its keys
+    by the source's."""
     relative_buckets: int = 32
     """Biases per head with position_kind="relative_bias" (T5): one for each of the nearest distances, then one for each
     of ever longer ranges of distances. In a stack that isn't causal, half of them are for later positions."""
@@ -237,7 +240,10 @@ class TransformerConfig(Guarantees):
     """Whether layers have a feed-forward sublayer."""
     activation: Activation = "relu"
     """gelu is exact; gelu_tanh is its tanh approximation, and quick_gelu is x sigmoid(1.702 x). prelu is a leaky_relu
-    whose slope is trained. softplus is the identity above 20, as in PyTorch."""
+    whose slope is trained. softplus is the identity above 20, as in PyTorch. In both stacks unless decoder_activation
+    is set."""
+    decoder_activation: Activation | None = None
+    """activation of the decoder. None: as in the encoder."""
     activation_slope: float = 0.01
     """Slope of leaky_relu where its input is negative."""
     feed_forward_gated: bool = False

@@ -88,7 +88,7 @@ def _contradictions(config: TransformerConfig) -> list[str]:
                 "share_embeddings needs source_vocab_size equal to target_vocab_size; "
                 f"received {config.source_vocab_size} and {config.target_vocab_size}"
             )
-    if config.position_kind == "sinusoidal":
+    if "sinusoidal" in _position_kinds(config):
         check(config.d_model % 2 == 0, "d_model", "even with position_kind='sinusoidal'")
     for stack in (config.encoder, config.decoder):
         width = stack.num_heads * stack.value_dim
@@ -122,7 +122,7 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
         check(config.sublayer_scale_init is None, "sublayer_scale_init", "null with learned_sublayer_scale='none'")
     if config.learned_residual_scale == "feed_forward":
         check(config.feed_forward, "feed_forward", "true with learned_residual_scale='feed_forward'")
-    if config.activation != "leaky_relu":
+    if "leaky_relu" not in (config.encoder.activation, config.decoder.activation):
         check(config.activation_slope == 0.01, "activation_slope", "0.01 unless activation='leaky_relu'")
     for name, width in _normed_widths(config).items():
         check(width > 1 or not config.norm_unbiased, "norm_unbiased", f"false with {name}=1")
@@ -147,29 +147,32 @@ def _normed_widths(config: TransformerConfig) -> dict[str, int]:
     return widths
 
 
+def _position_kinds(config: TransformerConfig) -> set[str]:
+    """Returns the kinds of positions that the stacks have."""
+    return {config.encoder.position_kind, config.decoder.position_kind}
+
+
 def _contradictory_positions(config: TransformerConfig) -> list[str]:
     problems, check = _checker(config)
-    if config.position_kind not in ("sinusoidal", "learned"):
+    kinds = _position_kinds(config)
+    if not kinds & {"sinusoidal", "learned"}:
         table = "with position_kind='sinusoidal' or 'learned'"
         check(config.position_factor == 1.0, "position_factor", f"1.0, or be used {table}")
         check(not config.learned_position_scale, "learned_position_scale", f"false, or be used {table}")
-    if config.position_kind == "rotary":
+    if "rotary" in kinds:
         check(config.position_index != "batch_row", "position_index", "column or non_pad_count with rotary positions")
-        check(config.position_frequency == "standard", "position_frequency", "standard with rotary positions")
-        width = min(config.encoder.head_dim, config.decoder.head_dim)
-        if config.rotary_dim is not None:
-            check(config.rotary_dim % 2 == 0, "rotary_dim", "even")
-            check(config.rotary_dim <= width, "rotary_dim", f"at most the width of a head, {width}")
-        elif config.encoder.head_dim % 2 or config.decoder.head_dim % 2:
-            widths = f"{config.encoder.head_dim} and {config.decoder.head_dim}"
-            problems.append(f"rotary_dim must be set where heads have an odd width; received null with {widths}")
+        if "sinusoidal" not in kinds:
+            check(config.position_frequency == "standard", "position_frequency", "standard with rotary positions")
+        problems += _contradictory_rotations(config)
     else:
         check(config.rotary_dim is None, "rotary_dim", "null without position_kind='rotary'")
-        check(not config.rotary_cross_attention, "rotary_cross_attention", "false without position_kind='rotary'")
-    if config.position_kind == "relative_vectors":
+    if config.decoder.position_kind != "rotary":
+        rotary = f"without {_kind_of_decoder(config)}='rotary'"
+        check(not config.rotary_cross_attention, "rotary_cross_attention", f"false {rotary}")
+    if "relative_vectors" in kinds:
         paths = "'auto' or 'reference' with position_kind='relative_vectors'"
         check(config.attention_path in ("auto", "reference"), "attention_path", paths)
-    if config.position_kind == "relative_bias":
+    if "relative_bias" in kinds:
         least = config.relative_buckets // 2 + 1
         check(config.relative_buckets >= 4, "relative_buckets", "at least 4 with position_kind='relative_bias'")
         check(
@@ -180,4 +183,21 @@ def _contradictory_positions(config: TransformerConfig) -> list[str]:
     else:
         used = "1.0, or be used with position_kind='relative_bias'"
         check(config.relative_bias_factor == 1.0, "relative_bias_factor", used)
+    return problems
+
+
+def _kind_of_decoder(config: TransformerConfig) -> str:
+    """Returns the name of the field that says what positions the decoder has."""
+    return "position_kind" if config.decoder_position_kind is None else "decoder_position_kind"
+
+
+def _contradictory_rotations(config: TransformerConfig) -> list[str]:
+    problems, check = _checker(config)
+    widths = [stack.head_dim for stack in (config.encoder, config.decoder) if stack.position_kind == "rotary"]
+    if config.rotary_dim is not None:
+        check(config.rotary_dim % 2 == 0, "rotary_dim", "even")
+        check(config.rotary_dim <= min(widths), "rotary_dim", f"at most the width of a head, {min(widths)}")
+    elif any(width % 2 for width in widths):
+        received = " and ".join(map(str, widths))
+        problems.append(f"rotary_dim must be set where heads have an odd width; received null with {received}")
     return problems

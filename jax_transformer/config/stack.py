@@ -17,6 +17,9 @@ Activation = Literal[
     "relu", "gelu", "gelu_tanh", "silu", "none", "leaky_relu", "prelu", "elu", "selu", "mish", "quick_gelu",
     "relu_squared", "tanh", "sigmoid", "softplus",
 ]  # fmt: skip
+PositionKind = Literal[
+    "sinusoidal", "learned", "rotary", "alibi", "relative_bias", "relative_vectors", "none"
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,15 @@ class StackConfig:
     """Factor of the sublayer's output."""
     is_causal: bool
     """Whether a position attends only to itself and earlier positions."""
+    position_kind: PositionKind
+    activation: Activation
+    activation_slope: float
+    """Slope of leaky_relu where its input is negative."""
+
+    @property
+    def has_table(self) -> bool:
+        """Whether a table of positions is added to the embeddings."""
+        return self.position_kind in ("sinusoidal", "learned")
 
 
 def encoder_stack(config: TransformerConfig) -> StackConfig:
@@ -63,6 +75,9 @@ def encoder_stack(config: TransformerConfig) -> StackConfig:
         residual_factor=config.residual_factor,
         sublayer_factor=config.sublayer_factor,
         is_causal=False,
+        position_kind=config.position_kind,
+        activation=config.activation,
+        activation_slope=config.activation_slope,
     )
 
 
@@ -85,6 +100,9 @@ def decoder_stack(config: TransformerConfig) -> StackConfig:
         residual_factor=_or(config.decoder_residual_factor, config.residual_factor),
         sublayer_factor=_or(config.decoder_sublayer_factor, config.sublayer_factor),
         is_causal=config.decoder_causal,
+        position_kind=config.decoder_position_kind or config.position_kind,
+        activation=config.decoder_activation or config.activation,
+        activation_slope=config.activation_slope,
     )
 
 

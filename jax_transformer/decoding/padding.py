@@ -42,9 +42,8 @@ def pad(sequences: Sequence[Sequence[int]], *, pad_id: int, rows: int = 0, lengt
 def num_positions(model: Model, side: Literal["source", "target"]) -> int | None:
     """Returns the most tokens that a side's position table has room for; None without a table."""
     config = model.config
-    has_table = config.position_kind in ("sinusoidal", "learned") and config.position_index != "batch_row"
     stack = config.encoder if side == "source" else config.decoder
-    return stack.max_length if has_table else None
+    return stack.max_length if stack.has_table and config.position_index != "batch_row" else None
 
 
 def limit(model: Model, side: Literal["source", "target"]) -> int:

@@ -66,39 +66,43 @@ class _Reader:
         self.biases.setdefault(one.kind, {})[number] = found
 
     def relative_positions(self) -> None:
-        """Puts what attentions know of positions together: all layers of a kind the same."""
-        where = self.parts.sublayers[0].result
-        kinds = {"rotary"} if any(any(found) for found in self.rotations.values()) else set()
-        for kind, of_layers in self.biases.items():
-            given = [bias for _, bias in sorted(of_layers.items()) if bias is not None]
-            kinds |= {bias.kind for bias in given}
-            if given and (kind == "cross" or len(given) != len(of_layers)):
-                raise Unknown(where, f"biases of attention logits by position in {kind} attention of some layers")
-            if given and given[0].kind == "relative_bias":
-                self._tables(kind.partition("_")[0], given)
-        known = self.result.fields.setdefault("position_kind", "none")
-        if not kinds:
-            return
-        if len(kinds) > 1 or known != "none":
-            raise Unknown(where, f"positions of several kinds: {', '.join(sorted(kinds | {known} - {'none'}))}")
-        (self.result.fields["position_kind"],) = kinds
-        for kind in ("encoder_self", "decoder_self"):
-            self._same_everywhere(kind, kinds)
-        if "rotary" in kinds:
-            turned = [bool(found) for found in self.rotations["cross"]]
-            self.result.fields["rotary_cross_attention"] = all(turned)
-            if any(turned) != all(turned):
-                raise Unknown(where, "queries and keys that are rotated in some layers' cross-attention alone")
+        """Puts what attentions know of positions together: all layers of a stack the same."""
+        for stack in ("encoder", "decoder"):
+            self._of_stack(stack)
+        self._of_cross_attention()
 
-    def _same_everywhere(self, kind: str, kinds: set[str]) -> None:
-        """Raises Unknown unless every self-attention of this kind knows positions in this way."""
-        found = self.rotations[kind] if "rotary" in kinds else list(self.biases[kind].values())
+    def _of_stack(self, stack: str) -> None:
+        """Sets what a stack's self-attentions know of positions.
+
+        Raises:
+          Unknown: it is of several kinds, or not the same in all layers.
+        """
+        kind, field = f"{stack}_self", f"{stack}_position_kind"
+        rotations, biases = self.rotations[kind], [bias for _, bias in sorted(self.biases[kind].items())]
+        names = {bias.kind for bias in biases if bias is not None} | ({"rotary"} if any(rotations) else set())
+        if not names:
+            return
+        where = next(one for one in self.parts.sublayers if one.kind == kind).result
+        if len(names) > 1 or self.result.fields[field] != "none":
+            every = sorted(names | {self.result.fields[field]} - {"none"})
+            raise Unknown(where, f"positions of several kinds in the {stack}: {', '.join(every)}")
+        (name,) = names
+        found = rotations if name == "rotary" else biases
         if any(one is None for one in found):
-            where = next(one for one in self.parts.sublayers if one.kind == kind)
-            raise Unknown(
-                where.result,
-                f"{kind.replace('_', ' ')} attention without {', '.join(kinds)} positions, which others have",
-            )
+            raise Unknown(where, f"{name} positions in the {stack}'s self-attention of some layers alone")
+        self.result.fields[field] = name
+        if name == "relative_bias":
+            self._tables(stack, [bias for bias in biases if bias is not None])
+
+    def _of_cross_attention(self) -> None:
+        """Sets what cross-attention knows of positions."""
+        where = next(one for one in self.parts.sublayers if one.kind == "cross").result
+        if any(bias is not None for bias in self.biases["cross"].values()):
+            raise Unknown(where, "biases of attention logits by position in cross-attention")
+        turned = [bool(found) for found in self.rotations["cross"]]
+        if any(turned) and (not all(turned) or self.result.fields["decoder_position_kind"] != "rotary"):
+            raise Unknown(where, "queries and keys that are rotated in the cross-attention of some layers alone")
+        self.result.fields["rotary_cross_attention"] = all(turned)
 
     def _tables(self, stack: str, biases: list[RelativeBias]) -> None:
         """Names the tables of biases: one per stack, or one per layer."""

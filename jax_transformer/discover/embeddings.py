@@ -104,7 +104,7 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
         (stream.terms[one], graph.values(graph.lookups[one].outputs), graph.lookups[one].outputs) for one in lookups
     ]
     if not parts:
-        result.agree("position_kind", "none", next(iter(stream.terms)))
+        result.fields[f"{stack}_position_kind"] = "none"
         return
     if len(parts) > 1:
         raise DiscoverError(f"{stack}: expected one table of positions; found {len(parts)}")
@@ -127,15 +127,15 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
     if not is_trained and any(one.trains for root in stored for one in root.parameters):
         raise Unknown(stored[0], "positions computed from trained parameters")
     if is_trained and table is not None:
-        result.agree("position_kind", "learned", where)
+        result.fields[f"{stack}_position_kind"] = "learned"
         offset = first
         result.leaves[f"{stack}/positions/embedding"] = table
         result.conclude(f"{stack} positions", f"learned, offset {first}", 0.0)
     else:
         layout, frequency, shift = fit or ("interleaved", "standard", 0)
-        fields = {"position_kind": "sinusoidal", "position_layout": layout, "position_frequency": frequency}
-        for name, value in fields.items():
-            result.agree(name, value, where)
+        result.fields[f"{stack}_position_kind"] = "sinusoidal"
+        result.agree("position_layout", layout, where)
+        result.agree("position_frequency", frequency, where)
         offset = first + shift
         before = sinusoids(shift, held.shape[1], layout, frequency) if shift else held[:0]
         held = np.concatenate([before, held])

@@ -196,7 +196,7 @@ class _Builder:
         width = np.arange(one.output.kernel.shape[1])
         self._linear(f"{path}/output", one.output, layer, width, "feed_forward_bias")
         self.result.agree("feed_forward_gated", one.gate is not None, one.result)
-        self.result.agree("activation", one.activation, one.result)
+        self.result.agree(f"{stack}_activation", one.activation, one.result)
         if isinstance(one.slope, float):
             self.result.agree("activation_slope", one.slope, one.result)
         elif one.slope is not None:

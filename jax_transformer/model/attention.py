@@ -105,9 +105,9 @@ class Attention(nnx.Module):
             self.query_norm, self.key_norm = Norm(config, stack.head_dim), Norm(config, stack.head_dim)
         if config.head_scale:
             self.head_scale = HeadScale(stack.num_heads)
-        if own_distances and config.position_kind == "relative_bias":
+        if own_distances and stack.position_kind == "relative_bias":
             self.relative_bias = RelativeBias(config, stack, keys)
-        if own_distances and config.position_kind == "relative_vectors":
+        if own_distances and stack.position_kind == "relative_vectors":
             self.relative_vectors = RelativeVectors(config, stack, keys)
 
     def __call__(self, x: jax.Array, y: jax.Array, terms: AttentionTerms, scope: Scope) -> jax.Array:

@@ -51,8 +51,9 @@ class Constants(nnx.Module):
     """Holds the sinusoidal position tables [rows, D] and, if it is a buffer, the bias of the logits [V]."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        if config.position_kind == "sinusoidal":
+        if config.encoder.position_kind == "sinusoidal":
             self.encoder_positions = _position_table(config, config.encoder)
+        if config.decoder.position_kind == "sinusoidal":
             self.decoder_positions = _position_table(config, config.decoder)
         if config.head_bias == "buffer":
             self.head_bias = Constant(jnp.zeros(config.target_vocab_size, jnp.float32))

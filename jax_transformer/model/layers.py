@@ -28,7 +28,7 @@ class FeedForward(nnx.Module):
     """
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
-        self.config = config
+        self.config, self.stack = config, stack
         features, hidden, use_bias = (config.d_model,), (stack.d_ff,), config.feed_forward_bias
         self.hidden: Projection | StepProjections = Projection(config, features, hidden, keys, use_bias=use_bias)
         if config.feed_forward_gated:
@@ -38,7 +38,7 @@ class FeedForward(nnx.Module):
         )
         if config.feed_forward_hidden_norm:
             self.hidden_norm = Norm(config, stack.d_ff, "width")
-        if config.activation == "prelu":
+        if stack.activation == "prelu":
             self.slope = nnx.Param(jnp.full(1, 0.25, jnp.float32))
 
     def __call__(self, x: jax.Array, scope: Scope) -> jax.Array:
@@ -56,9 +56,9 @@ class FeedForward(nnx.Module):
         return scope.tap("output", self.output(hidden))  # [B, T, D]
 
     def _activate(self, x: jax.Array) -> jax.Array:
-        learned = self.config.activation == "prelu"
-        slope = self.slope[...].astype(x.dtype) if learned else self.config.activation_slope
-        return ACTIVATIONS[self.config.activation](x, slope)
+        learned = self.stack.activation == "prelu"
+        slope = self.slope[...].astype(x.dtype) if learned else self.stack.activation_slope
+        return ACTIVATIONS[self.stack.activation](x, slope)
 
 
 Sublayer = Callable[[jax.Array, Scope], jax.Array]

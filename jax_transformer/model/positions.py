@@ -88,7 +88,7 @@ def _counted_before(counted: jax.Array, segments: jax.Array) -> jax.Array:
 
 def check_fits(config: TransformerConfig, stack: StackConfig, name: str, shape: tuple[int, ...]) -> None:
     """Raises ValueError if ids of shape (B, T) need more rows than the stack's position table has."""
-    if config.position_kind not in ("sinusoidal", "learned"):
+    if not stack.has_table:
         return
     axis = 0 if config.position_index == "batch_row" else 1
     if shape[axis] > stack.max_length:

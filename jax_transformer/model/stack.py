@@ -45,13 +45,13 @@ class Stack(nnx.Module):
         self.config, self.stack, self.is_decoder = config, stack, make_layer is DecoderLayer
         count = 1 if config.share_layers else stack.num_layers
         self.layers = stack_layers(lambda keys: make_layer(config, keys), count, keys)
-        if config.position_kind == "learned":
+        if stack.position_kind == "learned":
             self.positions = Embedding(config, positions.table_rows(config, stack), None, keys)
-        if config.learned_position_scale:
+        if config.learned_position_scale and stack.has_table:
             self.position_scale = Factor(1.0)
-        if config.position_kind == "relative_bias" and not config.relative_bias_per_layer:
+        if stack.position_kind == "relative_bias" and not config.relative_bias_per_layer:
             self.relative_bias = distances.RelativeBias(config, stack, keys)
-        if config.position_kind == "relative_vectors" and not config.relative_bias_per_layer:
+        if stack.position_kind == "relative_vectors" and not config.relative_bias_per_layer:
             self.relative_vectors = distances.RelativeVectors(config, stack, keys)
         if stack.embedding_norm != "none":
             self.embedding_norm = Norm(config)
@@ -67,7 +67,7 @@ class Stack(nnx.Module):
         x = scope.tap("token_embedding", vectors)  # [B, T, D]
         if self.stack.embedding_norm == "before_positions":
             x = self.embedding_norm(x)
-        table = self.positions.embedding[...] if self.config.position_kind == "learned" else table
+        table = self.positions.embedding[...] if self.stack.position_kind == "learned" else table
         if table is not None:
             rows = gather(table, None, "features")[numbers].astype(x.dtype)  # [B, T, D], or 1 for B or T
             x = x + self._scaled(scope.tap("positions", rows))
@@ -90,12 +90,12 @@ class Stack(nnx.Module):
         Args:
           dtype: that of the token vectors.
         """
-        if self.config.position_kind == "rotary":
+        if self.stack.position_kind == "rotary":
             angles = rotary.angles(self.config, self.stack, places.numbers, dtype)
             return AttentionTerms(rotation=rotary.Rotation(angles, angles))
         if hasattr(self, "relative_vectors"):
             return AttentionTerms(vectors=self.relative_vectors(places.length, places.column, dtype))
-        if self.config.position_kind == "alibi":
+        if self.stack.position_kind == "alibi":
             wide = at_least_float32(dtype)
             bias = distances.alibi_bias(self.stack.num_heads, places.length, places.column, wide)
         elif hasattr(self, "relative_bias"):

@@ -61,7 +61,7 @@ class Transformer(nnx.Module):
         vectors = table(source_ids, self.config.encoder.embedding_factor)
         places = positions.Places(numbers, source_ids.shape[1])
         terms = self.encoder.position_terms(places, vectors.dtype, scope)._replace(mask=mask)
-        x = self.encoder.embed(vectors, self._table("encoder"), numbers, scope)  # [B, S, D]
+        x = self.encoder.embed(vectors, self._table("encoder_positions"), numbers, scope)  # [B, S, D]
         return self.encoder.run(x, lambda layer, x, scope: layer(x, terms, scope), scope)
 
     def decode(
@@ -85,7 +85,7 @@ class Transformer(nnx.Module):
             of_self._replace(mask=masks.decoder_self, exists=masks.decoder_exists),
             AttentionTerms(masks.cross, rotation=rotation and angles and rotation._replace(key=angles)),
         )
-        x = self.decoder.embed(vectors, self._table("decoder"), numbers, scope)  # [B, T, D]
+        x = self.decoder.embed(vectors, self._table("decoder_positions"), numbers, scope)  # [B, T, D]
         return self.decoder.run(x, lambda layer, x, scope: layer(x, source.output, terms, scope), scope)
 
     def _source_angles(self, source: Source) -> rotary.Angles | None:
@@ -156,7 +156,7 @@ class Transformer(nnx.Module):
             "non_pad_count": state.real_count * is_real,
         }[self.config.position_index] + self.config.position_offset
         vectors = self._target_embedding(ids, self.config.decoder.embedding_factor)
-        x = self.decoder.embed(vectors, self._table("decoder"), numbers, Scope())  # [B, K, D]
+        x = self.decoder.embed(vectors, self._table("decoder_positions"), numbers, Scope())  # [B, K, D]
         places = positions.Places(numbers, state.length, state.position)
         terms = self.decoder.position_terms(places, vectors.dtype, Scope())
 
@@ -176,8 +176,9 @@ class Transformer(nnx.Module):
     def _target_embedding(self) -> Embedding:
         return self.shared_embedding if self.config.share_embeddings else self.target_embedding
 
-    def _table(self, stack: str) -> jax.Array | None:
-        return getattr(self.constants, f"{stack}_positions")[...] if self.config.position_kind == "sinusoidal" else None
+    def _table(self, name: str) -> jax.Array | None:
+        """Returns the sinusoidal table of this name; None if there is none."""
+        return getattr(self.constants, name)[...] if hasattr(self.constants, name) else None
 
 
 @functools.cache

@@ -241,14 +241,14 @@ def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Pr
 
 def _cancel_positions(config: TransformerConfig, leaves: Leaves, problem: Problem) -> None:
     """Makes the embeddings of two tokens the negative of their positions in the last, unpadded row, but for a rest."""
-    if config.position_kind != "sinusoidal":
-        return
     stacks: tuple[tuple[Stack, np.ndarray], ...] = (
         ("encoder", problem.source_ids),
         ("decoder", problem.decoder_input_ids),
     )
     done: dict[str, set[int]] = {}
     for stack, ids in stacks:
+        if getattr(config, stack).position_kind != "sinusoidal":
+            continue
         table = (
             "shared_embedding"
             if config.share_embeddings
@@ -320,9 +320,8 @@ def _free(wanted: int, most: int, taken: set[int]) -> int:
 
 def _most_tokens(config: TransformerConfig) -> tuple[int, int]:
     """Returns the most tokens that the position tables allow, of source and target."""
-    if config.position_kind not in ("sinusoidal", "learned"):
-        return LONGEST, LONGEST
-    return config.encoder.max_length, config.decoder.max_length
+    source, target = (stack.max_length if stack.has_table else LONGEST for stack in (config.encoder, config.decoder))
+    return source, target
 
 
 def _tokens(rng: np.random.Generator, shape: tuple[int, int], vocab_size: int, pad_id: int) -> np.ndarray:

@@ -22,6 +22,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.stack import StackConfig
 from jax_transformer.model.masks import Mask, causal_mask, decoder_padding_id, make_masks, padding_mask
 from jax_transformer.model.positions import sinusoid_table
 from jax_transformer.plotting.style import DASHES, ink, is_dark
@@ -83,7 +84,7 @@ def positions(
         [["table", "table"], ["curves", "products"]], width_ratios=(1.35, 1), height_ratios=(1.1, 1)
     )
     sinusoids = f"sinusoids, {config.position_layout}, {config.position_frequency}"
-    kind = "learned" if config.position_kind == "learned" else sinusoids
+    kind = "learned" if getattr(config, stack).position_kind == "learned" else sinusoids
     figure.suptitle(f"Position table of the {stack} ({kind})")
 
     limit = float(np.abs(table).max()) or 1.0
@@ -110,21 +111,21 @@ def _position_table(
     config: TransformerConfig, params: Mapping[str, Any] | None, stack: Literal["encoder", "decoder"]
 ) -> np.ndarray:
     """Returns the table [rows, D] that the stack reads."""
-    if config.position_kind not in ("sinusoidal", "learned"):
+    own: StackConfig = getattr(config, stack)
+    if not own.has_table:
         raise ValueError(
-            "expected position_kind sinusoidal or learned; "
-            f"received {config.position_kind!r}, which has no table to draw"
+            f"expected position_kind sinusoidal or learned; received {own.position_kind!r}, which has no table to draw"
         )
     if params is not None:
-        learned = config.position_kind == "learned"
+        learned = own.position_kind == "learned"
         leaf = params[stack]["positions"]["embedding"] if learned else params["constants"][f"{stack}_positions"]
         return np.asarray(leaf).astype(np.float64)
-    if config.position_kind == "learned":
+    if own.position_kind == "learned":
         raise ValueError(
             "learned positions are part of a model's weights: expected a model directory, or a run directory with one "
             "in it"
         )
-    return sinusoid_table(config, getattr(config, stack))
+    return sinusoid_table(config, own)
 
 
 def _integer_ticks(axes: Axes) -> None:

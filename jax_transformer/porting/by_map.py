@@ -151,11 +151,11 @@ def export_by_map(
 
 def computed_positions(names: NameMap, config: TransformerConfig) -> dict[str, np.ndarray]:
     """Returns the position tables that no entry of the map leads to, by path, in float32 as programs compute them."""
-    if config.position_kind != "sinusoidal":
-        return {}
     named = {path for rule in names.rules() for path in rule.paths}
     stacks = {"encoder": config.encoder, "decoder": config.decoder}
-    paths = {f"constants/{name}_positions": stack for name, stack in stacks.items()}
+    paths = {
+        f"constants/{name}_positions": stack for name, stack in stacks.items() if stack.position_kind == "sinusoidal"
+    }
     return {
         path: sinusoid_table(config, stack).astype(np.float32) for path, stack in paths.items() if path not in named
     }

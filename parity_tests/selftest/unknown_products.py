@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from jax_transformer.config.stack import StackConfig
 from jax_transformer.parity.oracle import activations, formulas
 from jax_transformer.parity.oracle.graph import Kind
 from selftest.unknown import (
@@ -94,12 +95,18 @@ def activated(activation: Callable[[np.ndarray], np.ndarray]) -> Wrong:
 
 def _before_activation(site: Site) -> tuple[np.ndarray, np.ndarray | None]:
     """The hidden units and, if there is one, their gate: [B, T, F]."""
-    weights, linear = site.parameters, replace(site.config, activation="none")
+    weights, linear = site.parameters, replace(site.config, activation="none", decoder_activation=None)
 
     def product(kernel: str, bias: str) -> np.ndarray:
-        return formulas.feed_forward_hidden(linear, site.inputs["x"], weights[kernel], weights.get(bias))
+        return formulas.feed_forward_hidden(
+            linear, site.inputs["x"], weights[kernel], weights.get(bias), stack="encoder"
+        )
 
     return product("kernel", "bias"), product("gate_kernel", "gate_bias") if "gate_kernel" in weights else None
+
+
+def _stack(site: Site) -> StackConfig:
+    return site.config.encoder if site.node.name.startswith("encoder.") else site.config.decoder
 
 
 def _gated(site: Site) -> tuple[np.ndarray, np.ndarray]:
@@ -111,12 +118,12 @@ def _gated(site: Site) -> tuple[np.ndarray, np.ndarray]:
 
 def other_factor_activated_too(site: Site, right: np.ndarray) -> np.ndarray:
     hidden, gate = _gated(site)
-    return activations.activation(site.config, gate) * activations.activation(site.config, hidden)
+    return activations.activation(_stack(site), gate) * activations.activation(_stack(site), hidden)
 
 
 def other_factor_plus_one(site: Site, right: np.ndarray) -> np.ndarray:
     hidden, gate = _gated(site)
-    return activations.activation(site.config, gate) * (hidden + 1.0)
+    return activations.activation(_stack(site), gate) * (hidden + 1.0)
 
 
 def large_ones_clipped(site: Site, right: np.ndarray) -> np.ndarray:

@@ -336,3 +336,45 @@ class SideBySide(nn.Module):
         for layer in self.decoder:
             y = layer(y, later, x, pads)
         return self.head(self.ends[1](y))
+
+
+class Mixed(nn.Module):
+    """Sinusoids and GELU in the encoder, trained positions and ReLU in the decoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pad_id = 0
+        self.source, self.target = nn.Embedding(SOURCE, D), nn.Embedding(TARGET, D)
+        self.register_buffer("table", sinusoids(64, D).float())
+        self.places = nn.Embedding(50, D)
+        self.maps, self.norms = nn.ModuleDict(), nn.ModuleDict()
+        for name in ("e0", "e1", "d0", "d1"):
+            for kind in "sc" if name[0] == "d" else "s":
+                self.maps.update({f"{name}{kind}{part}": nn.Linear(D, D) for part in "qkvo"})
+            self.maps.update({f"{name}up": nn.Linear(D, FF), f"{name}down": nn.Linear(FF, D)})
+            self.norms.update({f"{name}{k}": nn.LayerNorm(D) for k in range(3)})
+        self.head = nn.Linear(D, TARGET)
+
+    def attend(self, x: Tensor, y: Tensor, name: str, hidden: Tensor) -> Tensor:
+        pairs = ((x, "q"), (y, "k"), (y, "v"))
+        q, k, v = (self.maps[name + part](one).unflatten(-1, (N, H)).transpose(1, 2) for one, part in pairs)
+        weights = ((q @ k.mT) / H**0.5).masked_fill(hidden, -torch.inf).softmax(-1)
+        return self.maps[f"{name}o"]((weights @ v).transpose(1, 2).flatten(2))
+
+    def feed_forward(self, x: Tensor, name: str) -> Tensor:
+        activation = F.gelu if name[0] == "e" else F.relu
+        return self.maps[f"{name}down"](activation(self.maps[f"{name}up"](x)))
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        pads, size = (src == self.pad_id)[:, None, None], tgt.shape[1]
+        later = torch.ones(size, size, dtype=torch.bool).triu(1) | (tgt == self.pad_id)[:, None, None]
+        x = self.source(src) + self.table[: src.shape[1]]
+        for name in ("e0", "e1"):
+            x = self.norms[f"{name}0"](x + self.attend(x, x, f"{name}s", pads))
+            x = self.norms[f"{name}1"](x + self.feed_forward(x, name))
+        y = self.target(tgt) + self.places(torch.arange(size))
+        for name in ("d0", "d1"):
+            y = self.norms[f"{name}0"](y + self.attend(y, y, f"{name}s", later))
+            y = self.norms[f"{name}1"](y + self.attend(y, x, f"{name}c", pads))
+            y = self.norms[f"{name}2"](y + self.feed_forward(y, name))
+        return self.head(y)

@@ -65,6 +65,10 @@ FOUND: dict[str, dict[str, Any]] = {
         "scale_embedding": False, "final_norm": True, "learned_sublayer_scale": "channel", "attention_bias": False,
         "attention_output_bias": False, "feed_forward_bias": False, "activation": "relu_squared", "norm_bias": False,
     },
+    "Mixed": {
+        "scale_embedding": False, "decoder_position_kind": "learned", "activation": "gelu",
+        "decoder_activation": "relu",
+    },
 }  # fmt: skip
 
 

@@ -269,6 +269,16 @@ def test_learned_positions_are_parameters(config: TransformerConfig, base: Any) 
     assert added == {"encoder/positions/embedding": (11, 12), "decoder/positions/embedding": (12, 12)}
 
 
+def test_stacks_may_have_positions_and_activations_of_their_own(config: TransformerConfig, base: Any) -> None:
+    scale: dict[str, tuple[int, ...]] = {"encoder/position_scale/factor": (1,)}
+    own = {"decoder_position_kind": "rotary", "rotary_dim": 2, "learned_position_scale": True}
+    assert changed(base, config, **own) == ({"constants/decoder_positions"}, scale)
+    learned: dict[str, tuple[int, ...]] = {"decoder/positions/embedding": (10, 12)}
+    assert changed(base, config, decoder_position_kind="learned") == ({"constants/decoder_positions"}, learned)
+    slope: dict[str, tuple[int, ...]] = {"decoder/layers/feed_forward/slope": (2, 1)}
+    assert changed(base, config, decoder_activation="prelu") == (set(), slope)
+
+
 def test_what_is_tied_is_one_leaf(config: TransformerConfig) -> None:
     config = dataclasses.replace(config, source_vocab_size=11, share_embeddings=True, tie_head=True)
     vocabulary = {

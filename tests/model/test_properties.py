@@ -230,6 +230,19 @@ CACHED: dict[str, dict[str, Any]] = {
         "num_decoder_layers": 3,
     },
     "one_norm": {"share_norms": True},
+    "kinds_by_stack": {
+        "position_kind": "alibi",
+        "decoder_position_kind": "rotary",
+        "rotary_dim": 2,
+        "rotary_cross_attention": True,
+        "decoder_activation": "silu",
+    },
+    "sinusoids_and_biases": {
+        "decoder_position_kind": "relative_bias",
+        "relative_buckets": 6,
+        "relative_max_distance": 5,
+        "learned_position_scale": True,
+    },
     "scaled_embeddings_and_biases": {
         "embedding_factor": 0.5,
         "decoder_embedding_factor": 3.0,

@@ -68,7 +68,15 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "alibi": {"position_kind": "alibi", "norm_placement": "pre"},
     "vectors": {"position_kind": "relative_vectors", "relative_max_distance": 3, "norm_placement": "pre"},
-    "values": {"value_dim": 3, "norm_placement": "pre"},
+    "values": {
+        "value_dim": 3,
+        "norm_placement": "pre",
+        "position_kind": "learned",
+        "decoder_position_kind": "sinusoidal",
+        "decoder_activation": "leaky_relu",
+        "activation_slope": 0.2,
+    },
+    "rotary and alibi": {"position_kind": "rotary", "decoder_position_kind": "alibi", "norm_placement": "pre"},
     "scaled": {
         "share_layers": True,
         "position_factor": 0.5,

@@ -204,7 +204,21 @@ HEADS: list[dict[str, Any]] = [
         "attention_output": False,
     },
 ]
-COMBINATIONS = [*pairwise(ASPECTS), *BY_THEMSELVES, *SHARED_OR_PARALLEL, *ROTARY, *HEADS]
+BY_STACK: list[dict[str, Any]] = [
+    {"decoder_position_kind": "learned", "learned_position_scale": True, "decoder_activation": "gelu"},
+    {"position_kind": "learned", "decoder_position_kind": "rotary", "rotary_cross_attention": True},
+    {
+        "position_kind": "relative_bias",
+        "relative_buckets": 6,
+        "relative_max_distance": 5,
+        "decoder_position_kind": "alibi",
+        "activation": "prelu",
+        "decoder_activation": "leaky_relu",
+        "activation_slope": 0.2,
+    },
+    {"position_kind": "none", "decoder_position_kind": "relative_vectors", "relative_max_distance": 2},
+]
+COMBINATIONS = [*pairwise(ASPECTS), *BY_THEMSELVES, *SHARED_OR_PARALLEL, *ROTARY, *HEADS, *BY_STACK]
 
 
 @pytest.fixture

@@ -260,7 +260,7 @@ def _without_newest(prefixes: np.ndarray) -> np.ndarray:
 
 def _caches(config: TransformerConfig) -> Iterator[Variant]:
     longer = "targets of several tokens"
-    if config.position_kind != "none" and config.position_index != "batch_row":
+    if config.decoder.position_kind != "none" and config.position_index != "batch_row":
         for by, name in ((1, "far"), (-1, "near")):
             yield Variant(f"cache position one too {name}", longer, partial(_at_other_positions, by=by))
     for name, sees in SEES.items():

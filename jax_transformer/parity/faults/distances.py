@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 
 def distances(config: TransformerConfig) -> Iterator[Variant]:
-    if config.position_kind == "alibi":
+    kinds = {config.encoder.position_kind, config.decoder.position_kind}
+    if "alibi" in kinds:
         yield from _alibi()
-    if config.position_kind == "relative_bias":
+    if "relative_bias" in kinds:
         yield from _biases(config)
-    if config.position_kind == "relative_vectors":
+    if "relative_vectors" in kinds:
         yield from _vectors("keys", "attention_logits")
         yield Variant("relative vectors: products not scaled", ("attention_logits",), partial(_of_keys, scale=1.0))
         if config.relative_value_vectors:
@@ -64,6 +65,8 @@ def _biased(
     slopes: Callable[[np.ndarray], np.ndarray] = lambda head: np.array(formulas.alibi_slopes(len(head))),
     distance: Callable[[np.ndarray], np.ndarray] = np.abs,
 ) -> np.ndarray:
+    if replay.stack.position_kind != "alibi":
+        raise LookupError("learned biases")
     _, heads, length, _ = replay.own.shape
     return (-slopes(np.arange(heads))[:, None, None] * distance(formulas.offsets(length)))[None]
 
@@ -83,6 +86,8 @@ def _biases(config: TransformerConfig) -> Iterator[Variant]:
 
 def _of_head_dim(replay: Replay, power: float) -> np.ndarray:
     """Scales the biases as given by a power of the width of a head, in place of their factor."""
+    if replay.stack.position_kind != "relative_bias":
+        raise LookupError("no learned biases")
     return replay.under(relative_bias_factor=replay.stack.head_dim**power)
 
 

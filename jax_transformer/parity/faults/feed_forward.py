@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant, configured, exchanged, without
+from jax_transformer.parity.faults.replay import Replay, Variant, exchanged, without
 from jax_transformer.parity.oracle.graph import Kind
 
 if TYPE_CHECKING:
@@ -38,16 +38,23 @@ SLOPES = (0.01, 0.1, 0.2, 0.25, 0.3)
 def feed_forward(config: TransformerConfig) -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = ("feed_forward_hidden",)
     for activation, name in ACTIVATIONS.items():
-        if activation != config.activation:
-            yield configured(name, kinds, activation=activation)
+        yield Variant(name, kinds, partial(_activated, activation=activation))
     for slope in SLOPES:
-        if (config.activation, config.activation_slope) != ("leaky_relu", slope):
-            changes = {"activation": "leaky_relu", "activation_slope": slope}
-            yield configured(f"leaky ReLU of slope {slope:g}", kinds, **changes)
+        of_slope = partial(_activated, activation="leaky_relu", slope=slope)
+        yield Variant(f"leaky ReLU of slope {slope:g}", kinds, of_slope)
     yield Variant("PReLU of slope 0.25", kinds, partial(without, role="slope"))
     swapped = {"kernel": "gate_kernel", "gate_kernel": "kernel", "bias": "gate_bias", "gate_bias": "bias"}
     yield Variant("gate and hidden layer swapped", kinds, partial(exchanged, roles=swapped))
     yield Variant("gate missing", kinds, _without_gate)
+
+
+def _activated(replay: Replay, activation: str, slope: float | None = None) -> np.ndarray:
+    """Computes the hidden units with another activation. Raises LookupError if it is the stack's own."""
+    own = replay.stack
+    slope = own.activation_slope if slope is None else slope
+    if (own.activation, own.activation_slope) == (activation, slope):
+        raise LookupError("its own")
+    return replay.under(activation=activation, decoder_activation=None, activation_slope=slope)
 
 
 def _without_gate(replay: Replay) -> np.ndarray:

@@ -115,8 +115,8 @@ def _before_activation(replay: Replay) -> np.ndarray:
         raise LookupError("not of hidden units")
     if replay.config.feed_forward_gated:
         raise LookupError("two factors")
-    slope = replay.own_parameter("feed_forward", "slope") if replay.config.activation == "prelu" else None
-    return formulas.activation(replay.config, replay.compute({"x": _hidden_before_activation(replay)}), slope)
+    slope = replay.own_parameter("feed_forward", "slope") if replay.stack.activation == "prelu" else None
+    return formulas.activation(replay.stack, replay.compute({"x": _hidden_before_activation(replay)}), slope)
 
 
 def _hidden_before_activation(replay: Replay) -> np.ndarray:

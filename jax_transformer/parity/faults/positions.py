@@ -37,7 +37,7 @@ MOST_ANGLE = 3
 
 def positions(config: TransformerConfig) -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = ("positions",)
-    if config.position_kind == "sinusoidal":
+    if "sinusoidal" in (config.encoder.position_kind, config.decoder.position_kind):
         for layout, frequency in product(LAYOUTS, FREQUENCIES):
             names = [LAYOUTS[layout]] if layout != config.position_layout else []
             names += [FREQUENCIES[frequency]] if frequency != config.position_frequency else []
@@ -98,8 +98,15 @@ def read_from_sum(
 
 
 def _of_table(replay: Replay, changes: Mapping[str, Any], dtype: str = "float64") -> np.ndarray:
+    _require_sinusoids(replay)
     table = formulas.sinusoid_table(changed(replay.config, **changes), len(replay.parameters["table"]))
     return replay.compute(parameters={"table": rounded(table, dtype)})
+
+
+def _require_sinusoids(replay: Replay) -> None:
+    """Raises LookupError if the table is a trained one."""
+    if replay.stack.position_kind != "sinusoidal":
+        raise LookupError("trained")
 
 
 def _zero_at_pads(replay: Replay) -> np.ndarray:
@@ -129,6 +136,7 @@ def _numbers(replay: Replay) -> np.ndarray:
 def _computed(replay: Replay, dtype: str) -> np.ndarray:
     """Returns the received value if it consists of numbers of the dtype and its angles are off by rounding at most;
     otherwise one way to compute it."""
+    _require_sinusoids(replay)
     exponents, _ = _columns(replay.config)
     numbers, once = _numbers(replay)[..., None], rounded(replay.own, dtype)
     if np.array_equal(once, replay.own) and replay.is_right:
@@ -143,6 +151,7 @@ def _computed(replay: Replay, dtype: str) -> np.ndarray:
 
 def _narrow_frequencies(replay: Replay) -> np.ndarray:
     """Recognises frequencies in float32 with everything else in float64, from a row whose angles are below π."""
+    _require_sinusoids(replay)
     exponents, is_cosine = _columns(replay.config)
     numbers, offset = _numbers(replay), replay.config.position_offset
     exact = 10000.0**-exponents

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
+from jax_transformer.config.stack import decoder_stack, encoder_stack
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import Arrays
 from jax_transformer.parity.gates.compare import relative_rms
@@ -133,7 +134,7 @@ def changed(config: TransformerConfig, **changes: Any) -> Any:
 
 
 class _Changed:
-    """Reads as a config with some fields changed."""
+    """Reads as a config with some fields changed, in its stacks too."""
 
     def __init__(self, config: TransformerConfig, changes: dict[str, Any]) -> None:
         self._config = config
@@ -141,6 +142,14 @@ class _Changed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._config, name)
+
+    @property
+    def encoder(self) -> StackConfig:
+        return encoder_stack(cast("TransformerConfig", self))
+
+    @property
+    def decoder(self) -> StackConfig:
+        return decoder_stack(cast("TransformerConfig", self))
 
 
 class Variant(NamedTuple):

@@ -31,7 +31,7 @@ VALUE_ROUNDINGS = 2.0
 
 
 def rotary(config: TransformerConfig) -> Iterator[Variant]:
-    if config.position_kind != "rotary":
+    if "rotary" not in (config.encoder.position_kind, config.decoder.position_kind):
         return
     for layout, base in product(LAYOUTS, dict.fromkeys((config.rotary_base, *BASES))):
         names = [LAYOUTS[layout]] if layout != config.position_layout else []

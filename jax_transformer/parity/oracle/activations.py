@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from jax_transformer.config.model import TransformerConfig
+    from jax_transformer.config.stack import StackConfig
 
 FIRST_SLOPE = 0.25
 """The slope of a PReLU that wasn't trained."""
 
 
-def activation(config: TransformerConfig, x: np.ndarray, slope: np.ndarray | None = None) -> np.ndarray:
-    """Returns the activated x; PReLU takes its trained slope, or else its first one."""
-    if config.activation == "prelu":
+def activation(stack: StackConfig, x: np.ndarray, slope: np.ndarray | None = None) -> np.ndarray:
+    """Returns the activated x of a stack; PReLU takes its trained slope, or else its first one."""
+    if stack.activation == "prelu":
         return leaky_relu(x, FIRST_SLOPE if slope is None else slope)
-    if config.activation == "leaky_relu":
-        return leaky_relu(x, config.activation_slope)
-    return FORMULAS[config.activation](x)
+    if stack.activation == "leaky_relu":
+        return leaky_relu(x, stack.activation_slope)
+    return FORMULAS[stack.activation](x)
 
 
 def relu(x: np.ndarray) -> np.ndarray:

@@ -417,12 +417,14 @@ def feed_forward_hidden(
     gate_kernel: np.ndarray | None = None,
     gate_bias: np.ndarray | None = None,
     slope: np.ndarray | None = None,
+    *,
+    stack: Stack,
 ) -> np.ndarray:
     """Returns the activated hidden units of x [B, T, D], or the activated gate times them → [B, T, F]."""
-    hidden = affine(_einsum("BTD,DF->BTF", x, kernel), None, bias)
+    own, hidden = getattr(config, stack), affine(_einsum("BTD,DF->BTF", x, kernel), None, bias)
     if gate_kernel is None:
-        return activation(config, hidden, slope)
-    return activation(config, affine(_einsum("BTD,DF->BTF", x, gate_kernel), None, gate_bias), slope) * hidden
+        return activation(own, hidden, slope)
+    return activation(own, affine(_einsum("BTD,DF->BTF", x, gate_kernel), None, gate_bias), slope) * hidden
 
 
 # --- the head (§3.4)

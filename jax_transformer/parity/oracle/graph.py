@@ -220,12 +220,13 @@ def _add_masks(model: _Scope) -> dict[str, str]:
 def _add_stack(model: _Scope, stack: Stack, masks: Mapping[str, str], encoder_output: str | None) -> str:
     """Adds the embedding, the layers and the final norm of a stack; the decoder attends to encoder_output."""
     config, scope = model.config, model.within(stack)
-    shares_bias = config.position_kind == "relative_bias" and not config.relative_bias_per_layer
-    bias = _add_position_bias(scope, stack) if shares_bias or config.position_kind == "alibi" else None
+    own = scope.stack
+    shares_bias = own.position_kind == "relative_bias" and not config.relative_bias_per_layer
+    bias = _add_position_bias(scope, stack) if shares_bias or own.position_kind == "alibi" else None
     x = _add_embedding(scope, stack)
-    for i in range(getattr(config, stack).num_layers):
+    for i in range(own.num_layers):
         x = _add_layer(scope.layer(i), stack, x, encoder_output, masks, bias)
-    if getattr(config, stack).final_norm:
+    if own.final_norm:
         return scope.add("output", "norm", formulas.norm, {"x": x}, scope.norm("final_norm"))
     return scope.add("output", "same", formulas.same, {"x": x})
 
@@ -240,20 +241,20 @@ def _add_embedding(scope: _Scope, stack: Stack) -> str:
     parameters = {"embedding": f"{table}/embedding"}
     formula = partial(formulas.token_embedding, stack=stack)
     tokens = scope.add("token_embedding", "token_embedding", formula, ids, parameters)
-    tables = {"sinusoidal": f"constants/{stack}_positions", "learned": f"{stack}/positions/embedding"}
-    positions = None
-    if config.position_kind in tables:
-        parameters = {"table": tables[config.position_kind]}
+    own, positions = scope.stack, None
+    if own.has_table:
+        learned = own.position_kind == "learned"
+        parameters = {"table": f"{stack}/positions/embedding" if learned else f"constants/{stack}_positions"}
         positions = scope.add("positions", "positions", partial(formulas.positions, stack=stack), ids, parameters)
-    parameters = {} if getattr(config, stack).embedding_norm == "none" else scope.norm("embedding_norm")
-    if config.learned_position_scale:
+    parameters = {} if own.embedding_norm == "none" else scope.norm("embedding_norm")
+    if config.learned_position_scale and own.has_table:
         parameters |= {"position_scale": f"{stack}/position_scale/factor"}
     inputs = {"tokens": tokens, "positions": positions}
     return scope.add("embedding", "embedding", partial(formulas.embedding, stack=stack), inputs, parameters)
 
 
 def _add_position_bias(scope: _Scope, stack: Stack) -> str:
-    is_learned = scope.config.position_kind == "relative_bias"
+    is_learned = scope.stack.position_kind == "relative_bias"
     formula = partial(formulas.position_bias if is_learned else formulas.alibi_bias, stack=stack)
     parameters = scope.parameters("relative_bias", "embedding") if is_learned else {}
     return scope.add("position_bias", "position_bias", formula, {"ids": _IDS[stack]}, parameters)
@@ -262,7 +263,7 @@ def _add_position_bias(scope: _Scope, stack: Stack) -> str:
 def _vectors(scope: _Scope, stack: Stack) -> dict[str, str]:
     """Returns the paths of the vectors by distance that a self-attention adds, by the formulas' arguments."""
     config = scope.config
-    if config.position_kind != "relative_vectors":
+    if scope.stack.position_kind != "relative_vectors":
         return {}
     names = ("keys", "values") if config.relative_value_vectors else ("keys",)
     if config.relative_bias_per_layer:
@@ -283,7 +284,7 @@ def _add_layer(
         h = _add_before(layer, sublayer, read, is_first=not outputs)
         scope = layer.within(sublayer)
         if sublayer == "feed_forward":
-            y = _add_feed_forward(scope, h)
+            y = _add_feed_forward(scope, stack, h)
         elif sublayer == "cross_attention":
             assert encoder_output is not None
             y = _add_cross_attention(scope, h, encoder_output, masks.get("cross"))
@@ -301,9 +302,10 @@ def _add_layer(
 
 def _add_self_attention(scope: _Scope, stack: Stack, h: str, mask: str | None, position_bias: str | None) -> str:
     config = scope.config
-    has_own_bias = config.position_kind == "relative_bias" and config.relative_bias_per_layer
+    kind = scope.stack.position_kind
+    has_own_bias = kind == "relative_bias" and config.relative_bias_per_layer
     query, key, value = _add_projections(scope, h, h)
-    if config.position_kind == "rotary":
+    if kind == "rotary":
         query, key = _add_rotation(scope, query, "query", stack), _add_rotation(scope, key, "key", stack)
     bias = _add_position_bias(scope, stack) if has_own_bias else position_bias
     return _add_attention(scope, _Heads(query, key, value), mask, bias, _vectors(scope, stack))
@@ -404,13 +406,14 @@ def _add_attention(
     )
 
 
-def _add_feed_forward(scope: _Scope, x: str) -> str:
+def _add_feed_forward(scope: _Scope, stack: Stack, x: str) -> str:
     use_bias = scope.config.feed_forward_bias
     gate = scope.linear("gate", use_bias) if scope.config.feed_forward_gated else {}
     parameters = scope.linear("hidden", use_bias) | {f"gate_{name}": path for name, path in gate.items()}
-    if scope.config.activation == "prelu":
+    if scope.stack.activation == "prelu":
         parameters |= {"slope": f"{scope.path}slope{scope.index}"}
-    hidden = scope.add("hidden", "feed_forward_hidden", formulas.feed_forward_hidden, {"x": x}, parameters)
+    formula = partial(formulas.feed_forward_hidden, stack=stack)
+    hidden = scope.add("hidden", "feed_forward_hidden", formula, {"x": x}, parameters)
     if scope.config.feed_forward_hidden_norm:
         hidden = scope.add("hidden_norm", "norm", formulas.norm, {"x": hidden}, scope.norm("hidden_norm"))
     return scope.add(
