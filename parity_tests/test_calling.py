@@ -64,7 +64,16 @@ CALLED = (
     *("target_first", "ids", "sequences", "inputs", "fairseq", "letters", "keywords_only", "anything", "options"),
     *("sequence_first", "sequence_first_in_batch_first_out", "padding_masks", "lengths", "trace_flag"),
     *("trace_printer", "trace_list", "dict", "dict_of_two", "tuple_last", "record", "flat", "vocabulary_second"),
-    *("log_probabilities", "probabilities", "layers", "layers_sequence_first", "in_place", "in_place_head"),
+    *(
+        "log_probabilities",
+        "log_probabilities_of_rows",
+        "probabilities",
+        "keeps_logits",
+        "layers",
+        "layers_sequence_first",
+        "in_place",
+        "in_place_head",
+    ),
     *("tied_twice", "undivided", "traced_twice"),
 )
 

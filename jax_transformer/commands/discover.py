@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,12 +62,13 @@ def discover(arguments: Sequence[str]) -> int:
 
     from jax_transformer.discover import CallError, DiscoverError, conclusion_lines
     from jax_transformer.discover import discover as discovered
+    from jax_transformer.parity.backends.copies import copied
 
     module = load_factory(options.module, "MODULE")
     if not isinstance(module, nn.Module):
         kind = type(module).__name__
         raise ValueError(f"{options.module}: expected a function that returns a torch.nn.Module; it returned {kind}")
-    module = copy.deepcopy(module).eval()
+    module = copied(module).eval()
     try:
         found = discovered(
             module,
@@ -115,22 +115,12 @@ def _show(found: Discovery, *, verbose: bool) -> None:
 
 def _prove(found: Discovery, module: Any, options: DiscoverOptions) -> Report:
     """Runs the parity command's comparison of the model with the module in its adapter."""
-    from jax_transformer.parity.api import compare
-    from jax_transformer.parity.run_results import STAGES
+    from jax_transformer.discover.proving import lower_precision_problem, prove
 
-    knows_ends = options.decoder_start_id is not None and options.eos_id is not None
-    stages = [name for name in STAGES if name != "decode" or knows_ends]
-    if options.stages is not None:
-        stages = [name.strip() for name in options.stages.split(",")]
-    return compare(
-        found.model,
-        found.call.wrap(module),
-        names=found.names,
-        allow=["fully-masked"],  # sentences of nothing but padding
-        stages=stages,
-        candidate_name=f"model of {options.module}",
-        reference_name=options.module,
-    )
+    if (problem := lower_precision_problem(found, module)) is not None:
+        print(f"note:     it doesn't run in bfloat16 ({problem}), in which it isn't compared")
+    stages = None if options.stages is None else [name.strip() for name in options.stages.split(",")]
+    return prove(found, module, options.module, stages)
 
 
 def _write(found: Discovery, report: Report, factory: str, target: Path) -> None:

@@ -115,7 +115,8 @@ class ParityOptions:
     seed: int = 0
     """Seed of the inputs and random weights."""
     allow: str | None = None
-    """Comma-separated differences that don't count: fully-masked, what an attention gives a query that sees no key."""
+    """Comma-separated differences that don't count: fully-masked, what an attention gives a query that sees no key;
+    inner-padding, what depends on padding before a token."""
     verbose: bool = False
     """Print passing rows, versions and checksums, too."""
     json: Annotated[str | None, FILE] = None

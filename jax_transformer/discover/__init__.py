@@ -7,6 +7,7 @@ from jax_transformer.discover.api import Check, Discovery, discover
 from jax_transformer.discover.calling import Call, CallError
 from jax_transformer.discover.findings import Conclusion, conclusion_lines
 from jax_transformer.discover.problems import DiscoverError, Unknown
+from jax_transformer.discover.proving import prove
 from jax_transformer.discover.writing import write_discovery
 
 __all__ = [
@@ -19,5 +20,6 @@ __all__ = [
     "Unknown",
     "conclusion_lines",
     "discover",
+    "prove",
     "write_discovery",
 ]

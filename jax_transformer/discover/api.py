@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,8 @@ from jax_transformer.discover.recorder import record
 from jax_transformer.discover.structure import read_structure
 from jax_transformer.discover.trace import Recording
 from jax_transformer.model import functional
+from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING
+from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting.by_map import import_by_map
 from jax_transformer.porting.names.maps import NameMap
@@ -61,6 +62,13 @@ class Discovery:
     def conclusion_lines(self, *, every_layer: bool) -> list[str]:
         """Returns a line for each conclusion; unless for every layer, one for those that layers have in common."""
         return conclusion_lines(self.conclusions, every_layer=every_layer)
+
+    @property
+    def allow(self) -> tuple[str, ...]:
+        """The differences that a parity run has to allow: sentences of nothing but padding, and padding before a token
+        where what was found doesn't hold."""
+        is_inside = all(check.padding == "inside" for check in self.checks)
+        return (FULLY_MASKED,) if is_inside else (FULLY_MASKED, INNER_PADDING)
 
     @property
     def worst(self) -> float:
@@ -186,33 +194,13 @@ def _jittered(module: nn.Module) -> nn.Module:
     """Returns a copy in float64 whose trained parameters are none of the special values that initialisation gives."""
     import torch
 
-    wide = _copied(module).double()
+    wide = copied(module).double()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in wide.parameters():
             if parameter.requires_grad:
                 parameter.add_(JITTER * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
     return wide
-
-
-def _copied(module: nn.Module) -> nn.Module:
-    """Returns a deep copy, also of a module that keeps what it computed last."""
-    import torch
-
-    kept = [value for part in module.modules() for value in _tensors(vars(part)) if not value.is_leaf]
-    memo: dict[int, Any] = {id(tensor): tensor.detach().clone() for tensor in kept if isinstance(tensor, torch.Tensor)}
-    return copy.deepcopy(module, memo)
-
-
-def _tensors(value: Any) -> Iterator[Any]:
-    """Yields the tensors in an object's attributes and in what they hold."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping | list | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _tensors(part)
 
 
 def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:
@@ -230,7 +218,7 @@ def _check(module: nn.Module, call: Call, model: Model, batch: Batch, is_normali
     """Compares logits of real tokens in float64, or log-probabilities if the module returns these."""
     import torch
 
-    wide = call.wrap(_copied(module).double())
+    wide = call.wrap(copied(module).double())
     recording = record(wide, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
     with jax.enable_x64(True):
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)

@@ -15,7 +15,22 @@ if TYPE_CHECKING:
 
 FULLY_MASKED = "fully-masked"
 """What an attention gives a query that sees no key: programs give uniform weights, zeros or NaN."""
-ALLOWANCES = (FULLY_MASKED,)
+INNER_PADDING = "inner-padding"
+"""What depends on padding before a token: programs of sentences that are only ever padded at their ends may treat it in
+any way."""
+ALLOWANCES = (FULLY_MASKED, INNER_PADDING)
+
+
+def with_padding_at_the_end(config: TransformerConfig, problem: Problem) -> Problem:
+    """Returns the problem with tokens in place of the pads that stand before a token of their sentence."""
+    source, target = problem.ids
+    rng = np.random.default_rng(len(source))
+    sources, targets = _pads(config)
+    return replace(
+        problem,
+        source_ids=_filled(source, _before_a_token(source, sources), sources, config.source_vocab_size, rng),
+        decoder_input_ids=_filled(target, _before_a_token(target, targets), targets, config.target_vocab_size, rng),
+    )
 
 
 def with_keys_for_all(config: TransformerConfig, problem: Problem) -> Problem:
@@ -30,12 +45,24 @@ def with_keys_for_all(config: TransformerConfig, problem: Problem) -> Problem:
     filled_source |= crossing & (source == config.source_pad_id).all(axis=1)
     filled_target = _blind(formulas.decoder_self_mask(config, target), len(target)) | (crossing & by_query)
     rng = np.random.default_rng(len(source))
-    pads = {config.target_pad_id, config.decoder_padding_id, config.source_pad_id} - {None}
+    sources, targets = _pads(config)
     return replace(
         problem,
-        source_ids=_filled(source, filled_source, {config.source_pad_id}, config.source_vocab_size, rng),
-        decoder_input_ids=_filled(target, filled_target, pads, config.target_vocab_size, rng),
+        source_ids=_filled(source, filled_source[:, None], sources, config.source_vocab_size, rng),
+        decoder_input_ids=_filled(target, filled_target[:, None], targets, config.target_vocab_size, rng),
     )
+
+
+def _pads(config: TransformerConfig) -> tuple[list[int], list[int]]:
+    """Returns the ids that may count as padding in sources and in targets."""
+    of_targets = (config.target_pad_id, config.decoder_padding_id, config.source_pad_id)
+    return [config.source_pad_id], [pad for pad in of_targets if pad is not None]
+
+
+def _before_a_token(ids: np.ndarray, pads: list[int]) -> np.ndarray:
+    """Returns for each place [B, T] whether a token follows."""
+    is_token = ~np.isin(ids, pads)
+    return np.asarray(np.flip(np.logical_or.accumulate(np.flip(is_token, axis=1), axis=1), axis=1))
 
 
 def _blind(mask: np.ndarray, sentences: int) -> np.ndarray:
@@ -45,9 +72,8 @@ def _blind(mask: np.ndarray, sentences: int) -> np.ndarray:
 
 
 def _filled(
-    ids: np.ndarray, sentences: np.ndarray, pads: set[int | None], vocab_size: int, rng: np.random.Generator
+    ids: np.ndarray, places: np.ndarray, pads: list[int], vocab_size: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Returns the ids with real tokens in place of the pads of some sentences."""
+    """Returns the ids with real tokens in place of the pads at some places ([B, T], or [B, 1] for sentences)."""
     tokens = rng.choice([token for token in range(vocab_size) if token not in pads], ids.shape)
-    is_pad = np.isin(ids, [pad for pad in pads if pad is not None])
-    return np.where(sentences[:, None] & is_pad, tokens, ids).astype(ids.dtype)
+    return np.where(places & np.isin(ids, pads), tokens, ids).astype(ids.dtype)

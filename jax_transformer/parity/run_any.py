@@ -6,7 +6,6 @@ trace are compared with the module's output and its submodules' activations, and
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ import numpy as np
 
 from jax_transformer.parity.backends.calling import tensors_in
 from jax_transformer.parity.backends.capture import OWN, unfused_attention, watch
+from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.precision import in_precision, wide
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype
 from jax_transformer.parity.backends.torch_precision import deterministic
@@ -227,7 +227,7 @@ def _copy(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> nn.Modul
     import torch
 
     with cannot_run(f"reference {pair.reference_name}:", f"a copy of it in {dtype}"):
-        module = copy.deepcopy(pair.module)
+        module = copied(pair.module)
         if rounded is not None:
             module = module.to(getattr(torch, rounded))
         return module.to(getattr(torch, dtype))

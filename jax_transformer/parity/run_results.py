@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.parity.allowances import FULLY_MASKED, with_keys_for_all
+from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING, with_keys_for_all, with_padding_at_the_end
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype, Side
 from jax_transformer.parity.diagnosis.findings import Fault, Finding, SideName
 from jax_transformer.parity.gates.stages import Stage, merge_stages
@@ -54,6 +54,8 @@ class Pair:
 
     def allowing(self, problem: Problem) -> Problem:
         """Returns the problem without what would show differences that are allowed."""
+        if INNER_PADDING in self.allow:
+            problem = with_padding_at_the_end(self.config, problem)
         return with_keys_for_all(self.config, problem) if FULLY_MASKED in self.allow else problem
 
     @property

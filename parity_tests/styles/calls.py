@@ -202,6 +202,28 @@ class Probabilities(Base):
 
 
 @style
+class LogProbabilitiesOfRows(Base):
+    """Normalises [B·T, V], and returns [B, T, V]."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        logits = self.logits_of(src, tgt)
+        return F.log_softmax(logits.flatten(0, 1), dim=-1).unflatten(0, tgt.shape)
+
+
+@style
+class KeepsLogits(Base):
+    """Keeps what it computed last, with its gradients' graph, which PyTorch doesn't copy."""
+
+    def __init__(self, **sizes: Any) -> None:
+        super().__init__(**sizes)
+        self.last = [self.head.weight * 1.0]
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        self.last = [self.logits_of(src, tgt)]
+        return self.last[0]
+
+
+@style
 class NormalisesItself(Base):
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         logits = self.logits_of(src, tgt)

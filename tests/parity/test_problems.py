@@ -13,6 +13,7 @@ from fake_sides import CONFIG, make_params
 from selftest.subjects import SUBJECTS, make_model
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.parity.allowances import with_padding_at_the_end
 from jax_transformer.parity.oracle import forward
 from jax_transformer.parity.oracle.graph import nodes
 from jax_transformer.parity.problems import LONGEST, Problem, long_problem, other_weights, own_problem
@@ -182,3 +183,16 @@ def test_norms_of_every_system_get_such_inputs(name: str) -> None:
     problems: dict[str, Any] = {problem.name: problem for problem in other_weights(model.config, model.params)}
     assert spread(model.config, problems["large means"]).mean > 50
     assert spread(model.config, problems["small variances"]).variance < 1e-6
+
+
+def test_without_inner_padding_only_sentences_ends_are_padded() -> None:
+    own = own_problem(POST, make_params(POST))
+    filled = with_padding_at_the_end(POST, own)
+    pads = [POST.source_pad_id], [POST.target_pad_id, POST.source_pad_id]  # a decoder may take either for padding
+    for before, after, taken in zip(own.ids, filled.ids, pads, strict=True):
+        is_pad, was_pad = np.isin(after, taken), np.isin(before, taken)
+        assert not (is_pad[:, :-1] & ~is_pad[:, 1:]).any()
+        assert (was_pad[:, :-1] & ~was_pad[:, 1:]).any()
+        np.testing.assert_array_equal(after[~was_pad], before[~was_pad])
+        at_end = np.flip(np.logical_and.accumulate(np.flip(was_pad, 1), 1), 1)
+        np.testing.assert_array_equal(is_pad, at_end)

@@ -89,6 +89,18 @@ def test_the_sequence_may_come_first() -> None:
     np.testing.assert_array_equal(arrays["b"], arange(2, 5, 3, 4))
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [((2, 7, 12), (2, 5, 3, 4)), ((2, 7, 12), (2, 5, 12)), ((2, 3, 7, 7), (2, 3, 5, 6)), ((6, 7, 7), (2, 3, 5, 6))],
+)
+def test_of_a_program_that_pads_to_one_length_the_first_tokens_are_taken(
+    theirs: tuple[int, ...], ours: tuple[int, ...]
+) -> None:
+    arrays, _ = NameMap({"a": ("b",)}).rename({"a": arange(*theirs)}, {"b": ours})
+    whole = arange(*theirs).reshape(2, 7, *ours[2:]) if ours[1] == 5 else arange(*theirs).reshape(2, 3, 7, 7)
+    assert np.array_equal(arrays["b"], whole[:, :5] if ours[1] == 5 else whole[:, :, :5, :6])
+
+
 def test_several_softmaxes_within_a_module_are_none_of_its_own() -> None:
     captured = {"attn.a.softmax@weights": arange(2), "attn.b.softmax@weights": arange(2)}
     assert NameMap({"attn@weights": ("w",)}).rename(captured, {"w": (2,)}).missing == {"w": "attn@weights"}

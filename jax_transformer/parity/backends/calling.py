@@ -97,8 +97,9 @@ class Calling:
         logits, normalised = last_softmax or (returned, returned)
         orders = permutations(range(normalised.ndim)) if last_softmax else ()
         for order in orders:
-            if torch.equal(normalised.permute(order), returned):
-                return self._ordered(logits.permute(order), batch)
+            part = _in_shape(normalised.permute(order), returned.shape)
+            if part is not None and torch.equal(part, returned):
+                return self._ordered(_in_shape(logits.permute(order), returned.shape), batch)
         raise LookupError("no softmax computes what it returns")
 
     def _found(self, output: Any) -> torch.Tensor:
@@ -109,6 +110,14 @@ class Calling:
 
     def _ordered(self, tensor: torch.Tensor, batch: int) -> torch.Tensor:
         return tensor.permute(self.axes) if self.axes else tensor.reshape(batch, -1, tensor.shape[-1])
+
+
+def _in_shape(tensor: torch.Tensor, shape: torch.Size) -> torch.Tensor | None:
+    """Returns the tensor reshaped, or its first elements along each axis; None if it has another shape altogether."""
+    if tensor.numel() == shape.numel():
+        return tensor.reshape(shape)
+    fits = tensor.ndim == len(shape) and all(wanted <= held for wanted, held in zip(shape, tensor.shape, strict=True))
+    return tensor[tuple(slice(size) for size in shape)] if fits else None
 
 
 POSITIONAL = Calling()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import dataclasses
 import inspect
 from collections.abc import Collection, Mapping, Sequence
@@ -19,6 +18,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.calling import POSITIONAL, Calling, find_calling
 from jax_transformer.parity.backends.capture import call_unwatched, part_in_training, unfused_attention, watch
+from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.masks import infer_masks
 from jax_transformer.parity.backends.side import Arrays, CannotRun
 from jax_transformer.parity.backends.torch_module import Pass
@@ -77,7 +77,7 @@ class ModuleReference:
         return as_arrays(self.module.state_dict())
 
     def build(self, dtype: torch.dtype) -> nn.Module:
-        return copy.deepcopy(self.module).to("cpu", dtype)
+        return copied(self.module).to("cpu", dtype)
 
     def state_dict(self, params: Mapping[str, Any], names: Collection[str]) -> Mapping[str, np.ndarray]:
         theirs = {self._bare(name): name for name in names}

@@ -161,7 +161,8 @@ class NameMap:
         """Returns the reference's activations (or their gradients) under our names and in our shapes.
 
         Shapes may differ in the grouping of axes: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] becomes [B, N, Q, K].
-        Or two neighbouring axes have changed places: [T, B, D] and [B, D, T] become [B, T, D].
+        Or two neighbouring axes have changed places: [T, B, D] and [B, D, T] become [B, T, D]. Programs that pad every
+        sentence to one length have more tokens; the first are taken.
         If a module has no attention logits or weights itself, the only ones inside it are taken.
 
         Args:
@@ -177,7 +178,7 @@ class NameMap:
         for _, theirs, ours in _pairs(self.activations, captured, like):
             for name in ours:
                 found, seen = _seen(theirs, captured, name, tuple(like[name]))
-                array = None if seen is None else regrouped(seen, like[name])
+                array = None if seen is None else _shaped(seen, tuple(like[name]))
                 if seen is None:
                     missing[name] = found
                 elif array is None:
@@ -317,6 +318,17 @@ def _captured_name(name: str, captured: Collection[str]) -> str | None:
         return name if name in captured else None
     within = [other for other in captured if other.startswith(f"{path}.") and other.endswith(at + what)]
     return within[0] if len(within) == 1 else None
+
+
+def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Returns the array in this shape, of more tokens the first ones; None if it doesn't fit."""
+    whole = regrouped(array, shape)
+    for axes in ((1,), (2,), (3,), (2, 3)) if whole is None else ():
+        for length in sorted(set(array.shape)):
+            longer = tuple(length if axis in axes else size for axis, size in enumerate(shape))
+            if longer > shape and (padded := regrouped(array, longer)) is not None:
+                return padded[tuple(slice(size) for size in shape)]
+    return whole
 
 
 def regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
