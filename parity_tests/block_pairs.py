@@ -78,6 +78,7 @@ PAIRS: dict[str, Pair] = {
         },
         lambda: blocks.Transformer(blocks.Gelu, blocks.PostNorm, has_sinusoids=True),
     ),
+    "one bias": Pair({"feed_forward_output_bias": False}, lambda: blocks.Transformer(blocks.OneBias)),
     "scaled embeddings": Pair(
         {"embedding_factor": 3.0, "decoder_embedding_factor": 0.4},
         lambda: blocks.Transformer(blocks.PostNorm, embedding_factors=(3.0, 0.4)),

@@ -43,10 +43,12 @@ class Attention(nn.Module):
 class FeedForward(nn.Module):
     """Two linear maps with an activation between (§3.3)."""
 
-    def __init__(self, activation: Callable[[Tensor], Tensor] = functional.relu) -> None:
+    def __init__(
+        self, activation: Callable[[Tensor], Tensor] = functional.relu, biases: tuple[bool, bool] = (True, True)
+    ) -> None:
         super().__init__()
         self.activation = activation
-        self.hidden, self.output = nn.Linear(D, F), nn.Linear(F, D)
+        self.hidden, self.output = nn.Linear(D, F, bias=biases[0]), nn.Linear(F, D, bias=biases[1])
 
     def forward(self, x: Tensor, tap: Tap) -> Tensor:
         return tap("output", self.output(tap("hidden", self.activation(self.hidden(x)))))
@@ -170,6 +172,14 @@ class Gelu(PostNorm):
     def make_parts(self) -> None:
         super().make_parts()
         self.feed_forward = FeedForward(functional.gelu)
+
+
+class OneBias(PostNorm):
+    """Has a bias before the activation alone."""
+
+    def make_parts(self) -> None:
+        super().make_parts()
+        self.feed_forward = FeedForward(biases=(True, False))
 
 
 class DeepNorm(PostNorm):

@@ -252,6 +252,8 @@ class TransformerConfig(Guarantees):
     """Norm the activated hidden layer (NormFormer)."""
     feed_forward_bias: bool = True
     """Give the feed-forward's projections biases."""
+    feed_forward_output_bias: bool | None = None
+    """Give the projection of its hidden layer back to d_model a bias. None: as feed_forward_bias says."""
 
     # --- masks: the axes of the attention matrix on which padding is hidden
     encoder_padding: PaddingCover = "keys"

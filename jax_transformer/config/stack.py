@@ -50,6 +50,8 @@ class StackConfig:
     activation: Activation
     activation_slope: float
     """Slope of leaky_relu where its input is negative."""
+    feed_forward_output_bias: bool
+    """Whether the feed-forward's output projection has a bias."""
 
     @property
     def has_table(self) -> bool:
@@ -78,6 +80,7 @@ def encoder_stack(config: TransformerConfig) -> StackConfig:
         position_kind=config.position_kind,
         activation=config.activation,
         activation_slope=config.activation_slope,
+        feed_forward_output_bias=_or(config.feed_forward_output_bias, config.feed_forward_bias),
     )
 
 
@@ -103,6 +106,7 @@ def decoder_stack(config: TransformerConfig) -> StackConfig:
         position_kind=config.decoder_position_kind or config.position_kind,
         activation=config.decoder_activation or config.activation,
         activation_slope=config.activation_slope,
+        feed_forward_output_bias=_or(config.feed_forward_output_bias, config.feed_forward_bias),
     )
 
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from jax_transformer.discover.calling import Call, find_call
+from jax_transformer.discover.calling.limits import LONGEST
 from jax_transformer.discover.config import make_config
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
 from jax_transformer.discover.graph import distance
@@ -159,11 +160,13 @@ def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, s
     names = name_map(recording, structure.leaves, PREFIX)
     model = import_by_map(as_arrays(module.state_dict()), names, config, {})
     params = _with_tables(jax.tree.map(np.asarray, model.params), structure.tables)
-    notes = [*call.notes, *structure.notes]
+    within = _within_tables(call, structure)
+    notes = [*within.notes, *structure.notes]
     if batch.padding != "inside":
         notes.append(f"what was found holds for padding {batch.padding} of sentences alone")
     model = replace(model, params=params)
-    found = tuple(_check(module, call, model, other, structure.is_normalised) for other in checks(call, batch.padding))
+    others = checks(within, batch.padding)
+    found = tuple(_check(module, call, model, other, structure.is_normalised) for other in others)
     worst = max(found, key=lambda check: check.residual)
     if structure.rounding > FLOAT64_RELATIVE_RMS:
         notes.append(
@@ -175,6 +178,22 @@ def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, s
             f"{worst.lengths[0]} and {worst.lengths[1]} tokens"
         )
     return Discovery(model, names, call, tuple(structure.conclusions), found, tuple(notes))
+
+
+def _within_tables(call: Call, structure: Structure) -> Call:
+    """Returns the call with no longer sentences than the module's tables of positions hold, and notes of that."""
+    for stack, side in (("encoder", "source"), ("decoder", "target")):
+        field, rows = f"max_{side}_length", structure.rows.get(stack)
+        if (
+            rows is None
+            or rows >= (getattr(call, field) or LONGEST)
+            or structure.fields["position_index"] == "batch_row"
+        ):
+            continue
+        note = f"its table of positions holds {rows} tokens of a {side}: what it computes for more of them isn't known"
+        limit: dict[str, Any] = {field: rows}
+        call = replace(call, **limit, notes=(*call.notes, note))
+    return call
 
 
 def _with_ends(found: Discovery, decoder_start_id: int | None, eos_id: int | None) -> Discovery:

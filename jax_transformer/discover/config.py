@@ -35,6 +35,8 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
         own, other = (fields.pop(f"{stack}_{name}", default) for stack in ("encoder", "decoder"))
         fields |= {name: own} if own != default else {}
         fields |= {f"decoder_{name}": other} if other != own else {}
+    if fields.get("feed_forward_output_bias") == fields.get("feed_forward_bias"):
+        fields.pop("feed_forward_output_bias", None)
     if "norm_kind" not in fields:
         fields["norm_kind"] = "none"
     fields["output_norm"] = _output_norm(structure)

@@ -194,7 +194,7 @@ class _Builder:
         if one.gate is not None and one.gate_channels is not None:
             self._linear(f"{path}/gate", one.gate, layer, one.gate_channels, "feed_forward_bias")
         width = np.arange(one.output.kernel.shape[1])
-        self._linear(f"{path}/output", one.output, layer, width, "feed_forward_bias")
+        self._linear(f"{path}/output", one.output, layer, width, "feed_forward_output_bias")
         self.result.agree("feed_forward_gated", one.gate is not None, one.result)
         self.result.agree(f"{stack}_activation", one.activation, one.result)
         if isinstance(one.slope, float):

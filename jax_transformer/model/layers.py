@@ -34,7 +34,7 @@ class FeedForward(nnx.Module):
         if config.feed_forward_gated:
             self.gate: Projection | StepProjections = Projection(config, features, hidden, keys, use_bias=use_bias)
         self.output: Projection | StepProjections = Projection(
-            config, hidden, features, keys, use_bias=use_bias, wide="inputs"
+            config, hidden, features, keys, use_bias=stack.feed_forward_output_bias, wide="inputs"
         )
         if config.feed_forward_hidden_norm:
             self.hidden_norm = Norm(config, stack.d_ff, "width")

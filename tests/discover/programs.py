@@ -339,19 +339,19 @@ class SideBySide(nn.Module):
 
 
 class Mixed(nn.Module):
-    """Sinusoids and GELU in the encoder, trained positions and ReLU in the decoder."""
+    """Sinusoids and GELU in the encoder, trained positions and ReLU in the decoder; one bias in feed-forwards."""
 
     def __init__(self) -> None:
         super().__init__()
         self.pad_id = 0
         self.source, self.target = nn.Embedding(SOURCE, D), nn.Embedding(TARGET, D)
-        self.register_buffer("table", sinusoids(64, D).float())
+        self.register_buffer("table", sinusoids(40, D).float())
         self.places = nn.Embedding(50, D)
         self.maps, self.norms = nn.ModuleDict(), nn.ModuleDict()
         for name in ("e0", "e1", "d0", "d1"):
             for kind in "sc" if name[0] == "d" else "s":
                 self.maps.update({f"{name}{kind}{part}": nn.Linear(D, D) for part in "qkvo"})
-            self.maps.update({f"{name}up": nn.Linear(D, FF), f"{name}down": nn.Linear(FF, D)})
+            self.maps.update({f"{name}up": nn.Linear(D, FF), f"{name}down": nn.Linear(FF, D, bias=False)})
             self.norms.update({f"{name}{k}": nn.LayerNorm(D) for k in range(3)})
         self.head = nn.Linear(D, TARGET)
 
@@ -368,7 +368,8 @@ class Mixed(nn.Module):
     def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
         pads, size = (src == self.pad_id)[:, None, None], tgt.shape[1]
         later = torch.ones(size, size, dtype=torch.bool).triu(1) | (tgt == self.pad_id)[:, None, None]
-        x = self.source(src) + self.table[: src.shape[1]]
+        table = self.table if src.shape[1] <= len(self.table) else sinusoids(src.shape[1], D)
+        x = self.source(src) + table[: src.shape[1]].to(self.places.weight)
         for name in ("e0", "e1"):
             x = self.norms[f"{name}0"](x + self.attend(x, x, f"{name}s", pads))
             x = self.norms[f"{name}1"](x + self.feed_forward(x, name))

@@ -67,7 +67,7 @@ FOUND: dict[str, dict[str, Any]] = {
     },
     "Mixed": {
         "scale_embedding": False, "decoder_position_kind": "learned", "activation": "gelu",
-        "decoder_activation": "relu",
+        "decoder_activation": "relu", "feed_forward_output_bias": False,
     },
 }  # fmt: skip
 
@@ -161,6 +161,14 @@ def test_the_command_names_what_it_refuses(
     assert main(["discover", "odd:build", "-o", "found"]) == 1
     assert "odd:build: no config expresses it: an activation that isn't known" in capsys.readouterr().out
     assert not (tmp_path / "found").exists()
+
+
+def test_a_table_that_the_module_extends_is_read_as_far_as_it_is_stored() -> None:
+    found = discover(built("Mixed"))
+    assert (found.model.config.max_length, found.model.config.decoder_max_length) == (40, 50)
+    assert found.checks[-1].lengths == (40, 50)
+    (note,) = (note for note in found.notes if "table of positions" in note)
+    assert note.startswith("its table of positions holds 40 tokens of a source: ")
 
 
 def test_positions_are_carried_over_as_the_module_holds_them() -> None:

@@ -225,6 +225,11 @@ def test_rotary_positions_and_alibi_have_no_parameters(config: TransformerConfig
         ({"norm_kind": "none"}, lambda path: "_norm/" in path),
         ({"feed_forward": False}, lambda path: "feed_forward" in path),
         ({"feed_forward_bias": False}, lambda path: "feed_forward/" in path and path.endswith("bias")),
+        ({"feed_forward_output_bias": False}, lambda path: path.endswith("feed_forward/output/bias")),
+        (
+            {"feed_forward_bias": False, "feed_forward_output_bias": True},
+            lambda path: path.endswith("feed_forward/hidden/bias"),
+        ),
         ({"attention_bias": False}, lambda path: path.endswith(("query/bias", "key/bias", "value/bias"))),
         ({"attention_output_bias": False}, lambda path: path.endswith("attention/output/bias")),
         ({"position_kind": "none"}, lambda path: path.startswith("constants/")),

@@ -236,6 +236,7 @@ CACHED: dict[str, dict[str, Any]] = {
         "rotary_dim": 2,
         "rotary_cross_attention": True,
         "decoder_activation": "silu",
+        "feed_forward_output_bias": False,
     },
     "sinusoids_and_biases": {
         "decoder_position_kind": "relative_bias",

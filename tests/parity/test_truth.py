@@ -206,6 +206,7 @@ HEADS: list[dict[str, Any]] = [
 ]
 BY_STACK: list[dict[str, Any]] = [
     {"decoder_position_kind": "learned", "learned_position_scale": True, "decoder_activation": "gelu"},
+    {"feed_forward_bias": False, "feed_forward_output_bias": True, "feed_forward_gated": True},
     {"position_kind": "learned", "decoder_position_kind": "rotary", "rotary_cross_attention": True},
     {
         "position_kind": "relative_bias",

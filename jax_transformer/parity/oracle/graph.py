@@ -421,7 +421,7 @@ def _add_feed_forward(scope: _Scope, stack: Stack, x: str) -> str:
         "projection",
         partial(formulas.projection, axes="BTF,FD->BTD"),
         {"x": hidden},
-        scope.linear("output", use_bias),
+        scope.linear("output", scope.stack.feed_forward_output_bias),
     )
 
 

@@ -62,6 +62,7 @@ PLAIN: dict[str, Any] = {
     "head_scale": False,
     "activation_slope": 0.01,
     "decoder_activation": None,
+    "feed_forward_output_bias": None,
     "decoder_norm_placement": None,
     "decoder_final_norm": None,
     "norm_scale": True,
