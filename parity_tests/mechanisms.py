@@ -35,6 +35,7 @@ PLAIN: dict[str, Any] = {
     "dropout_rate": 0.0,
     "max_length": 40,
 }
+BIASES = {"position_kind": "relative_bias", "relative_buckets": 6, "relative_max_distance": 5}
 VECTORS = {"position_kind": "relative_vectors", "relative_max_distance": 3}
 MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "rotary": {"position_kind": "rotary", "rotary_base": 100.0},
@@ -42,6 +43,11 @@ MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "rotary in cross-attention": {"position_kind": "rotary", "rotary_cross_attention": True},
     "ALiBi": {"position_kind": "alibi"},
     "ALiBi, 4 heads": {"position_kind": "alibi", "num_heads": 4},
+    "relative biases, scaled in each stack": {
+        **BIASES,
+        "relative_bias_factor": 0.5,
+        "decoder_relative_bias_factor": 1.5,
+    },
     "relative vectors": VECTORS,
     "relative vectors of keys, per layer": {
         **VECTORS,
@@ -89,6 +95,8 @@ class MechanismReference:
             limit=config.relative_max_distance,
             value_vectors=config.relative_value_vectors,
             vectors_per_layer=config.relative_bias_per_layer,
+            buckets=config.relative_buckets,
+            bias_factors=(config.encoder.relative_bias_factor, config.decoder.relative_bias_factor),
             num_kv_heads=config.num_kv_heads,
             value_dim=config.value_dim,
             head_scale=config.head_scale,
@@ -147,6 +155,8 @@ def rules(config: TransformerConfig) -> list[Rule]:
     ]
     for stack in ("encoder", "decoder"):
         found += _norm(f"{stack}.final_norm", f"{stack}/final_norm")
+        if config.position_kind == "relative_bias":
+            found.append(Rule(f"{stack}.relative_bias.embedding.weight", f"{stack}/relative_bias/embedding"))
         if config.position_kind == "relative_vectors" and not config.relative_bias_per_layer:
             found += _vectors(config, f"{stack}.shared_vectors", f"{stack}/relative_vectors")
         torch_layer, jax_layer = f"{stack}.layers.{{i}}", f"{stack}/layers"

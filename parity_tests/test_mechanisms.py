@@ -31,6 +31,7 @@ TRAINED = (
     "rotary halves, part of a head",
     "rotary in cross-attention",
     "ALiBi",
+    "relative biases, scaled in each stack",
     "relative vectors of keys, per layer",
     "narrow values, relative vectors",
     "all at once",

@@ -295,6 +295,10 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             "rotary_dim must be set where heads have an odd width; received null with 5",
         ),
         (
+            {"position_kind": "relative_bias", "decoder_position_kind": "alibi", "decoder_relative_bias_factor": 2.0},
+            "decoder_relative_bias_factor must be null without decoder_position_kind='relative_bias'; received 2.0",
+        ),
+        (
             {"decoder_activation": "gelu", "activation_slope": 0.2},
             "activation_slope must be 0.01 unless activation='leaky_relu'; received 0.2",
         ),

@@ -159,7 +159,10 @@ class TransformerConfig(Guarantees):
     relative_max_distance: int = 128
     """Distances from here on share one bias, or in each direction one vector."""
     relative_bias_factor: float = 1.0
-    """Multiply relative-position biases by this number; some programs scale them by sqrt(head_dim)."""
+    """Multiply relative-position biases by this number; some programs scale them by sqrt(head_dim). In both stacks
+    unless decoder_relative_bias_factor is set."""
+    decoder_relative_bias_factor: float | None = None
+    """relative_bias_factor of the decoder. None: as in the encoder."""
     relative_bias_per_layer: bool = False
     """Give every layer its own relative-position biases (UMT5) or vectors, instead of one set per stack (T5)."""
     relative_value_vectors: bool = True

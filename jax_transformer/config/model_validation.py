@@ -57,6 +57,7 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
         "decoder_embedding_factor",
         "decoder_residual_factor",
         "decoder_sublayer_factor",
+        "decoder_relative_bias_factor",
         "sublayer_scale_init",
     )
     for field in ("attention_scale", "masked_value", *optional):
@@ -183,6 +184,9 @@ def _contradictory_positions(config: TransformerConfig) -> list[str]:
     else:
         used = "1.0, or be used with position_kind='relative_bias'"
         check(config.relative_bias_factor == 1.0, "relative_bias_factor", used)
+    if config.decoder.position_kind != "relative_bias":
+        unused = f"null without {_kind_of_decoder(config)}='relative_bias'"
+        check(config.decoder_relative_bias_factor is None, "decoder_relative_bias_factor", unused)
     return problems
 
 

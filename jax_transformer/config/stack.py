@@ -47,6 +47,8 @@ class StackConfig:
     is_causal: bool
     """Whether a position attends only to itself and earlier positions."""
     position_kind: PositionKind
+    relative_bias_factor: float
+    """Factor of learned biases by distance."""
     activation: Activation
     activation_slope: float
     """Slope of leaky_relu where its input is negative."""
@@ -78,6 +80,7 @@ def encoder_stack(config: TransformerConfig) -> StackConfig:
         sublayer_factor=config.sublayer_factor,
         is_causal=False,
         position_kind=config.position_kind,
+        relative_bias_factor=config.relative_bias_factor,
         activation=config.activation,
         activation_slope=config.activation_slope,
         feed_forward_output_bias=_or(config.feed_forward_output_bias, config.feed_forward_bias),
@@ -104,6 +107,7 @@ def decoder_stack(config: TransformerConfig) -> StackConfig:
         sublayer_factor=_or(config.decoder_sublayer_factor, config.sublayer_factor),
         is_causal=config.decoder_causal,
         position_kind=config.decoder_position_kind or config.position_kind,
+        relative_bias_factor=_or(config.decoder_relative_bias_factor, config.relative_bias_factor),
         activation=config.decoder_activation or config.activation,
         activation_slope=config.activation_slope,
         feed_forward_output_bias=_or(config.feed_forward_output_bias, config.feed_forward_bias),

@@ -62,6 +62,7 @@ class _Reader:
         found = read_bias(self.graph, one.attention, fit.bias)
         for name, value in found.fields.items():
             self.result.agree(name, value, one.result)
+        self.result.agree(f"{one.kind.partition('_')[0]}_relative_bias_factor", found.factor, one.result)
         self.result.conclude(f"{one.kind} attention[{number}] bias", found.described, found.residual)
         self.biases.setdefault(one.kind, {})[number] = found
 

@@ -15,7 +15,7 @@ from jax_transformer.discover.problems import DiscoverError
 SIZES = ("num_heads", "num_kv_heads", "head_dim", "value_dim")
 PER_STACK: dict[str, Any] = {
     "norm_placement": "post", "final_norm": False, "residual_factor": 1.0, "sublayer_factor": 1.0,
-    "activation": "relu", "position_kind": "sinusoidal",
+    "activation": "relu", "position_kind": "sinusoidal", "relative_bias_factor": 1.0,
 }  # fmt: skip
 """Fields that a decoder may have for itself, with their defaults."""
 
@@ -32,7 +32,8 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
     """
     fields = dict(structure.fields)
     for name, default in PER_STACK.items():
-        own, other = (fields.pop(f"{stack}_{name}", default) for stack in ("encoder", "decoder"))
+        own = fields.pop(f"encoder_{name}", default)
+        other = fields.pop(f"decoder_{name}", own)
         fields |= {name: own} if own != default else {}
         fields |= {f"decoder_{name}": other} if other != own else {}
     if fields.get("feed_forward_output_bias") == fields.get("feed_forward_bias"):

@@ -28,12 +28,15 @@ class RelativeBias:
     """Elements of a parameter [buckets, N]; None for slopes"""
     fields: dict[str, Any]
     residual: float
+    factor: float = 1.0
+    """Multiplies the table's biases"""
     distances: frozenset[int] = frozenset()
     """Every relative_max_distance that gives the buckets seen"""
 
     @property
     def described(self) -> str:
-        return ", ".join([self.kind, *(f"{name} {value}" for name, value in self.fields.items())])
+        fields = self.fields | ({} if self.factor == 1.0 else {"relative_bias_factor": self.factor})
+        return ", ".join([self.kind, *(f"{name} {value}" for name, value in fields.items())])
 
 
 def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeBias:
@@ -63,9 +66,9 @@ def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeB
         if error <= CLOSE * 100:
             distances = _distances(rows, len(table.array), stack)
             if distances:
-                fields = {"relative_buckets": len(table.array), "relative_bias_factor": factor}
+                fields = {"relative_buckets": len(table.array)}
                 elements = graph.recording.elements(table)
-                return RelativeBias("relative_bias", elements, fields, error, distances)
+                return RelativeBias("relative_bias", elements, fields, error, factor, distances)
     raise Unknown(attention.first, "a bias of attention logits that follows from no table by distance")
 
 

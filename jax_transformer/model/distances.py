@@ -21,13 +21,13 @@ class RelativeBias(nnx.Module):
     """Holds a bias [P, N] of the attention logits for every bucket of distances and every head."""
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream) -> None:
-        self.config, self.is_causal = config, stack.is_causal
+        self.config, self.stack = config, stack
         self.embedding = nnx.Param(initializers.relative_bias(config, next(keys), stack.num_heads))
 
     def __call__(self, length: int, column: jax.Array | None = None) -> jax.Array:
         """Returns the bias for `length` keys: of every query [1, N, T, T], or of the one in `column` [1, N, 1, T]."""
-        by_distance = self.embedding[...][relative_buckets(self.config, self.is_causal, length)]  # [2 T - 1, N]
-        factor = self.config.relative_bias_factor
+        by_distance = self.embedding[...][relative_buckets(self.config, self.stack.is_causal, length)]  # [2 T - 1, N]
+        factor = self.stack.relative_bias_factor
         by_distance = by_distance if factor == 1.0 else by_distance * factor
         return jnp.moveaxis(by_distance[_offsets(length, column) + length - 1], 2, 0)[None]
 

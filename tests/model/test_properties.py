@@ -242,6 +242,7 @@ CACHED: dict[str, dict[str, Any]] = {
         "decoder_position_kind": "relative_bias",
         "relative_buckets": 6,
         "relative_max_distance": 5,
+        "decoder_relative_bias_factor": 3.0,
         "learned_position_scale": True,
     },
     "scaled_embeddings_and_biases": {

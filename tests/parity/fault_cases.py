@@ -106,7 +106,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "position_kind": "relative_bias",
         "relative_buckets": 6,
         "relative_max_distance": 5,
-        "relative_bias_factor": 1.5,
+        "relative_bias_factor": 0.5,
+        "decoder_relative_bias_factor": 1.5,
     },
     "shared": {
         "num_encoder_layers": 1,

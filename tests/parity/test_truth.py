@@ -212,6 +212,7 @@ BY_STACK: list[dict[str, Any]] = [
         "position_kind": "relative_bias",
         "relative_buckets": 6,
         "relative_max_distance": 5,
+        "relative_bias_factor": 0.6,
         "decoder_position_kind": "alibi",
         "activation": "prelu",
         "decoder_activation": "leaky_relu",

@@ -213,6 +213,7 @@ TOLD: list[tuple[str, str, list[str]]] = [
         [
             "factor of relative biases missing",
             "factor of relative biases applied twice",
+            "factor of the other stack's relative biases",
             "relative biases scaled by √head_dim",
             "relative biases scaled by 1/√head_dim",
             "computed in float32",

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch_reference.mechanisms import alibi
 from torch_reference.mechanisms.grouped_query import for_all_queries
 from torch_reference.mechanisms.head_scale import HeadScale
+from torch_reference.mechanisms.relative_bias import RelativeBias
 from torch_reference.mechanisms.relative_vectors import RelativeVectors
 from torch_reference.mechanisms.rotary import rotate
 from torch_reference.trace import Tap, Trace
@@ -26,14 +27,18 @@ from torch_reference.trace import Tap, Trace
 class Mechanisms:
     """Holds what distinguishes one attention from another."""
 
-    positions: Literal["none", "rotary", "alibi", "relative_vectors"] = "none"
+    positions: Literal["none", "rotary", "alibi", "relative_bias", "relative_vectors"] = "none"
     rotary_halves: bool = False
     """Rotate pairs of the two halves, not of neighbours."""
     rotary_base: float = 10000.0
     rotary_dim: int | None = None
     rotary_cross_attention: bool = False
     limit: int = 16
-    """The largest distance with a relative vector of its own."""
+    """The largest distance with a relative vector of its own; distances from it on share a relative bias."""
+    buckets: int = 32
+    """Ranges of distances with a relative bias of their own."""
+    bias_factors: tuple[float, float] = (1.0, 1.0)
+    """Multiply the relative biases of the encoder and of the decoder."""
     value_vectors: bool = True
     vectors_per_layer: bool = False
     num_kv_heads: int | None = None
@@ -117,6 +122,8 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(Layer(sizes, mechanisms, attends_to_source) for _ in range(num_layers))
         shares = mechanisms.positions == "relative_vectors" and not mechanisms.vectors_per_layer
         self.shared_vectors = make_vectors(sizes, mechanisms) if shares else None
+        has_biases = mechanisms.positions == "relative_bias"
+        self.relative_bias = make_biases(sizes, mechanisms, is_decoder=attends_to_source) if has_biases else None
         self.final_norm = nn.LayerNorm(sizes.d_model, dtype=sizes.dtype)
 
     def forward(self, x: Tensor, mask: Tensor, encoded: Tensor | None, cross_mask: Tensor | None, tap: Tap) -> Tensor:
@@ -124,6 +131,8 @@ class Stack(nn.Module):
         bias = None
         if self.mechanisms.positions == "alibi":
             bias = tap("position_bias", alibi.bias(self.num_heads, x.shape[1], x.dtype))
+        if self.relative_bias is not None:
+            bias = tap("position_bias", self.relative_bias(x.shape[1]))
         x = tap("embedding", tap("token_embedding", x))
         for i, layer in enumerate(self.layers):
             x = layer(x, Positions(mask, bias, self.shared_vectors), encoded, cross_mask, tap.scope(f"layers.{i}"))
@@ -142,6 +151,14 @@ def make_vectors(sizes: Sizes, mechanisms: Mechanisms) -> RelativeVectors:
     """Returns fresh relative vectors."""
     value_dim = sizes.value_dim if mechanisms.value_vectors else None
     return RelativeVectors(mechanisms.limit, sizes.head_dim, value_dim, dtype=sizes.dtype)
+
+
+def make_biases(sizes: Sizes, mechanisms: Mechanisms, *, is_decoder: bool) -> RelativeBias:
+    """Returns fresh relative biases of a stack."""
+    factor, limit = mechanisms.bias_factors[is_decoder], mechanisms.limit
+    return RelativeBias(
+        mechanisms.buckets, limit, sizes.num_heads, looks_back=is_decoder, factor=factor, dtype=sizes.dtype
+    )
 
 
 class Layer(nn.Module):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant, configured
+from jax_transformer.parity.faults.replay import Replay, Variant
 from jax_transformer.parity.oracle import formulas
-from jax_transformer.parity.oracle.graph import Kind
+from jax_transformer.parity.oracle.graph import Kind, place
 from jax_transformer.parity.oracle.replay import parameter
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def distances(config: TransformerConfig) -> Iterator[Variant]:
     if "alibi" in kinds:
         yield from _alibi()
     if "relative_bias" in kinds:
-        yield from _biases(config)
+        yield from _biases()
     if "relative_vectors" in kinds:
         yield from _vectors("keys", "attention_logits")
         yield Variant("relative vectors: products not scaled", ("attention_logits",), partial(_of_keys, scale=1.0))
@@ -74,21 +74,31 @@ def _biased(
 # --- learned biases (Raffel et al. 2020, §2.1)
 
 
-def _biases(config: TransformerConfig) -> Iterator[Variant]:
+def _biases() -> Iterator[Variant]:
     kinds: tuple[Kind, ...] = ("position_bias",)
-    own = config.relative_bias_factor
-    for name, power in (("missing", 0), ("applied twice", 2)):
-        if own != 1.0:
-            yield configured(f"factor of relative biases {name}", kinds, relative_bias_factor=own**power)
-    yield Variant("relative biases scaled by √head_dim", kinds, partial(_of_head_dim, power=0.5))
-    yield Variant("relative biases scaled by 1/√head_dim", kinds, partial(_of_head_dim, power=-0.5))
+    factors: dict[str, Callable[[Replay], float]] = {
+        "factor of relative biases missing": lambda replay: 1.0,
+        "factor of relative biases applied twice": lambda replay: replay.stack.relative_bias_factor**2,
+        "factor of the other stack's relative biases": _of_other_stack,
+        "relative biases scaled by √head_dim": lambda replay: replay.stack.head_dim**0.5,
+        "relative biases scaled by 1/√head_dim": lambda replay: replay.stack.head_dim**-0.5,
+    }
+    for name, factor in factors.items():
+        yield Variant(name, kinds, partial(_scaled, factor=factor))
 
 
-def _of_head_dim(replay: Replay, power: float) -> np.ndarray:
-    """Scales the biases as given by a power of the width of a head, in place of their factor."""
-    if replay.stack.position_kind != "relative_bias":
-        raise LookupError("no learned biases")
-    return replay.under(relative_bias_factor=replay.stack.head_dim**power)
+def _scaled(replay: Replay, factor: Callable[[Replay], float]) -> np.ndarray:
+    """Scales the biases by another factor. Raises LookupError if it is their own, or if they aren't learned."""
+    other = factor(replay)
+    if replay.stack.position_kind != "relative_bias" or other == replay.stack.relative_bias_factor:
+        raise LookupError("no other factor of learned biases")
+    return replay.under(relative_bias_factor=other, decoder_relative_bias_factor=None)
+
+
+def _of_other_stack(replay: Replay) -> float:
+    is_encoder = place(replay.node.name).stack == "encoder"
+    other = replay.config.decoder if is_encoder else replay.config.encoder
+    return other.relative_bias_factor
 
 
 # --- vectors (Shaw et al. 2018)

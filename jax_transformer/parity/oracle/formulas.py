@@ -211,7 +211,8 @@ def position_bias(config: TransformerConfig, ids: np.ndarray, embedding: np.ndar
     length = ids.shape[1]
     buckets = np.array([relative_bucket(config, offset, stack) for offset in range(1 - length, length)])
     query, key = np.arange(length)[:, None], np.arange(length)
-    return config.relative_bias_factor * embedding[buckets[key - query + length - 1]].transpose(2, 0, 1)[None]
+    factor = getattr(config, stack).relative_bias_factor
+    return factor * embedding[buckets[key - query + length - 1]].transpose(2, 0, 1)[None]
 
 
 def relative_bucket(config: TransformerConfig, offset: int, stack: Stack) -> int:

@@ -54,6 +54,7 @@ PLAIN: dict[str, Any] = {
     "position_factor": 1.0,
     "learned_position_scale": False,
     "relative_bias_factor": 1.0,
+    "decoder_relative_bias_factor": None,
     "num_kv_heads": None,
     "decoder_num_kv_heads": None,
     "value_dim": None,
