@@ -41,6 +41,9 @@ def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str
         else:
             of_roots[roots].append((path, elements))
     for roots, parts in of_roots.items():
+        if tied := _tied(parts):
+            problems.append(f"{' and '.join(tied)} are one tensor ({roots[0].names[0]}), which no config trains as one")
+            continue
         entry = _entry(recording, roots, parts)
         if entry is None:
             paths, held = ", ".join(path for path, _ in parts), ", ".join(root.names[0] for root in roots)
@@ -53,6 +56,15 @@ def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str
     unread = [value for value in recording.values if value.names and value not in read]
     ignored = tuple(name.removeprefix(prefix) for value in unread for name in value.names)
     return NameMap({}, {name: _without(parameter, prefix) for name, parameter in found.items()}, ignored)
+
+
+def _tied(parts: list[Part]) -> list[str]:
+    """Returns trained leaves that are the same elements. A model has them apart, and trains each by itself."""
+    same: dict[bytes, list[str]] = defaultdict(list)
+    for path, elements in parts:
+        if not path.startswith("constants/"):
+            same[elements.tobytes()].append(path)
+    return next((paths for paths in same.values() if len(paths) > 1), [])
 
 
 def _without(parameter: ParameterName, prefix: str) -> ParameterName:

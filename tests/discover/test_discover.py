@@ -125,6 +125,15 @@ def test_a_function_that_differs_on_other_ids_is_refused() -> None:
         discover(Shifted().eval())
 
 
+def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:
+    module = built("Distances")
+    module.maps["dsk"] = module.maps["dsq"]
+    with pytest.raises(
+        DiscoverError, match=r"query/kernel\S* and \S*key/kernel\S* are one tensor \(module.maps.ds[qk]\)"
+    ):
+        discover(module)
+
+
 def test_the_command_writes_all_that_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
