@@ -79,6 +79,11 @@ PAIRS: dict[str, Pair] = {
         lambda: blocks.Transformer(blocks.Gelu, blocks.PostNorm, has_sinusoids=True),
     ),
     "one bias": Pair({"feed_forward_output_bias": False}, lambda: blocks.Transformer(blocks.OneBias)),
+    "scales stored minus 1": Pair(
+        {**PRE, "norm_kind": "rms_norm", "norm_bias": False, "norm_scale_offset": 1.0},
+        lambda: blocks.Transformer(blocks.Gemma),
+    ),
+    "scaled logits": Pair({"logits_factor": 0.3}, lambda: blocks.Transformer(blocks.PostNorm, logits_factor=0.3)),
     "scaled embeddings": Pair(
         {"embedding_factor": 3.0, "decoder_embedding_factor": 0.4},
         lambda: blocks.Transformer(blocks.PostNorm, embedding_factors=(3.0, 0.4)),

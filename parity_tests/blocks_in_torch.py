@@ -182,6 +182,24 @@ class OneBias(PostNorm):
         self.feed_forward = FeedForward(biases=(True, False))
 
 
+class UnitOffsetNorm(nn.Module):
+    """RMSNorm times 1 + weight, as Gemma has it (Zhang & Sennrich 2019)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + 1e-5) * (1.0 + self.weight)
+
+
+class Gemma(PreNorm):
+    """Norms before the sublayers, with 1 more than the scales that are stored."""
+
+    def make_parts(self) -> None:
+        self.for_each("norm", UnitOffsetNorm)
+
+
 class DeepNorm(PostNorm):
     """norm(α x + f(x)), with an α of each stack (Wang et al. 2022)."""
 
@@ -372,9 +390,10 @@ class Transformer(nn.Module):
         scales_positions: bool = False,
         has_sinusoids: bool = False,
         embedding_factors: tuple[float, float] = (1.0, 1.0),
+        logits_factor: float = 1.0,
     ) -> None:
         super().__init__()
-        self.factors = embedding_factors
+        self.factors, self.logits_factor = embedding_factors, logits_factor
         self.constants = Constants() if has_sinusoids else None
         self.source_embedding = nn.Embedding(SOURCE_VOCAB, D)
         self.target_embedding = nn.Embedding(TARGET_VOCAB, D)
@@ -396,4 +415,4 @@ class Transformer(nn.Module):
         inputs = Inputs(decoder_self, memory, cross)
         vectors = self.factors[1] * self.target_embedding(decoder_input_ids)
         output = self.decoder(vectors, inputs, tap.scope("decoder"))
-        return tap("logits", self.head(output))
+        return tap("logits", self.logits_factor * self.head(output))

@@ -89,6 +89,8 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         "decoder_num_heads": 6,
         "decoder_num_kv_heads": 3,
         "share_norms": True,
+        "norm_scale_offset": 1.0,
+        "logits_factor": 0.5,
         "residual_factor": 1.3,
         "head_scale": True,
         "activation": "mish",

@@ -156,6 +156,8 @@ def test_a_value_out_of_range_is_refused_with_the_range(field: str, value: float
         ("embedding_factor", math.nan),
         ("decoder_embedding_factor", math.inf),
         ("relative_bias_factor", -math.inf),
+        ("logits_factor", math.nan),
+        ("norm_scale_offset", math.inf),
         ("decoder_sublayer_factor", -math.inf),
         ("masked_value", math.nan),
         ("masked_value", -math.inf),
@@ -297,6 +299,10 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
         (
             {"position_kind": "relative_bias", "decoder_position_kind": "alibi", "decoder_relative_bias_factor": 2.0},
             "decoder_relative_bias_factor must be null without decoder_position_kind='relative_bias'; received 2.0",
+        ),
+        (
+            {"norm_scale": False, "norm_scale_offset": 1.0},
+            "norm_scale_offset must be 0.0 without norms that have scales; received 1.0",
         ),
         (
             {"decoder_activation": "gelu", "activation_slope": 0.2},

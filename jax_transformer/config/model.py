@@ -119,6 +119,8 @@ class TransformerConfig(Guarantees):
     """The same in the decoder."""
     scale_head: bool = False
     """Multiply the decoder's output by 1/sqrt(d_model) before the head (T5)."""
+    logits_factor: float = 1.0
+    """Multiply the logits, their bias included, by this number."""
     head_bias: Literal["parameter", "buffer", "none"] = "parameter"
     """Bias of the logits: trained, a fixed buffer (Marian's final_logits_bias), or absent."""
 
@@ -184,6 +186,8 @@ class TransformerConfig(Guarantees):
     """Divide the sum of squares by D - 1 instead of D."""
     norm_scale: bool = True
     """Give norms a scale of each feature. False: as if it were 1 (elementwise_affine=False, without norm_bias)."""
+    norm_scale_offset: float = 0.0
+    """Add this number to the scales as they are stored: 1 where a checkpoint holds scale - 1 (Gemma)."""
     norm_bias: bool = True
     """Give norms a bias."""
     output_norm: Literal["none", "self_attention", "attention", "all"] = "none"

@@ -49,8 +49,8 @@ def _out_of_range(config: TransformerConfig) -> list[str]:
         check(rate is None or 0.0 <= rate < 1.0, field, "in [0, 1)")
     check(0.0 <= config.norm_eps < math.inf, "norm_eps", "at least 0, and finite")
     check(0.0 < config.rotary_base < math.inf, "rotary_base", "above 0, and finite")
-    factors = ("residual_factor", "sublayer_factor", "position_factor", "relative_bias_factor")
-    for field in ("activation_slope", *factors):
+    factors = ("residual_factor", "sublayer_factor", "position_factor", "relative_bias_factor", "logits_factor")
+    for field in ("activation_slope", "norm_scale_offset", *factors):
         check(math.isfinite(getattr(config, field)), field, "finite")
     optional = (
         "embedding_factor",
@@ -110,6 +110,8 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
         for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
             check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
     has_norms = config.norm_kind != "none"
+    if not (has_norms and config.norm_scale):
+        check(config.norm_scale_offset == 0.0, "norm_scale_offset", "0.0 without norms that have scales")
     if config.parallel_residual:
         check(config.learned_residual_scale == "none", "learned_residual_scale", "'none' with parallel_residual=True")
         for field in ("norm_placement", "decoder_norm_placement"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from jax_transformer.config.model import StackConfig, TransformerConfig
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.stack import StackConfig
 
 Part = dict[str, Any]
 """A part: its title, and facts about it, each a few words."""
@@ -83,9 +84,10 @@ def _embedding(config: TransformerConfig, stack: StackConfig, name: str) -> list
 def _positions(config: TransformerConfig, name: str) -> list[Part]:
     """Returns what is added to the embedding, and the norm before or after it."""
     parts: list[Part] = []
-    if config.position_kind in ("sinusoidal", "learned"):
-        facts: list[str] = [config.position_kind]
-        if config.position_kind == "sinusoidal":
+    stack: StackConfig = getattr(config, name)
+    if stack.has_table:
+        facts: list[str] = [stack.position_kind]
+        if stack.position_kind == "sinusoidal":
             facts += [
                 config.position_layout,
                 *([config.position_frequency] * (config.position_frequency != "standard")),
@@ -95,7 +97,7 @@ def _positions(config: TransformerConfig, name: str) -> list[Part]:
         facts += ["× a trained number"] if config.learned_position_scale else []
         parts.append({"title": "+ positions", "facts": facts})
     norm = [{"title": "norm", "facts": _norm(config)}]
-    placement = getattr(config, name).embedding_norm
+    placement = stack.embedding_norm
     return [*(norm * (placement == "before_positions")), *parts, *(norm * (placement == "after_positions"))]
 
 
@@ -104,6 +106,8 @@ def _attention(config: TransformerConfig, stack: StackConfig, kind: str) -> list
     facts = [f"{stack.num_heads} heads of {width}"]
     if stack.num_kv_heads != stack.num_heads:
         facts.append(f"{stack.num_kv_heads} of keys and values")
+    if stack.value_dim != width:
+        facts.append(f"values of {stack.value_dim}")
     scale = config.attention_scale
     is_root = scale is None or math.isclose(scale, 1 / math.sqrt(width), rel_tol=1e-12)
     facts.append(f"× 1/√{width}" if is_root else f"× {scale:.6g}")
@@ -111,10 +115,10 @@ def _attention(config: TransformerConfig, stack: StackConfig, kind: str) -> list
         between = {
             "rotary": f"rotated by position, base {config.rotary_base:.6g}",
             "alibi": "ALiBi",
-            "relative_bias": f"bias by distance, {config.relative_buckets} buckets",
+            "relative_bias": f"bias by distance, {config.relative_buckets} buckets{_times(stack.relative_bias_factor)}",
             "relative_vectors": f"vectors by distance up to {config.relative_max_distance}",
         }
-        facts += [between[config.position_kind]] if config.position_kind in between else []
+        facts += [between[stack.position_kind]] if stack.position_kind in between else []
     if kind == "decoder" and stack.is_causal:
         facts.append("causal")
     pads = {"encoder": config.encoder_padding, "decoder": config.decoder_padding, "cross": config.cross_padding}[kind]
@@ -128,6 +132,11 @@ def _attention(config: TransformerConfig, stack: StackConfig, kind: str) -> list
     return [*facts, _biases(q=config.attention_bias, output=config.attention_output_bias)]
 
 
+def _times(factor: float) -> str:
+    """Returns a factor as it follows what it multiplies; nothing for 1."""
+    return "" if factor == 1 else f" × {factor:.6g}"
+
+
 def _biases(**has: bool) -> str:
     """Returns which projections have biases."""
     names = {"q": "query, key, value"}
@@ -138,15 +147,15 @@ def _biases(**has: bool) -> str:
 
 
 def _feed_forward(config: TransformerConfig, stack: StackConfig) -> list[str]:
-    activation = config.activation.replace("_", " ")
-    if config.activation == "leaky_relu":
-        activation += f" {config.activation_slope:.6g}"
+    activation = stack.activation.replace("_", " ")
+    if stack.activation == "leaky_relu":
+        activation += f" {stack.activation_slope:.6g}"
     facts = [
         f"{config.d_model} → {stack.d_ff} → {config.d_model}",
         f"gated, {activation}" if config.feed_forward_gated else activation,
     ]
     facts += ["hidden layer normed"] if config.feed_forward_hidden_norm else []
-    return [*facts, _biases(all=config.feed_forward_bias)]
+    return [*facts, _biases(hidden=config.feed_forward_bias, output=stack.feed_forward_output_bias)]
 
 
 def _norm(config: TransformerConfig) -> list[str]:
@@ -155,6 +164,7 @@ def _norm(config: TransformerConfig) -> list[str]:
     facts += ["divided by D − 1"] if config.norm_unbiased else []
     if not config.norm_scale:
         return [*facts, "nothing trained"]
+    facts += [f"scale {config.norm_scale_offset:+.6g} as stored"] if config.norm_scale_offset else []
     return facts if config.norm_bias or config.norm_kind == "rms_norm" else [*facts, "no bias"]
 
 
@@ -162,4 +172,5 @@ def _head(config: TransformerConfig) -> list[str]:
     facts = [f"{config.d_model} → {config.target_vocab_size}"]
     facts += ["the decoder's embedding"] if config.tie_head else []
     facts += ["× 1/√d_model"] if config.scale_head else []
-    return [*facts, {"parameter": "bias", "buffer": "fixed bias", "none": "no bias"}[config.head_bias]]
+    facts.append({"parameter": "bias", "buffer": "fixed bias", "none": "no bias"}[config.head_bias])
+    return [*facts, f"all × {config.logits_factor:.6g}"] if config.logits_factor != 1 else facts

@@ -56,10 +56,8 @@ def read_embedding(
             stream = sums.of(norm.inputs).plus(stream.without(normed[0]))
     result.fields[f"{stack}_embedding_norm"] = placement
     if norm is not None:
-        result.agree("norm_bias", norm.bias is not None, norm.value)
         for name, value in norm.fields:
             result.agree(name, value, norm.value)
-        result.agree("norm_scale", norm.scale is not None, norm.value)
         if norm.scale is not None:
             result.leaves[f"{stack}/embedding_norm/scale"] = norm.scale
         if norm.bias is not None:

@@ -63,17 +63,24 @@ class Norm:
     """Elements [B, P, C]"""
     candidate: Candidate
     scale: np.ndarray | None
-    """Elements of parameters [C]"""
+    """Elements of parameters [C], as they are stored"""
     bias: np.ndarray | None
     residual: float
     """RMS of the difference from what was computed, in units of its RMS."""
     runner_up: tuple[str, float] | None = None
     """The second best candidate, and its residual."""
+    offset: float = 0.0
+    """Added to the stored scale."""
 
     @property
     def fields(self) -> tuple[tuple[str, object], ...]:
-        """Returns norm_kind, norm_eps, norm_eps_outside and norm_unbiased."""
-        return self.candidate.fields()
+        """Returns the fields of TransformerConfig that tell norms apart."""
+        return (
+            *self.candidate.fields(),
+            ("norm_scale", self.scale is not None),
+            ("norm_scale_offset", self.offset),
+            ("norm_bias", self.bias is not None),
+        )
 
 
 def norms(graph: Graph) -> dict[Value, Norm]:
@@ -104,7 +111,8 @@ def _one_operation(graph: Graph, value: Value) -> Norm | None:
     candidate = Candidate("rms_norm" if is_rms else "layer_norm", eps, False, False)
     expected = candidate.applied(graph.values(inputs), *(_numbers(graph, one) for one in (scale, bias)))
     error = distance(expected, graph.values(stream.elements))
-    return Norm(value, inputs, candidate, scale, bias, error) if error <= CLOSE else None
+    stored, offset = _stored(graph, scale)
+    return Norm(value, inputs, candidate, stored, bias, error, None, offset) if error <= CLOSE else None
 
 
 # --- written out
@@ -192,7 +200,17 @@ def _best(
     if error > CLOSE:
         return None
     others = [(str(other), residual) for residual, other, *_ in fits[1:] if other != candidate]
-    return Norm(result, stream.elements, candidate, scale, bias, error, others[0] if others else None)
+    stored, offset = _stored(graph, scale)
+    return Norm(result, stream.elements, candidate, stored, bias, error, others[0] if others else None, offset)
+
+
+def _stored(graph: Graph, scale: np.ndarray | None) -> tuple[np.ndarray | None, float]:
+    """Returns the elements of the parameter that a scale is made of, and the number that is added to it."""
+    root = None if scale is None else graph.root_of(scale)
+    if scale is None or root is None or root.op != "add" or len(root.inputs) != 1 or not root.literals:
+        return scale, 0.0
+    stored = graph.operand(root, root.inputs[0], scale)
+    return (scale, 0.0) if stored is None else (stored, root.literals[0] * float(root.kwargs.get("alpha", 1)))
 
 
 def _numbers(graph: Graph, elements: np.ndarray | None) -> np.ndarray | None:

@@ -13,7 +13,7 @@ from jax_transformer.discover.graph import Graph, Linear
 from jax_transformer.discover.masks import padding_fields
 from jax_transformer.discover.norms import Norm, norms
 from jax_transformer.discover.problems import DiscoverError, Unknown
-from jax_transformer.discover.residuals import Residuals, Step
+from jax_transformer.discover.residuals import EXACT, Residuals, Step
 from jax_transformer.discover.sublayers import AttentionSublayer, FeedForward, Parts, Sublayer, parts
 from jax_transformer.discover.sums import Sum, Sums
 from jax_transformer.discover.trace import Recording, Value
@@ -172,10 +172,8 @@ class _Builder:
     def _norm(self, path: str, norm: Norm, layer: int | None) -> None:
         for name, value in norm.fields:
             self.result.agree(name, value, norm.value)
-        self.result.agree("norm_scale", norm.scale is not None, norm.value)
         if norm.scale is not None:
             self._leaf(f"{path}/scale", norm.scale, layer)
-        self.result.agree("norm_bias", norm.bias is not None, norm.value)
         if norm.bias is not None:
             self._leaf(f"{path}/bias", norm.bias, layer)
         self.result.conclude(
@@ -245,12 +243,7 @@ class _Builder:
         self.result.fields |= {"d_model": width, "target_vocab_size": head.kernel.shape[1], "tie_head": tied}
         if not tied:
             self._leaf("head/kernel", head.kernel, None)
-        factor = self.result.fields.pop("head_factor") * self.parts.head_factor
-        if abs(self.parts.head_factor - 1) > 1e-12 and head.bias is not None:
-            raise Unknown(head.value, f"a head whose logits and bias are multiplied by {self.parts.head_factor:.6g}")
-        if abs(factor - 1) > 1e-12 and abs(factor * np.sqrt(width) - 1) > 1e-12:
-            raise Unknown(head.value, f"logits of a stream scaled by {factor:.6g}")
-        self.result.fields["scale_head"] = abs(factor - 1) > 1e-12
+        self._head_factors(head, self.result.fields.pop("head_factor"), self.parts.head_factor)
         if head.bias is None:
             self.result.fields["head_bias"] = "none"
             return
@@ -259,3 +252,15 @@ class _Builder:
         self.result.fields["head_bias"] = "parameter" if is_parameter else "buffer"
         path = ("head_bias" if tied else "head/bias") if is_parameter else "constants/head_bias"
         self._leaf(path, head.bias, None)
+
+    def _head_factors(self, head: Linear, before: float, after: float) -> None:
+        """Sets the fields of what multiplies the stream before the head, and the logits after it."""
+        if head.bias is None:  # they are one
+            before, after = before * after, 1.0
+        root = self.result.fields["d_model"] ** -0.5
+        scales = abs(before / root - 1) <= EXACT
+        if not scales and abs(before - 1) > EXACT:
+            if head.bias is not None:
+                raise Unknown(head.value, f"logits of a stream scaled by {before:.6g}, with a bias that isn't")
+            after = before
+        self.result.fields |= {"scale_head": scales, "logits_factor": 1.0 if abs(after - 1) <= EXACT else after}

@@ -13,7 +13,7 @@ from jax_transformer.model.sharding import Axis, gather
 
 
 class Norm(nnx.Module):
-    """Computes scale · (x − mean) / deviation + bias over the last axis of x [..., D], in at least float32.
+    """Computes (offset + scale) · (x − mean) / deviation + bias over the last axis of x [..., D], in at least float32.
 
     The result has the dtype of x. RMSNorm subtracts no mean. The config may leave out scale and bias.
 
@@ -27,7 +27,7 @@ class Norm(nnx.Module):
         self.axis: Axis = "features" if size is None else axis
         size = config.d_model if size is None else size
         if config.norm_scale:
-            self.scale = nnx.Param(jnp.ones(size, jnp.float32))  # [D]
+            self.scale = nnx.Param(jnp.full(size, 1.0 - config.norm_scale_offset, jnp.float32))  # [D]
         if config.norm_bias:
             self.bias = nnx.Param(jnp.zeros(size, jnp.float32))
 
@@ -38,10 +38,15 @@ class Norm(nnx.Module):
             wide = wide - wide.mean(axis=-1, keepdims=True)
         y = wide / self._deviation(wide)
         if self.config.norm_scale:
-            y = y * gather(self.scale[...], self.axis).astype(wide.dtype)
+            y = y * self._whole_scale(wide.dtype)
         if self.config.norm_bias:
             y = y + gather(self.bias[...], self.axis).astype(wide.dtype)
         return y.astype(x.dtype)
+
+    def _whole_scale(self, dtype: jnp.dtype) -> jax.Array:
+        """Returns the scale [D]: the stored one plus the config's offset."""
+        scale, offset = gather(self.scale[...], self.axis).astype(dtype), self.config.norm_scale_offset
+        return scale if offset == 0.0 else scale + offset
 
     def _deviation(self, centred: jax.Array) -> jax.Array:
         count = centred.shape[-1] - self.config.norm_unbiased

@@ -105,15 +105,21 @@ class Transformer(nnx.Module):
     def head_arrays(self) -> tuple[jax.Array, jax.Array | None]:
         """Returns the head's kernel [D, V] and bias [V] or None, in the parameters' dtype.
 
-        The kernel includes the head's scale, if the config has one.
+        They include the head's scale and the factor of the logits, if the config has them.
         """
         kernel = self._target_embedding.embedding[...].T if self.config.tie_head else self.head.kernel[...]
         kernel = kernel / math.sqrt(self.config.d_model) if self.config.scale_head else kernel
+        bias, factor = self._head_bias(), self.config.logits_factor
+        if factor == 1.0:
+            return kernel, bias
+        return kernel * factor, None if bias is None else bias * factor
+
+    def _head_bias(self) -> jax.Array | None:
         if self.config.head_bias == "none":
-            return kernel, None
+            return None
         if self.config.head_bias == "buffer":
-            return kernel, self.constants.head_bias[...]
-        return kernel, (self.head_bias if self.config.tie_head else self.head.bias)[...]
+            return self.constants.head_bias[...]
+        return (self.head_bias if self.config.tie_head else self.head.bias)[...]
 
     def decoder_layers(self) -> list[Any]:
         """Returns the parameters of each decoder layer, rearranged for `StepLayer`; if all share them, of one."""

@@ -231,8 +231,10 @@ def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Pr
     """Makes the residual stream small but for its mean; the last row's first tokens cancel their positions."""
     changed = dict(leaves)
     for path, leaf in leaves.items():
-        if path.endswith(("output/kernel", "norm/scale", "_embedding/embedding", "positions/embedding")):
+        if path.endswith(("output/kernel", "_embedding/embedding", "positions/embedding")):
             changed[path] = leaf * SMALL
+        elif path.endswith("norm/scale"):
+            changed[path] = (leaf + config.norm_scale_offset) * SMALL - config.norm_scale_offset
         elif path.endswith(("output/bias", "norm/bias")):
             changed[path] = np.full_like(leaf, 0.3)
     _cancel_positions(config, changed, problem)

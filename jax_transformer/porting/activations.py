@@ -107,7 +107,7 @@ class _Naming:
             self.add(_input(self._head_module()), *stream)
 
     def head(self) -> None:
-        """Names the logits: the head's output or, if a bias is added later, the model's output of this name, as in
+        """Names the logits: the head's output or, if a bias or a factor follows, the model's output of this name, as in
         transformers."""
         config, head = self.config, self._head_module()
         bias = {
@@ -116,6 +116,7 @@ class _Naming:
             "parameter": "head_bias" if config.tie_head else "head/bias",
         }[config.head_bias]
         is_whole = bias is None or (bias in self._rules and self._owner(bias) == head)
+        is_whole &= config.logits_factor == 1.0
         self.add(head if is_whole else f"{OWN}.logits", "logits")
 
     def _token_embedding(self, stack: str) -> None:

@@ -338,8 +338,20 @@ class SideBySide(nn.Module):
         return self.head(self.ends[1](y))
 
 
+class OffsetNorm(nn.Module):
+    """A norm with 1 more than the scale that it stores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain, self.shift = nn.Parameter(torch.zeros(D)), nn.Parameter(torch.zeros(D))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, (D,), 1.0 + self.gain, self.shift)
+
+
 class Mixed(nn.Module):
-    """Sinusoids and GELU in the encoder, trained positions and ReLU in the decoder; one bias in feed-forwards."""
+    """Sinusoids and GELU in the encoder, trained positions and ReLU in the decoder; one bias in feed-forwards,
+    norms whose scale is stored minus 1, and logits that are halved."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -352,7 +364,7 @@ class Mixed(nn.Module):
             for kind in "sc" if name[0] == "d" else "s":
                 self.maps.update({f"{name}{kind}{part}": nn.Linear(D, D) for part in "qkvo"})
             self.maps.update({f"{name}up": nn.Linear(D, FF), f"{name}down": nn.Linear(FF, D, bias=False)})
-            self.norms.update({f"{name}{k}": nn.LayerNorm(D) for k in range(3)})
+            self.norms.update({f"{name}{k}": OffsetNorm() for k in range(3)})
         self.head = nn.Linear(D, TARGET)
 
     def attend(self, x: Tensor, y: Tensor, name: str, hidden: Tensor) -> Tensor:
@@ -378,4 +390,4 @@ class Mixed(nn.Module):
             y = self.norms[f"{name}0"](y + self.attend(y, y, f"{name}s", later))
             y = self.norms[f"{name}1"](y + self.attend(y, x, f"{name}c", pads))
             y = self.norms[f"{name}2"](y + self.feed_forward(y, name))
-        return self.head(y)
+        return self.head(y) / 2

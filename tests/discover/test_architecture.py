@@ -73,6 +73,13 @@ def test_norms_stand_where_the_config_has_them() -> None:
         ({"share_layers": True}, "all layers share one set of weights"),
         ({"head_bias": "none"}, "no bias"),
         ({"query_key_norm": True}, "queries and keys normed"),
+        ({"value_dim": 5}, "values of 5"),
+        ({"decoder_position_kind": "learned"}, "learned"),
+        ({"decoder_activation": "gelu"}, "gelu"),
+        ({"feed_forward_output_bias": False}, "biases of hidden alone"),
+        ({"position_kind": "relative_bias", "relative_bias_factor": 0.5}, "bias by distance, 32 buckets × 0.5"),
+        ({"norm_scale_offset": 1.0}, "scale +1 as stored"),
+        ({"logits_factor": 0.5}, "all × 0.5"),
     ],
 )
 def test_an_option_is_said(fields: dict[str, Any], fact: str) -> None:

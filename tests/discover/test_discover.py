@@ -67,7 +67,8 @@ FOUND: dict[str, dict[str, Any]] = {
     },
     "Mixed": {
         "scale_embedding": False, "decoder_position_kind": "learned", "activation": "gelu",
-        "decoder_activation": "relu", "feed_forward_output_bias": False,
+        "decoder_activation": "relu", "feed_forward_output_bias": False, "norm_scale_offset": 1.0,
+        "logits_factor": 0.5,
     },
 }  # fmt: skip
 

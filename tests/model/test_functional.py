@@ -95,9 +95,10 @@ def test_embeddings_are_rows_of_the_table_scaled_or_not(
 @pytest.mark.parametrize("head_bias", ["parameter", "buffer", "none"])
 def test_the_head(config: TransformerConfig, random_params: Callable[..., Any], head_bias: str, tie_head: bool) -> None:
     """Logits are the decoder's output times the kernel (scaled before, where asked), plus the bias, wherever that is
-    kept."""
+    kept, and all times their factor."""
     for scale_head, factor in ((False, 1.0), (True, 12**-0.5)):
         options = dataclasses.replace(config, head_bias=head_bias, tie_head=tie_head, scale_head=scale_head)  # type: ignore[arg-type]
+        options = dataclasses.replace(options, logits_factor=0.7)
         params = random_params(options)
         hidden = np.random.default_rng(0).standard_normal((2, 3, 12))
         kernel = params["target_embedding"]["embedding"].T if tie_head else params["head"]["kernel"]
@@ -107,7 +108,7 @@ def test_the_head(config: TransformerConfig, random_params: Callable[..., Any], 
             "none": lambda: np.zeros(11),
         }[head_bias]()
         received = unembedded(options, params, hidden)
-        np.testing.assert_allclose(received, hidden @ kernel * factor + bias, rtol=1e-12)
+        np.testing.assert_allclose(received, 0.7 * (hidden @ kernel * factor + bias), rtol=1e-12)
 
 
 def test_a_shared_embedding_serves_both_sides(

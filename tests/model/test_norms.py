@@ -131,3 +131,17 @@ def test_low_precision_is_only_the_outside() -> None:
     )
     assert norm(x.astype(jnp.float32)).dtype == jnp.float32
     assert norm(x.astype(jnp.float64)).dtype == jnp.float64
+
+
+def test_scales_may_be_stored_minus_one() -> None:
+    """They begin at 0, and are added to 1."""
+    x = jnp.asarray(np.random.default_rng(1).standard_normal((3, WIDTH)))
+    plain, offset = (
+        Norm(TransformerConfig(d_model=WIDTH, num_heads=2, norm_scale_offset=offset)) for offset in (0.0, 1.0)
+    )
+    assert (plain.scale[...] == 1.0).all()
+    assert (offset.scale[...] == 0.0).all()
+    np.testing.assert_array_equal(plain(x), offset(x))
+    stored = np.random.default_rng(2).standard_normal(WIDTH)
+    plain.scale, offset.scale = nnx.Param(jnp.asarray(1.0 + stored)), nnx.Param(jnp.asarray(stored))
+    np.testing.assert_allclose(offset(x), plain(x), rtol=1e-15)

@@ -229,7 +229,7 @@ CACHED: dict[str, dict[str, Any]] = {
         "learned_position_scale": True,
         "num_decoder_layers": 3,
     },
-    "one_norm": {"share_norms": True},
+    "one_norm": {"share_norms": True, "norm_scale_offset": 1.0, "logits_factor": 0.5},
     "kinds_by_stack": {
         "position_kind": "alibi",
         "decoder_position_kind": "rotary",

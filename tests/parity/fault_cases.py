@@ -75,6 +75,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "decoder_position_kind": "sinusoidal",
         "decoder_activation": "leaky_relu",
         "activation_slope": 0.2,
+        "norm_scale_offset": 1.0,
+        "logits_factor": 0.5,
     },
     "rotary and alibi": {"position_kind": "rotary", "decoder_position_kind": "alibi", "norm_placement": "pre"},
     "scaled": {

@@ -207,6 +207,13 @@ HEADS: list[dict[str, Any]] = [
 BY_STACK: list[dict[str, Any]] = [
     {"decoder_position_kind": "learned", "learned_position_scale": True, "decoder_activation": "gelu"},
     {"feed_forward_bias": False, "feed_forward_output_bias": True, "feed_forward_gated": True},
+    {
+        "norm_scale_offset": 1.0,
+        "logits_factor": 0.3,
+        "decoder_embedding_norm": "before_positions",
+        "output_norm": "all",
+    },
+    {"norm_scale_offset": -1.0, "logits_factor": 2.0, "head_bias": "none", "norm_placement": "pre"},
     {"position_kind": "learned", "decoder_position_kind": "rotary", "rotary_cross_attention": True},
     {
         "position_kind": "relative_bias",

@@ -71,7 +71,9 @@ WHAT_IFS: list[tuple[str, dict[str, Any]]] = [
     ("decoder.layers.1.self_attention.logits", {"attention_scale": 1.0}),
     ("decoder.layers.1.self_attention.logits", {"masked_value": -1e4}),
     ("decoder.layers.0.feed_forward.hidden", {"activation": "gelu"}),
+    ("decoder.layers.1.feed_forward_norm", {"norm_scale_offset": 1.0}),
     ("logits", {"scale_head": True}),
+    ("logits", {"logits_factor": 0.5}),
 ]
 
 

@@ -34,6 +34,18 @@ def test_every_fault_that_can_be_seen_is_recognised_as_itself(name: str) -> None
 
 TOLD: list[tuple[str, str, list[str]]] = [
     (
+        "values",
+        "logits",
+        [
+            "factor of the logits missing",
+            "factor of the logits applied twice",
+            "factor of the logits applied before their bias",
+        ],
+    ),
+    ("values", "encoder.layers.0.feed_forward_norm", ["norm: scale as it is stored"]),
+    ("values", f"{LAYER}.cross_attention.logits", ["scaled by √value_dim"]),
+    ("values", "encoder.layers.0.feed_forward.hidden", ["tanh", "leaky ReLU of slope 0.2"]),
+    (
         "pre",
         "decoder.output",
         [
@@ -42,6 +54,7 @@ TOLD: list[tuple[str, str, list[str]]] = [
             "norm: ε = 0",
             "norm: ε = 1e-12",
             "norm: RMS without centring",
+            "norm: scale is 1 + the stored one",
             "norm: scale dropped",
             "norm: bias dropped",
             "norm: scale and bias swapped",

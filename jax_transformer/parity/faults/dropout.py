@@ -14,7 +14,7 @@ from functools import cache, partial
 
 import numpy as np
 
-from jax_transformer.parity.faults.replay import Replay, Variant, terms
+from jax_transformer.parity.faults.replay import Replay, Variant, norm_scale, terms
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, place
@@ -131,7 +131,7 @@ def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
     if replay.is_right:
         return replay.compute({"y": drawn(replay.inputs["y"].shape, rate) * replay.inputs["y"] / (1.0 - rate)})
     x, y = (term.reshape(-1, replay.own.shape[-1]) for term in terms(replay).values())
-    normed = (replay.received - replay.parameters.get("bias", 0.0)) / replay.parameters.get("scale", 1.0)
+    normed = (replay.received - replay.parameters.get("bias", 0.0)) / norm_scale(replay)
     normed = normed.reshape(x.shape)
     if not np.isfinite(normed).all():
         raise LookupError("scaled by zero")

@@ -27,7 +27,12 @@ def head(config: TransformerConfig) -> Iterator[Variant]:
         f"head {'not ' if config.scale_head else ''}scaled by 1/√d_model", kinds, scale_head=not config.scale_head
     )
     yield Variant("head scaled by √d_model", kinds, partial(_scaled, factor=math.sqrt(config.d_model)))
-    yield Variant("bias added twice", kinds, lambda replay: replay.own + replay.parameters["bias"])
+    if config.logits_factor != 1.0:
+        for name, power in (("missing", 0), ("applied twice", 2)):
+            yield configured(f"factor of the logits {name}", kinds, logits_factor=config.logits_factor**power)
+        rest = partial(_more_of_the_bias, share=1.0 - config.logits_factor)
+        yield Variant("factor of the logits applied before their bias", kinds, rest)
+    yield Variant("bias added twice", kinds, partial(_more_of_the_bias, share=config.logits_factor))
     yield Variant("log-softmax taken already", kinds, _log_softmax)
     yield Variant("softmax taken already", kinds, lambda replay: formulas.attention_weights(replay.config, replay.own))
     for side in ("source", "target"):
@@ -44,6 +49,10 @@ def _tied(replay: Replay, path: str) -> np.ndarray:
 def _scaled(replay: Replay, factor: float) -> np.ndarray:
     x = replay.inputs["x"] * factor
     return replay.compute({"x": x}, config=changed(replay.config, scale_head=False))
+
+
+def _more_of_the_bias(replay: Replay, share: float) -> np.ndarray:
+    return replay.own + share * replay.parameters["bias"]
 
 
 def _log_softmax(replay: Replay) -> np.ndarray:

@@ -42,4 +42,5 @@ def _normed_together(replay: Replay) -> np.ndarray:
     if x.ndim != 4 or x.shape[2] == 1:
         raise LookupError("no heads, or one")
     together = formulas.norm(replay.config, x.reshape(*x.shape[:2], -1)).reshape(x.shape)
-    return formulas.affine(together, replay.parameters.get("scale"), replay.parameters.get("bias"))
+    scale = formulas.norm_scale(replay.config, replay.parameters.get("scale"))
+    return formulas.affine(together, scale, replay.parameters.get("bias"))

@@ -17,6 +17,7 @@ from jax_transformer.parity.faults.replay import (
     configured,
     exchanged,
     norm_parameters,
+    norm_scale,
     sum_of,
     without,
 )
@@ -73,6 +74,13 @@ def _choices(config: TransformerConfig) -> dict[str, dict[str, Any]]:
     choices |= {f"ε = {eps:g}": {"norm_eps": eps} for eps in EPSILONS if eps != config.norm_eps}
     if config.norm_kind == "layer_norm":
         choices["RMS without centring"] = {"norm_kind": "rms_norm"}
+    if config.norm_scale:
+        offsets = {0.0: "scale as it is stored", 1.0: "scale is 1 + the stored one"}
+        choices |= {
+            name: {"norm_scale_offset": offset}
+            for offset, name in offsets.items()
+            if offset != config.norm_scale_offset
+        }
     return choices
 
 
@@ -144,7 +152,7 @@ class _Normed(NamedTuple):
 
 def _normed(replay: Replay) -> _Normed:
     """Returns a node's norm. Raises LookupError for an embedding without one."""
-    inputs, scale, added = replay.inputs, replay.parameters.get("scale", 1.0), replay.parameters.get("bias", 0.0)
+    inputs, scale, added = replay.inputs, norm_scale(replay), replay.parameters.get("bias", 0.0)
     if replay.node.kind == "norm":
         x = inputs["x"]
     elif replay.node.kind == "residual_norm":

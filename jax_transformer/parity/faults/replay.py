@@ -13,6 +13,7 @@ from jax_transformer.config.stack import decoder_stack, encoder_stack
 from jax_transformer.parity.gates import tolerances
 from jax_transformer.parity.gates.arrays import Arrays
 from jax_transformer.parity.gates.compare import relative_rms
+from jax_transformer.parity.oracle import formulas
 from jax_transformer.parity.oracle.graph import Kind, Node, nodes, norm_roles, parameter_index, place
 from jax_transformer.parity.oracle.replay import parameter
 
@@ -195,6 +196,12 @@ def sum_of(replay: Replay) -> np.ndarray:
 def norm_parameters(replay: Replay) -> dict[str, np.ndarray]:
     """Returns scale and bias of the node's norm, without those that it lacks."""
     return {role: replay.parameters[role] for role in ("scale", "bias") if role in replay.parameters}
+
+
+def norm_scale(replay: Replay) -> np.ndarray | float:
+    """Returns the scale of the node's norm; 1 if it has none."""
+    scale = formulas.norm_scale(replay.config, replay.parameters.get("scale"))
+    return 1.0 if scale is None else scale
 
 
 def configured(name: str, kinds: tuple[Kind, ...], **changes: Any) -> Variant:

@@ -239,12 +239,18 @@ def relative_bucket(config: TransformerConfig, offset: int, stack: Stack) -> int
 def norm(
     config: TransformerConfig, x: np.ndarray, scale: np.ndarray | None = None, bias: np.ndarray | None = None
 ) -> np.ndarray:
-    """Returns (x − mean) / deviation · scale + bias over the last axis of x [..., D]; RMSNorm keeps the mean.
+    """Returns (x − mean) / deviation · (offset + scale) + bias over the last axis of x [..., D]; RMSNorm keeps the
+    mean.
 
     T5's own norm always computes the mean of squares in float32; this one doesn't.
     """
     x = x - x.mean(axis=-1, keepdims=True) if config.norm_kind == "layer_norm" else x
-    return affine(x / deviation(config, x), scale, bias)
+    return affine(x / deviation(config, x), norm_scale(config, scale), bias)
+
+
+def norm_scale(config: TransformerConfig, scale: np.ndarray | None) -> np.ndarray | None:
+    """Returns the scale of a norm, given the stored one; None if it has none."""
+    return None if scale is None else config.norm_scale_offset + scale
 
 
 def deviation(config: TransformerConfig, centred: np.ndarray) -> np.ndarray:
@@ -434,7 +440,7 @@ def feed_forward_hidden(
 def logits(config: TransformerConfig, x: np.ndarray, kernel: np.ndarray, bias: np.ndarray | None = None) -> np.ndarray:
     """Projects x [B, T, D] with kernel [D, V] to logits [B, T, V]."""
     x = x / math.sqrt(config.d_model) if config.scale_head else x
-    return affine(_einsum("BTD,DV->BTV", x, kernel), None, bias)
+    return config.logits_factor * affine(_einsum("BTD,DV->BTV", x, kernel), None, bias)
 
 
 def tied_logits(

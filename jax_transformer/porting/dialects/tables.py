@@ -67,6 +67,8 @@ PLAIN: dict[str, Any] = {
     "decoder_norm_placement": None,
     "decoder_final_norm": None,
     "norm_scale": True,
+    "norm_scale_offset": 0.0,
+    "logits_factor": 1.0,
     "output_norm": "none",
     "share_norms": False,
     "parallel_residual": False,
