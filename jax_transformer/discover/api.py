@@ -115,7 +115,10 @@ def discover(
     problems: list[DiscoverError] = []
     for batch in probes(call):
         try:
-            return _with_ends(_discovered(module, call, batch), decoder_start_id, eos_id)
+            found = _with_ends(_discovered(module, call, batch), decoder_start_id, eos_id)
+            padded = found.call.padded()
+            notes = found.notes if padded is found.call else (*found.notes, padded.notes[-1])
+            return replace(found, call=padded, notes=notes)
         except DiscoverError as error:
             problems.append(error)
         except (ValueError, LookupError, ArithmeticError) as error:

@@ -16,6 +16,7 @@ from torch import nn
 from jax_transformer.cli import main
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover import DiscoverError, Discovery, Unknown, conclusion_lines, discover
+from jax_transformer.model import functional
 from jax_transformer.porting import export_checkpoint
 from tests.discover import programs
 
@@ -124,6 +125,27 @@ def test_a_function_that_differs_on_other_ids_is_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(DiscoverError, match=r"isn't the whole function: logits differ by \d\.\de-0\d"):
         discover(Shifted().eval())
+
+
+class OneLength(programs.Functional):
+    """Takes sentences of one length alone, as programs do that pad all to it."""
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
+        assert source.shape[1] == target.shape[1] == 36
+        return super().forward(source, target)
+
+
+def test_a_module_of_one_length_is_called_with_shorter_sentences_too() -> None:
+    torch.manual_seed(0)
+    module = OneLength().eval()
+    found = discover(module)
+    assert found.worst <= 1e-12
+    assert found.notes[-1] == "sentences are padded to the only length that it takes: 36 and 36 tokens"
+    source, target = torch.tensor([[5, 6, 7, 1, 1], [4, 9, 1, 8, 3]]), torch.tensor([[3, 4, 8], [9, 2, 2]])
+    with torch.no_grad():
+        theirs = found.call.wrap(module)(source, target).numpy()
+    ours = np.asarray(functional.apply(found.model.config, found.model.params, source.numpy(), target.numpy()))
+    np.testing.assert_allclose(ours, theirs, atol=2e-5 * np.abs(theirs).max())
 
 
 def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:

@@ -7,7 +7,7 @@ those that run: an encoder-decoder's depend on every source token and on the tar
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.calling import adapters
@@ -86,6 +86,32 @@ class Call:
     def wrap(self, module: nn.Module) -> nn.Module:
         """Returns an Adapter with the module as `self.module`, whose forward runs `lines`."""
         return adapters.wrap(module, self.lines)
+
+    def padded(self) -> Call:
+        """Returns the call for shorter sentences too, if the module takes those of one length alone: they are padded to
+        it, and the logits of their own tokens are returned."""
+        sides = (
+            ("source_ids", self.fixed_source_length, self.source_pad_id),
+            ("decoder_input_ids", self.fixed_target_length, self.target_pad_id),
+        )
+        fixed = [(name, length, pad) for name, length, pad in sides if length is not None and pad is not None]
+        if not fixed:
+            return self
+        pad_lines = [
+            f"{name} = torch.nn.functional.pad({name}, (0, {length} - {name}.shape[1]), value={pad})"
+            for name, length, pad in fixed
+        ]
+        *lines, last = self.lines
+        before, found, returned = last.partition("return ")
+        if not found or before.strip():
+            return self
+        cut = f"{before}return ({returned})[:, :own_length]"
+        lengths = " and ".join(str(length) for _, length, _ in fixed)
+        note = f"sentences are padded to the only length that it takes: {lengths} tokens"
+        lines = ["own_length = decoder_input_ids.shape[1]", *pad_lines, *lines, cut]
+        return replace(
+            self, lines=tuple(lines), fixed_source_length=None, fixed_target_length=None, notes=(*self.notes, note)
+        )
 
 
 def adapter_text(call: Call, factory: str) -> str:
