@@ -60,6 +60,8 @@ MECHANISMS: Mapping[str, Mapping[str, Any]] = {
     "narrow values, relative vectors": {**VECTORS, "value_dim": 3, "num_kv_heads": 2},
     "head scale": {"head_scale": True},
     "query and key norm": {"query_key_norm": True},
+    "norm of contexts in self-attention": {"context_norm": "self_attention", "value_dim": 5},
+    "norm of contexts": {"context_norm": "attention", "head_scale": True, "num_kv_heads": 2},
     "all at once": {
         "position_kind": "rotary",
         "position_layout": "halves",
@@ -101,6 +103,7 @@ class MechanismReference:
             value_dim=config.value_dim,
             head_scale=config.head_scale,
             query_key_norm=config.query_key_norm,
+            context_norm=config.context_norm,
         )
         return MechanismTransformer(**sizes, mechanisms=mechanisms, dtype=dtype).eval()
 
@@ -181,6 +184,8 @@ def _attention(config: TransformerConfig, there: str, here: str) -> list[Rule]:
     if config.query_key_norm:
         for role in ("query", "key"):
             found += _norm(f"{there}.{role}_norm", f"{here}/{role}_norm")
+    if here.rpartition("/")[2] in config.normed_contexts:
+        found += _norm(f"{there}.context_norm", f"{here}/context_norm")
     if config.head_scale:
         found.append(Rule(f"{there}.head_scale.scale", f"{here}/head_scale/scale"))
     return found

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from mechanisms import MECHANISMS, MechanismReference, make_model
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.parity.backends.jax_model import JaxSide
@@ -34,6 +35,7 @@ TRAINED = (
     "relative biases, scaled in each stack",
     "relative vectors of keys, per layer",
     "narrow values, relative vectors",
+    "norm of contexts",
     "all at once",
 )
 """Those that together have every mechanism."""
@@ -146,6 +148,12 @@ def in_float32(x: Tensor, positions: Tensor, *, base: float, **_: Any) -> Tensor
     return torch.stack((a * cosine - b * sine, a * sine + b * cosine), dim=-1).flatten(-2)
 
 
+def normed_head_by_head(self: nn.LayerNorm, x: Tensor) -> Tensor:
+    if self.normalized_shape != (30,):  # six heads of five
+        return functional.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+    return functional.layer_norm(x.unflatten(-1, (6, 5)), (5,)).flatten(-2) * self.weight + self.bias
+
+
 ROTATE = transformer.rotate
 SLOPES = alibi.slopes
 
@@ -196,6 +204,11 @@ MISTAKES: dict[str, tuple[str, Mistake, set[str]]] = {
         "relative vectors",
         other_function(relative_vectors.RelativeVectors, "products", exchanged),
         {"relative vectors of keys are those of values"},
+    ),
+    "head by head": (
+        "norm of contexts in self-attention",
+        other_function(nn.LayerNorm, "forward", normed_head_by_head),
+        {"contexts normed head by head"},
     ),
     "tiled": (
         "grouped queries",

@@ -38,6 +38,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         "query_key_norm": True,
         "head_scale": True,
         "value_dim": 3,
+        "context_norm": "self_attention",
         "sublayer_factor": 0.7,
         "decoder_embedding_factor": 0.5,
     },

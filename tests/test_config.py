@@ -301,6 +301,10 @@ def test_a_rate_is_taken_exactly_when_it_is_in_its_range(rate: float, field: str
             "decoder_relative_bias_factor must be null without decoder_position_kind='relative_bias'; received 2.0",
         ),
         (
+            {"context_norm": "attention", "norm_kind": "none"},
+            "context_norm must be 'none' with norm_kind='none'; received 'attention'",
+        ),
+        (
             {"norm_scale": False, "norm_scale_offset": 1.0},
             "norm_scale_offset must be 0.0 without norms that have scales; received 1.0",
         ),

@@ -239,6 +239,9 @@ class TransformerConfig(Guarantees):
     norms do."""
     head_scale: bool = False
     """Multiply each head's context by a learned factor (NormFormer, Shleifer et al. 2021)."""
+    context_norm: Literal["none", "self_attention", "attention"] = "none"
+    """Norm the merged contexts of all heads before they are projected, in self-attention alone or in both attentions
+    (Sub-LN, Wang et al. 2022)."""
     masked_value: float | None = None
     """Replaces masked logits. None: the lowest finite number of the dtype."""
 
@@ -328,6 +331,13 @@ class TransformerConfig(Guarantees):
         attentions = ("self_attention", "cross_attention")
         count = {"none": 0, "self_attention": 1, "attention": 2, "all": 3}[self.output_norm]
         return (*attentions, "feed_forward")[:count]
+
+    @property
+    def normed_contexts(self) -> tuple[str, ...]:
+        """The attentions whose contexts are normed, by the names of their parameters."""
+        return ("self_attention", "cross_attention")[
+            : {"none": 0, "self_attention": 1, "attention": 2}[self.context_norm]
+        ]
 
     def while_decoding(self) -> TransformerConfig:
         """Returns the config with the padding masks that apply while decoding."""

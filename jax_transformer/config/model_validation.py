@@ -104,7 +104,8 @@ def _contradictory_kinds(config: TransformerConfig) -> list[str]:
     if config.norm_kind == "rms_norm":
         check(not config.norm_bias, "norm_bias", "false with norm_kind='rms_norm'")
     if config.norm_kind == "none":
-        check(config.output_norm == "none", "output_norm", "'none' with norm_kind='none'")
+        for field in ("output_norm", "context_norm"):
+            check(getattr(config, field) == "none", field, "'none' with norm_kind='none'")
         for field in ("final_norm", "decoder_final_norm", "feed_forward_hidden_norm", "query_key_norm"):
             check(not getattr(config, field), field, "false with norm_kind='none'")
         for field in ("encoder_embedding_norm", "decoder_embedding_norm"):
@@ -145,6 +146,9 @@ def _normed_widths(config: TransformerConfig) -> dict[str, int]:
     widths = {"d_model": config.d_model}
     if config.query_key_norm:
         widths |= {"the encoder's head_dim": config.encoder.head_dim, "the decoder's head_dim": config.decoder.head_dim}
+    if config.context_norm != "none":
+        stacks = (("encoder", config.encoder), ("decoder", config.decoder))
+        widths |= {f"the {name}'s num_heads * value_dim": stack.num_heads * stack.value_dim for name, stack in stacks}
     if config.feed_forward_hidden_norm:
         widths |= {"the encoder's d_ff": config.encoder.d_ff, "the decoder's d_ff": config.decoder.d_ff}
     return widths

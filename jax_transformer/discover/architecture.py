@@ -127,6 +127,8 @@ def _attention(config: TransformerConfig, stack: StackConfig, kind: str) -> list
     )
     facts += ["queries and keys normed"] if config.query_key_norm else []
     facts += ["a trained scale of each head"] if config.head_scale else []
+    of = "cross_attention" if kind == "cross" else "self_attention"
+    facts += ["contexts normed"] if of in config.normed_contexts else []
     if not config.attention_output:
         return [*facts, "no output projection", _biases(q=config.attention_bias)]
     return [*facts, _biases(q=config.attention_bias, output=config.attention_output_bias)]

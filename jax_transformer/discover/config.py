@@ -40,7 +40,8 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
         fields.pop("feed_forward_output_bias", None)
     if "norm_kind" not in fields:
         fields["norm_kind"] = "none"
-    fields["output_norm"] = _output_norm(structure)
+    fields["output_norm"] = _normed(structure.normed_outputs, "outputs")
+    fields["context_norm"] = _normed(structure.normed_contexts, "contexts")
     fields |= _scales(structure)
     _share(structure, fields)
     sizes = {name: fields.pop(f"encoder_{name}") for name in SIZES}
@@ -84,10 +85,10 @@ def _share(structure: Structure, fields: dict[str, Any]) -> None:
                 del leaves[path]
 
 
-def _output_norm(structure: Structure) -> str:
-    """Returns the field output_norm."""
-    normed = {name for name, found in structure.normed_outputs.items() if True in found}
-    mixed = [name for name, found in structure.normed_outputs.items() if len(found) > 1]
+def _normed(found: dict[str, set[bool]], what: str) -> str:
+    """Returns which sublayers have their outputs or contexts normed, as the config's fields say it."""
+    normed = {name for name, are in found.items() if True in are}
+    mixed = [name for name, are in found.items() if len(are) > 1]
     known = {
         frozenset[str](): "none",
         frozenset({"self_attention"}): "self_attention",
@@ -96,8 +97,8 @@ def _output_norm(structure: Structure) -> str:
     }.get(frozenset(normed))
     if mixed or known is None:
         raise DiscoverError(
-            f"norms of the outputs of {', '.join(sorted(normed))} of some layers; a config has them "
-            "at self-attention, at both attentions or everywhere"
+            f"norms of the {what} of {', '.join(sorted(normed))} of some layers; a config has them at self-attention, "
+            "at both attentions" + (" or everywhere" if what == "outputs" else "")
         )
     return known
 

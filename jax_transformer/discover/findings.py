@@ -41,6 +41,8 @@ class Structure:
     """Stack → the most tokens that its table of positions allows; None: any number."""
     normed_outputs: dict[str, set[bool]] = field(default_factory=dict)
     """Sublayer → whether its results are normed before they are added to the stream."""
+    normed_contexts: dict[str, set[bool]] = field(default_factory=dict)
+    """Attention → whether its contexts are normed before they are projected."""
     scaled: dict[tuple[str, str], set[int]] = field(default_factory=dict)
     """(residual or output, sublayer) → the sizes of trained scales there, 0 where there is none."""
     is_normalised: bool = False

@@ -90,7 +90,7 @@ def norms(graph: Graph) -> dict[Value, Norm]:
         norm = None
         if value.op in ("native_layer_norm", "_fused_rms_norm") and value.output == 0:
             norm = _one_operation(graph, value)
-        elif value.depends_on_ids and not value.is_moved and graph.stream(value) is not None:
+        elif value.depends_on_ids and not (value.is_moved and value.op != "cat") and graph.stream(value) is not None:
             norm = _written_out(graph, value)
         if norm is not None:
             found[norm.value] = norm

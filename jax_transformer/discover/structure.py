@@ -223,6 +223,10 @@ class _Builder:
             self._leaf(f"{path}/head_scale/scale", one.head_scale, layer)
         if one.kind != "cross":
             self.result.agree("head_scale", one.head_scale is not None, one.result)
+        sublayer = path.rpartition("/")[2]
+        self.result.normed_contexts.setdefault(sublayer, set()).add(one.context_norm is not None)
+        if one.context_norm is not None:
+            self._norm(f"{path}/context_norm", one.context_norm, layer)
         self.result.agree(f"{stack}_head_dim", width, one.result)
         self.result.agree(f"{stack}_value_dim", attention.value.elements.shape[3], one.result)
         self.result.agree("attention_output", one.output is not None, one.result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
@@ -27,6 +27,8 @@ class AttentionSublayer:
     """Elements of the output projection [N, H, D]"""
     head_scale: np.ndarray | None = None
     """Elements [N] of a parameter that each head's context is multiplied with"""
+    context_norm: Norm | None = None
+    """A norm of the contexts of all heads together, [N W]"""
 
     @property
     def kind(self) -> str:
@@ -98,7 +100,7 @@ def parts(graph: Graph, sums: Sums, norms: Mapping[Value, Norm]) -> Parts:
     head, factor, is_log_softmax = _head(graph, sums)
     sublayers: list[Sublayer] = []
     used = {head.value}
-    for sublayer in _attentions(graph):
+    for sublayer in _attentions(graph, norms):
         sublayers.append(sublayer)
         attention = sublayer.attention
         projections = (attention.query, attention.key, attention.value)
@@ -143,7 +145,7 @@ def _logsumexp(logits: np.ndarray) -> np.ndarray:
 # --- attentions
 
 
-def _attentions(graph: Graph) -> list[AttentionSublayer]:
+def _attentions(graph: Graph, norms: Mapping[Value, Norm]) -> list[AttentionSublayer]:
     """Returns attentions with their output projections; heads that share one are one attention."""
     found = attentions(graph)
     owner = {int(element): one for one in found for element in one.context.ravel()}
@@ -151,7 +153,8 @@ def _attentions(graph: Graph) -> list[AttentionSublayer]:
     groups: dict[Value, list[Attention]] = {}
     scales: dict[Value, dict[int, int]] = {}
     for linear in graph.linears.values():
-        before = graph.pull(linear.inputs[:1, :1], lambda root: any(root is one.first for one in found))
+        inputs = _before_norm(graph, linear, norms)
+        before = graph.pull(inputs[:1, :1], lambda root: any(root is one.first for one in found))
         if before is None:
             continue
         if any(int(element) not in owner for element in before.ravel()):
@@ -161,8 +164,8 @@ def _attentions(graph: Graph) -> list[AttentionSublayer]:
                 "without transposing back)",
             )
         heads = list(dict.fromkeys(owner[int(element)] for element in before.ravel()))
-        if not np.array_equal(before, linear.inputs[:1, :1]):
-            scales[linear.value] = _head_scale(graph, linear, before)
+        if not np.array_equal(before, inputs[:1, :1]):
+            scales[linear.value] = _head_scale(graph, inputs, before)
         groups[linear.value] = heads
         outputs |= {id(one): (linear, before) for one in heads}
     result = []
@@ -173,28 +176,50 @@ def _attentions(graph: Graph) -> list[AttentionSublayer]:
         linear, before = outputs[id(one)]
         if groups[linear.value][0] is one:
             whole = merged(groups[linear.value])
-            row = {int(element): number for number, element in enumerate(linear.inputs[0, 0])}
-            kernel = linear.kernel[np.vectorize(row.__getitem__)(whole.context)]
+            row = {int(element): number for number, element in enumerate(before[0, 0])}
+            rows = np.vectorize(row.__getitem__)(whole.context)
+            kernel = linear.kernel[rows]
             scale = scales.get(linear.value)
             by_head = None if scale is None else np.array([scale[int(head[0])] for head in whole.context])
-            result.append(AttentionSublayer(whole, linear, kernel, by_head))
+            norm = _of_rows(_norm_before(graph, linear, norms), rows.ravel())
+            result.append(AttentionSublayer(whole, linear, kernel, by_head, norm))
     return result
 
 
-def _head_scale(graph: Graph, linear: Linear, before: np.ndarray) -> dict[int, int]:
+def _norm_before(graph: Graph, linear: Linear, norms: Mapping[Value, Norm]) -> Norm | None:
+    """Returns the norm that a linear map reads."""
+    whole = graph.whole(linear.inputs)
+    return None if whole is None else norms.get(whole)
+
+
+def _before_norm(graph: Graph, linear: Linear, norms: Mapping[Value, Norm]) -> np.ndarray:
+    """Returns the elements [B, P, In] that a linear map reads, before the norm that may stand there."""
+    norm = _norm_before(graph, linear, norms)
+    return linear.inputs if norm is None else norm.inputs
+
+
+def _of_rows(norm: Norm | None, rows: np.ndarray) -> Norm | None:
+    """Returns a norm with the channels of its parameters in another order."""
+    if norm is None:
+        return None
+    scale, bias = (None if one is None else one[rows] for one in (norm.scale, norm.bias))
+    return replace(norm, scale=scale, bias=bias)
+
+
+def _head_scale(graph: Graph, inputs: np.ndarray, before: np.ndarray) -> dict[int, int]:
     """Returns, for each element of the first token's context, the element of the parameter that it is multiplied with.
 
     Raises:
       Unknown: contexts are changed otherwise.
     """
-    (root,) = graph.recording.roots(linear.inputs[:1, :1])[:1]
+    (root,) = graph.recording.roots(inputs[:1, :1])[:1]
     others = [one for one in root.inputs if not one.depends_on_ids]
     if (
         root.op == "mul"
         and len(others) == 1
         and all(one.trains for one in graph.recording.roots(graph.recording.elements(others[0])))
     ):
-        factors = graph.operand(root, others[0], linear.inputs[0, 0])
+        factors = graph.operand(root, others[0], inputs[0, 0])
         if factors is not None:
             return {int(one): int(factor) for one, factor in zip(before.ravel(), factors, strict=True)}
     raise Unknown(root, "contexts that are changed before their output projection")

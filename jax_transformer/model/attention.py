@@ -83,13 +83,11 @@ class Attention(nnx.Module):
     """Attends from x over y; x and y are the same array in self-attention.
 
     Args:
-      own_distances: whether this attention has relative-position biases or vectors of its own, which replace the
-        stack's.
+      name: self_attention or cross_attention. Some options are of the former alone, such as relative-position biases
+        or vectors of its own, which replace the stack's.
     """
 
-    def __init__(
-        self, config: TransformerConfig, stack: StackConfig, keys: KeyStream, own_distances: bool = False
-    ) -> None:
+    def __init__(self, config: TransformerConfig, stack: StackConfig, keys: KeyStream, name: str) -> None:
         self.config = config
         features, heads, use_bias = (config.d_model,), (stack.num_heads, stack.head_dim), config.attention_bias
         groups, values = (stack.num_kv_heads, stack.head_dim), (stack.num_kv_heads, stack.value_dim)
@@ -105,6 +103,9 @@ class Attention(nnx.Module):
             self.query_norm, self.key_norm = Norm(config, stack.head_dim), Norm(config, stack.head_dim)
         if config.head_scale:
             self.head_scale = HeadScale(stack.num_heads)
+        if name in config.normed_contexts:
+            self.context_norm = Norm(config, stack.num_heads * stack.value_dim, "width")
+        own_distances = config.relative_bias_per_layer and name == "self_attention"
         if own_distances and stack.position_kind == "relative_bias":
             self.relative_bias = RelativeBias(config, stack, keys)
         if own_distances and stack.position_kind == "relative_vectors":
@@ -126,6 +127,8 @@ class Attention(nnx.Module):
         context = scope.tap("context", attend(self.config, heads, terms, scope))  # [B, Q, N, W]
         if self.config.head_scale:
             context = scope.tap("scaled_context", self.head_scale(context))
+        if hasattr(self, "context_norm"):
+            context = scope.tap("normed_context", normed_together(self.context_norm, context))
         return scope.tap("output", self.output(context) if self.config.attention_output else merge_heads(context))
 
     def _placed(self, heads: Heads, rotation: Rotation | None, scope: Scope) -> Heads:
@@ -138,6 +141,11 @@ class Attention(nnx.Module):
             query = scope.tap("rotated_query", rotate(self.config, query, rotation.query))
             key = scope.tap("rotated_key", rotate(self.config, key, rotation.key))
         return Heads(query, key, value)
+
+
+def normed_together(norm: Norm, context: jax.Array) -> jax.Array:
+    """Returns context [B, Q, N, W] normed over all heads together."""
+    return norm(merge_heads(context)).reshape(context.shape)
 
 
 def merge_heads(context: jax.Array) -> jax.Array:

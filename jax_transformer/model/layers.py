@@ -70,14 +70,13 @@ class Layer(nnx.Module):
 
     def __init__(self, config: TransformerConfig, stack: StackConfig, attentions: list[Site], keys: KeyStream) -> None:
         self.config, self.stack = config, stack
-        own = config.relative_bias_per_layer
         has_norms = config.norm_kind != "none" and stack.norm_placement != "none"
         for site in [*attentions, Site.FEED_FORWARD] if config.feed_forward else attentions:
             name = site.name.lower()
             if site is Site.FEED_FORWARD:
                 self.feed_forward = FeedForward(config, stack, keys)
             else:
-                setattr(self, name, Attention(config, stack, keys, own and site is Site.SELF_ATTENTION))
+                setattr(self, name, Attention(config, stack, keys, name))
             if has_norms and not config.share_norms:
                 setattr(self, f"{name}_norm", Norm(config))
             if name in config.normed_outputs:

@@ -14,6 +14,7 @@ from jax_transformer.model.attention import (
     attention_scale,
     attention_weights,
     merge_heads,
+    normed_together,
 )
 from jax_transformer.model.decoder_state import DecoderState, LayerCache
 from jax_transformer.model.dropout import Site
@@ -36,6 +37,8 @@ class StepAttention(nnx.Module):
             self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
         if attention.config.head_scale:
             self.head_scale = attention.head_scale
+        if hasattr(attention, "context_norm"):
+            self.context_norm = attention.context_norm
 
     def attend(self, query: jax.Array, keys: jax.Array, values: jax.Array, terms: AttentionTerms) -> jax.Array:
         """Returns the attention output [B, K, D] of query [B, K, N, H] over keys [B, G, T, H] and values [B, G, T, W].
@@ -61,6 +64,7 @@ class StepAttention(nnx.Module):
             context = context + jnp.einsum("BGQT,TH->BGQH", weights, terms.vectors.values[0])
         context = jnp.swapaxes(context.reshape(*by_head, -1), 1, 2)  # [B, K, N, W]
         context = self.head_scale(context) if self.config.head_scale else context
+        context = normed_together(self.context_norm, context) if hasattr(self, "context_norm") else context
         return self.output(context) if self.config.attention_output else merge_heads(context)
 
     def placed_query(self, query: jax.Array, angles: Angles | None) -> jax.Array:

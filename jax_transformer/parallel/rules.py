@@ -27,6 +27,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*/layers/*/relative_vectors/*", ("layers", "distances", "head_dim")),
     ("*/relative_vectors/*", ("distances", "head_dim")),
     ("*/layers/*_attention/head_scale/scale", ("layers", "heads")),
+    ("*/layers/*_attention/context_norm/*", ("layers", "contexts")),
     ("*/layers/*_attention/*_norm/*", ("layers", "head_dim")),
     ("*/layers/*_attention/output/kernel", ("layers", "heads", "head_dim", "features")),
     ("*/layers/*_attention/output/bias", ("layers", "features")),
@@ -51,7 +52,7 @@ RULES: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 """Patterns of paths, and the axes of the leaves that match; the first match counts."""
 
-MESH_AXES = {"vocabulary": WIDTH, "heads": WIDTH, "hidden": WIDTH, "features": FEATURES}
+MESH_AXES = {"vocabulary": WIDTH, "heads": WIDTH, "contexts": WIDTH, "hidden": WIDTH, "features": FEATURES}
 """Axes of parameters that the mesh divides."""
 
 

@@ -20,7 +20,7 @@ OWN = "output"
 """What the model itself returns, as its observer calls it; PATH and PATH@input are what a module returns and reads,
 PATH@logits and PATH@weights what a softmax in it does."""
 
-OF_HEADS = re.compile(r"_attention\.(query|key|value|logits|weights|context)$")
+OF_HEADS = re.compile(r"_attention\.(query|key|value|logits|weights|(scaled_|normed_)?context)$")
 """Our activations with an axis of heads, which modules of single heads, numbered {n}, make together."""
 
 
@@ -138,18 +138,29 @@ class _Naming:
             module, _, number = softmax.partition("@")
             self.add(f"{module}@logits{number}", f"{ours}.logits")
             self.add(f"{module}@weights{number}", f"{ours}.weights")
+        context = f"{ours}.scaled_context" if self.config.head_scale else f"{ours}.context"
+        if path.rpartition("/")[2] in self.config.normed_contexts:
+            norm = self._module(f"{path}/context_norm/scale", layer)
+            self.add(_input(norm), context)
+            self.add(norm, f"{ours}.normed_context")
+            context = f"{ours}.normed_context"
         if not self.config.attention_output:
-            self.add(whole, f"{ours}.context", f"{ours}.output")  # the same, its heads apart and in one
+            self.add(whole, context, f"{ours}.output")  # the same, its heads apart and in one
         elif self._is_fused_within(path, layer):
             self.add(f"{whole}.0", f"{ours}.output")
         else:
             output = self._module(f"{path}/output/kernel", layer)
-            self.add(_input(output), f"{ours}.context")
+            self.add(_input(output), context)
             self.add(output, f"{ours}.output")
 
     def _feed_forward(self, path: str, layer: int, ours: str) -> None:
-        output = self._module(f"{path}/output/kernel", layer)
-        self.add(_input(output), f"{ours}.hidden")
+        output, hidden = self._module(f"{path}/output/kernel", layer), f"{ours}.hidden"
+        if self.config.feed_forward_hidden_norm:
+            norm = self._module(f"{path}/hidden_norm/scale", layer)
+            self.add(_input(norm), hidden)
+            self.add(norm, f"{ours}.hidden_norm")
+            hidden = f"{ours}.hidden_norm"
+        self.add(_input(output), hidden)
         self.add(output, f"{ours}.output")
 
     # --- modules

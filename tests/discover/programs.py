@@ -105,21 +105,23 @@ class Head(nn.Module):
 
 
 class Heads(nn.Module):
+    """Heads whose contexts are normed together."""
+
     def __init__(self) -> None:
         super().__init__()
         self.heads = nn.ModuleList(Head() for _ in range(N))
-        self.out = nn.Linear(N * W, D)
+        self.norm, self.out = OwnNorm(N * W), nn.Linear(N * W, D)
 
     def forward(self, x: Tensor, y: Tensor, may: Tensor) -> Tensor:
-        return self.out(torch.cat([head(x, y, may) for head in self.heads], dim=-1))
+        return self.out(self.norm(torch.cat([head(x, y, may) for head in self.heads], dim=-1)))
 
 
 class OwnNorm(nn.Module):
     """A norm by deviation, unbiased, with epsilon outside of the root."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int = D) -> None:
         super().__init__()
-        self.gain, self.shift = nn.Parameter(torch.ones(D)), nn.Parameter(torch.zeros(D))
+        self.gain, self.shift = nn.Parameter(torch.ones(size)), nn.Parameter(torch.zeros(size))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.gain * (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6) + self.shift

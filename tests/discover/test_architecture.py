@@ -74,6 +74,7 @@ def test_norms_stand_where_the_config_has_them() -> None:
         ({"head_bias": "none"}, "no bias"),
         ({"query_key_norm": True}, "queries and keys normed"),
         ({"value_dim": 5}, "values of 5"),
+        ({"context_norm": "self_attention"}, "contexts normed"),
         ({"decoder_position_kind": "learned"}, "learned"),
         ({"decoder_activation": "gelu"}, "gelu"),
         ({"feed_forward_output_bias": False}, "biases of hidden alone"),

@@ -48,6 +48,7 @@ FOUND: dict[str, dict[str, Any]] = {
     "SingleHeads": {
         "head_bias": "none", "norm_placement": "pre", "norm_eps": 1e-6, "norm_eps_outside": True, "norm_unbiased": True,
         "final_norm": True, "activation": "gelu", "trains_pad_embedding": False, "value_dim": 5,
+        "context_norm": "attention",
     },
     "Modern": {
         "share_embeddings": True, "tie_head": True, "scale_embedding": False, "scale_head": True, "head_bias": "none",

@@ -191,6 +191,15 @@ def test_heads_may_have_factors_and_norms(config: TransformerConfig, base: Any) 
     assert changed(base, config, head_scale=True, query_key_norm=True) == (set(), expected)
 
 
+def test_contexts_may_be_normed(config: TransformerConfig, base: Any) -> None:
+    """Over all heads: 3 of 5 in the encoder, 2 of 4 in the decoder."""
+    expected = norm_shapes("encoder/layers/self_attention/context_norm", 1, 15)
+    expected |= norm_shapes("decoder/layers/self_attention/context_norm", 2, 8)
+    assert changed(base, config, context_norm="self_attention") == (set(), expected)
+    expected |= norm_shapes("decoder/layers/cross_attention/context_norm", 2, 8)
+    assert changed(base, config, context_norm="attention") == (set(), expected)
+
+
 def test_relative_vectors(config: TransformerConfig, base: Any) -> None:
     """For distances from -3 to 3: of a stack, or of each layer's self-attention."""
     tables = {"constants/encoder_positions", "constants/decoder_positions"}

@@ -211,6 +211,13 @@ CACHED: dict[str, dict[str, Any]] = {
         "learned_residual_scale": "feed_forward",
         "activation": "prelu",
     },
+    "normed_contexts": {
+        "context_norm": "attention",
+        "head_scale": True,
+        "attention_output": False,
+        "head_dim": 4,
+        "decoder_head_dim": 6,
+    },
     "normformer": {"norm_placement": "pre", "output_norm": "attention", "feed_forward_hidden_norm": True},
     "parallel": {"norm_placement": "pre", "parallel_residual": True, "output_norm": "all"},
     "parallel_with_one_norm": {

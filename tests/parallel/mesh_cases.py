@@ -108,6 +108,7 @@ FAMILIES = {
         num_kv_heads=2,
         query_key_norm=True,
         head_scale=True,
+        context_norm="attention",
         attention_bias=False,
     ),
     "relative vectors": dataclasses.replace(

@@ -36,7 +36,13 @@ CONFIGS = [
         {"learned_sublayer_scale": "scalar"},
         {"share_layers": True, "learned_position_scale": True},
         {"share_layers": True, "position_kind": "relative_vectors", "relative_bias_per_layer": True},
-        {"share_norms": True, "query_key_norm": True, "output_norm": "all", "head_scale": True},
+        {
+            "share_norms": True,
+            "query_key_norm": True,
+            "output_norm": "all",
+            "head_scale": True,
+            "context_norm": "attention",
+        },
         {"share_norms": True, "output_norm": "all", "feed_forward_hidden_norm": True},
     )
 ]
@@ -74,6 +80,7 @@ def test_a_parameter_without_a_rule_is_named() -> None:
         ("encoder/layers/self_attention/output/kernel", (2, 8, 2, 16), PartitionSpec(None, "tensor", None, "fsdp")),
         ("encoder/layers/self_attention/key/kernel", (2, 16, 2, 4), PartitionSpec(None, "fsdp", "tensor", None)),
         ("encoder/layers/self_attention/head_scale/scale", (2, 8), PartitionSpec(None, "tensor")),
+        ("encoder/layers/self_attention/context_norm/scale", (2, 64), PartitionSpec(None, "tensor")),
         ("encoder/layers/self_attention/query_norm/scale", (2, 4), PartitionSpec(None, None)),
         ("encoder/relative_vectors/keys", (33, 4), PartitionSpec(None, None)),
         ("decoder/layers/self_attention/relative_vectors/values", (2, 33, 4), PartitionSpec(None, None, None)),

@@ -66,7 +66,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "query_key_norm": True,
         "norm_placement": "pre",
     },
-    "alibi": {"position_kind": "alibi", "norm_placement": "pre"},
+    "alibi": {"position_kind": "alibi", "norm_placement": "pre", "context_norm": "self_attention"},
     "vectors": {"position_kind": "relative_vectors", "relative_max_distance": 3, "norm_placement": "pre"},
     "values": {
         "value_dim": 3,

@@ -201,6 +201,7 @@ HEADS: list[dict[str, Any]] = [
         "norm_kind": "rms_norm",
         "norm_bias": False,
         "head_scale": True,
+        "context_norm": "attention",
         "attention_output": False,
     },
 ]

@@ -43,6 +43,11 @@ TOLD: list[tuple[str, str, list[str]]] = [
         ],
     ),
     ("values", "encoder.layers.0.feed_forward_norm", ["norm: scale as it is stored"]),
+    (
+        "alibi",
+        f"{LAYER}.self_attention.normed_context",
+        ["contexts normed head by head", "norm missing", "norm: scale dropped", "norm: ε = 0.001"],
+    ),
     ("values", f"{LAYER}.cross_attention.logits", ["scaled by √value_dim"]),
     ("values", "encoder.layers.0.feed_forward.hidden", ["tanh", "leaky ReLU of slope 0.2"]),
     (

@@ -110,3 +110,21 @@ def test_layers_that_share_one_module_are_its_calls() -> None:
     assert names["decoder.layers.0.sublayer.0.norm#2@input"] == ("decoder.layers.0.output",)
     assert names["encoder.norm@input"] == ("encoder.layers.1.output",)
     assert not any(captured.startswith(("encoder.layers.1.", "decoder.layers.1.")) for captured in names)
+
+
+def test_what_a_projection_reads_is_the_last_of_what_is_done_to_contexts_and_hidden_units() -> None:
+    config = config_of(head_scale=True, context_norm="self_attention", feed_forward_hidden_norm=True)
+    added = [
+        Rule("decoder.layers.{i}.self_attn.norm.a_2", "decoder/layers/self_attention/context_norm/scale"),
+        Rule("decoder.layers.{i}.feed_forward.norm.a_2", "decoder/layers/feed_forward/hidden_norm/scale"),
+    ]
+    names = activation_names(config, [*harvard.DIALECT.rules(config_of()), *added])
+    attention, feed_forward = "decoder.layers.1.self_attn", "decoder.layers.1.feed_forward"
+    assert names[f"{attention}.norm@input"] == ("decoder.layers.1.self_attention.scaled_context",)
+    assert names[f"{attention}.norm"] == ("decoder.layers.1.self_attention.normed_context",)
+    assert f"{attention}.linears.3@input" not in names  # the same again
+    assert names["decoder.layers.1.src_attn.linears.3@input"] == ("decoder.layers.1.cross_attention.scaled_context",)
+    assert names[f"{feed_forward}.norm@input"] == ("decoder.layers.1.feed_forward.hidden",)
+    assert names[f"{feed_forward}.norm"] == ("decoder.layers.1.feed_forward.hidden_norm",)
+    found = {ours for several in names.values() for ours in several}
+    assert found <= {node.name for node in nodes(config)}

@@ -48,6 +48,9 @@ class Mechanisms:
     head_scale: bool = False
     query_key_norm: bool = False
     """Norm queries and keys over the features of each head."""
+    context_norm: Literal["none", "self_attention", "attention"] = "none"
+    """Norm the contexts of all heads together before their projection, in self-attention or in both attentions (Wang et
+    al. 2022)."""
 
 
 class MechanismTransformer(nn.Module):
@@ -211,6 +214,9 @@ class Attention(nn.Module):
             self.key_norm = nn.LayerNorm(sizes.head_dim, dtype=dtype)
         if mechanisms.head_scale:
             self.head_scale = HeadScale(sizes.num_heads, dtype=dtype)
+        is_normed = mechanisms.context_norm == "attention" or (mechanisms.context_norm == "self_attention" and is_self)
+        width = sizes.num_heads * sizes.value_dim
+        self.context_norm = nn.LayerNorm(width, dtype=dtype) if is_normed else None
         has_own = mechanisms.positions == "relative_vectors" and mechanisms.vectors_per_layer and is_self
         self.own_vectors = make_vectors(sizes, mechanisms) if has_own else None
 
@@ -243,7 +249,11 @@ class Attention(nn.Module):
         context = _tapped(tap, "context", context if vectors is None else context + vectors.context(weights))
         if self.mechanisms.head_scale:
             context = _tapped(tap, "scaled_context", self.head_scale(context))
-        return tap("output", self.output(context.transpose(1, 2).flatten(2)))
+        context = context.transpose(1, 2).flatten(2)
+        if self.context_norm is not None:
+            context = self.context_norm(context).unflatten(-1, (-1, self.value_dim))
+            context = tap("normed_context", context).flatten(2)
+        return tap("output", self.output(context))
 
     def _rotated(self, x: Tensor) -> Tensor:
         return rotate(

@@ -39,19 +39,23 @@ EPSILONS = (1e-3, 1e-5, 1e-6, 1e-8, 1e-12, 0.0)
 def norms(config: TransformerConfig) -> Iterator[Variant]:
     kinds = _kinds(config)
     choices = _choices(config)
+    everywhere: tuple[Kind, ...] = (*kinds, "context_norm")
     for name, changes in choices.items():
-        yield configured(f"norm: {name}", kinds, **changes)
+        yield configured(f"norm: {name}", everywhere, **changes)
     for first, second in combinations(choices, 2):
         if choices[first].keys().isdisjoint(choices[second]):
-            yield configured(f"norm: {first}, and {second}", kinds, **choices[first], **choices[second])
+            yield configured(f"norm: {first}, and {second}", everywhere, **choices[first], **choices[second])
     yield Variant("norm: variance as E[x²] − E[x]²", kinds, partial(_fast_variance, dtype="float64"), True)
     yield Variant("norm: variance as E[x²] − E[x]² in float32", kinds, partial(_fast_variance, dtype="float32"), True)
     yield Variant("norm: variance in float32", kinds, partial(_narrow_variance, changes={}), True)
-    yield Variant("norm: scale dropped", kinds, partial(without, role="scale"))
-    yield Variant("norm: bias dropped", kinds, partial(without, role="bias"))
-    yield Variant("norm: scale and bias swapped", kinds, partial(exchanged, roles={"scale": "bias", "bias": "scale"}))
-    yield Variant("norm missing", ("norm",), lambda replay: replay.inputs["x"])
-    yield Variant("norm twice", ("norm",), lambda replay: replay.compute({"x": replay.compute()}))
+    swapped = {"scale": "bias", "bias": "scale"}
+    yield Variant("norm: scale dropped", everywhere, partial(without, role="scale"))
+    yield Variant("norm: bias dropped", everywhere, partial(without, role="bias"))
+    yield Variant("norm: scale and bias swapped", everywhere, partial(exchanged, roles=swapped))
+    alone: tuple[Kind, ...] = ("norm", "context_norm")
+    yield Variant("norm missing", alone, lambda replay: replay.inputs["x"])
+    yield Variant("norm twice", alone, lambda replay: replay.compute({"x": replay.compute()}))
+    yield Variant("contexts normed head by head", ("context_norm",), _head_by_head)
     for module in LAYER_NORMS:
         yield Variant(f"parameters of {module}", NORMS, partial(_of_another, module=module))
     yield Variant("norm before the output projection, not after it", ("norm",), _before_projection)
@@ -101,6 +105,15 @@ def _of_another(replay: Replay, module: str) -> np.ndarray:
     if own == (module,) or len(own) > 1 or not norm_parameters(replay):
         raise LookupError("no other norm")
     return replay.compute(parameters={**replay.parameters, **replay.norm_of(module)})
+
+
+def _head_by_head(replay: Replay) -> np.ndarray:
+    """Norms the context of each head by itself, with its part of the scale and bias."""
+    x = replay.inputs["x"]
+    if x.shape[2] == 1:
+        raise LookupError("one head")
+    own = {role: array.reshape(x.shape[2:]) for role, array in norm_parameters(replay).items()}
+    return formulas.norm(replay.config, x, **own)
 
 
 def _before_projection(replay: Replay) -> np.ndarray:

@@ -413,6 +413,13 @@ def head_scale(config: TransformerConfig, x: np.ndarray, scale: np.ndarray) -> n
     return x * scale[:, None]
 
 
+def context_norm(
+    config: TransformerConfig, x: np.ndarray, scale: np.ndarray | None = None, bias: np.ndarray | None = None
+) -> np.ndarray:
+    """Norms x [B, T, N, W] over all heads together (Sub-LN: Wang et al. 2022)."""
+    return norm(config, merge_heads(config, x), scale, bias).reshape(x.shape)
+
+
 # --- feed-forward (§3.3; gated: Shazeer 2020)
 
 

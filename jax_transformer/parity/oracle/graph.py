@@ -31,6 +31,7 @@ Kind = Literal[
     "attention_weights",
     "context",
     "head_scale",
+    "context_norm",
     "norm",
     "residual",
     "residual_norm",
@@ -398,6 +399,9 @@ def _add_attention(
     if scope.config.head_scale:
         parameters = scope.parameters("head_scale", "scale")
         context = scope.add("scaled_context", "head_scale", formulas.head_scale, {"x": context}, parameters)
+    if place(scope.name).path[0] in scope.config.normed_contexts:
+        parameters = scope.norm("context_norm")
+        context = scope.add("normed_context", "context_norm", formulas.context_norm, {"x": context}, parameters)
     if not scope.config.attention_output:
         return scope.add("output", "merge_heads", formulas.merge_heads, {"x": context})
     parameters = scope.linear("output", scope.config.attention_output_bias)

@@ -61,6 +61,7 @@ PLAIN: dict[str, Any] = {
     "decoder_value_dim": None,
     "query_key_norm": False,
     "head_scale": False,
+    "context_norm": "none",
     "activation_slope": 0.01,
     "decoder_activation": None,
     "feed_forward_output_bias": None,
