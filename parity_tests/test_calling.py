@@ -11,6 +11,7 @@ import torch
 import user_models
 import user_styles
 
+from jax_transformer.parity.backends.calling import Calling
 from jax_transformer.parity.backends.module_names import layers_of, names_of
 from jax_transformer.parity.backends.modules import LOGITS, ModuleReference
 from jax_transformer.parity.backends.side import CannotRun, NotFinite
@@ -96,6 +97,18 @@ def test_the_same_function_in_another_style(name: str) -> None:
         assert one.shape == other.shape
         assert compare(one, other, np.abs(other) < 1e30).within(FLOAT64_RELATIVE_RMS)
     assert not side.doubts
+
+
+def test_logits_behind_log_probabilities_with_rows_of_nan() -> None:
+    """A query that sees no key gives NaN in many programs."""
+    logits = torch.randn(2, 3, 5)
+    logits[1] = torch.nan
+    normalised = logits.log_softmax(-1)
+    calling = Calling(axes=(0, 1, 2), head="log_probabilities")
+    found = calling.unnormalised(normalised.clone(), (logits, normalised), 2)
+    assert torch.equal(found.nan_to_num(), logits.nan_to_num())
+    with pytest.raises(LookupError):
+        calling.unnormalised(normalised + 1.0, (logits, normalised), 2)
 
 
 UNCALLED = {
