@@ -9,6 +9,7 @@ from the order in which a Transformer computes: what a sublayer reads is the res
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Literal
 
@@ -46,6 +47,7 @@ class _Naming:
         self.config = config
         self.found: dict[str, list[str]] = {}
         self._named: set[str] = set()
+        self._parts: dict[int | None, dict[str, set[str]]] = {}
         self._call = 1  # of the modules of a layer that all layers share
         self._rules = {path: rule for rule in rules for path in rule.paths}
         self._has_norms = config.norm_kind != "none"
@@ -83,7 +85,9 @@ class _Naming:
                     normed = f"{stack}.layers.{i}.shared_norm" if is_once else f"{ours}_norm"
                     self.add(_input(norm), *read)
                     self.add(norm, normed)
-                    self.add(_input(self._reader(path, at)), normed)
+                    reader = self._reader(path, at)
+                    norms_itself = reader is not None and self._norm_path(path) in self._parts_in(at)[reader]
+                    self.add(_input(reader), *(read if norms_itself else [normed]))
                 else:
                     self.add(_input(self._reader(path, at)), *read)
                 self._feed_forward(path, at, ours) if sublayer == "feed_forward" else self._attention(path, at, ours)
@@ -177,17 +181,29 @@ class _Naming:
         if rule is None or not rule.are_copies or not rule.names_of(layer):
             return None
         owner = self._owner(path, layer)
-        return owner if (EACH in owner) == rule.counts else None
+        is_alone = self._parts_in(layer)[owner] == {_part(path)}
+        return owner if is_alone and (EACH in owner) == rule.counts else None
+
+    def _parts_in(self, layer: int | None) -> dict[str, set[str]]:
+        """Returns for each module the parts of the model, such as a projection, whose parameters are in it."""
+        if layer not in self._parts:
+            found = self._parts[layer] = defaultdict(set)
+            for path, rule in self._rules.items():
+                for name in rule.names_of(layer)[:1] if (layer is not None) == rule.stacked else ():
+                    owner = name.rpartition(".")[0].split(".")
+                    for end in range(1, len(owner) + 1):
+                        found[".".join(owner[:end])].add(_part(path))
+        return self._parts[layer]
 
     def _sublayer_norm(self, path: str, layer: int) -> str | None:
-        """Returns the module of the norm beside a sublayer. None: it has none of its own, such as a scale that is a
-        parameter of the layer itself, or one that is called several times in a layer."""
+        """Returns the module of the norm beside a sublayer. None: it has none of its own, or one that is called several
+        times in a layer."""
         if not self._has_norms or (self.config.share_norms and not self.config.parallel_residual):
             return None
-        own = f"{path}_norm" if not self.config.share_norms else f"{path.rpartition('/')[0]}/shared_norm"
-        norm, kernel = self._module(f"{own}/scale", layer), "hidden" if path.endswith("feed_forward") else "query"
-        holds_sublayer = self._owner(f"{path}/{kernel}/kernel", layer).startswith(f"{norm}.")
-        return None if holds_sublayer else norm
+        return self._module(f"{self._norm_path(path)}/scale", layer)
+
+    def _norm_path(self, path: str) -> str:
+        return f"{path.rpartition('/')[0]}/shared_norm" if self.config.share_norms else f"{path}_norm"
 
     def _head_module(self) -> str | None:
         """Returns the head's module. A table names the head last of tied tensors."""
@@ -240,6 +256,11 @@ class _Naming:
         if all(len(owner) > length and owner[length].isdigit() for owner in owners):
             length -= 1
         return owners[0][:length]
+
+
+def _part(path: str) -> str:
+    """Returns the part of the model that a leaf belongs to."""
+    return path.rpartition("/")[0]
 
 
 def _first(module: str) -> str:

@@ -128,3 +128,17 @@ def test_what_a_projection_reads_is_the_last_of_what_is_done_to_contexts_and_hid
     assert names[f"{feed_forward}.norm"] == ("decoder.layers.1.feed_forward.hidden_norm",)
     found = {ours for several in names.values() for ours in several}
     assert found <= {node.name for node in nodes(config)}
+
+
+def test_a_module_that_holds_several_parts_returns_none_of_them() -> None:
+    """Kernels as parameters of the attention or the feed-forward itself."""
+    config = config_of()
+    parts = {f".self_attn.linears.{n}.": f".self_attn.{name}_" for n, name in enumerate("qkvo")}
+    parts |= {".feed_forward.w_1.": ".feed_forward.first_", ".feed_forward.w_2.": ".feed_forward.second_"}
+    names = activation_names(config, renamed(harvard.DIALECT.rules(config), parts))
+    assert names["encoder.layers.0.self_attn@logits"] == ("encoder.layers.0.self_attention.logits",)
+    assert "encoder.layers.0.self_attn" not in names
+    found = {ours for several in names.values() for ours in several}
+    assert not found & {f"encoder.layers.0.self_attention.{name}" for name in ("query", "key", "value", "context")}
+    assert "encoder.layers.0.feed_forward.hidden" not in found
+    assert "decoder.layers.0.cross_attention.query" in found

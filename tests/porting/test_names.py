@@ -89,6 +89,11 @@ def test_the_sequence_may_come_first() -> None:
     np.testing.assert_array_equal(arrays["b"], arange(2, 5, 3, 4))
 
 
+def test_heads_may_come_first() -> None:
+    arrays, _ = NameMap({"a": ("b",)}).rename({"a": arange(3, 2, 5, 7)}, {"b": (2, 3, 5, 7)})
+    assert np.array_equal(arrays["b"], arange(3, 2, 5, 7).swapaxes(0, 1))
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [((2, 7, 12), (2, 5, 3, 4)), ((2, 7, 12), (2, 5, 12)), ((2, 3, 7, 7), (2, 3, 5, 6)), ((6, 7, 7), (2, 3, 5, 6))],

@@ -333,10 +333,10 @@ def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
 
 def regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     """Returns the array in this shape; None if more differs than the grouping of axes and the order of two neighbours:
-    programs have [B, T, D], [T, B, D], or [B, D, T] where they convolve."""
+    programs have [B, T, D], [T, B, D], or [B, D, T] where they convolve, and [N, B, Q, K]."""
     if differ_in_grouping(array.shape, shape):
         return array.reshape(shape)
-    for first, second in ((0, 1), (1, 2)) if array.ndim == 3 else ():
+    for first, second in {3: ((0, 1), (1, 2)), 4: ((0, 1),)}.get(array.ndim, ()):
         swapped = array.swapaxes(first, second)
         if differ_in_grouping(swapped.shape, shape):
             return swapped.reshape(shape)
