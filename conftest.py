@@ -1,10 +1,12 @@
 """For both suites of tests, whose time goes into compiling: programs are compiled once and, where a module asks for it,
 quickly.
 
-XLA's newer way to write a fused loop for a CPU takes twice as long to compile as its older one, and computes the same.
-`XLA_FLAGS=` in the environment takes the newer one. JAX writes down where each operation of a program was called: that
-takes 3 % of the time, and no test reads it. A process that has compiled thousands of programs lets go of them
-before its memory mappings run out.
+Tests run beside each other, one on a core, so that what a library would do in several threads takes least in one: XLA's
+compiler would also split each program into up to 32 modules, and threads of PyTorch and NumPy wait for each other in
+loops. XLA's newer way to write a fused loop for a CPU takes twice as long to compile as its older one, and computes the
+same. `XLA_FLAGS=` and `OMP_NUM_THREADS=` in the environment take what users have. JAX writes down where each operation
+of a program was called: that takes 3 % of the time, and no test reads it. A process that has compiled thousands of
+programs lets go of them before its memory mappings run out.
 """
 
 from __future__ import annotations
@@ -14,7 +16,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")  # read when the first program is compiled
+FLAGS = (
+    "--xla_cpu_use_fusion_emitters=false",
+    "--xla_cpu_parallel_codegen_split_count=1",
+    "--xla_cpu_multi_thread_eigen=false",
+)
+os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))  # read when the first program is compiled
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when NumPy and PyTorch are imported
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
 import jax

@@ -53,14 +53,18 @@ def init_params(config: TransformerConfig, key: jax.Array, shardings: Any = None
       >>> params["encoder"]["layers"]["feed_forward"]["hidden"]["kernel"].shape  # six layers
       (6, 4, 8)
     """
-    for name in ("source_vocab_size", "target_vocab_size"):
-        if getattr(config, name) == 0:
-            raise ValueError(f"{name} must be set before parameters are made; received 0")
+    _check_vocabularies(config)
     if isinstance(key, jax.core.Tracer):
         return _init(config, key)
     if shardings is not None:
         return jax.jit(_init, static_argnums=0, out_shardings=shardings, compiler_options=_init_options())(config, key)
     return _compiled_init(jax.default_backend())(config, key)
+
+
+def _check_vocabularies(config: TransformerConfig) -> None:
+    for name in ("source_vocab_size", "target_vocab_size"):
+        if getattr(config, name) == 0:
+            raise ValueError(f"{name} must be set before parameters are made; received 0")
 
 
 @cache
@@ -86,12 +90,9 @@ def abstract_params(config: TransformerConfig) -> Params:
     Raises:
       ValueError: a vocabulary size is not set.
     """
-    return jax.tree.map(lambda leaf: leaf, _abstract_params(config))  # the caller may change its tree
-
-
-@cache
-def _abstract_params(config: TransformerConfig) -> Params:
-    return jax.eval_shape(lambda: init_params(config, jax.random.key(0)))
+    _check_vocabularies(config)
+    _, params = _abstract_model(config)
+    return jax.tree.map(lambda leaf: leaf, params)  # the caller may change its tree
 
 
 @partial(jax.jit, static_argnames=("config", "return_trace"))
@@ -402,10 +403,12 @@ def decoder_layers(config: TransformerConfig, params: Params) -> list[Any]:
 
 
 def _model(config: TransformerConfig, params: Params) -> Transformer:
-    return nnx.merge(_graph(config), nnx.State(params))
+    graph, _ = _abstract_model(config)
+    return nnx.merge(graph, nnx.State(params))
 
 
 @cache
-def _graph(config: TransformerConfig) -> nnx.GraphDef[Transformer]:
-    graph, _ = nnx.split(nnx.eval_shape(lambda: Transformer(config, KeyStream(jax.random.key(0)))))
-    return graph
+def _abstract_model(config: TransformerConfig) -> tuple[nnx.GraphDef[Transformer], Params]:
+    """Returns the model's structure, and the shapes and dtypes of its parameters."""
+    graph, state = nnx.split(nnx.eval_shape(lambda: Transformer(config, KeyStream(jax.random.key(0)))))
+    return graph, nnx.to_pure_dict(state)
