@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -181,6 +182,7 @@ def _accumulate(
     if parts == 1:
         return loss_and_gradients(batch, dropout_key)
 
+    @partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
     def of_part(number: jax.Array, part: Batch) -> tuple[jax.Array, Params]:
         return loss_and_gradients(part, jax.random.fold_in(dropout_key, number))
 
