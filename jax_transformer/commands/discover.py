@@ -58,17 +58,16 @@ def discover(arguments: Sequence[str]) -> int:
         raise ValueError(f"--output {target}: expected a new directory; received one that holds files")
     if not target.absolute().parent.is_dir():
         raise ValueError(f"--output {target}: there is no directory {target.absolute().parent}")
-    from torch import nn
-
     from jax_transformer.discover import CallError, DiscoverError, conclusion_lines
     from jax_transformer.discover import discover as discovered
+    from jax_transformer.discover.calling import as_module
     from jax_transformer.parity.backends.copies import copied
 
-    module = load_factory(options.module, "MODULE")
-    if not isinstance(module, nn.Module):
-        kind = type(module).__name__
-        raise ValueError(f"{options.module}: expected a function that returns a torch.nn.Module; it returned {kind}")
-    module = copied(module).eval()
+    built = load_factory(options.module, "MODULE")
+    try:
+        module = copied(as_module(built)).eval()
+    except ValueError as error:
+        raise ValueError(f"{options.module}: {error}") from None
     try:
         found = discovered(
             module,

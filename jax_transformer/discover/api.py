@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from jax_transformer.discover.calling import Call, find_call
+from jax_transformer.discover.calling import Call, as_module, find_call
 from jax_transformer.discover.calling.limits import LONGEST
 from jax_transformer.discover.config import make_config
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
@@ -78,7 +78,7 @@ class Discovery:
 
 
 def discover(
-    module: nn.Module,
+    module: Any,
     name: str = "my_model:build",
     *,
     source_pad_id: int | None = None,
@@ -93,7 +93,8 @@ def discover(
     compares logits on other ids.
 
     Args:
-      module: in evaluation mode. It isn't changed.
+      module: a torch.nn.Module in evaluation mode, or several in a mapping or sequence, such as an encoder and a
+        decoder. It isn't changed.
       name: its factory, in messages and in the adapter.
       source_pad_id, target_pad_id: the ids of padding, if the module doesn't tell them.
       decoder_start_id, eos_id: the ids that begin and end sentences, for the model to translate.
@@ -112,6 +113,7 @@ def discover(
       ('post', 'relu', True)
     """
     call = find_call(module, name, source_pad_id=source_pad_id, target_pad_id=target_pad_id)
+    module = as_module(module)
     problems: list[DiscoverError] = []
     for batch in probes(call):
         try:

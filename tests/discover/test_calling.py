@@ -14,70 +14,21 @@ import torch
 from torch import Tensor, nn
 
 from jax_transformer.discover.calling import Call, CallError, adapter_text, find_call
-
-SOURCE_VOCAB, TARGET_VOCAB, WIDTH, LONGEST = 19, 23, 12, 30
-NO_SOURCE, NO_TARGET = 1, 2  # padding
-
-
-class Attention(nn.Module):
-    """Attends with a boolean mask, True = may attend."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.query, self.key, self.value = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
-
-    def forward(self, x: Tensor, memory: Tensor, mask: Tensor) -> Tensor:
-        scores = self.query(x) @ self.key(memory).transpose(1, 2) / WIDTH**0.5
-        return x + scores.masked_fill(~mask, -1e9).softmax(-1) @ self.value(memory)
-
-
-class Core(nn.Module):
-    """A small encoder-decoder without a calling convention; masks are [B, 1 or Q, K]."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.source, self.target = nn.Embedding(SOURCE_VOCAB, WIDTH), nn.Embedding(TARGET_VOCAB, WIDTH)
-        self.positions = nn.Parameter(torch.randn(LONGEST, WIDTH))
-        self.encoder_attention, self.self_attention, self.cross_attention = (Attention() for _ in range(3))
-        self.to_logits = nn.Linear(WIDTH, TARGET_VOCAB)
-
-    def encode(self, source: Tensor, mask: Tensor) -> Tensor:
-        x = self.source(source) + self.positions[: source.shape[1]]
-        return self.encoder_attention(x, x, mask)
-
-    def decode(self, target: Tensor, memory: Tensor, mask: Tensor, cross: Tensor) -> Tensor:
-        x = self.target(target) + self.positions[: target.shape[1]]
-        return self.cross_attention(self.self_attention(x, x, mask), memory, cross)
-
-    def logits(self, source: Tensor, target: Tensor, mask: Tensor, target_mask: Tensor, cross: Tensor) -> Tensor:
-        return self.to_logits(self.decode(target, self.encode(source, mask), target_mask, cross))
-
-
-def causal(ids: Tensor) -> Tensor:
-    return torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()[None]
-
-
-def truth(core: Core, source: Tensor, target: Tensor, *, sees_target_pads: bool = False) -> Tensor:
-    """Returns the logits with padding hidden on the keys."""
-    mask = (source != NO_SOURCE)[:, None]
-    target_mask = causal(target) if sees_target_pads else causal(target) & (target != NO_TARGET)[:, None]
-    return core.logits(source, target, mask, target_mask, mask)
-
-
-class Style(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.core = Core()
-
-
-class Named(Style):
-    """Names its padding, for callers that build the masks."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.src_pad_idx, self.trg_pad_idx = NO_SOURCE, NO_TARGET
-
+from tests.discover.cores import (
+    LONGEST,
+    NO_SOURCE,
+    NO_TARGET,
+    SOURCE_VOCAB,
+    TARGET_VOCAB,
+    WIDTH,
+    Core,
+    Named,
+    Style,
+    causal,
+    ids,
+    of_core,
+    truth,
+)
 
 # --- masks of the module's own
 
@@ -316,21 +267,6 @@ class OneLength(Named):
         return self.core.logits(src, trg, src_mask, trg_mask, src_mask)
 
 
-def ids(source_length: int = 8, target_length: int = 6) -> tuple[Tensor, Tensor]:
-    """Returns ids with padding at the ends and inside; every target begins with 5."""
-    generator = torch.Generator().manual_seed(1)
-    source = torch.randint(3, SOURCE_VOCAB, (4, source_length), generator=generator)
-    target = torch.randint(3, TARGET_VOCAB, (4, target_length), generator=generator)
-    source[1, 5:], source[2, 2:] = NO_SOURCE, NO_SOURCE
-    target[1, 4:], target[2, 2] = NO_TARGET, NO_TARGET
-    target[:, 0] = 5
-    return source, target
-
-
-def of_core(module: Any, source: Tensor, target: Tensor) -> Tensor:
-    return truth(module.core, source, target)
-
-
 def seeing_target_pads(module: Any, source: Tensor, target: Tensor) -> Tensor:
     return truth(module.core, source, target, sees_target_pads=True)
 
@@ -485,11 +421,6 @@ class OnCuda(Named):
         raise RuntimeError("Found no NVIDIA driver on your system.")
 
 
-class LossAlone(Named):
-    def forward(self, src: Tensor, trg: Tensor) -> Tensor:
-        return truth(self.core, src, trg).mean()
-
-
 class NotANumber(Named):
     def forward(self, src: Tensor, trg: Tensor) -> Tensor:
         return truth(self.core, src, trg) * float("nan")
@@ -510,7 +441,6 @@ class Fails(Style):
     [
         (Random, "expected the same logits twice in evaluation mode; the module draws random numbers"),
         (OnCuda, "the module moves tensors to CUDA at .*test_calling.py:.* use the device of its inputs"),
-        (LossAlone, r"expected logits \[B, T, V\] from forward\(src.*; received Tensor with it \[\]"),
         (NotANumber, "expected finite logits"),
         (OneInput, r"expected parameters for source and target ids; received forward\(image"),
         (Fails, r"none of .* ways to call forward\(src.* runs; .*test_calling.py:\d+ \(KeyError: 'key'\)"),

@@ -6,11 +6,13 @@ The text is the one source: the object is made by executing it, so that both run
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 CLASS = '''\
@@ -25,16 +27,53 @@ class Adapter(nn.Module):
 '''
 
 
-def wrap(module: nn.Module, lines: Sequence[str]) -> nn.Module:
+def as_module(built: Any) -> nn.Module:
+    """Returns what a factory built as one module: itself, or the modules of a mapping or sequence in a container.
+
+    Raises:
+      ValueError: it's something else.
+    """
+    from torch import nn
+
+    if isinstance(built, nn.Module):
+        return built
+    parts = list(built.values() if isinstance(built, Mapping) else built if isinstance(built, list | tuple) else [])
+    if not parts or not all(isinstance(part, nn.Module) for part in parts):
+        held = f" of {', '.join(type(part).__name__ for part in parts)}" if parts else ""
+        raise ValueError(
+            f"expected a torch.nn.Module, or a dict or tuple of such modules; received {type(built).__name__}{held}"
+        )
+    whole = nn.ModuleDict(built) if isinstance(built, Mapping) else nn.ModuleList(built)
+    whole.training = any(part.training for part in parts)
+    return whole
+
+
+def container(built: Any) -> str:
+    """Returns the expression of the container that holds what a factory built, if it's several modules; else ''."""
+    from torch import nn
+
+    if isinstance(built, Mapping) or type(built) is nn.ModuleDict:
+        return "nn.ModuleDict"
+    return "nn.ModuleList" if isinstance(built, list | tuple) or type(built) is nn.ModuleList else ""
+
+
+def wrap(module: Any, lines: Sequence[str]) -> nn.Module:
     """Returns an Adapter that holds the module as `self.module` and runs these lines as its forward.
 
     Args:
+      module: a module, or a mapping or sequence of modules.
       lines: the body of `forward`, over `self.module`, `source_ids` [B, S] and `decoder_input_ids` [B, T]; the last one
         returns.
     """
-    adapter = _compiled(class_text(lines))(module)
+    module = as_module(module)
+    adapter: nn.Module = _compiled(class_text(lines))(module)
     adapter.train(module.training)
     return adapter
+
+
+def run(module: nn.Module, lines: Sequence[str], source_ids: torch.Tensor, decoder_input_ids: torch.Tensor) -> Any:
+    """Runs these lines once, as `wrap` would, around a module in the mode that it is in."""
+    return _compiled(class_text(lines)).forward(SimpleNamespace(module=module), source_ids, decoder_input_ids)
 
 
 def class_text(lines: Sequence[str]) -> str:
@@ -42,17 +81,21 @@ def class_text(lines: Sequence[str]) -> str:
     return CLASS + textwrap.indent("\n".join(lines), " " * 8) + "\n"
 
 
-def file_text(lines: Sequence[str], factory: str, notes: Sequence[str] = (), *, is_draft: bool = False) -> str:
+def file_text(
+    lines: Sequence[str], factory: str, notes: Sequence[str] = (), *, holder: str = "", is_draft: bool = False
+) -> str:
     """Returns a module, adapter.py, whose `build()` returns the adapter around what the factory returns.
 
     Args:
       factory: `package.module:function`, which is called without arguments.
       notes: remarks on how the module is called, one comment each.
+      holder: the container of the modules, if the factory returns several.
       is_draft: whether a person must correct the lines first.
     """
     name, _, function = factory.partition(":")
     first, _, rest = (function or "build").partition(".")
     call = f"build_module.{rest}()" if rest else "build_module()"
+    call = f"{holder}({call})" if holder else call
     head = "A DRAFT: correct the lines of `forward`." if is_draft else f"Calls {factory} in the usual way."
     return "\n".join(
         [

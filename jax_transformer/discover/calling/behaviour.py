@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -33,6 +34,9 @@ WEIGHTS = {
 """Property → how much it counts among calls that run."""
 
 
+TARGET_USE = ("hides later target tokens", "uses the current target token", "uses every earlier target token")
+
+
 class Ids(NamedTuple):
     """Holds source_ids [B, S] and decoder_input_ids [B, T], without padding."""
 
@@ -46,7 +50,9 @@ class Behaviour:
 
     holds: dict[str, bool] = field(default_factory=dict)
     leak: float = 0.0
-    """How much the embeddings of padding change the logits of real tokens, relative to them."""
+    """How much later target tokens, and the embeddings of padding, change logits, relative to them."""
+    hidden_target_pads: tuple[int, ...] = ()
+    """The ids, among those that may be the target's padding, whose embeddings change nothing."""
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -74,6 +80,16 @@ class Probe:
     pads: tuple[list[int], list[int]]
     """Ids that may be the padding of the source, and of the target."""
 
+    @property
+    def padded(self) -> Ids:
+        """Returns the ids with padding of every kind inside, and at the end of the first sentence."""
+        parts = Ids(*(part.clone() for part in self.ids))
+        for part, pads in zip(parts, self.pads, strict=True):
+            for column, pad in enumerate(pads[: part.shape[1] - 3], start=1):
+                part[:, column] = pad
+            part[0, -1] = pads[0]
+        return parts
+
 
 def behaviour(call: Call, probe: Probe, tables: Tables, *, ignores_first: bool = False, least: int = 0) -> Behaviour:
     """Runs a call on changed ids, and says which properties hold.
@@ -95,29 +111,35 @@ def behaviour(call: Call, probe: Probe, tables: Tables, *, ignores_first: bool =
         return Behaviour(holds)
     leaks: list[float] = []
     tests = (
-        lambda: _target_use(call, probe, base, first=1 if ignores_first else 0),
+        lambda: _target_use(call, probe, base, 1 if ignores_first else 0, leaks),
         lambda: _keeps_rows_apart(call, probe, base),
         lambda: _source_use(call, probe, base),
-        lambda: _hides_padding(call, probe, tables, base, leaks),
     )
     for test in tests:
         holds |= test()
         lost = sum(WEIGHTS[name] for name, good in holds.items() if not good)
         if sum(WEIGHTS.values()) - lost < least:
-            break
-    return Behaviour(holds, sum(leaks))
+            return Behaviour(holds)
+    hidden = _hides_padding(call, probe, tables, base, holds, leaks)
+    return Behaviour(holds, sum(leaks), hidden)
 
 
-def _hides_padding(call: Call, probe: Probe, tables: Tables, base: torch.Tensor, leaks: list[float]) -> dict[str, bool]:
+def _hides_padding(
+    call: Call, probe: Probe, tables: Tables, base: torch.Tensor, holds: dict[str, bool], leaks: list[float]
+) -> tuple[int, ...]:
+    """Notes whether padding is hidden; returns the ids that are hidden in the target."""
     ids = probe.ids
     source = [leak(call, ids, 0, pad, tables[0]) for pad in probe.pads[0]]
-    target = [leak(call, ids, 1, pad, tables[1]) for pad in probe.pads[1]]
-    leaks += [min(source, default=0.0), min(target, default=0.0)]
-    return {
-        "hides source padding": min(source, default=1.0) <= SAME
+    target = {pad: leak(call, ids, 1, pad, tables[1]) for pad in probe.pads[1]}
+    hidden = tuple(pad for pad in target if target[pad] <= SAME)
+    hides_source = min(source, default=1.0) <= SAME
+    holds |= {
+        "hides source padding": hides_source
         or any(hides_source_padding(call, ids, pad, base) for pad in probe.pads[0]),
-        "hides target padding": min(target, default=1.0) <= SAME,
+        "hides target padding": bool(hidden),
     }
+    leaks += [min(source, default=0.0), min(target.values(), default=0.0)]
+    return hidden
 
 
 def leak(call: Call, ids: Ids, side: int, pad: int, table: torch.Tensor | None) -> float:
@@ -142,8 +164,8 @@ def leak(call: Call, ids: Ids, side: int, pad: int, table: torch.Tensor | None) 
         return 1.0
     columns = [column for column in range(before.shape[-1]) if column != pad]
     one, other = (logits[:, 2 * side :, columns] for logits in (before, after))
-    one, other = one - one[..., :1], other - other[..., :1]
-    return float((one - other).abs().max() / one.abs().max().clamp_min(1e-30))
+    one, other = (logits - logits.median(-1, keepdim=True).values for logits in (one, other))
+    return float((one - other).abs().max() / _scale(one))
 
 
 def _noise(like: torch.Tensor) -> torch.Tensor:
@@ -189,22 +211,18 @@ def _source_use(call: Call, probe: Probe, base: torch.Tensor) -> dict[str, bool]
     return {"uses every source token": all(used)}
 
 
-def _target_use(call: Call, probe: Probe, base: torch.Tensor, first: int) -> dict[str, bool]:
+def _target_use(call: Call, probe: Probe, base: torch.Tensor, first: int, leaks: list[float]) -> dict[str, bool]:
     ids, spare = probe.ids, probe.spare
-    hides, current, earlier = True, True, True
+    current, earlier, ahead = True, True, 0.0
     for column in _columns(first, ids.target.shape[1]):
         logits = call(ids.source, _with_column(ids.target, spare.target, column))
         if logits is None:
-            hides = current = earlier = False
-            break
-        hides = hides and same(logits[:, :column], base[:, :column])
+            return dict.fromkeys(TARGET_USE, False)
+        ahead = max(ahead, _change(logits[:, :column], base[:, :column]))
         current = current and not same(logits[:, column], base[:, column])
         earlier = earlier and not same(logits[:, -1], base[:, -1])
-    return {
-        "hides later target tokens": hides,
-        "uses the current target token": current,
-        "uses every earlier target token": earlier,
-    }
+    leaks.append(ahead)
+    return dict(zip(TARGET_USE, (ahead <= SAME, current, earlier), strict=True))
 
 
 def _columns(first: int, length: int) -> list[int]:
@@ -222,12 +240,21 @@ def _with_column(ids: torch.Tensor, spare: torch.Tensor, column: int) -> torch.T
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Returns whether logits are equal but for rounding."""
-    if one.shape != other.shape:
-        return False
+    return one.shape == other.shape and _change(one, other) <= SAME
+
+
+def _change(one: torch.Tensor, other: torch.Tensor) -> float:
+    """Returns the largest difference of logits of one shape, relative to them; infinite where they aren't numbers."""
     if one.numel() == 0:
-        return True
-    scale = max(float(other.abs().max()), 1e-30)
-    return bool((one - other).abs().max() <= SAME * scale)
+        return 0.0
+    change = float((one - other).abs().max()) / _scale(other)
+    return change if math.isfinite(change) else math.inf
+
+
+def _scale(logits: torch.Tensor) -> float:
+    """Returns the size of logits, without those of ids that a module rules out by a large number."""
+    sizes = logits.abs()
+    return max(min(float(sizes.max()), 1e3 * float(sizes.median()) or math.inf), 1e-30)
 
 
 def _differ(one: torch.Tensor | None, other: torch.Tensor) -> bool:

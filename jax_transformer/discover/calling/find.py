@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.calling import adapters
 from jax_transformer.discover.calling.behaviour import Ids, Probe
-from jax_transformer.discover.calling.forms import Form, forms, signature
+from jax_transformer.discover.calling.failures import FAULTS, CallError, draft, reason
+from jax_transformer.discover.calling.forms import Form, forms
 from jax_transformer.discover.calling.limits import (
     accepts_id,
     accepts_length,
@@ -24,21 +25,14 @@ from jax_transformer.discover.calling.limits import (
     source_pads,
     vocab_size,
 )
-from jax_transformer.discover.calling.outputs import describe
 from jax_transformer.discover.calling.search import Candidate, Search, tables
-from jax_transformer.discover.calling.trials import Lookup, Outcome, Runner, first_line, place
+from jax_transformer.discover.calling.trials import Lookup, Runner, first_line, place
 
 if TYPE_CHECKING:
     from torch import nn
 
 ENOUGH = ("is finite", "repeats", "keeps rows apart", "uses every source token", "hides later target tokens")
 """The properties without which a call is given up for others."""
-
-FAULTS = {
-    "is finite": "expected finite logits; every call that runs gives NaN or infinity: check the module's weights",
-    "repeats": "expected the same logits twice in evaluation mode; the module draws random numbers: switch that off",
-}
-"""Property → what is said of a module in which it doesn't hold."""
 
 LACKS = {
     "keeps rows apart": "the logits of a sentence depend on the other sentences of its batch",
@@ -48,18 +42,6 @@ LACKS = {
     "uses every earlier target token": "some earlier target tokens have no effect on later logits",
     "hides source padding": "no id is hidden as padding of the source",
 }
-
-
-class CallError(ValueError):
-    """Raised when no way to call a module is found. The message says what was tried and what to do.
-
-    Attributes:
-      adapter: the text of an adapter to complete.
-    """
-
-    def __init__(self, message: str, adapter: str = "") -> None:
-        super().__init__(message)
-        self.adapter = adapter
 
 
 @dataclass(frozen=True)
@@ -82,8 +64,10 @@ class Call:
     fixed_target_length: int | None = None
     notes: tuple[str, ...] = ()
     """What was assumed and why, for the user."""
+    container: str = ""
+    """What holds the modules as `self.module`, if there are several."""
 
-    def wrap(self, module: nn.Module) -> nn.Module:
+    def wrap(self, module: Any) -> nn.Module:
         """Returns an Adapter with the module as `self.module`, whose forward runs `lines`."""
         return adapters.wrap(module, self.lines)
 
@@ -120,11 +104,11 @@ def adapter_text(call: Call, factory: str) -> str:
     Args:
       factory: `package.module:function`, as in `my_model:build`.
     """
-    return adapters.file_text(call.lines, factory, call.notes)
+    return adapters.file_text(call.lines, factory, call.notes, holder=call.container)
 
 
 def find_call(
-    module: nn.Module,
+    module: Any,
     name: str = "module:build",
     *,
     source_pad_id: int | None = None,
@@ -133,19 +117,22 @@ def find_call(
     """Finds out how to call a module.
 
     Args:
-      module: a `torch.nn.Module` that maps source and target ids to logits. It is left as it is.
+      module: a `torch.nn.Module` that maps source and target ids to logits; or several in a mapping or sequence, such
+        as an encoder and a decoder. It is left as it is.
       name: the module's factory, for messages and the drafted adapter.
       source_pad_id, target_pad_id: the ids of padding, which a module whose masks its caller builds may not name.
 
     Raises:
       CallError: no call runs, or none behaves as an encoder-decoder's; its `adapter` is a draft to complete.
+      ValueError: it's no module, and holds none.
     """
     import torch
 
+    holder, module = adapters.container(module), adapters.as_module(module)
     modes = [(inner, inner.training) for inner in module.modules()]
     try:
-        with torch.random.fork_rng(devices=[]):
-            return _Finder(module, name, source_pad_id, target_pad_id).find()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            return _Finder(module, name, source_pad_id, target_pad_id, holder).find()
     finally:
         for inner, mode in modes:
             inner.training = mode
@@ -156,12 +143,13 @@ def _is_good(candidate: Candidate) -> bool:
 
 
 class _Finder:
-    def __init__(self, module: nn.Module, name: str, source_pad_id: int | None, target_pad_id: int | None) -> None:
-        self.failure: Outcome | None = None
+    def __init__(
+        self, module: nn.Module, name: str, source_pad_id: int | None, target_pad_id: int | None, container: str
+    ) -> None:
+        self.closest: Candidate | None = None
         self.search: Search | None = None
-        self.unread: Any = None
         self.has_forward = False
-        self.name, self.runner, self.sizes = name, Runner(module), sizes(module)
+        self.name, self.runner, self.sizes, self.container = name, Runner(module), sizes(module), container
         source, target = named_pads(module)
         self.pads = (
             source if source_pad_id is None else [source_pad_id],
@@ -172,10 +160,10 @@ class _Finder:
         """Returns the call."""
         best, ids = self._best()
         if best is None:
-            raise self._error()
+            raise CallError(reason(self.name, self.runner, self.closest), self._draft(self.closest))
         for name, fault in FAULTS.items():
             if not best.behaviour.holds.get(name):
-                raise CallError(f"{self.name}: {fault}", self._draft(best.lines))
+                raise CallError(f"{self.name}: {fault}", self._draft(best))
         return self._described(best, ids)
 
     def _best(self) -> tuple[Candidate | None, tuple[Ids, Ids]]:
@@ -201,22 +189,23 @@ class _Finder:
         self.search, found = Search(self.runner, Probe(*ids, self._tried_pads())), list[Candidate]()
         for form in ways:
             found.append(self.search.styled(form))
-            self.failure = self.failure or self.runner.furthest
             if self.runner.is_spent or _is_good(found[-1]):
                 break
-        if self.search.unread is not None:
-            self.unread = self.search.unread
         return found
 
     def _climbed(self, found: list[Candidate]) -> Candidate | None:
-        """Returns the best candidate that runs after each mask has been tried by itself in the two most likely ones."""
+        """Returns the best candidate that runs after each parameter has been tried by itself in the three most likely
+        ones: the two best, and the first, for failing calls of unlike forms hardly compare."""
         assert self.search is not None
-        found = sorted(found, key=lambda candidate: candidate.rank, reverse=True)
-        for number, candidate in enumerate(found[:2]):
+        found = sorted(found, key=lambda candidate: candidate.rank, reverse=True)[:2] + found[:1]
+        for number, candidate in enumerate(found):
             found[number] = self.search.climbed(candidate)
             if _is_good(found[number]):
                 break
         running = [candidate for candidate in found if candidate.lines]
+        if not running and self.closest is None:
+            unread = [candidate for candidate in found if candidate.runs]
+            self.closest = next(iter([*unread, *reversed(found)]), None)
         return max(running, key=lambda candidate: candidate.rank, default=None)
 
     def _at_other_lengths(
@@ -225,9 +214,9 @@ class _Finder:
         """Tries equal lengths, and those that the errors name, as the only ones that the module takes."""
         search = self.search
         batch, target, source = ids[0].target.shape[0], ids[0].target.shape[1], ids[0].source.shape[1]
-        tried = [(source, target)]
+        tried, results = [(source, target)], found[:1]
         for _ in range(4):
-            errors = f"{self.failure and self.failure.error} {self.runner.furthest.error}"
+            errors = " ".join(str(one.outcome.error) for one in (results[0], results[-1]))
             named = {int(number) for number in re.findall(r"\d+", errors)} & self.sizes
             lengths = [length for length in sorted(named) if 4 < length <= 2048]
             likely = [(length, length) for length in [target, *lengths]]
@@ -241,6 +230,7 @@ class _Finder:
                 again = self._styled([form], changed)
                 if again[0].lines:
                     return again, changed
+                results += again
             if not fresh or self.runner.is_spent:
                 break
         self.search = search
@@ -268,7 +258,7 @@ class _Finder:
             raise CallError(
                 f"{self.name}: expected ids that index an embedding; every id runs, so the tables_of are unknown: "
                 "write an adapter",
-                self._draft(lines),
+                self._draft(best),
             )
         limits = self._limits(best, ids)
         pads = self._pads(best, both, vocabulary[0])
@@ -280,6 +270,7 @@ class _Finder:
             vocabulary[1],
             *limits,
             notes=tuple(self._notes(best, ids, pads)),
+            container=self.container,
         )
 
     def _limits(self, best: Candidate, ids: Ids) -> tuple[int | None, int | None, int | None, int | None]:
@@ -307,14 +298,15 @@ class _Finder:
             source = next((pad for pad in (*self.pads[0], *hidden) if pad in hidden), None)
             source = source if source is not None else next(iter(self.pads[0]), None)
         if target is None:
-            target = next(iter(self.pads[1]), None)
+            target = next(iter([*self.pads[1], *best.behaviour.hidden_target_pads]), None)
         return source, target
 
     def _notes(self, best: Candidate, ids: Ids, pads: tuple[int | None, int | None]) -> list[str]:
-        notes = list(best.remarks)
-        if self.has_forward and self.failure and self.failure.error is not None and len(best.form.stages) > 1:
+        notes = list(best.ending.remarks)
+        failure = self.closest.outcome.error if self.closest else None
+        if self.has_forward and failure is not None and len(best.form.stages) > 1:
             functions = " and ".join(stage.function.removeprefix("self.module.") for stage in best.form.stages)
-            notes.append(f"forward doesn't run ({first_line(self.failure.error)}): {functions} are called instead")
+            notes.append(f"forward doesn't run ({first_line(failure)}): {functions} are called instead")
         masks = [
             f"`{parameter.name}` {best.chosen[number, parameter.name].meaning}"
             for number, stage in enumerate(best.form.stages)
@@ -330,7 +322,7 @@ class _Finder:
             "append": ["the module drops the last target token itself: one is appended"],
             "drop": ["the module prepends a start token itself: the first target token is left out"],
             "left": ["the module shifts the target itself: its first token is replaced by the module's start"],
-        }.get(best.shift, [])
+        }.get(best.ending.shift, [])
         if best.form.source.startswith("source_ids.T"):
             notes.append("ids are given as [S, B]: the batch comes second")
         notes += self._guesses(best)
@@ -358,32 +350,6 @@ class _Finder:
         error = runner.run(best.lines, *ids).error
         return [] if error is None else [f"the module fails in float64 at {place(error)} ({first_line(error)})"]
 
-    # --- failing
-
-    def _error(self) -> CallError:
-        function = f"forward{signature(self.runner.module.forward)}"
-        error = self.failure.error if self.failure else None
-        if self.unread is not None:
-            message = (
-                f"{self.name}: expected logits [B, T, V] from {function}; received {describe(self.unread)}: "
-                "complete the drafted adapter so that it returns logits"
-            )
-        elif error is None:
-            message = (
-                f"{self.name}: expected parameters for source and target ids; received {function}: write an adapter"
-            )
-        elif any(word in str(error) for word in ("CUDA", "cuda", "NVIDIA")):
-            message = (
-                f"{self.name}: the module moves tensors to CUDA at {place(error)} ({first_line(error)}): "
-                "use the device of its inputs there"
-            )
-        else:
-            message = (
-                f"{self.name}: none of {self.runner.trials} ways to call {function} runs; the one that gets furthest "
-                f"fails at {place(error) or 'its call'} ({first_line(error)}): complete the drafted adapter"
-            )
-        return CallError(message, self._draft(("return self.module(source_ids, decoder_input_ids)",)))
-
-    def _draft(self, lines: tuple[str, ...]) -> str:
-        notes = (f"The module's own: forward{signature(self.runner.module.forward)}",)
-        return adapters.file_text(lines, self.name, notes, is_draft=True)
+    def _draft(self, closest: Candidate | None) -> str:
+        source, target = self._tried_pads()
+        return draft(self.name, self.container, self.runner.module, closest, (source[0], target[0]))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import keyword
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.discover.calling.options import Option, definitions
+from jax_transformer.discover.calling.options import Option, definitions, imports
+from jax_transformer.discover.calling.records import passed_on
 from jax_transformer.discover.calling.roles import Parameter, parameters, words
 
 if TYPE_CHECKING:
@@ -26,11 +28,27 @@ SHIFTS = {
 LAYOUTS = ("{}", "{}.T", "{}[:, :, None]", "{}.T[:, :, None]")
 """How a module may want its ids: [B, S], [S, B], [B, S, 1], [S, B, 1]."""
 
-TAKEN = {"self", "torch", "nn", "source_ids", "decoder_input_ids", "memory", "output"}
+TAKEN = {"self", "torch", "nn", "source_ids", "decoder_input_ids", "memory", "output", "logits"}
 TAKEN |= {"source_real", "target_real", "length", "earlier", "dtype"}
 
 Assignment = Mapping[tuple[int, str], Option]
 """(stage, parameter) → what is given for it."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Says how the logits are made of what a call returns or computes."""
+
+    text: str = "output"
+    """The expression to return, over `output`; or over `logits`, which a context collects."""
+    shift: str = ""
+    """A key of SHIFTS."""
+    context: str = ""
+    """The context to call in, which collects `logits`: those of a module that doesn't return them."""
+    remarks: tuple[str, ...] = ()
+
+
+OUTPUT = Ending()
 
 
 @dataclass(frozen=True)
@@ -49,41 +67,49 @@ class Form:
     source: str = "source_ids"
     target: str = "decoder_input_ids"
 
-    def write(self, chosen: Assignment, shift: str, pads: tuple[int, int], ending: str) -> list[str]:
-        """Returns the lines of a call, whose result is `output`.
+    def write(self, chosen: Assignment, pads: tuple[int, int], ending: Ending = OUTPUT) -> list[str]:
+        """Returns the lines of a call.
 
         Args:
           chosen: what is given for each parameter but ids.
-          shift: a key of SHIFTS.
-          ending: the expression to return.
         """
         calls, values = [], dict[str, str]()
         for number, stage in enumerate(self.stages):
             arguments = self._arguments(number, stage, chosen, values)
             result = "output" if number == len(self.stages) - 1 else "memory"
             calls.append(f"{result} = {stage.function}({', '.join(arguments)})")
-        if ending == "output":
+        if ending.text == "output":
             calls[-1] = calls[-1].replace("output = ", "return ", 1)
-        else:
-            if re.search(r"\boutput\b", ending) is None:  # the module keeps the logits
-                calls[-1] = calls[-1].removeprefix("output = ")
-            calls.append(f"return {ending}")
+        elif re.search(r"\boutput\b", ending.text) is None:  # the logits are elsewhere
+            calls[-1] = calls[-1].removeprefix("output = ")
+        if ending.context:
+            calls = [f"with {ending.context} as logits:", *(f"    {line}" for line in calls)]
+        if ending.text != "output":
+            calls.append(f"return {ending.text}")
         assigned = [f"{name} = {value}" for name, value in values.items()]
-        defined = definitions([*assigned, *calls], *pads)
-        return [*filter(None, [SHIFTS[shift]]), *defined, *assigned, *calls]
+        body = [*assigned, *calls]
+        return [*imports(body), *filter(None, [SHIFTS[ending.shift]]), *definitions(body, *pads), *body]
 
     def _arguments(self, number: int, stage: Stage, chosen: Assignment, values: dict[str, str]) -> list[str]:
         arguments, by_keyword = [], False
-        for parameter in stage.parameters:
-            text = self._text(number, parameter, chosen)
-            if text is None:
-                by_keyword = True
+        for holder, group in itertools.groupby(stage.parameters, lambda one: one.holder):
+            given = [(one, self._given(number, one, chosen, values)) for one in group]
+            if holder:
+                text = _held([(one, text) for one, text in given if text is not None])
+                arguments.append(f"{holder}={text}" if by_keyword or given[0][0].by_keyword else text)
                 continue
-            if parameter.is_mask and not text.isidentifier() and "memory" not in text:
-                text = _named(parameter.name, text, values)
-            by_keyword = by_keyword or parameter.by_keyword
-            arguments.append(f"{parameter.name}={text}" if by_keyword else text)
+            for parameter, argument in given:
+                by_keyword = by_keyword or argument is None or parameter.by_keyword
+                if argument is not None:
+                    arguments.append(f"{parameter.name}={argument}" if by_keyword else argument)
         return arguments
+
+    def _given(self, number: int, parameter: Parameter, chosen: Assignment, values: dict[str, str]) -> str | None:
+        """Returns what is given for a parameter; masks get a name."""
+        text = self._text(number, parameter, chosen)
+        if text is not None and parameter.is_mask and not text.isidentifier() and "memory" not in text:
+            return _named(parameter.name, text, values)
+        return text
 
     def _text(self, number: int, parameter: Parameter, chosen: Assignment) -> str | None:
         if parameter.role == "source":
@@ -91,6 +117,16 @@ class Form:
         if parameter.role == "target":
             return self.target
         return chosen[number, parameter.name].text
+
+
+def _held(parts: list[tuple[Parameter, str]]) -> str:
+    """Writes an argument that holds several."""
+    kind = parts[0][0].holder_kind if parts else "mapping"
+    if kind == "sequence":
+        return f"({', '.join(text for _, text in parts)},)"
+    if kind == "attributes":
+        return f"SimpleNamespace({', '.join(f'{one.key}={text}' for one, text in parts)})"
+    return "{" + ", ".join(f'"{one.key}": {text}' for one, text in parts) + "}"
 
 
 def _named(name: str, text: str, values: dict[str, str]) -> str:
@@ -103,23 +139,75 @@ def _named(name: str, text: str, values: dict[str, str]) -> str:
 
 def forms(module: nn.Module) -> Iterator[Form]:
     """Yields the ways to call a module, likely ones first: forward; encode and decode; encoder and decoder."""
-    stage = _stage(module.forward, "self.module")
-    has_forward = stage is not None and {"source", "target"} <= {one.role for one in stage.parameters}
-    has_forward = has_forward and "_forward_unimplemented" not in str(module.forward)
-    if stage is not None and has_forward:
+    wholes = [(text, function) for text, function in _functions(module, "") if _is_written(function)]
+    stages = [(function, _stage(function, text)) for text, function in wholes]
+    wholes_found = False
+    for function, stage in stages:
+        if stage is None or not {"source", "target"} <= {one.role for one in stage.parameters}:
+            continue
+        wholes_found = True
         yield from _with_layouts((stage,), _embedders(module))
-        for extra in _passed_on(module.forward):
-            yield Form((Stage("self.module", (*stage.parameters, extra)),))
-    for encode in _named_like(module, {"encode", "encoder"}):
-        for decode in _named_like(module, {"decode", "decoder"}):
-            first = _stage(_function(module, encode), f"self.module.{encode}", side="source")
-            second = _stage(_function(module, decode), f"self.module.{decode}", side="target")
-            if first is None or second is None or not _are_a_pair(first, second):
-                continue
-            yield from _with_layouts((first, second), [] if has_forward else _embedders(module))
+        for extra in _rest(function):
+            yield Form((Stage(stage.function, (*stage.parameters, extra)),))
+        if all(one.is_guess for one in stage.parameters if one.role in ("source", "target")):
+            yield Form((_swapped(stage),))
+    for encode, decode in _pairs(module):
+        for first_text, first_function in _functions(module, encode):
+            for second_text, second_function in _functions(module, decode):
+                first = _stage(first_function, first_text, side="source")
+                second = _stage(second_function, second_text, side="target")
+                if first is not None and second is not None and _are_a_pair(first, second):
+                    yield from _with_layouts((first, second), [] if wholes_found else _embedders(module))
 
 
-def _passed_on(function: Callable[..., Any]) -> list[Parameter]:
+def _is_written(function: Callable[..., Any]) -> bool:
+    return "_forward_unimplemented" not in str(function)
+
+
+def _functions(module: nn.Module, name: str) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yields (text, function) for a method or child, or the module itself: its forward; or, where that passes its
+    keywords on by the value of another argument, the methods that receive them."""
+    from torch import nn
+
+    found = getattr(module, name) if name else module
+    text = member(name)
+    if not isinstance(found, nn.Module):
+        yield text, found
+        return
+    inner = [one for one in passed_on(found.forward) if callable(getattr(found, one, None))]
+    yield from ((f"{text}.{one}", getattr(found, one)) for one in inner)
+    if not inner:
+        yield text, found.forward
+
+
+def member(path: str) -> str:
+    """Returns the expression of a part of the module: 'decoder.0' → self.module.decoder[0]."""
+    names = path.split(".") if path else []
+    return "self.module" + "".join(f"[{name}]" if name.isdigit() else f".{name}" for name in names)
+
+
+def _pairs(module: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yields the names of methods or children that may encode, and decode."""
+    from torch import nn
+
+    if isinstance(module, nn.ModuleList):
+        yield from itertools.permutations([name for name, _ in module.named_children()][:4], 2)
+        return
+    for encode in _named_like(module, {"encode", "encoder", "enc"}):
+        for decode in _named_like(module, {"decode", "decoder", "dec"}):
+            yield encode, decode
+
+
+def _swapped(stage: Stage) -> Stage:
+    """Returns a stage whose ids, of which the names tell nothing, are the other way round."""
+    other = {"source": "target", "target": "source"}
+    return Stage(
+        stage.function,
+        tuple(replace(one, role=other.get(one.role, one.role)) for one in stage.parameters),  # type: ignore[arg-type]
+    )
+
+
+def _rest(function: Callable[..., Any]) -> list[Parameter]:
     """Returns what a function may pass on by `*args` behind the ids: the source's lengths, or its mask."""
     found = list(inspect.signature(function).parameters.values())
     if len(found) < 3 or not any(one.kind is one.VAR_POSITIONAL for one in found):
@@ -205,15 +293,12 @@ def heads(module: nn.Module, entered: set[str]) -> list[str]:
         if not name.startswith("_") and not hasattr(nn.Module, name) and any(word in name.lower() for word in likely)
     ]
     names = [*found, *methods, *inner]
-    ranked = sorted(names, key=lambda name: not any(word in name.lower() for word in likely))
-    return [f"self.module.{name}" for name in ranked if name not in ("forward",)][:12]
+    ranked = sorted(names, key=lambda name: (_is_of_source(name), not any(word in name.lower() for word in likely)))
+    return [member(name) for name in ranked if name not in ("forward",)][:12]
 
 
-def _function(module: nn.Module, name: str) -> Callable[..., Any]:
-    from torch import nn
-
-    found = getattr(module, name)
-    return found.forward if isinstance(found, nn.Module) else found
+def _is_of_source(name: str) -> bool:
+    return bool({*words(name)} & {"src", "source", "enc", "encoder"})
 
 
 def _stage(function: Callable[..., Any], text: str, side: str = "") -> Stage | None:

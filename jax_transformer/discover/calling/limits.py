@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.calling.behaviour import Ids, hides_source_padding
 from jax_transformer.discover.calling.roles import PADDING, words
-from jax_transformer.discover.calling.trials import Runner, Stopped
+from jax_transformer.discover.calling.trials import Runner
 
 if TYPE_CHECKING:
     import torch
@@ -203,7 +203,7 @@ def accepts_length(runner: Runner, lines: tuple[str, ...], ids: Ids, side: int) 
         times = -(-length // row[side].shape[1])
         row[side] = row[side].repeat(1, times)[:, :length]
         outcome = runner.run(lines, row[0], row[1])
-        return outcome.succeeded or isinstance(outcome.error, Stopped)
+        return outcome.succeeded or outcome.was_stopped
 
     return accepts
 

@@ -8,6 +8,12 @@ from dataclasses import dataclass
 
 from jax_transformer.discover.calling.roles import Parameter
 
+IMPORTS = {
+    "SimpleNamespace": "from types import SimpleNamespace",
+    "Unusable": "from jax_transformer.discover.calling.trials import Unusable",
+    "outputs_of": "from jax_transformer.discover.modes import outputs_of",
+    "softmax_inputs": "from jax_transformer.discover.modes import softmax_inputs",
+}
 SETUP = {
     "source_real": "source_real = source_ids != {source_pad}",
     "target_real": "target_real = decoder_input_ids != {target_pad}",
@@ -77,6 +83,14 @@ ALL_CROSS = {
     )
 }
 
+LENGTHS = (
+    "{}.sum(1)",
+    "{}.sum(1).tolist()",
+    "{}.sum(1, keepdim=True)",
+    "nn.functional.pad({}.sum(1, keepdim=True), (0, 1))",
+)
+"""How lengths are given: [B], as a list, [B, 1], [B, 2] with the length of nothing else in the second column."""
+
 
 @dataclass(frozen=True)
 class Option:
@@ -96,6 +110,14 @@ class Option:
 
 
 OMIT = Option(None)
+UNUSABLE = Option("Unusable()")
+"""Fails where it is used, which tells whether a call fails there."""
+
+
+def imports(texts: Iterable[str]) -> list[str]:
+    """Returns the lines that import the names that these expressions use, and a blank line after them."""
+    found = [line for name, line in IMPORTS.items() if any(re.search(rf"\b{name}\(", text) for text in texts)]
+    return [*found, ""] if found else []
 
 
 def definitions(texts: Iterable[str], source_pad: int, target_pad: int) -> list[str]:
@@ -104,6 +126,11 @@ def definitions(texts: Iterable[str], source_pad: int, target_pad: int) -> list[
     wanted = {name for name in SETUP if re.search(rf"(?<![\w.]){name}(?![\w=])", joined)}
     wanted |= {other for name in wanted for other in NEEDS.get(name, ())}
     return [SETUP[name].format(source_pad=source_pad, target_pad=target_pad) for name in SETUP if name in wanted]
+
+
+def setup(source_pad: int, target_pad: int) -> list[str]:
+    """Returns the lines that define all the names that expressions may use."""
+    return [line.format(source_pad=source_pad, target_pad=target_pad) for line in SETUP.values()]
 
 
 def masks(layouts: dict[str, str], kinds: Iterable[str] = KINDS) -> list[Option]:
@@ -137,9 +164,10 @@ def mask_options(parameter: Parameter) -> list[Option]:
 
 def plain_options(parameter: Parameter) -> list[Option]:
     """Returns what may be given for a parameter that is neither ids nor a mask."""
+    source, target = ([length.format(side) for length in LENGTHS] for side in ("source_real", "target_real"))
     given = {
-        "source_lengths": ["source_real.sum(1)", "source_real.sum(1).tolist()"],
-        "target_lengths": ["target_real.sum(1)", "target_real.sum(1).tolist()"],
+        "source_lengths": source,
+        "target_lengths": [*target, *source],
         "source_positions": [
             "torch.arange(source_ids.shape[1], device=source_ids.device).expand_as(source_ids)",
             "torch.arange(1, source_ids.shape[1] + 1, device=source_ids.device) * source_real",
@@ -150,6 +178,8 @@ def plain_options(parameter: Parameter) -> list[Option]:
         ],
         "source_pad": ["{source_pad}"],
         "target_pad": ["{target_pad}"],
+        "is_causal": ["True", "False"],
+        "language": ["0", "1", "torch.zeros_like(source_ids[:, 0])", "torch.zeros_like(source_ids)"],
         "device": ["source_ids.device"],
         "size": ["length", "source_ids.shape[1]"],
     }.get(parameter.role, ["None", "False", "True", "0"])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
+
+from jax_transformer.discover.calling.records import Kind, record
 
 Role = Literal[
     "source",
     "target",
+    "labels",
     "memory",
     "source_mask",
     "target_mask",
@@ -22,6 +25,8 @@ Role = Literal[
     "target_positions",
     "source_pad",
     "target_pad",
+    "is_causal",
+    "language",
     "device",
     "size",
     "other",
@@ -30,14 +35,17 @@ Role = Literal[
 SOURCE = {"src", "source", "sources", "enc", "encoder", "article", "question", "sentence"}
 WEAK_SOURCE = {"input", "inputs", "inp", "x", "xs", "e", "s", "in", "i"}
 TARGET = {"tgt", "trg", "target", "targets", "dec", "decoder", "tar", "prev", "labels", "label", "reply", "answer"}
+LABELS = {"labels", "label", "targets", "gold", "golds", "truth"}
 WEAK_TARGET = {"output", "outputs", "out", "y", "ys", "d", "t"}
 MASK = {"mask", "masks", "masking", "msk", "padding", "nopeak", "peek", "causal", "lookahead", "subsequent", "bias"}
 CAUSAL = {"nopeak", "peek", "causal", "ahead", "lookahead", "subsequent", "future", "triangular", "tri"}
 PLAINLY_CAUSAL = {"causal", "future", "triangular", "tri"}
+SWITCHES = {"is", "use", "causal"}
 PADDING = {"pad", "padding"}
 CROSS = {"memory", "mem", "cross", "inter", "context"}
 IDS = {"idx", "id", "index", "token", "symbol", "value"}
 LENGTHS = {"len", "lens", "length", "lengths", "valid", "sizes"}
+LANGUAGES = {"lang", "langs", "language", "languages"}
 POSITIONS = {"pos", "position", "positions"}
 RESULT = {"out", "output", "outputs", "hidden", "hiddens", "state", "states", "result", "memory", "features", "outs"}
 MEMORY = {"memory", "mem", "memories", "context", "ctx", "z", "encoded", "encodings", "encoding", "latent", "bank"}
@@ -45,18 +53,34 @@ MEMORY = {"memory", "mem", "memories", "context", "ctx", "z", "encoded", "encodi
 
 @dataclass(frozen=True)
 class Parameter:
-    """Describes a parameter of a function to call."""
+    """Describes a parameter of a function to call, or a part of one that holds several."""
 
     name: str
     role: Role
     is_required: bool
-    by_keyword: bool
-    is_padding: bool = False
-    """Whether the name says that a mask covers padding."""
-    is_causal: bool = False
-    """Whether the name says that a mask hides later positions."""
-    is_plainly_causal: bool = False
-    """Whether the name says that it does nothing else."""
+    by_keyword: bool = False
+    holder: str = ""
+    """The parameter that this is a part of."""
+    holder_kind: Kind = "mapping"
+    key: str = ""
+    """What the part is called in its holder."""
+    is_guess: bool = False
+    """Whether its name doesn't tell that it is for ids."""
+
+    @property
+    def is_padding(self) -> bool:
+        """Returns whether the name says that a mask covers padding."""
+        return bool({*words(self.name)} & PADDING)
+
+    @property
+    def is_causal(self) -> bool:
+        """Returns whether the name says that a mask hides later positions."""
+        return bool({*words(self.name)} & CAUSAL)
+
+    @property
+    def is_plainly_causal(self) -> bool:
+        """Returns whether the name says that a mask does nothing else."""
+        return bool({*words(self.name)} & PLAINLY_CAUSAL) and not self.is_padding
 
     @property
     def is_mask(self) -> bool:
@@ -70,7 +94,7 @@ def words(name: str) -> list[str]:
 
 
 def parameters(function: Callable[..., Any], *, has_memory: bool = False, side: str = "") -> list[Parameter]:
-    """Returns a function's parameters with their roles, in order.
+    """Returns a function's parameters with their roles, in order; the parts of those that hold several.
 
     Args:
       has_memory: whether it is a decoder, which receives the encoder's output.
@@ -78,27 +102,43 @@ def parameters(function: Callable[..., Any], *, has_memory: bool = False, side: 
     """
     found = list(inspect.signature(function).parameters.values())
     named = [one for one in found if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    if not named and any(one.kind is one.VAR_POSITIONAL for one in found):
-        return [_variadic(role) for role in _usual(has_memory, side)]
-    roles = [_role(one.name, has_memory, side) for one in named]
-    required = [one.default is one.empty for one in named]
-    _fill_ids(roles, required, has_memory, side)
+    parts = [part for one in named for part in _parts(function, one, _role(one.name, has_memory, side))]
+    for one in found:
+        if one not in named:
+            parts += _variadic(function, one, has_memory, side)
+    if not named and not parts and any(one.kind is one.VAR_POSITIONAL for one in found):
+        return [Parameter(role, role, True) for role in _usual(has_memory, side)]
+    taken = {one.name for one in named}
+    for number, part in enumerate(parts):
+        if part.holder:
+            name = f"{part.holder}_{part.key}" if part.key in taken or not part.key.isidentifier() else part.key
+            parts[number] = replace(part, name=name, role=_role(part.key, has_memory, side))
+    return _with_ids(parts, has_memory, side)
+
+
+def _parts(function: Callable[..., Any], one: inspect.Parameter, role: Role) -> list[Parameter]:
+    """Returns a parameter, or what it holds."""
+    needed, by_keyword = one.default is one.empty, one.kind is one.KEYWORD_ONLY
+    held = record(function, one.name) if needed else None
+    if held is None or (held.kind == "sequence" and role != "other" and {*words(one.name)} & (SOURCE | TARGET)):
+        return [Parameter(one.name, role, needed, by_keyword)]
     return [
-        Parameter(
-            one.name,
-            role,
-            needed,
-            one.kind is one.KEYWORD_ONLY,
-            bool({*words(one.name)} & PADDING),
-            bool({*words(one.name)} & CAUSAL),
-            bool({*words(one.name)} & PLAINLY_CAUSAL) and not {*words(one.name)} & PADDING,
-        )
-        for one, role, needed in zip(named, roles, required, strict=True)
+        Parameter(item.name, "other", item.is_required, by_keyword, one.name, held.kind, item.name)
+        for item in held.items
     ]
 
 
-def _variadic(role: Role) -> Parameter:
-    return Parameter(role, role, True, False)
+def _variadic(function: Callable[..., Any], one: inspect.Parameter, has_memory: bool, side: str) -> list[Parameter]:
+    """Returns what a function takes out of its `*arguments` or `**keywords`."""
+    held = record(function, one.name)
+    by_keyword = one.kind is one.VAR_KEYWORD
+    if held is None or held.kind != ("mapping" if by_keyword else "sequence"):
+        return []
+    return [
+        Parameter(item.name, _role(item.name, has_memory, side), True, by_keyword)
+        for item in held.items
+        if item.is_required
+    ]
 
 
 def _usual(has_memory: bool, side: str) -> list[Role]:
@@ -115,8 +155,12 @@ def _role(name: str, has_memory: bool, side: str) -> Role:
     is_target = bool(found & TARGET)
     if "device" in found:
         return "device"
+    if found & LANGUAGES:
+        return "language"
     if found & PADDING and found & IDS and not found & {"mask", "masks"}:
         return "target_pad" if is_target else "source_pad"
+    if "causal" in found and found <= SWITCHES:
+        return "is_causal"
     if found & (MASK | PADDING):
         return _mask_role(found, has_memory, side)
     if found & POSITIONS:
@@ -124,7 +168,8 @@ def _role(name: str, has_memory: bool, side: str) -> Role:
     if found & LENGTHS:
         if found & {"max", "maximum", "batch"}:
             return "size"
-        return "target_lengths" if is_target and not is_source else "source_lengths"
+        of_target = is_target or (side == "target" and not found & CROSS)
+        return "target_lengths" if of_target and not is_source else "source_lengths"
     if has_memory and (found & MEMORY or (found & SOURCE and found & RESULT) or {"e", "o"} == letters):
         return "memory"
     if not has_memory and (found & {"memory", "mem"} or (found & SOURCE and found & (RESULT - {"output", "outputs"}))):
@@ -156,18 +201,28 @@ def _mask_role(found: set[str], has_memory: bool, side: str) -> Role:
     return "any_mask"
 
 
-def _fill_ids(roles: list[Role], required: list[bool], has_memory: bool, side: str) -> None:
-    """Gives the ids to the first parameters whose names don't tell, and keeps one parameter per kind of ids."""
+def _with_ids(parts: list[Parameter], has_memory: bool, side: str) -> list[Parameter]:
+    """Keeps one parameter for each kind of ids, and gives the ids to the first ones whose names don't tell."""
+    parts = list(parts)
     for wanted in _usual(has_memory, side):
-        places = [number for number, role in enumerate(roles) if role == wanted]
-        if len(places) > 1:  # the first that must be given
-            kept = next((number for number in places if required[number]), places[0])
-            for number in places:
-                roles[number] = roles[number] if number == kept else "other"
+        places = [place for place, part in enumerate(parts) if part.role == wanted]
+        kept = min(places, key=lambda place: _likelihood(parts[place]), default=None)
+        for place in places:
+            if place != kept:
+                spare: Role = "labels" if wanted == "target" and parts[place].is_required else "other"
+                parts[place] = replace(parts[place], role=spare)
     for wanted in _usual(has_memory, side):
-        if wanted in roles:
+        if any(part.role == wanted for part in parts):
             continue
-        free = [number for number, role in enumerate(roles) if role == "other"]
-        free = [number for number in free if required[number]] or free
-        if free:
-            roles[free[0]] = wanted
+        others = [place for place, part in enumerate(parts) if part.role == "other"]
+        free = [place for place in others if parts[place].is_required]
+        if wanted == "memory":
+            free += [place for place, part in enumerate(parts) if part.role == "source"]
+        for place in [*free, *others][:1]:
+            parts[place] = replace(parts[place], role=wanted, is_guess=True)
+    return parts
+
+
+def _likelihood(part: Parameter) -> tuple[bool, bool]:
+    """Returns what sorts parameters for the same ids: those that must be given, and inputs before labels."""
+    return not part.is_required, bool({*words(part.name)} & LABELS)

@@ -27,6 +27,16 @@ class Stopped(Exception):
     """Raised inside a run that would need too much memory."""
 
 
+class Unusable:
+    """An argument whose every use fails, with this class's name in the message."""
+
+    def _used(self, *_: Any) -> Any:
+        raise TypeError("Unusable is used")
+
+    __getattr__ = __eq__ = __bool__ = _used
+    __hash__ = None  # type: ignore[assignment]
+
+
 @dataclass(frozen=True)
 class Outcome:
     """Holds what a run returned, or why it failed."""
@@ -35,6 +45,8 @@ class Outcome:
     error: BaseException | None = None
     reached: int = 0
     """The number of tensor operations before the end."""
+    was_stopped: bool = False
+    """Whether it failed because it would have needed too much memory."""
 
     @property
     def succeeded(self) -> bool:
@@ -59,8 +71,7 @@ class Runner:
         except Exception:  # some modules hold what can't be copied
             self.module = module
         self.module.eval()
-        self.trials, self.printed = 0, False
-        self.furthest = Outcome(error=None, reached=-1)
+        self.trials, self.printed = 0, False  # ways to call it that were tried; whether it prints
         self._end = time.process_time() + seconds
 
     @property
@@ -83,29 +94,28 @@ class Runner:
           lookups: receives the lookups in tables, in order.
           watched: whether operations are counted, and large ones stopped; that costs some time.
         """
-        adapter = adapters.wrap(self.module, lines)
-        self.trials += 1
         watch = _watch()(lookups)
         text = io.StringIO()
         with quiet(text):
             try:
                 with watch if watched else contextlib.nullcontext():
-                    value = adapter(source_ids.clone(), decoder_input_ids.clone())
+                    value = adapters.run(self.module, lines, source_ids.clone(), decoder_input_ids.clone())
                 outcome = Outcome(value, None, watch.count)
             except (Exception, SystemExit) as error:
-                outcome = Outcome(None, error, watch.count)
+                outcome = Outcome(None, error, watch.count, watch.was_stopped)
         self.printed = self.printed or bool(text.getvalue())
-        if not outcome.succeeded and outcome.reached > self.furthest.reached:
-            self.furthest = outcome
         return outcome
 
-    def entered(self, lines: Sequence[str], *ids: torch.Tensor) -> set[str]:
-        """Returns the names of the submodules that a run calls."""
-        found: set[str] = set()
+    def outputs(self, lines: Sequence[str], *ids: torch.Tensor) -> list[tuple[str, Any]]:
+        """Returns the names of the submodules that a run calls, and what each call returns, in the order of the ends of
+        the calls. A submodule with several names stands there with each."""
+        import torch
+
+        found: list[tuple[str, Any]] = []
         hooks = [
-            inner.register_forward_pre_hook(lambda *_, name=name: found.add(name))
+            inner.register_forward_hook(lambda *call, name=name: found.append((name, call[-1])))
             for name, inner in self.module.named_modules(remove_duplicate=False)
-            if name
+            if name and not isinstance(inner, torch.jit.ScriptModule)
         ]
         try:
             self.run(lines, *ids)
@@ -155,11 +165,6 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _stop_large(scores: int) -> None:
-    if scores > LARGEST:
-        raise Stopped
-
-
 @cache
 def _watch() -> Any:
     """Returns the class of a mode that counts operations, and notes lookups in tables."""
@@ -177,7 +182,7 @@ def _watch() -> Any:
     class Watch(TorchDispatchMode):
         def __init__(self, lookups: list[Lookup] | None) -> None:
             super().__init__()
-            self.count, self.lookups = 0, lookups
+            self.count, self.lookups, self.was_stopped = 0, lookups, False
 
         @classmethod
         def _should_skip_dynamo(cls) -> bool:
@@ -186,12 +191,17 @@ def _watch() -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             self.count += 1
             if func in products:
-                _stop_large(args[-2].shape[:-1].numel() * args[-1].shape[-1])
+                self._stop_large(args[-2].shape[:-1].numel() * args[-1].shape[-1])
             elif func in fused:
-                _stop_large(args[0].shape[:-1].numel() * args[1].shape[-2])
+                self._stop_large(args[0].shape[:-1].numel() * args[1].shape[-2])
             if self.lookups is not None:
                 self._note(func, args)
             return func(*args, **(kwargs or {}))
+
+        def _stop_large(self, scores: int) -> None:
+            if scores > LARGEST:
+                self.was_stopped = True  # scripted functions raise an error of their own in place of this one
+                raise Stopped
 
         def _note(self, func: Any, args: Any) -> None:
             assert self.lookups is not None

@@ -1,0 +1,81 @@
+"""Say why no call of a module was found, and draft an adapter for a person to complete."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jax_transformer.discover.calling import adapters
+from jax_transformer.discover.calling.forms import signature
+from jax_transformer.discover.calling.options import setup
+from jax_transformer.discover.calling.outputs import describe
+from jax_transformer.discover.calling.search import Candidate
+from jax_transformer.discover.calling.trials import Runner, first_line, place
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FAULTS = {
+    "is finite": "expected finite logits; every call that runs gives NaN or infinity: check the module's weights",
+    "repeats": "expected the same logits twice in evaluation mode; the module draws random numbers: switch that off",
+}
+"""Property → what is said of a module in which it doesn't hold."""
+
+
+class CallError(ValueError):
+    """Raised when no way to call a module is found. The message says what was tried and what to do.
+
+    Attributes:
+      adapter: the text of an adapter to complete.
+    """
+
+    def __init__(self, message: str, adapter: str = "") -> None:
+        super().__init__(message)
+        self.adapter = adapter
+
+
+def reason(name: str, runner: Runner, closest: Candidate | None) -> str:
+    """Returns why no call was found, in one line.
+
+    Args:
+      closest: the call that gets furthest, if there is one to try.
+    """
+    function = f"forward{signature(runner.module.forward)}"
+    if closest is None:
+        return f"{name}: expected parameters for source and target ids; received {function}: write an adapter"
+    if closest.runs:
+        return (
+            f"{name}: expected logits [B, T, V] from {function}; received {describe(closest.outcome.value)}: "
+            "complete the drafted adapter so that it returns logits"
+        )
+    error = closest.outcome.error
+    assert error is not None
+    if any(word in str(error) for word in ("CUDA", "cuda", "NVIDIA")):
+        return (
+            f"{name}: the module moves tensors to CUDA at {place(error)} ({first_line(error)}): "
+            "use the device of its inputs there"
+        )
+    return (
+        f"{name}: none of {runner.trials} ways to call {function} runs; the one that gets furthest fails at "
+        f"{place(error) or 'its call'} ({first_line(error)}): complete the drafted adapter"
+    )
+
+
+def draft(name: str, container: str, module: nn.Module, closest: Candidate | None, pads: tuple[int, int]) -> str:
+    """Returns the text of an adapter to complete: the call that gets furthest, and what may be given in it."""
+    notes = [f"The module's own: forward{signature(module.forward)}"]
+    lines = ["return self.module(source_ids, decoder_input_ids)"]
+    if closest is not None:
+        lines = list(closest.lines) or closest.form.write(closest.chosen, pads)
+        error = closest.outcome.error
+        if error is not None:
+            notes.append(f"Of the calls that were tried, this one gets furthest. It fails at {place(error)}:")
+            notes.append(first_line(error))
+        elif not closest.lines:
+            notes.append(f"This call runs, and returns {describe(closest.outcome.value)}.")
+            notes.append(
+                "`outputs_of` and `softmax_inputs` of jax_transformer.discover.modes take logits out of a module that "
+                "keeps them to itself."
+            )
+    notes.append("The first lines of forward define what masks and lengths are made of; True = may attend.")
+    given = [line for line in setup(*pads) if line not in lines]
+    return adapters.file_text([*given, *lines], name, notes, holder=container, is_draft=True)
