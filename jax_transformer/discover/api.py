@@ -11,6 +11,7 @@ import numpy as np
 
 from jax_transformer.discover.calling import Call, as_module, find_call
 from jax_transformer.discover.calling.limits import LONGEST
+from jax_transformer.discover.calling.trials import first_line, place
 from jax_transformer.discover.config import make_config
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
 from jax_transformer.discover.graph import distance
@@ -135,10 +136,9 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     Raises:
       DiscoverError: it can't be expressed; the model's logits differ from the module's.
     """
-    import torch
 
     wrapped = call.wrap(_jittered(module))
-    recording = record(wrapped, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
+    recording = _recorded(wrapped, batch)
     structure = read_structure(recording, call.source_pad_id, call.target_pad_id)
     if recording.narrowed:
         lines = ", ".join(recording.narrowed)
@@ -153,6 +153,23 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
         )
     with telling(structure):
         return _ported(module, call, batch, recording, structure)
+
+
+def _recorded(adapter: nn.Module, batch: Batch) -> Recording:
+    """Runs a module in float64 and records it.
+
+    Raises:
+      DiscoverError: it fails, though it ran in float32.
+    """
+    import torch
+
+    try:
+        return record(adapter, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
+    except Exception as error:  # the user's own code may raise anything
+        raise DiscoverError(
+            f"expected a module that runs in float64 too; it fails at {place(error)} ({first_line(error)}): "
+            "let it compute in the dtype of its parameters"
+        ) from error
 
 
 def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, structure: Structure) -> Discovery:
@@ -240,10 +257,9 @@ def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:
 
 def _check(module: nn.Module, call: Call, model: Model, batch: Batch, is_normalised: bool) -> Check:
     """Compares logits of real tokens in float64, or log-probabilities if the module returns these."""
-    import torch
 
     wide = call.wrap(copied(module).double())
-    recording = record(wide, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
+    recording = _recorded(wide, batch)
     with jax.enable_x64(True):
         params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
         logits = np.asarray(functional.apply(model.config, params, batch.source_ids, batch.target_ids))

@@ -124,10 +124,13 @@ class Labeller:
         return self._combined([self.of(one) for one in value.inputs if one.depends_on_ids], value)
 
     def _ids(self, value: Value) -> Labels:
-        """Returns the labels of ids; those that a program puts in itself, such as a start token, belong to the column
-        in which they stand."""
+        """Returns the labels of ids; those that a program puts in itself, such as a start token, or a second time,
+        belong to the column in which they stand."""
         labels = self.of(value)
-        if value.array.ndim != 2 or ((labels.token >= 0).all() and (labels.batch >= 0).all()):
+        tokens = len(np.unique(labels.token)) * len(np.unique(labels.batch))
+        if value.array.ndim != 2 or (
+            (labels.token >= 0).all() and (labels.batch >= 0).all() and tokens == value.array.size
+        ):
             return labels
         known = labels.batch >= 0
         rows, columns = (np.asarray(part) for part in np.indices(value.array.shape))

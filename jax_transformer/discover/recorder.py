@@ -131,6 +131,8 @@ class _Recorder:
     @contextlib.contextmanager
     def paths(self, module: nn.Module) -> Iterator[None]:
         """Knows which part of the module is running."""
+        import torch
+
         handles = []
 
         def entering(name: str) -> Callable[..., None]:
@@ -140,6 +142,8 @@ class _Recorder:
             self._running.pop()
 
         for name, part in module.named_modules():
+            if isinstance(part, torch.jit.ScriptModule):
+                continue  # it takes no hooks
             handles.append(part.register_forward_pre_hook(entering(name)))
             handles.append(part.register_forward_hook(leaving, always_call=True))
         try:
@@ -175,11 +179,11 @@ def _written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
 
 
 def _line() -> str:
-    """Returns the line of the program that is running: the innermost frame outside of torch and of this file."""
+    """Returns the line of the program that is running: the innermost frame outside of torch and of discovery."""
     frame = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if file != __file__ and "/torch/" not in file and "contextlib" not in file:
+        if "/jax_transformer/discover/" not in file and "/torch/" not in file and "contextlib" not in file:
             return f"{file.rsplit('/', 1)[-1]}:{frame.f_lineno}"
         frame = frame.f_back  # type: ignore[assignment]
     return ""

@@ -115,6 +115,36 @@ def test_what_no_config_expresses_is_named_with_its_line(odd: str, what: str, li
     assert line in Path(programs.__file__).read_text(encoding="utf-8").splitlines()[number - 1]
 
 
+class Trained(programs.Functional):
+    """Returns the loss of each target token but the first, from logits of them all."""
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        logits = super().forward(source, target)["logits"][:, :-1]
+        return torch.nn.functional.cross_entropy(logits.transpose(1, 2), target[:, 1:])
+
+
+def test_a_module_that_returns_its_loss_is_found_as_the_one_that_returns_logits() -> None:
+    torch.manual_seed(0)
+    found = discover(Trained().eval())
+    assert found.worst <= 1e-12
+    assert unusual(found) == FOUND["Functional"]
+
+
+class Narrow(programs.Functional):
+    """Runs in float32 alone."""
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return super().forward(source, target)["logits"] @ torch.eye(programs.SOURCE, dtype=torch.float32)
+
+
+def test_a_module_that_fails_in_float64_is_refused_with_the_line() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(
+        DiscoverError, match=r"runs in float64 too; it fails at .*test_discover\.py:\d+ \(RuntimeError: "
+    ):
+        discover(Narrow().eval())
+
+
 class Shifted(programs.Functional):
     """Treats one id in its own way, which no batch that is read shows."""
 
@@ -202,6 +232,16 @@ def test_a_table_that_the_module_extends_is_read_as_far_as_it_is_stored() -> Non
     assert found.checks[-1].lengths == (40, 50)
     (note,) = (note for note in found.notes if "table of positions" in note)
     assert note.startswith("its table of positions holds 40 tokens of a source: ")
+
+
+def test_the_command_says_what_a_factory_has_to_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "three.py").write_text("def build():\n    return 3\n", encoding="utf-8")
+    assert main(["discover", "three:build", "-o", "found"]) == 2
+    expected = "three:build: expected a torch.nn.Module, or a dict or tuple of such modules; received int"
+    assert expected in capsys.readouterr().err
 
 
 def test_positions_are_carried_over_as_the_module_holds_them() -> None:

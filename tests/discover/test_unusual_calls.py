@@ -15,13 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from jax_transformer.discover.calling import CallError, adapter_text, find_call
+from jax_transformer.discover.calling.limits import sizes
 from jax_transformer.discover.calling.records import Item, Record, record
 from jax_transformer.discover.modes import outputs_of, softmax_inputs
 from tests.discover.cores import (
+    LONGEST,
     NO_SOURCE,
     NO_TARGET,
     SOURCE_VOCAB,
     TARGET_VOCAB,
+    WIDTH,
     Core,
     Named,
     Style,
@@ -253,7 +256,9 @@ CASES: list[tuple[Callable[[], Any], Callable[[Any, Tensor, Tensor], Tensor], st
 def test_the_call_gives_the_logits(build: Callable[[], Any], expected: Any, note: str) -> None:
     built = build()
     call = find_call(built.eval() if isinstance(built, nn.Module) else built)
-    torch.testing.assert_close(call.wrap(built)(*ids()), expected(built, *ids()), rtol=1e-5, atol=1e-5)
+    wrapped = call.wrap(built)
+    assert not any(part.training for part in wrapped.modules())
+    torch.testing.assert_close(wrapped(*ids()), expected(built, *ids()), rtol=1e-5, atol=1e-5)
     assert note in "\n".join(call.notes)
     assert (call.source_vocab_size, call.target_vocab_size) == (SOURCE_VOCAB, TARGET_VOCAB)
 
@@ -280,6 +285,43 @@ def test_the_file_of_several_modules_runs_as_the_call_does(tmp_path: Path, monke
     monkeypatch.delitem(sys.modules, "half_adapter")
 
 
+# --- what guides the search
+
+
+class Unnamed(Style):
+    """Hides an id that nothing names, in source and target."""
+
+    def forward(self, src: Tensor, trg: Tensor) -> Tensor:
+        mask = (src != 0)[:, None]
+        return self.core.logits(src, trg, mask, causal(trg) & (trg != 0)[:, None], mask)
+
+
+def test_an_id_that_the_target_hides_is_its_padding() -> None:
+    call = find_call(Unnamed())
+    assert (call.source_pad_id, call.target_pad_id) == (0, 0)
+
+
+class Leaky(Named):
+    """Sees later tokens whatever its masks are, and least without the target's."""
+
+    def forward(self, src: Tensor, trg: Tensor, src_mask: Any = None, trg_mask: Any = None) -> Tensor:
+        ahead = {(False, False): 3, (True, True): 2, (True, False): 1, (False, True): 4}
+        seen = self.core.to_logits(self.core.target(trg).mean(1, keepdim=True))
+        return truth(self.core, src, trg) + ahead[src_mask is not None, trg_mask is not None] * seen
+
+
+def test_a_mask_that_was_given_is_not_left_out_for_a_smaller_leak() -> None:
+    assert "trg_mask" in find_call(Leaky()).lines[-1]
+
+
+def test_the_ids_of_a_vocabulary_are_no_sizes() -> None:
+    module = Core()
+    module.vocabulary = {f"word {number}": number for number in range(50)}  # type: ignore[assignment]
+    module.config = {"width": 101, "heads": 2}  # type: ignore[assignment]
+    assert {101, 2, WIDTH, LONGEST} <= sizes(module)
+    assert 47 not in sizes(module)
+
+
 # --- what a function takes out of an argument
 
 
@@ -291,7 +333,14 @@ class Reader:
     def forward(self, batch: Any, x: Tensor, state: dict[str, Any], key: str) -> Any:
         state["memory"] = batch[self.KEYS.source] + batch.get("bias", 0)
         number, _ = x.shape
-        return self.rest(number, mapping=batch), state["memory"], x[key], x.mean()
+        batch = batch.copy()
+        self.pack(state)
+        kept, x = x, torch.relu(x)
+        return self.rest(number, mapping=batch), state["memory"], kept[key], x.mean(), x["other"]
+
+    def pack(self, *inputs: Any) -> Any:
+        first, second = inputs
+        return first, second
 
     def rest(self, number: int, mapping: dict[str, Tensor]) -> Tensor:
         return mapping["trg"] + number

@@ -165,8 +165,8 @@ def _is_written(function: Callable[..., Any]) -> bool:
 
 
 def _functions(module: nn.Module, name: str) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yields (text, function) for a method or child, or the module itself: its forward; or, where that passes its
-    keywords on by the value of another argument, the methods that receive them."""
+    """Yields (text, function) for a method or child, or the module itself: the methods that its forward passes its
+    keywords on to, as where another argument chooses between them, and its forward."""
     from torch import nn
 
     found = getattr(module, name) if name else module
@@ -176,8 +176,7 @@ def _functions(module: nn.Module, name: str) -> Iterator[tuple[str, Callable[...
         return
     inner = [one for one in passed_on(found.forward) if callable(getattr(found, one, None))]
     yield from ((f"{text}.{one}", getattr(found, one)) for one in inner)
-    if not inner:
-        yield text, found.forward
+    yield text, found.forward
 
 
 def member(path: str) -> str:

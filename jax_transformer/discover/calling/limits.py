@@ -43,10 +43,12 @@ def _values(module: nn.Module) -> Iterator[Any]:
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    """Yields a value, and what a config object or a dict holds."""
+    """Yields a value, and what a config object or a dict holds; not the ids of a vocabulary."""
     yield value
     if isinstance(value, Mapping):
-        yield from value.values()
+        held = list(value.values())
+        if not all(isinstance(one, int) for one in held) or {*held} != {*range(len(held))}:
+            yield from held
     elif hasattr(value, "__dict__") and not callable(value) and not hasattr(value, "shape"):
         yield from vars(value).values()
 

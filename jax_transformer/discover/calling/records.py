@@ -81,6 +81,8 @@ class _Notes:
         if tree is None:
             return
         for node in _in_order(tree):
+            if isinstance(node, ast.Assign) and _replaces(node, name):
+                return
             self._note(node, function, name)
             if isinstance(node, ast.Call) and depth < DEEPEST:
                 for inner, parameter in _receivers(node, function, name):
@@ -127,9 +129,19 @@ def _tree(function: Callable[..., Any]) -> ast.FunctionDef | None:
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields the parts of a function as it runs them, a part before what it is a part of."""
     for child in ast.iter_child_nodes(node):
         yield from _in_order(child)
         yield child
+
+
+def _replaces(node: ast.Assign, name: str) -> bool:
+    """Returns whether the name stands for something else from here on; not for `batch = batch.to(device)`."""
+    match node.value:
+        case ast.Call(func=ast.Attribute(value=ast.Name(id=found))) if found == name:
+            return False
+    parts = [part for target in node.targets for part in ast.walk(target)]
+    return any(_is_name(part, name) and isinstance(part.ctx, ast.Store) for part in parts)  # type: ignore[attr-defined]
 
 
 def _receivers(call: ast.Call, function: Callable[..., Any], name: str) -> Iterator[tuple[Callable[..., Any], str]]:
@@ -141,11 +153,13 @@ def _receivers(call: ast.Call, function: Callable[..., Any], name: str) -> Itera
         return
     callee = getattr(callee, "forward", callee)
     try:
-        parameters = list(inspect.signature(callee).parameters)
+        parameters = list(inspect.signature(callee).parameters.values())
     except (TypeError, ValueError):
         return
-    for parameter in [*(parameters[place] for place in places if place < len(parameters)), *names]:
-        yield callee, parameter
+    for place in places:
+        if place < len(parameters) and parameters[place].kind is not inspect.Parameter.VAR_POSITIONAL:
+            yield callee, parameters[place].name
+    yield from ((callee, name) for name in names)
 
 
 def _value(node: ast.expr, function: Callable[..., Any]) -> Any:
@@ -168,7 +182,7 @@ def _text(node: ast.expr, function: Callable[..., Any]) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def _is_name(node: ast.expr, name: str) -> bool:
+def _is_name(node: ast.AST, name: str) -> bool:
     return isinstance(node, ast.Name) and node.id == name
 
 
