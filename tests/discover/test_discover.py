@@ -177,6 +177,8 @@ def test_a_module_of_one_length_is_called_with_shorter_sentences_too() -> None:
         theirs = found.call.wrap(module)(source, target).numpy()
     ours = np.asarray(functional.apply(found.model.config, found.model.params, source.numpy(), target.numpy()))
     np.testing.assert_allclose(ours, theirs, atol=2e-5 * np.abs(theirs).max())
+    with pytest.raises(RuntimeError, match="negative dimension"):
+        found.call.wrap(module)(source.repeat(1, 9), target)
 
 
 def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:

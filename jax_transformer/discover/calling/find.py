@@ -82,8 +82,8 @@ class Call:
         if not fixed:
             return self
         pad_lines = [
-            f"{name} = torch.nn.functional.pad({name}, (0, {length} - {name}.shape[1]), value={pad})"
-            for name, length, pad in fixed
+            f"{name} = torch.cat([{name}, {name}.new_full((len({name}), {length} - {name}.shape[1]), {pad})], 1)"
+            for name, length, pad in fixed  # longer ones have no padding, which raises
         ]
         *lines, last = self.lines
         before, found, returned = last.partition("return ")
