@@ -25,8 +25,8 @@ os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))  # read when the first progr
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when NumPy and PyTorch are imported
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
-import jax
-import pytest
+import jax  # noqa: E402 (after the environment that it reads)
+import pytest  # noqa: E402
 
 MAPPINGS = Path("/proc/self/maps")
 MOST_MAPPINGS = 30_000

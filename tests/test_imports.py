@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "parity.gates": {"runtime"},
     "parity.oracle": {"config"},
     "parity.names": {"porting.axes", "porting.names", "porting.rules"},  # how axes correspond, as porting tables say
-    "parity.faults": {"parity.gates", "parity.oracle"},
+    "parity.faults": {"config.stack", "parity.gates", "parity.oracle"},  # how a stack follows from a changed config
     "parity.diagnosis": {"parity.faults", "parity.gates", "parity.oracle"},
     "parity.backends": {
         *("config", "data.batching", "decoding", "model", "parallel", "porting", "runtime", "storage", "training"),

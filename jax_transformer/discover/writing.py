@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ import yaml
 from jax_transformer.config.files import dump_config
 from jax_transformer.discover.architecture import architecture
 from jax_transformer.discover.calling import adapter_text
-from jax_transformer.pages.parity import render
 from jax_transformer.storage.model_directory import save_model, temporary_directory_beside
 
 if TYPE_CHECKING:
@@ -44,8 +42,7 @@ def write_discovery(found: Discovery, report: Report, factory: str, path: str | 
         (temporary / "config.yaml").write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
         found.names.write(temporary / "map.yaml")
         (temporary / "adapter.py").write_text(adapter_text(found.call, factory), encoding="utf-8")
-        page = render(json.loads(report.to_json()), facts(found))
-        (temporary / "report.html").write_text(page, encoding="utf-8")
+        report.to_html(temporary / "report.html", facts(found))
         if target.exists():
             target.rmdir()
         temporary.rename(target)

@@ -174,9 +174,13 @@ class Report:
             _write(path, text)
         return text
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report as one HTML page that needs no network."""
-        _write(path, self._page())
+    def to_html(self, path: str | os.PathLike[str], discovery: Mapping[str, Any] | None = None) -> None:
+        """Writes the report as one HTML page that needs no network.
+
+        Args:
+          discovery: the facts of a discovery that the report proves, to begin the page with.
+        """
+        _write(path, self._page(discovery))
 
     def show(self, *, verbose: bool = False) -> None:
         """Prints the report, in colour on a terminal.
@@ -225,10 +229,10 @@ class Report:
 
         return framed(self._page())
 
-    def _page(self) -> str:
+    def _page(self, discovery: Mapping[str, Any] | None = None) -> str:
         from jax_transformer.pages.parity import render
 
-        return render(json.loads(self.to_json()))
+        return render(json.loads(self.to_json()), discovery)
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:

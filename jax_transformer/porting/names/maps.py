@@ -175,10 +175,11 @@ class NameMap:
         arrays: dict[str, np.ndarray] = {}
         missing: dict[str, str] = {}
         problems: list[str] = []
+        sizes = {size for shape in like.values() for size in shape}
         for _, theirs, ours in _pairs(self.activations, captured, like):
             for name in ours:
                 found, seen = _seen(theirs, captured, name, tuple(like[name]))
-                array = None if seen is None else _shaped(seen, tuple(like[name]))
+                array = None if seen is None else _shaped(seen, tuple(like[name]), sizes)
                 if seen is None:
                     missing[name] = found
                 elif array is None:
@@ -320,11 +321,15 @@ def _captured_name(name: str, captured: Collection[str]) -> str | None:
     return within[0] if len(within) == 1 else None
 
 
-def _shaped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Returns the array in this shape, of more tokens the first ones; None if it doesn't fit."""
+def _shaped(array: np.ndarray, shape: tuple[int, ...], sizes: set[int]) -> np.ndarray | None:
+    """Returns the array in this shape, of more tokens the first ones; None if it doesn't fit.
+
+    Args:
+      sizes: those of our activations, none of which is the length that a program pads to.
+    """
     whole = regrouped(array, shape)
     for axes in ((1,), (2,), (3,), (2, 3)) if whole is None else ():
-        for length in sorted(set(array.shape)):
+        for length in sorted(set(array.shape) - sizes):
             longer = tuple(length if axis in axes else size for axis, size in enumerate(shape))
             if longer > shape and (padded := regrouped(array, longer)) is not None:
                 return padded[tuple(slice(size) for size in shape)]
