@@ -108,8 +108,7 @@ def _show(found: Discovery, *, verbose: bool) -> None:
     for line in found.conclusion_lines(every_layer=verbose):
         print(f"found:    {line}")
     for check in found.checks:
-        source, target = check.lengths
-        print(f"checked:  {source} and {target} tokens: logits differ by {check.residual:.1e} of their RMS (float64)")
+        print(f"checked:  {check}: logits differ by {check.residual:.1e} of their RMS (float64)")
 
 
 def _prove(found: Discovery, module: Any, options: DiscoverOptions) -> Report:

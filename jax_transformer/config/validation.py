@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import types
 import typing
 from typing import Any
@@ -20,13 +21,19 @@ def require(config: Any, problems: list[str]) -> None:
 
 def check_field_types(config: Any) -> None:
     """Raises ConfigError unless every field of the dataclass has a value that its annotation allows."""
-    hints = typing.get_type_hints(type(config))
+    kind: Any = type(config)
+    hints = _hints(kind)
     problems = []
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if not _matches(value, hints[field.name]):
             problems.append(f"{field.name} must be {describe(hints[field.name])}; received {value!r}")
     require(config, problems)
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def describe(hint: Any) -> str:

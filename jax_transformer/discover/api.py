@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import jax
-import numpy as np
-
 from jax_transformer.discover.calling import Call, as_module, find_call
 from jax_transformer.discover.calling.limits import LONGEST
-from jax_transformer.discover.calling.trials import first_line, place
+from jax_transformer.discover.checking import Candidate, Check, check_all, fails_in_float64
 from jax_transformer.discover.config import make_config
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
-from jax_transformer.discover.graph import distance
-from jax_transformer.discover.inputs import Batch, checks, longer, probes
+from jax_transformer.discover.inputs import Batch, longer, probes
 from jax_transformer.discover.mapping import name_map
 from jax_transformer.discover.problems import DiscoverError
 from jax_transformer.discover.recorder import record
 from jax_transformer.discover.structure import read_structure
 from jax_transformer.discover.trace import Recording
-from jax_transformer.model import functional
 from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
-from jax_transformer.porting.by_map import import_by_map
 from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.storage.model_directory import Model
-from jax_transformer.storage.tensor_mappings import as_arrays
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,15 +29,6 @@ PREFIX = "module."
 """Stands before the names of a module's tensors inside its adapter."""
 JITTER = 0.05
 """The deviation of what is added to trained parameters while a module is read, so that no scale is 1 and no bias 0."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """Holds how far the model's logits are from the module's, in units of their RMS, on one batch in float64."""
-
-    lengths: tuple[int, int]
-    padding: str
-    residual: float
 
 
 @dataclass(frozen=True)
@@ -74,8 +57,8 @@ class Discovery:
 
     @property
     def worst(self) -> float:
-        """Returns the largest residual of the checks."""
-        return max(check.residual for check in self.checks)
+        """Returns the largest residual of the checks with the module's own weights."""
+        return max(check.residual for check in self.checks if check.weights == "its own")
 
 
 def discover(
@@ -166,10 +149,7 @@ def _recorded(adapter: nn.Module, batch: Batch) -> Recording:
     try:
         return record(adapter, torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
     except Exception as error:  # the user's own code may raise anything
-        raise DiscoverError(
-            f"expected a module that runs in float64 too; it fails at {place(error)} ({first_line(error)}): "
-            "let it compute in the dtype of its parameters"
-        ) from error
+        raise fails_in_float64(error) from error
 
 
 def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, structure: Structure) -> Discovery:
@@ -180,24 +160,22 @@ def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, s
     """
     config = make_config(structure, (call.max_source_length, call.max_target_length))
     names = name_map(recording, structure.leaves, PREFIX)
-    model = import_by_map(as_arrays(module.state_dict()), names, config, {})
-    params = _with_tables(jax.tree.map(np.asarray, model.params), structure.tables)
+    candidate = Candidate(config, names, structure.tables, structure.is_normalised)
+    model = candidate.model(module)
     within = _within_tables(call, structure)
     notes = [*within.notes, *structure.notes]
     if batch.padding != "inside":
         notes.append(f"what was found holds for padding {batch.padding} of sentences alone")
-    model = replace(model, params=params)
-    others = checks(within, batch.padding)
-    found = tuple(_check(module, call, model, other, structure.is_normalised) for other in others)
-    worst = max(found, key=lambda check: check.residual)
+    found = check_all(module, within, candidate, model, batch.padding, structure.rounding)
     if structure.rounding > FLOAT64_RELATIVE_RMS:
         notes.append(
             f"its angles are rounded to lower precision than float64 (by {structure.rounding:.1e}): so do logits"
         )
-    if not worst.residual <= max(FLOAT64_RELATIVE_RMS, 100 * structure.rounding):
+    failed = [check for check in found if not check.passed]
+    if failed:
+        worst = max(failed, key=lambda check: check.residual)
         raise DiscoverError(
-            f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on sentences of "
-            f"{worst.lengths[0]} and {worst.lengths[1]} tokens"
+            f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on {worst}"
         )
     return Discovery(model, names, call, tuple(structure.conclusions), found, tuple(notes))
 
@@ -242,30 +220,3 @@ def _jittered(module: nn.Module) -> nn.Module:
             if parameter.requires_grad:
                 parameter.add_(JITTER * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
     return wide
-
-
-def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:
-    """Returns the parameters with the module's own tables of positions, as far as they go."""
-    constants = dict(params.get("constants", {}))
-    for name, table in tables.items():
-        if name in constants:
-            rows = np.array(constants[name], dtype=np.result_type(constants[name].dtype, table.dtype))
-            rows[: len(table)] = table[: len(rows)]
-            constants[name] = rows
-    return {**params, "constants": constants} if constants else params
-
-
-def _check(module: nn.Module, call: Call, model: Model, batch: Batch, is_normalised: bool) -> Check:
-    """Compares logits of real tokens in float64, or log-probabilities if the module returns these."""
-
-    wide = call.wrap(copied(module).double())
-    recording = _recorded(wide, batch)
-    with jax.enable_x64(True):
-        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
-        logits = np.asarray(functional.apply(model.config, params, batch.source_ids, batch.target_ids))
-    theirs = recording.output.array
-    if is_normalised:
-        logits = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
-    real = batch.target_ids != call.target_pad_id
-    residual = distance(logits[real], theirs[real])
-    return Check((batch.source_ids.shape[1], batch.target_ids.shape[1]), batch.padding, residual)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 ROWS, SOURCE_LENGTH, TARGET_LENGTH = 3, 13, 11
 FAR = 331, 307
-"""Lengths that tell the buckets of far distances apart."""
+"""Lengths that tell the buckets of far distances apart, and show windows that hide far tokens."""
 SPECIAL = 4
 """How many of the lowest ids aren't used to find out what a module computes, if there are enough others: programs may
 treat the ids of starts and ends in their own ways. They are among those that check it."""
@@ -52,7 +52,7 @@ def longer(limits: Call, batch: Batch) -> Batch | None:
 
 
 def _longest(limits: Call) -> tuple[int, int]:
-    return min(limits.max_source_length or 67, 67), min(limits.max_target_length or 61, 61)
+    return min(limits.max_source_length or FAR[0], FAR[0]), min(limits.max_target_length or FAR[1], FAR[1])
 
 
 def _batch(

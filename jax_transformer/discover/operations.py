@@ -18,9 +18,23 @@ MOVES = (SAME_ORDER - {"_to_copy"}) | {
 COPIES = ("_to_copy", "copy")
 """Operations that only move elements unless they change the dtype."""
 IDLE = frozenset(
-    ("masked_fill", "where", "mul", "div", "add", "sub", "clamp", "clamp_min", "nan_to_num", "native_dropout")
+    (
+        "masked_fill",
+        "where",
+        "mul",
+        "div",
+        "add",
+        "sub",
+        "clamp",
+        "clamp_min",
+        "clamp_max",
+        "nan_to_num",
+        "native_dropout",
+    )
 )
 """Operations that may do nothing, such as filling where no row is masked."""
+CLAMPS = ("clamp", "clamp_min", "clamp_max")
+COMPARISONS = ("gt", "ge", "lt", "le", "eq", "ne")
 FILLS = frozenset(
     ("zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty")
 )

@@ -95,9 +95,11 @@ def _distances(rows: np.ndarray, count: int, stack: str) -> frozenset[int]:
     known = dict(zip(offsets.tolist(), rows.tolist(), strict=True))
     if any(known[int(offset)] != row for offset, row in zip(offsets, rows, strict=True)):
         return frozenset()
+    # Buckets grow with the distance, so those where they change tell all.
+    edges = {one: row for one, row in known.items() if {known.get(one - 1), known.get(one + 1)} != {row}}
     fitting = []
     for most in range(count // 2 + 1, LONGEST_DISTANCE):
         config = TransformerConfig(position_kind="relative_bias", relative_buckets=count, relative_max_distance=most)
-        if all(formulas.relative_bucket(config, offset, stack) == row for offset, row in known.items()):  # type: ignore[arg-type]
+        if all(formulas.relative_bucket(config, offset, stack) == row for offset, row in edges.items()):  # type: ignore[arg-type]
             fitting.append(most)
     return frozenset(fitting)

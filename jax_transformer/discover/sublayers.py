@@ -14,7 +14,7 @@ from jax_transformer.discover.labels import TARGET
 from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.sums import Sum, Sums
-from jax_transformer.discover.trace import Value
+from jax_transformer.discover.trace import Value, replayed
 
 
 @dataclass(frozen=True, eq=False)
@@ -249,6 +249,8 @@ def _feed_forward(
         near = f" (nearest: {fits[0].activation}, residual {fits[0].residual:.1e})" if fits else ""
         raise Unknown(root, f"an activation that isn't known{near}")
     best = fits[0]
+    if not _holds_far(graph, output.inputs if norm is None else norm.inputs, best, root):
+        raise Unknown(root, f"an activation that is {best.activation} of small numbers alone")
     runner_up = next(
         ((fit.activation, fit.residual) for fit in fits[1:] if fit.activation != best.activation), ("nothing", INFINITE)
     )
@@ -301,6 +303,28 @@ def _fits(graph: Graph, inputs: np.ndarray, sources: list[Linear], root: Value) 
     return fits
 
 
+def _holds_far(graph: Graph, inputs: np.ndarray, fit: _Fit, root: Value) -> bool:
+    """Returns whether an activation fits numbers as large as FAR too, by computing it again on them."""
+    if root in graph.linears:
+        return True
+    rng = np.random.default_rng(0)
+    halves = [fit.hidden, *([fit.gate] if fit.gate else [])]
+    given = {one.value: rng.uniform(-FAR, FAR, one.value.array.shape) for one, _ in halves}
+    again = replayed(root, given)
+    if again is None:
+        return True
+    computed = again.ravel()[graph.recording.places(inputs, root)]
+    hidden, *gate = (
+        given[one.value].ravel()[graph.recording.places(one.outputs[..., channels], one.value)]
+        for one, channels in halves
+    )
+    if fit.activation in ACTIVATIONS:
+        one = ACTIVATIONS[fit.activation]
+        return distance(one(gate[0]) * hidden if gate else one(hidden), computed) <= CLOSE
+    slope = fit.slope if isinstance(fit.slope, float) else float(graph.values(np.asarray(fit.slope))[0])
+    return distance(np.where(hidden < 0, slope * hidden, hidden), computed) <= CLOSE
+
+
 def _leaky(graph: Graph, hidden: np.ndarray, computed: np.ndarray, half: Half, root: Value) -> list[_Fit]:
     """Returns the fit of a ReLU with a slope where its input is negative, which may be trained."""
     negative = hidden < 0
@@ -329,6 +353,8 @@ def _softplus(x: np.ndarray) -> np.ndarray:
     return np.asarray(np.where(x > 20, x, np.log1p(np.exp(np.minimum(x, 20)))))
 
 
+FAR = 300.0
+"""The largest numbers that an activation is tried on."""
 SELU_SCALE, SELU_ALPHA = 1.0507009873554804934193349852946, 1.6732632423543772848170429916717
 INFINITE = float("inf")
 ACTIVATIONS: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {

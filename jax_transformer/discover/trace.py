@@ -8,16 +8,18 @@ writes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from jax_transformer.discover.operations import COPIES, FILLS, IDLE, MOVES, SAME_ORDER
+from jax_transformer.discover.operations import CLAMPS, COMPARISONS, COPIES, FILLS, IDLE, MOVES, SAME_ORDER
 
 INPUTS = ("source_ids", "target_ids")
+OUT_OF_REACH = 1e4
+"""A clamp at no smaller number is one against overflow, which no activation reaches."""
 
 
 @dataclass(eq=False)
@@ -73,7 +75,7 @@ class Value:
     @cached_property
     def unchanged(self) -> Value | None:
         """Returns the operand that an operation left as it was on these inputs, as filling nothing does."""
-        if self.op not in IDLE or not self.is_float or not self.depends_on_ids:
+        if self.op not in IDLE or not self.is_float or not self.depends_on_ids or self.bounds_activations:
             return None
         for one in self.inputs:
             others = [other for other in self.inputs if other is not one]
@@ -82,6 +84,22 @@ class Value:
             if alike and np.array_equal(one.array, self.array, equal_nan=True):
                 return one
         return None
+
+    @property
+    def bounds_activations(self) -> bool:
+        """Whether it changes activations that are large enough, or that some condition of theirs selects."""
+        if self.op in CLAMPS:
+            return any(abs(bound) < OUT_OF_REACH for bound in self.literals)
+        return any(one.compares_activations for one in self.inputs if not one.is_float)
+
+    @cached_property
+    def compares_activations(self) -> bool:
+        """Whether it is a condition of activations' values, but for their being infinite or no number."""
+        if self.op in COMPARISONS and any(
+            one.is_float and one.depends_on_ids and one.parameters for one in self.inputs
+        ):
+            return not any(np.isinf(literal) for literal in self.literals)
+        return any(one.compares_activations for one in self.inputs if not one.is_float)
 
     @property
     def is_float(self) -> bool:
@@ -178,6 +196,35 @@ def _values(tree: Any) -> Iterator[Value]:
             yield from _values(part)
     elif isinstance(tree, dict):
         yield from _values(tuple(tree.values()))
+
+
+def replayed(goal: Value, given: Mapping[Value, np.ndarray]) -> np.ndarray | None:
+    """Returns what a Value would have been if others had been these arrays; None if that can't be computed again."""
+    import torch
+
+    known: dict[Value, Any] = {value: torch.from_numpy(array) for value, array in given.items()}
+
+    def tensor(value: Value) -> Any:
+        if value not in known:
+            if not any(_depends(value, one) for one in given):
+                known[value] = torch.from_numpy(value.array)
+            elif value.op == "overwritten" or value.function is None:
+                raise NotImplementedError
+            else:
+                args, kwargs = replaced((value.args, value.kwargs), lambda one: tensor(one).clone())
+                result = value.function(*args, **kwargs)
+                known[value] = result[value.output] if isinstance(result, (tuple, list)) else result
+        return known[value]
+
+    try:
+        return np.asarray(tensor(goal).numpy())
+    except NotImplementedError:
+        return None
+
+
+def _depends(value: Value, other: Value) -> bool:
+    """Whether a Value is computed from another one."""
+    return value is other or any(_depends(one, other) for one in value.inputs if one.number >= other.number)
 
 
 def replaced(tree: Any, replace: Callable[[Any], Any], kind: type = Value) -> Any:

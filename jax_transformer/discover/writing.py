@@ -54,7 +54,12 @@ def facts(found: Discovery) -> dict[str, Any]:
         "call": list(found.call.lines),
         "notes": list(found.notes),
         "checks": [
-            {"source": check.lengths[0], "target": check.lengths[1], "residual": check.residual}
+            {
+                "source": check.lengths[0],
+                "target": check.lengths[1],
+                "residual": check.residual,
+                "weights": check.weights,
+            }
             for check in found.checks
         ],
         "conclusions": [dataclasses.asdict(one) for one in found.conclusions],

@@ -95,21 +95,24 @@ class Functional(nn.Module):
 class Head(nn.Module):
     """One head by itself, with values narrower than keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = math.inf) -> None:
         super().__init__()
+        self.most = most
         self.q, self.k, self.v = nn.Linear(D, H), nn.Linear(D, H), nn.Linear(D, W)
 
     def forward(self, x: Tensor, y: Tensor, may: Tensor) -> Tensor:
         scores = self.q(x) @ self.k(y).transpose(-2, -1) / math.sqrt(H)
+        if self.most < math.inf:
+            scores = torch.minimum(scores, torch.tensor(self.most, dtype=scores.dtype))
         return scores.masked_fill(~may, float("-inf")).softmax(-1) @ self.v(y)
 
 
 class Heads(nn.Module):
     """Heads whose contexts are normed together."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: float = math.inf) -> None:
         super().__init__()
-        self.heads = nn.ModuleList(Head() for _ in range(N))
+        self.heads = nn.ModuleList(Head(most) for _ in range(N))
         self.norm, self.out = OwnNorm(N * W), nn.Linear(N * W, D)
 
     def forward(self, x: Tensor, y: Tensor, may: Tensor) -> Tensor:
@@ -137,7 +140,7 @@ class SingleHeads(nn.Module):
         self.encoder, self.decoder = nn.ModuleList(), nn.ModuleList()
         for stack, count in ((self.encoder, 1), (self.decoder, 2)):
             for _ in range(2):
-                attentions = nn.ModuleList(Heads() for _ in range(count))
+                attentions = nn.ModuleList(Heads(30.0 if odd == "most" else math.inf) for _ in range(count))
                 convolutions = nn.ModuleList([nn.Conv1d(D, FF, 1), nn.Conv1d(FF, D, 1)])
                 stack.append(
                     nn.ModuleList([attentions, convolutions, nn.ModuleList(OwnNorm() for _ in range(count + 1))])
@@ -148,6 +151,8 @@ class SingleHeads(nn.Module):
     def feed_forward(self, x: Tensor, parts: Any) -> Tensor:
         hidden = parts[0](x.transpose(1, 2))
         hidden = torch.sin(hidden) if self.odd == "activation" else F.gelu(hidden)
+        if self.odd == "clamp":
+            hidden = hidden.clamp(max=50)
         return parts[1](hidden).transpose(1, 2)
 
     def embedded(self, ids: Tensor, table: nn.Embedding) -> Tensor:
@@ -156,10 +161,16 @@ class SingleHeads(nn.Module):
 
     def forward(self, src: Tensor, trg: Tensor) -> Tensor:
         real, past = (src != 0)[:, None, :], torch.ones(trg.shape[1], trg.shape[1], dtype=torch.bool).tril()
+        near = real
+        if self.odd == "window":
+            column = torch.arange(src.shape[1])
+            near = real & ((column[:, None] - column).abs() < 80)
         x, y = self.embedded(src, self.src), self.embedded(trg, self.trg)
         for (attention,), convolutions, norms in self.encoder:
+            if self.odd == "threshold":
+                x = torch.where(x > 90, 0 * x, x)
             h = norms[0](x)
-            x = x + attention(h, h, real)
+            x = x + attention(h, h, near)
             x = x + self.feed_forward(norms[1](x), convolutions)
         x = self.ends[0](x)
         for (own, cross), convolutions, norms in self.decoder:

@@ -81,7 +81,7 @@ def test_a_style_is_found(name: str, tmp_path: Path) -> None:
     before = {key: tensor.clone() for key, tensor in module.state_dict().items()}
     found = discover(module)
     assert found.worst <= 1e-12
-    assert len(found.checks) == 3
+    assert [check.weights for check in found.checks] == ["its own"] * 3 + ["larger"]
     assert unusual(found) == FOUND[name]
     assert all(torch.equal(tensor, before[key]) for key, tensor in module.state_dict().items())
     export_checkpoint(found.model, tmp_path / "back.pt")
@@ -102,6 +102,8 @@ def test_each_conclusion_has_a_residual_and_what_came_second() -> None:
     ("odd", "what", "line"),
     [
         ("activation", "an activation that isn't known (nearest: ", "torch.sin(hidden)"),
+        ("clamp", "an activation that is gelu of small numbers alone", "hidden.clamp(max=50)"),
+        ("threshold", "a part of the encoder's embedding that isn't known", "torch.where(x > 90, 0 * x, x)"),
         ("gate", "a residual connection to something else than the sublayer's stream", "y = y + self.feed_forward"),
     ],
 )
@@ -190,6 +192,16 @@ def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:
         discover(module)
 
 
+@pytest.mark.parametrize(
+    ("odd", "where"), [("window", r"331 and 307 tokens"), ("most", r"tokens, with larger weights")]
+)
+def test_a_function_that_differs_far_from_what_was_read_is_refused(odd: str, where: str) -> None:
+    with pytest.raises(
+        DiscoverError, match=rf"isn't the whole function: logits differ by .* on sentences of .*{where}"
+    ):
+        discover(built("SingleHeads", odd))
+
+
 def test_the_command_writes_all_that_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,7 +243,7 @@ def test_the_command_names_what_it_refuses(
 def test_a_table_that_the_module_extends_is_read_as_far_as_it_is_stored() -> None:
     found = discover(built("Mixed"))
     assert (found.model.config.max_length, found.model.config.decoder_max_length) == (40, 50)
-    assert found.checks[-1].lengths == (40, 50)
+    assert max(check.lengths for check in found.checks) == (40, 50)
     (note,) = (note for note in found.notes if "table of positions" in note)
     assert note.startswith("its table of positions holds 40 tokens of a source: ")
 

@@ -1,0 +1,164 @@
+"""Compare a discovered model with its module: on other sentences, on long ones, and with larger weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.discover.calling import Call
+from jax_transformer.discover.calling.trials import first_line, place
+from jax_transformer.discover.graph import distance
+from jax_transformer.discover.inputs import Batch, checks
+from jax_transformer.discover.modes import wide
+from jax_transformer.discover.problems import DiscoverError
+from jax_transformer.model import functional
+from jax_transformer.parity.backends.copies import copied
+from jax_transformer.parity.backends.torch_precision import deterministic
+from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.porting.by_map import import_by_map
+from jax_transformer.porting.names.maps import NameMap
+from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.tensor_mappings import as_arrays
+
+if TYPE_CHECKING:
+    from torch import nn
+
+LARGER = 4.0
+"""Multiplies a module's trained parameters for one check: activations that its own weights keep small then reach what
+clamps, caps and thresholds change."""
+NOISE = 1e-15
+"""The relative deviation of parameters that shows how much rounding moves logits."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Holds how far the model's logits are from the module's, in units of their RMS, on one batch in float64."""
+
+    lengths: tuple[int, int]
+    padding: str
+    residual: float
+    weights: str = "its own"
+    """Of the module: its own, or larger ones."""
+    gate: float = FLOAT64_RELATIVE_RMS
+    """The largest residual that counts as equal."""
+
+    @property
+    def passed(self) -> bool:
+        return self.residual <= self.gate
+
+    def __str__(self) -> str:
+        own = "" if self.weights == "its own" else f", with {self.weights} weights"
+        return f"sentences of {self.lengths[0]} and {self.lengths[1]} tokens{own}"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Holds what was found about a module, before it is proven."""
+
+    config: TransformerConfig
+    names: NameMap
+    tables: Mapping[str, np.ndarray]
+    """Values of constants by name."""
+    is_normalised: bool
+    """Whether the module returns log-probabilities."""
+
+    def model(self, module: nn.Module) -> Model:
+        """Returns the model with a module's weights."""
+        model = import_by_map(as_arrays(module.state_dict()), self.names, self.config, {})
+        return replace(model, params=_with_tables(jax.tree.map(np.asarray, model.params), self.tables))
+
+
+def check_all(
+    module: nn.Module, call: Call, candidate: Candidate, model: Model, padding: str, rounding: float
+) -> tuple[Check, ...]:
+    """Returns the checks of a model: with the module's own weights on every batch, and with larger ones on one.
+
+    Args:
+      rounding: how far what the module computes in lower precision is from float64. Larger weights would amplify it
+        beyond what a check can tell, so there is none with them.
+
+    Raises:
+      DiscoverError: the module fails in float64.
+    """
+    batches = checks(call, padding)
+    gate = max(FLOAT64_RELATIVE_RMS, 100 * rounding)
+    found = [replace(_check(module, call, candidate, model, batch), gate=gate) for batch in batches]
+    if rounding <= FLOAT64_RELATIVE_RMS:
+        large = _larger(module)
+        check = replace(_check(large, call, candidate, candidate.model(large), batches[0]), weights="larger")
+        found.append(check if check.passed else replace(check, gate=10 * _sensitivity(large, call, batches[0])))
+    return tuple(found)
+
+
+def _larger(module: nn.Module) -> nn.Module:
+    """Returns a copy in float64 with larger trained parameters."""
+    import torch
+
+    large = copied(module).double()
+    with torch.no_grad():
+        for parameter in large.parameters():
+            if parameter.requires_grad:
+                parameter.mul_(LARGER)
+    return large
+
+
+def _sensitivity(module: nn.Module, call: Call, batch: Batch) -> float:
+    """Returns how far logits move, in units of their RMS, when parameters change by NOISE, which is about rounding."""
+    import torch
+
+    noisy = copied(module)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in noisy.parameters():
+            parameter.mul_(1 + NOISE * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+    real = batch.target_ids != call.target_pad_id
+    return distance(_logits(call.wrap(noisy), batch)[real], _logits(call.wrap(module), batch)[real])
+
+
+def _check(module: nn.Module, call: Call, candidate: Candidate, model: Model, batch: Batch) -> Check:
+    """Compares logits of real tokens in float64, or log-probabilities if the module returns these."""
+    theirs = _logits(call.wrap(copied(module).double()), batch)
+    with jax.enable_x64(True):
+        params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.params)
+        logits = np.asarray(functional.apply(model.config, params, batch.source_ids, batch.target_ids))
+    if candidate.is_normalised:
+        logits = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+    real = batch.target_ids != call.target_pad_id
+    residual = distance(logits[real], theirs[real])
+    return Check((batch.source_ids.shape[1], batch.target_ids.shape[1]), batch.padding, residual)
+
+
+def _logits(adapter: nn.Module, batch: Batch) -> np.ndarray:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    try:
+        with torch.no_grad(), deterministic(), sdpa_kernel(SDPBackend.MATH), wide():
+            logits = adapter(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
+    except Exception as error:  # the user's own code may raise anything
+        raise fails_in_float64(error) from error
+    return np.asarray(logits.double().numpy())
+
+
+def fails_in_float64(error: Exception) -> DiscoverError:
+    """Returns the error of a module that fails in float64, though it ran in float32."""
+    return DiscoverError(
+        f"expected a module that runs in float64 too; it fails at {place(error)} ({first_line(error)}): "
+        "let it compute in the dtype of its parameters"
+    )
+
+
+def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:
+    """Returns the parameters with the module's own tables of positions, as far as they go."""
+    constants = dict(params.get("constants", {}))
+    for name, table in tables.items():
+        if name in constants:
+            rows = np.array(constants[name], dtype=np.result_type(constants[name].dtype, table.dtype))
+            rows[: len(table)] = table[: len(rows)]
+            constants[name] = rows
+    return {**params, "constants": constants} if constants else params
