@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from jax_transformer.commands.parity import load_factory
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from jax_transformer.discover import Discovery
     from jax_transformer.parity.report.report import Report
 
@@ -61,16 +63,15 @@ def discover(arguments: Sequence[str]) -> int:
     from jax_transformer.discover import CallError, DiscoverError, conclusion_lines
     from jax_transformer.discover import discover as discovered
     from jax_transformer.discover.calling import as_module
-    from jax_transformer.parity.backends.copies import copied
 
     built = load_factory(options.module, "MODULE")
     try:
-        module = copied(as_module(built)).eval()
+        module = as_module(built).eval()
     except ValueError as error:
         raise ValueError(f"{options.module}: {error}") from None
     try:
         found = discovered(
-            module,
+            built,
             options.module,
             source_pad_id=options.source_pad_id,
             target_pad_id=options.target_pad_id,
@@ -111,12 +112,10 @@ def _show(found: Discovery, *, verbose: bool) -> None:
         print(f"checked:  {check}: logits differ by {check.residual:.1e} of their RMS (float64)")
 
 
-def _prove(found: Discovery, module: Any, options: DiscoverOptions) -> Report:
+def _prove(found: Discovery, module: nn.Module, options: DiscoverOptions) -> Report:
     """Runs the parity command's comparison of the model with the module in its adapter."""
-    from jax_transformer.discover.proving import lower_precision_problem, prove
+    from jax_transformer.discover.proving import prove
 
-    if (problem := lower_precision_problem(found, module)) is not None:
-        print(f"note:     it doesn't run in bfloat16 ({problem}), in which it isn't compared")
     stages = None if options.stages is None else [name.strip() for name in options.stages.split(",")]
     return prove(found, module, options.module, stages)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.calling import Call, as_module, find_call
 from jax_transformer.discover.calling.limits import LONGEST
-from jax_transformer.discover.checking import Candidate, Check, check_all, fails_in_float64
+from jax_transformer.discover.checking import Candidate, Check, bfloat16_problem, check_all, fails_in_float64
 from jax_transformer.discover.config import make_config
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
 from jax_transformer.discover.inputs import Batch, longer, probes
@@ -43,6 +43,8 @@ class Discovery:
     checks: tuple[Check, ...]
     notes: tuple[str, ...]
     """What the user should know, such as masks that the caller builds."""
+    bfloat16_problem: str = ""
+    """What the module raises in bfloat16; "" if it runs."""
 
     def conclusion_lines(self, *, every_layer: bool) -> list[str]:
         """Returns a line for each conclusion; unless for every layer, one for those that layers have in common."""
@@ -101,10 +103,7 @@ def discover(
     problems: list[DiscoverError] = []
     for batch in probes(call):
         try:
-            found = _with_ends(_discovered(module, call, batch), decoder_start_id, eos_id)
-            padded = found.call.padded()
-            notes = found.notes if padded is found.call else (*found.notes, padded.notes[-1])
-            return replace(found, call=padded, notes=notes)
+            return _completed(_discovered(module, call, batch), module, decoder_start_id, eos_id)
         except DiscoverError as error:
             problems.append(error)
         except (ValueError, LookupError, ArithmeticError) as error:
@@ -119,7 +118,6 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     Raises:
       DiscoverError: it can't be expressed; the model's logits differ from the module's.
     """
-
     wrapped = call.wrap(_jittered(module))
     recording = _recorded(wrapped, batch)
     structure = read_structure(recording, call.source_pad_id, call.target_pad_id)
@@ -196,10 +194,17 @@ def _within_tables(call: Call, structure: Structure) -> Call:
     return call
 
 
-def _with_ends(found: Discovery, decoder_start_id: int | None, eos_id: int | None) -> Discovery:
-    """Returns the discovery with a model that knows how sentences begin and end."""
+def _completed(found: Discovery, module: nn.Module, decoder_start_id: int | None, eos_id: int | None) -> Discovery:
+    """Returns the discovery with a call of sentences of any length, what the module does in bfloat16, and a model that
+    knows how sentences begin and end."""
+    padded = found.call.padded()
+    notes = found.notes if padded is found.call else (*found.notes, padded.notes[-1])
+    problem = bfloat16_problem(module, found.call, found.checks[0].padding)
+    if problem:
+        notes = (*notes, f"it doesn't run in bfloat16 ({problem}), in which it isn't compared")
     generation = replace(found.model.generation, decoder_start_id=decoder_start_id, eos_id=eos_id)
-    return replace(found, model=replace(found.model, generation=generation))
+    model = replace(found.model, generation=generation)
+    return replace(found, model=model, call=padded, notes=notes, bfloat16_problem=problem)
 
 
 def _kept_wide(call: Call, places: str) -> Call:

@@ -19,7 +19,9 @@ from jax_transformer.discover.problems import DiscoverError
 from jax_transformer.model import functional
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.backends.torch_precision import deterministic
-from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
+from jax_transformer.parity.backends.user_errors import RAISED, in_short
+from jax_transformer.parity.gates.rounding import nudged
+from jax_transformer.parity.gates.tolerances import FACTOR_ROUNDING, FLOAT64_RELATIVE_RMS, MOST_FOR_ROUNDING
 from jax_transformer.porting.by_map import import_by_map
 from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.storage.model_directory import Model
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
 LARGER = 4.0
 """Multiplies a module's trained parameters for one check: activations that its own weights keep small then reach what
 clamps, caps and thresholds change."""
-NOISE = 1e-15
-"""The relative deviation of parameters that shows how much rounding moves logits."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def check_all(
     if rounding <= FLOAT64_RELATIVE_RMS:
         large = _larger(module)
         check = replace(_check(large, call, candidate, candidate.model(large), batches[0]), weights="larger")
-        found.append(check if check.passed else replace(check, gate=10 * _sensitivity(large, call, batches[0])))
+        found.append(check if check.passed else replace(check, gate=_rounding_gate(large, call, batches[0])))
     return tuple(found)
 
 
@@ -107,17 +107,19 @@ def _larger(module: nn.Module) -> nn.Module:
     return large
 
 
-def _sensitivity(module: nn.Module, call: Call, batch: Batch) -> float:
-    """Returns how far logits move, in units of their RMS, when parameters change by NOISE, which is about rounding."""
+def _rounding_gate(module: nn.Module, call: Call, batch: Batch) -> float:
+    """Returns the residual that rounding alone may leave: a multiple of how far logits move, in units of their RMS,
+    when parameters change in the last bit."""
     import torch
 
-    noisy = copied(module)
-    generator = torch.Generator().manual_seed(0)
+    moved = copied(module)
+    weights = nudged({name: parameter.detach().numpy() for name, parameter in moved.named_parameters()})
     with torch.no_grad():
-        for parameter in noisy.parameters():
-            parameter.mul_(1 + NOISE * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+        for name, parameter in moved.named_parameters():
+            parameter.copy_(torch.from_numpy(weights[name]))
     real = batch.target_ids != call.target_pad_id
-    return distance(_logits(call.wrap(noisy), batch)[real], _logits(call.wrap(module), batch)[real])
+    floor = distance(_logits(call.wrap(moved), batch)[real], _logits(call.wrap(module), batch)[real])
+    return min(FACTOR_ROUNDING * floor, MOST_FOR_ROUNDING)
 
 
 def _check(module: nn.Module, call: Call, candidate: Candidate, model: Model, batch: Batch) -> Check:
@@ -131,6 +133,20 @@ def _check(module: nn.Module, call: Call, candidate: Candidate, model: Model, ba
     real = batch.target_ids != call.target_pad_id
     residual = distance(logits[real], theirs[real])
     return Check((batch.source_ids.shape[1], batch.target_ids.shape[1]), batch.padding, residual)
+
+
+def bfloat16_problem(module: nn.Module, call: Call, padding: str) -> str:
+    """Returns what the module raises in bfloat16, such as a product with a table that it keeps in float32; "" if it
+    runs."""
+    import torch
+
+    (batch,) = checks(call, padding, count=1)
+    try:
+        with torch.no_grad():
+            call.wrap(copied(module).to(torch.bfloat16))(*map(torch.from_numpy, (batch.source_ids, batch.target_ids)))
+    except RAISED as error:
+        return in_short(error)
+    return ""
 
 
 def _logits(adapter: nn.Module, batch: Batch) -> np.ndarray:

@@ -61,6 +61,8 @@ def _batch(
     source, target = lengths or (SOURCE_LENGTH, TARGET_LENGTH)
     source = limits.fixed_source_length or min(source, limits.max_source_length or source)
     target = limits.fixed_target_length or min(target, limits.max_target_length or target)
+    if limits.equal_lengths:
+        source = target = max(source, target)
     ids = [
         _ids(rng, length, size, pad, lowest)
         for length, size, pad in (

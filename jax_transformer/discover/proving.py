@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from jax_transformer.discover.inputs import checks
-from jax_transformer.parity.backends.copies import copied
-from jax_transformer.parity.backends.user_errors import RAISED, in_short
-
 if TYPE_CHECKING:
     from torch import nn
 
@@ -19,7 +15,7 @@ if TYPE_CHECKING:
 def prove(found: Discovery, module: nn.Module, name: str, stages: Sequence[str] | None = None) -> Report:
     """Runs the parity command's comparison of the model with the module, called as it was found to be.
 
-    bfloat16 is left out if the module doesn't run in it.
+    bfloat16 is left out if the module was found not to run in it.
 
     Args:
       module: the module that was discovered.
@@ -37,24 +33,8 @@ def prove(found: Discovery, module: nn.Module, name: str, stages: Sequence[str] 
         found.call.wrap(module),
         names=found.names,
         allow=found.allow,
-        dtypes=None if lower_precision_problem(found, module) is None else ["float64", "float32"],
+        dtypes=["float64", "float32"] if found.bfloat16_problem else None,
         stages=[name for name in STAGES if name != "decode" or knows_ends] if stages is None else stages,
         candidate_name=f"model of {name}",
         reference_name=name,
     )
-
-
-def lower_precision_problem(found: Discovery, module: nn.Module) -> str | None:
-    """Returns what the module raises in bfloat16, such as a product with a table that it keeps in float32; None:
-    nothing."""
-    import torch
-
-    (batch,) = checks(found.call, found.checks[0].padding, count=1)
-    try:
-        with torch.no_grad():
-            found.call.wrap(copied(module).to(torch.bfloat16))(
-                *map(torch.from_numpy, (batch.source_ids, batch.target_ids))
-            )
-    except RAISED as error:
-        return in_short(error)
-    return None

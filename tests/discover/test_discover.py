@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import sys
 import warnings
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,29 @@ def test_a_module_of_one_length_is_called_with_shorter_sentences_too() -> None:
         found.call.wrap(module)(source.repeat(1, 9), target)
 
 
+class EqualLengths(programs.Functional):
+    """Takes sources and targets of equal lengths alone."""
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
+        assert source.shape[1] == target.shape[1]
+        return super().forward(source, target)
+
+
+@pytest.mark.parametrize("size", [4, 13])
+def test_a_module_of_equal_lengths_is_called_with_others_too(size: int) -> None:
+    torch.manual_seed(0)
+    module = EqualLengths().eval()
+    found = discover(module)
+    assert found.worst <= 1e-12
+    assert (found.call.max_source_length, found.call.max_target_length) == (36, 36)
+    assert "the shorter of source and target is padded: it takes equal lengths alone" in found.notes
+    source, target = torch.randint(2, 29, (2, 9)), torch.randint(2, 29, (2, size))
+    with torch.no_grad():
+        theirs = found.call.wrap(module)(source, target).numpy()
+    ours = np.asarray(functional.apply(found.model.config, found.model.params, source.numpy(), target.numpy()))
+    np.testing.assert_allclose(ours, theirs, atol=2e-5 * np.abs(theirs).max())
+
+
 def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:
     module = built("Distances")
     module.maps["dsk"] = module.maps["dsq"]
@@ -263,3 +287,51 @@ def test_positions_are_carried_over_as_the_module_holds_them() -> None:
     constants = discover(module).model.params["constants"]
     held = module.state_dict()["pe"][:, 0].numpy()
     assert all(np.array_equal(constants[f"{stack}_positions"], held) for stack in ("encoder", "decoder"))
+
+
+IN_PARTS = """
+import torch
+from torch import nn
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.places = nn.Embedding(29, 24, padding_idx=0), nn.Embedding(40, 24)
+        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(24, 4, 40, batch_first=True), 1)
+
+    def forward(self, src):
+        x = self.embed(src) + self.places(torch.arange(src.shape[1]))
+        return self.layers(x, src_key_padding_mask=src == 0)
+
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.places = nn.Embedding(31, 24, padding_idx=0), nn.Embedding(40, 24)
+        self.layers = nn.TransformerDecoder(nn.TransformerDecoderLayer(24, 4, 40, batch_first=True), 1)
+        self.head = nn.Linear(24, 31)
+
+    def forward(self, tgt, memory, src):
+        y = self.embed(tgt) + self.places(torch.arange(tgt.shape[1]))
+        later = torch.ones(tgt.shape[1], tgt.shape[1], dtype=torch.bool).triu(1)
+        return self.head(self.layers(y, memory, later, None, tgt == 0, src == 0))
+
+
+def build():
+    torch.manual_seed(0)
+    return {"encoder": Encoder(), "decoder": Decoder()}
+"""
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors:UserWarning")
+def test_the_adapter_of_several_modules_holds_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in_parts.py").write_text(IN_PARTS, encoding="utf-8")
+    assert main(["discover", "in_parts:build", "-o", "found", "--stages", "weights,forward"]) == 0
+    monkeypatch.syspath_prepend(tmp_path / "found")
+    monkeypatch.delitem(sys.modules, "adapter", raising=False)
+    parity = ["parity", "found/model", "--reference", "adapter:build", "--allow", "fully-masked"]
+    assert main([*parity, "--stages", "weights,forward"]) == 0, capsys.readouterr()

@@ -62,6 +62,8 @@ class Call:
     fixed_source_length: int | None = None
     """The only length accepted, of modules that accept one only."""
     fixed_target_length: int | None = None
+    equal_lengths: bool = False
+    """Whether source and target must have one length, which may be any up to the longest."""
     notes: tuple[str, ...] = ()
     """What was assumed and why, for the user."""
     container: str = ""
@@ -72,29 +74,38 @@ class Call:
         return adapters.wrap(module, self.lines)
 
     def padded(self) -> Call:
-        """Returns the call for shorter sentences too, if the module takes those of one length alone: they are padded to
-        it, and the logits of their own tokens are returned."""
+        """Returns the call for other lengths too, if the module takes sentences of one length alone, or sources and
+        targets of equal lengths: they are padded, and the logits of their own tokens are returned."""
+        common = "common_length" if self.equal_lengths else None
         sides = (
-            ("source_ids", self.fixed_source_length, self.source_pad_id),
-            ("decoder_input_ids", self.fixed_target_length, self.target_pad_id),
+            ("source_ids", self.fixed_source_length or common, self.source_pad_id),
+            ("decoder_input_ids", self.fixed_target_length or common, self.target_pad_id),
         )
-        fixed = [(name, length, pad) for name, length, pad in sides if length is not None and pad is not None]
-        if not fixed:
-            return self
-        pad_lines = [
-            f"{name} = torch.cat([{name}, {name}.new_full((len({name}), {length} - {name}.shape[1]), {pad})], 1)"
-            for name, length, pad in fixed  # longer ones have no padding, which raises
-        ]
+        padded = [(name, length, pad) for name, length, pad in sides if length is not None and pad is not None]
         *lines, last = self.lines
         before, found, returned = last.partition("return ")
-        if not found or before.strip():
+        if not padded or not found or before.strip():
             return self
-        cut = f"{before}return ({returned})[:, :own_length]"
-        lengths = " and ".join(str(length) for _, length, _ in fixed)
-        note = f"sentences are padded to the only length that it takes: {lengths} tokens"
-        lines = ["own_length = decoder_input_ids.shape[1]", *pad_lines, *lines, cut]
+        setup = ["own_length = decoder_input_ids.shape[1]"]
+        if self.equal_lengths:
+            setup.append("common_length = max(source_ids.shape[1], own_length)")
+        setup += [
+            f"{name} = torch.cat([{name}, {name}.new_full((len({name}), {length} - {name}.shape[1]), {pad})], 1)"
+            for name, length, pad in padded  # longer ones have no padding, which raises
+        ]
+        lengths = " and ".join(str(length) for _, length, _ in padded)
+        note = (
+            "the shorter of source and target is padded: it takes equal lengths alone"
+            if self.equal_lengths
+            else f"sentences are padded to the only length that it takes: {lengths} tokens"
+        )
         return replace(
-            self, lines=tuple(lines), fixed_source_length=None, fixed_target_length=None, notes=(*self.notes, note)
+            self,
+            lines=(*setup, *lines, f"{before}return ({returned})[:, :own_length]"),
+            fixed_source_length=None,
+            fixed_target_length=None,
+            equal_lengths=False,
+            notes=(*self.notes, note),
         )
 
 
@@ -260,31 +271,35 @@ class _Finder:
                 "write an adapter",
                 self._draft(best),
             )
-        limits = self._limits(best, ids)
         pads = self._pads(best, both, vocabulary[0])
         return Call(
             lines,
-            pads[0],
-            pads[1],
+            *pads,
             vocabulary[0],
             vocabulary[1],
-            *limits,
+            **self._limits(best, ids),
             notes=tuple(self._notes(best, ids, pads)),
             container=self.container,
         )
 
-    def _limits(self, best: Candidate, ids: Ids) -> tuple[int | None, int | None, int | None, int | None]:
-        """Returns the longest source and target, and the only lengths where there is one only."""
-        most: list[int | None] = [None, None]
-        fixed: list[int | None] = [None, None]
-        for side, part in enumerate(ids):
+    def _limits(self, best: Candidate, ids: Ids) -> dict[str, Any]:
+        """Returns the longest source and target, the only lengths where there is one only, and whether they must be
+        equal."""
+        names = ("source", "target")
+        limits: dict[str, Any] = {}
+        for side, (name, part) in enumerate(zip(names, ids, strict=True)):
             length = part.shape[1]
-            accepts = accepts_length(self.runner, best.lines, ids, side)
+            accepts = accepts_length(self.runner, best.lines, ids, (side,))
             if length > 2 and not accepts(length - 1) and not accepts(length + 1):
-                most[side] = fixed[side] = length
+                limits |= {f"max_{name}_length": length, f"fixed_{name}_length": length}
             else:
-                most[side] = longest(accepts, self.sizes, length)
-        return most[0], most[1], fixed[0], fixed[1]
+                limits[f"max_{name}_length"] = longest(accepts, self.sizes, length)
+        together = accepts_length(self.runner, best.lines, ids, (0, 1))
+        fixed = {limits.get(f"fixed_{name}_length") for name in names}
+        if len(fixed) == 1 and None not in fixed and together(length + 1):
+            most = longest(together, self.sizes, length)
+            return {"max_source_length": most, "max_target_length": most, "equal_lengths": True}
+        return limits
 
     def _pads(self, best: Candidate, both: tuple[Ids, Ids], source_vocab_size: int) -> tuple[int | None, int | None]:
         """Returns the ids that masks are derived from: the caller's own, or those that the module hides."""

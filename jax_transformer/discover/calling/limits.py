@@ -5,7 +5,7 @@ from __future__ import annotations
 import numbers
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.calling.behaviour import Ids, hides_source_padding
@@ -197,13 +197,14 @@ def _bisect(accepts: Callable[[int], bool], low: int, high: int) -> int:
     return low + bisect_left(range(low + 1, high), True, key=lambda number: not accepts(number))
 
 
-def accepts_length(runner: Runner, lines: tuple[str, ...], ids: Ids, side: int) -> Callable[[int], bool]:
-    """Returns a function that says whether a source (0) or a target (1) of a length is accepted."""
+def accepts_length(runner: Runner, lines: tuple[str, ...], ids: Ids, sides: Sequence[int]) -> Callable[[int], bool]:
+    """Returns a function that says whether a source (side 0), a target (1), or both of a length are accepted."""
 
     def accepts(length: int) -> bool:
         row = [part[:1] for part in ids]
-        times = -(-length // row[side].shape[1])
-        row[side] = row[side].repeat(1, times)[:, :length]
+        for side in sides:
+            times = -(-length // row[side].shape[1])
+            row[side] = row[side].repeat(1, times)[:, :length]
         outcome = runner.run(lines, row[0], row[1])
         return outcome.succeeded or outcome.was_stopped
 

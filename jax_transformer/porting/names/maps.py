@@ -31,6 +31,7 @@ import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -161,7 +162,7 @@ class NameMap:
         """Returns the reference's activations (or their gradients) under our names and in our shapes.
 
         Shapes may differ in the grouping of axes: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] becomes [B, N, Q, K].
-        Or two neighbouring axes have changed places: [T, B, D] and [B, D, T] become [B, T, D]. Programs that pad every
+        Or axes are in another order: [T, B, D] and [B, D, T] become [B, T, D]. Programs that pad every
         sentence to one length have more tokens; the first are taken.
         If a module has no attention logits or weights itself, the only ones inside it are taken.
 
@@ -337,15 +338,14 @@ def _shaped(array: np.ndarray, shape: tuple[int, ...], sizes: set[int]) -> np.nd
 
 
 def regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
-    """Returns the array in this shape; None if more differs than the grouping of axes and the order of two neighbours:
-    programs have [B, T, D], [T, B, D], or [B, D, T] where they convolve, and [N, B, Q, K]."""
-    if differ_in_grouping(array.shape, shape):
-        return array.reshape(shape)
-    for first, second in {3: ((0, 1), (1, 2)), 4: ((0, 1),)}.get(array.ndim, ()):
-        swapped = array.swapaxes(first, second)
-        if differ_in_grouping(swapped.shape, shape):
-            return swapped.reshape(shape)
-    return None
+    """Returns the array in this shape; None if more differs than the grouping of axes and their order.
+
+    Programs have [B, T, D], [T, B, D], or [B, D, T] where they convolve, and attention weights [N, B, Q, K] or
+    [Q, K, B, N]. Of axes of one length the first stays the first.
+    """
+    orders = permutations(range(array.ndim)) if array.ndim in (3, 4) else (range(array.ndim),)
+    fitting = (array.transpose(order) for order in orders)
+    return next((one.reshape(shape) for one in fitting if differ_in_grouping(one.shape, shape)), None)
 
 
 def differ_in_grouping(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
