@@ -89,9 +89,12 @@ def test_the_sequence_may_come_first() -> None:
     np.testing.assert_array_equal(arrays["b"], arange(2, 5, 3, 4))
 
 
-def test_heads_may_come_first() -> None:
-    arrays, _ = NameMap({"a": ("b",)}).rename({"a": arange(3, 2, 5, 7)}, {"b": (2, 3, 5, 7)})
-    assert np.array_equal(arrays["b"], arange(3, 2, 5, 7).swapaxes(0, 1))
+@pytest.mark.parametrize("order", [(1, 0, 2, 3), (2, 3, 0, 1)])
+@pytest.mark.parametrize("keys", [7, 5])
+def test_heads_may_come_first_or_last(order: tuple[int, ...], keys: int) -> None:
+    weights = arange(2, 3, 5, keys)
+    arrays, _ = NameMap({"a": ("b",)}).rename({"a": weights.transpose(order)}, {"b": weights.shape})
+    assert np.array_equal(arrays["b"], weights)
 
 
 @pytest.mark.parametrize(

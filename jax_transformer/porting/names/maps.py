@@ -162,8 +162,8 @@ class NameMap:
         """Returns the reference's activations (or their gradients) under our names and in our shapes.
 
         Shapes may differ in the grouping of axes: [B, T, D] becomes [B, T, N, H], and [B·N, Q, K] becomes [B, N, Q, K].
-        Or axes are in another order: [T, B, D] and [B, D, T] become [B, T, D]. Programs that pad every
-        sentence to one length have more tokens; the first are taken.
+        Or axes are in another order: [T, B, D] and [B, D, T] become [B, T, D], [Q, K, B, N] becomes [B, N, Q, K].
+        Programs that pad every sentence to one length have more tokens; the first are taken.
         If a module has no attention logits or weights itself, the only ones inside it are taken.
 
         Args:
@@ -340,12 +340,15 @@ def _shaped(array: np.ndarray, shape: tuple[int, ...], sizes: set[int]) -> np.nd
 def regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     """Returns the array in this shape; None if more differs than the grouping of axes and their order.
 
-    Programs have [B, T, D], [T, B, D], or [B, D, T] where they convolve, and attention weights [N, B, Q, K] or
-    [Q, K, B, N]. Of axes of one length the first stays the first.
+    Programs have [B, T, D], [T, B, D], or [B, D, T] where they convolve, and any order of [B, N, Q, K]. Of axes of one
+    length the first stays the first.
     """
-    orders = permutations(range(array.ndim)) if array.ndim in (3, 4) else (range(array.ndim),)
-    fitting = (array.transpose(order) for order in orders)
-    return next((one.reshape(shape) for one in fitting if differ_in_grouping(one.shape, shape)), None)
+    orders = {3: [(0, 1, 2), (1, 0, 2), (0, 2, 1)], 4: [*permutations(range(4))]}
+    for order in orders.get(array.ndim, [tuple(range(array.ndim))]):
+        found = array.transpose(order)
+        if differ_in_grouping(found.shape, shape):
+            return found.reshape(shape)
+    return None
 
 
 def differ_in_grouping(first: tuple[int, ...], second: tuple[int, ...]) -> bool:
