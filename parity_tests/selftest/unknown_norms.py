@@ -26,12 +26,14 @@ def mean_square(centred: np.ndarray) -> np.ndarray:
 
 def normed(site: Site, centre: Statistic = mean, variance: Statistic = mean_square) -> np.ndarray:
     """The norm with these statistics; which of them it takes, and its ε, are the config's."""
-    config, x = site.config, _summed(site) if "y" in site.inputs else site.inputs["x"]
+    config, given = site.config, _summed(site) if "y" in site.inputs else site.inputs["x"]
+    x = formulas.merge_heads(config, given) if site.node.kind == "context_norm" else given
     x = x - centre(x) if config.norm_kind == "layer_norm" else x
     width = x.shape[-1]
     square = variance(x) * (width / (width - 1) if config.norm_unbiased else 1.0)
     deviation = np.sqrt(square) + config.norm_eps if config.norm_eps_outside else np.sqrt(square + config.norm_eps)
-    return formulas.affine(x / deviation, site.parameters.get("scale"), site.parameters.get("bias"))
+    scale = formulas.norm_scale(config, site.parameters.get("scale"))
+    return formulas.affine(x / deviation, scale, site.parameters.get("bias")).reshape(given.shape)
 
 
 def _summed(site: Site) -> np.ndarray:
@@ -132,7 +134,7 @@ def stream_in_bfloat16(site: Site, right: np.ndarray) -> np.ndarray:
     return site.compute(inputs={"x": to_bfloat16(site.inputs["x"])})
 
 
-_NORMS: tuple[Kind, ...] = ("norm", "residual_norm")
+_NORMS: tuple[Kind, ...] = ("norm", "residual_norm", "context_norm")
 _SUMS: tuple[Kind, ...] = ("residual", "residual_norm", "parallel_residual")
 
 OF_NORMS: tuple[Unknown, ...] = (

@@ -72,7 +72,9 @@ CONFIGS = {
         attention_output_bias=False,
         feed_forward_bias=False,
     ),
-    "side by side": TransformerConfig(**SIZES, norm_placement="pre", parallel_residual=True),
+    "side by side": TransformerConfig(
+        **SIZES, norm_placement="pre", parallel_residual=True, context_norm="attention", value_dim=5
+    ),
 }
 
 
@@ -156,7 +158,7 @@ def test_choices_differ(models: list[Model]) -> None:
 def test_norms_without_a_fault(models: list[Model]) -> None:
     for model in models:
         for node in nodes(model.config):
-            if node.kind in ("norm", "residual_norm"):
+            if node.kind in ("norm", "residual_norm", "context_norm"):
                 site = model.site(node)
                 assert relative_rms(normed(site), site.compute()) <= FLOAT64_RELATIVE_RMS
 
