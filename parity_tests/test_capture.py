@@ -145,6 +145,30 @@ def test_gradients_of_what_is_written_over() -> None:
     torch.testing.assert_close(seen.gradients["linear"], after * (module.linear(x) > 0))
 
 
+class Repeated(nn.Module):
+    """Norms one stream for queries and again for keys, and drops nothing of it twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.drop = nn.Linear(3, 4), nn.LayerNorm(4), nn.Dropout(0.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.linear(x)
+        return self.norm(y) * self.norm(y).sin() + self.drop(y) * self.drop(y).sin() + self.norm(2 * y)
+
+
+def test_gradients_of_what_is_computed_twice_are_added_up() -> None:
+    torch.manual_seed(0)
+    module, x = Repeated().eval(), torch.randn(2, 5, 3)
+    seen = watch(module, [x], keep_gradients=True)
+    seen.output.sum().backward()
+    y = module.linear(x)
+    normed = module.norm(y)
+    torch.testing.assert_close(seen.gradients["norm"], normed.sin() + normed * normed.cos())
+    torch.testing.assert_close(seen.gradients["drop"], seen.gradients["linear"])  # they are one tensor
+    torch.testing.assert_close(seen.gradients["norm#3"], torch.ones_like(y))
+
+
 def test_gradients_of_activations(attentions: Attentions) -> None:
     """Of logits they follow from those of weights."""
     found, seen = observe(attentions, {"x": X}), watch(attentions, (), {"x": X}, keep_gradients=True)

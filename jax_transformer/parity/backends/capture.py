@@ -82,7 +82,9 @@ class Watched(NamedTuple):
     """Copies of the tensors inside it, by the names of `observe`; none with keep_gradients."""
     gradients: dict[str, torch.Tensor]
     """With keep_gradients, the gradient of each floating-point tensor that depends on a parameter, after `backward()`.
-    It is that of the tensor's value when it was computed, even if the module changed it in place later."""
+    It is that of the tensor's value when it was computed, even if the module changed it in place later. A submodule
+    that is called twice with one tensor, such as a norm for the queries and again for the keys, computes one value in
+    two tensors: the first has the sum of their gradients."""
     last_softmax: tuple[torch.Tensor, torch.Tensor] | None
     """The input and output of the last softmax or log-softmax, themselves."""
 
@@ -164,6 +166,9 @@ class _Notes:
         self.last_softmax: tuple[torch.Tensor, torch.Tensor] | None = None
         self._unsettled: list[tuple[str, torch.Tensor, int]] = []
         self._calls: dict[str, int] = {}
+        self._first_given: dict[str, tuple[torch.Tensor, int]] = {}
+        self._again: dict[str, str] = {}  # calls that repeat the first → it
+        self._first_made: dict[str, torch.Tensor] = {}
         self._running: list[str] = []
         self._copies: dict[int, tuple[weakref.ref[torch.Tensor], int, torch.Tensor]] = {}
 
@@ -171,15 +176,23 @@ class _Notes:
         """Notes the call of a submodule."""
         self.settle()
         self._running.append(self._numbered(label))
-        first = next(_tensors("", [*arguments, *named.values()]), None)
-        if first is not None:
-            self._keep(f"{self._running[-1]}@input", first[1])
+        given = [tensor for _, tensor in _tensors("", [*arguments, *named.values()])]
+        if given:
+            self._keep(f"{self._running[-1]}@input", given[0])
+        if len(given) == 1 and self.keep_gradients:
+            tensor, version = self._first_given.setdefault(label, (given[0], _version(given[0])))
+            if self._running[-1] != label and tensor is given[0] and version == _version(tensor) >= 0:
+                self._again[self._running[-1]] = label
 
     def leave(self, label: str, part: torch.nn.Module, arguments: Any, output: Any) -> None:
         """Notes the end of the call; without an output if it failed."""
         self.settle()
-        for name, tensor in _tensors(self._running.pop(), output):
+        call = self._running.pop()
+        for name, tensor in _tensors(call, output):
             self._keep(name, tensor)
+            first = self._again.get(call, call) + name.removeprefix(call)
+            if self.keep_gradients and self._first_made.setdefault(first, tensor) is not tensor:
+                self._keep(first, tensor)
 
     def softmax(self, logits: torch.Tensor, weights: torch.Tensor, *, is_log: bool) -> None:
         """Notes the input and output of a softmax, or of a log-softmax, which isn't named."""
@@ -212,13 +225,17 @@ class _Notes:
         elif tensor.requires_grad and not tensor.is_inference():
             whole = tensor._base if tensor._is_view() and tensor._base.requires_grad else None
             if whole is None or whole.numel() != tensor.numel() or not whole.is_contiguous():
-                tensor.register_hook(partial(self.gradients.__setitem__, name))
+                tensor.register_hook(partial(self._collect, name))
             else:  # such as x.transpose(0, 1), where x goes on, or is changed in place, under its own name
                 whole.register_hook(partial(self._keep_viewed, name, tensor.size(), tensor.stride()))
 
+    def _collect(self, name: str, gradient: torch.Tensor) -> None:
+        """Collects the gradient of a tensor; of those that hold the value of one name, the sum."""
+        self.gradients[name] = self.gradients[name] + gradient if name in self.gradients else gradient
+
     def _keep_viewed(self, name: str, size: Sequence[int], stride: Sequence[int], gradient: torch.Tensor) -> None:
         """Collects the gradient of a tensor as its view had its values."""
-        self.gradients[name] = gradient.contiguous().as_strided(size, stride)
+        self._collect(name, gradient.contiguous().as_strided(size, stride))
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a copy on the CPU; the earlier copy if the tensor hasn't changed since."""
