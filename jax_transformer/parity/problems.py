@@ -231,12 +231,19 @@ def _with_small_variances(config: TransformerConfig, leaves: Leaves, problem: Pr
     """Makes the residual stream small but for its mean; the last row's first tokens cancel their positions."""
     changed = dict(leaves)
     for path, leaf in leaves.items():
-        if path.endswith(("output/kernel", "_embedding/embedding", "positions/embedding")):
+        if path.endswith("_embedding/embedding"):  # not below SMALL, or rounding of the mean would count
+            factor = _factor(config, "decoder" if path.startswith("target") else "encoder")
+            changed[path] = leaf * SMALL / min(1.0, abs(factor) * np.sqrt(np.square(leaf).mean()))
+        elif path.endswith(("output/kernel", "positions/embedding")):
             changed[path] = leaf * SMALL
         elif path.endswith("norm/scale"):
             changed[path] = (leaf + config.norm_scale_offset) * SMALL - config.norm_scale_offset
-        elif path.endswith(("output/bias", "norm/bias")):
+        elif path.endswith("norm/bias"):
             changed[path] = np.full_like(leaf, 0.3)
+        elif path.endswith("output/bias"):  # under pre-norm, the stream adds those of all sublayers
+            own = config.decoder if path.startswith("decoder/") else config.encoder
+            count = 1 if _is_post(config, path) or config.norm_bias else 3 * own.num_layers
+            changed[path] = np.full_like(leaf, 0.3 / count)
     _cancel_positions(config, changed, problem)
     return changed
 

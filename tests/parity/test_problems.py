@@ -17,7 +17,7 @@ from jax_transformer.parity.allowances import with_padding_at_the_end
 from jax_transformer.parity.oracle import forward
 from jax_transformer.parity.oracle.graph import nodes
 from jax_transformer.parity.problems import LONGEST, Problem, long_problem, other_weights, own_problem
-from jax_transformer.runtime.trees import flatten
+from jax_transformer.runtime.trees import flatten, unflatten
 
 POST = dataclasses.replace(CONFIG, max_length=40)
 PRE = dataclasses.replace(POST, norm_placement="pre", final_norm=True)
@@ -32,8 +32,16 @@ T5 = dataclasses.replace(
     relative_buckets=8,
     relative_max_distance=16,
 )
+WITHOUT_NORM_BIASES = dataclasses.replace(PRE, norm_bias=False, num_decoder_layers=6)
 LEARNED = dataclasses.replace(POST, position_kind="learned")
-CONFIGS = {"post": POST, "pre": PRE, "pre, tied": PRE_TIED, "learned": LEARNED, "relative": T5}
+CONFIGS = {
+    "post": POST,
+    "pre": PRE,
+    "pre, tied": PRE_TIED,
+    "without norm biases": WITHOUT_NORM_BIASES,
+    "learned": LEARNED,
+    "relative": T5,
+}
 
 
 def sizes_of(config: TransformerConfig) -> set[int]:
@@ -175,6 +183,14 @@ def test_weights_of_other_kinds(config: TransformerConfig) -> None:
     assert spreads["random weights"].mean < 50
     assert spreads["large means"].mean > 50
     assert spreads["small variances"].variance < 1e-6
+
+
+def test_rounding_of_the_mean_stays_small_where_no_norm_widens_the_stream() -> None:
+    """The stream of a pre-norm model adds up the biases of its sublayers; embeddings may be small."""
+    leaves = flatten(make_params(WITHOUT_NORM_BIASES))
+    small = unflatten({path: leaf * 0.1 if "embedding" in path else leaf for path, leaf in leaves.items()})
+    problems = {problem.name: problem for problem in other_weights(WITHOUT_NORM_BIASES, small)}
+    assert spread(WITHOUT_NORM_BIASES, problems["small variances"]).mean < 5000
 
 
 @pytest.mark.parametrize("name", [name for name in SUBJECTS if make_model(name).config.norm_kind != "none"])
