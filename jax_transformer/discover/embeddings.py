@@ -72,8 +72,8 @@ def read_embedding(
         raise DiscoverError(f"{stack}: expected one embedding of {side}_ids; found {len(by_ids)}")
     lookup, factor = graph.lookups[by_ids[0]], stream.terms[by_ids[0]]
     result.factors[stack] = factor
-    fixed = lookup.value.op == "embedding" and len(lookup.value.args) > 2 and lookup.value.args[2] >= 0
-    result.fields["trains_pad_embedding"] = result.fields.get("trains_pad_embedding", False) or not fixed
+    is_trained = _row_without_gradient(lookup.value) is None
+    result.fields["trains_pad_embedding"] = result.fields.get("trains_pad_embedding", False) or is_trained
     others = [term for term in tokens if term is not by_ids[0]]
     _positions(graph, stream, others, stack, result)
     result.leaves[f"{side}_embedding/embedding"] = lookup.table
@@ -91,6 +91,11 @@ def _is_of_tokens(graph: Graph, ids: Value, name: str) -> bool:
         return False
     cuts = (held[:, : given.shape[1]] for held in (ids.array, ids.array.T))  # the program may add tokens or cut off
     return any(cut.size > 0 and np.array_equal(cut, given[:, : cut.shape[1]]) for cut in cuts)
+
+
+def _row_without_gradient(value: Value) -> int | None:
+    """Returns the row of the table that a lookup (nn.Embedding's padding_idx) doesn't train."""
+    return value.args[2] if value.op == "embedding" and len(value.args) > 2 and value.args[2] >= 0 else None
 
 
 # --- positions
@@ -128,6 +133,12 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
         result.fields[f"{stack}_position_kind"] = "learned"
         offset = first
         result.leaves[f"{stack}/positions/embedding"] = table
+        of_table = (value for value in graph.recording.values if stored[0] in value.inputs)
+        row = next((row for value in of_table if (row := _row_without_gradient(value)) is not None), None)
+        if row is not None and index == "column" and first <= row < first + values.shape[1]:
+            result.notes.append(
+                f"{stack}: row {row} of {stored[0].names[0]} gets no gradient (padding_idx); the model trains it"
+            )
         result.conclude(f"{stack} positions", f"learned, offset {first}", 0.0)
     else:
         layout, frequency, shift = fit or ("interleaved", "standard", 0)

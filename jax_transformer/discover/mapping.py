@@ -41,6 +41,9 @@ def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str
         else:
             of_roots[roots].append((path, elements))
     for roots, parts in of_roots.items():
+        if untrained := _untrained(roots, parts):
+            problems.append(f"{untrained} is a buffer ({roots[0].names[0]}), which the module doesn't train")
+            continue
         if tied := _tied(parts):
             problems.append(f"{' and '.join(tied)} are one tensor ({roots[0].names[0]}), which no config trains as one")
             continue
@@ -56,6 +59,12 @@ def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str
     unread = [value for value in recording.values if value.names and value not in read]
     ignored = tuple(name.removeprefix(prefix) for value in unread for name in value.names)
     return NameMap({}, {name: _without(parameter, prefix) for name, parameter in found.items()}, ignored)
+
+
+def _untrained(roots: tuple[Value, ...], parts: list[Part]) -> str | None:
+    """Returns a leaf that a model trains and that is made of buffers."""
+    is_kept = any(root.op == "buffer" for root in roots)
+    return next((path for path, _ in parts if is_kept and not path.startswith("constants/")), None)
 
 
 def _tied(parts: list[Part]) -> list[str]:

@@ -106,6 +106,7 @@ def _one_operation(graph: Graph, value: Value) -> Norm | None:
     given = [one for one in value.args[2:] if isinstance(one, Value) or one is None]
     vectors = [None if one is None else graph.operand(value, one, stream.elements[0, 0]) for one in given]
     scale, bias = [*vectors, None, None][:2]
+    scale, bias = _without_fixed(graph, scale, 1.0), _without_fixed(graph, bias, 0.0)
     is_rms = value.op == "_fused_rms_norm"
     eps = value.args[-1] if isinstance(value.args[-1], float) else np.finfo(value.array.dtype).eps
     candidate = Candidate("rms_norm" if is_rms else "layer_norm", eps, False, False)
@@ -211,6 +212,14 @@ def _stored(graph: Graph, scale: np.ndarray | None) -> tuple[np.ndarray | None, 
         return scale, 0.0
     stored = graph.operand(root, root.inputs[0], scale)
     return (scale, 0.0) if stored is None else (stored, root.literals[0] * float(root.kwargs.get("alpha", 1)))
+
+
+def _without_fixed(graph: Graph, elements: np.ndarray | None, neutral: float) -> np.ndarray | None:
+    """Returns no elements where they are a buffer or a constant that changes nothing, as some programs give
+    F.layer_norm zeros for its bias."""
+    if elements is None or any(root.trains for root in graph.recording.roots(elements)):
+        return elements
+    return None if (graph.values(elements) == neutral).all() else elements
 
 
 def _numbers(graph: Graph, elements: np.ndarray | None) -> np.ndarray | None:

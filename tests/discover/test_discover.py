@@ -199,7 +199,7 @@ def test_a_module_of_equal_lengths_is_called_with_others_too(size: int) -> None:
     found = discover(module)
     assert found.worst <= 1e-12
     assert (found.call.max_source_length, found.call.max_target_length) == (36, 36)
-    assert "the shorter of source and target is padded: it takes equal lengths alone" in found.notes
+    assert "source and target are padded to one length: it takes equal lengths alone" in found.notes
     source, target = torch.randint(2, 29, (2, 9)), torch.randint(2, 29, (2, size))
     with torch.no_grad():
         theirs = found.call.wrap(module)(source, target).numpy()
@@ -214,6 +214,37 @@ def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:
         DiscoverError, match=r"query/kernel\S* and \S*key/kernel\S* are one tensor \(module.maps.ds[qk]\)"
     ):
         discover(module)
+
+
+class FixedBias(programs.Functional):
+    """Norms with a buffer for their bias, and positions whose first row gets no gradient."""
+
+    def __init__(self, bias: float) -> None:
+        super().__init__()
+        self.register_buffer("beta", torch.full((programs.D,), bias))
+
+    def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x, (programs.D,), self.p[name], self.beta)
+
+    def positions(self, name: str, length: int) -> torch.Tensor:
+        return torch.nn.functional.embedding(torch.arange(length), self.p[name], padding_idx=0)
+
+
+def test_zeros_that_no_one_trains_are_no_bias() -> None:
+    torch.manual_seed(0)
+    found = discover(FixedBias(0.0).eval())
+    assert (found.model.config.norm_kind, found.model.config.norm_bias) == ("layer_norm", False)
+    assert found.worst <= 1e-12
+    note = "decoder: row 0 of p.pos_d gets no gradient (padding_idx); the model trains it"
+    assert any(note.replace("p.pos_d", f"{prefix}p.pos_d") in found.notes for prefix in ("", "module."))
+
+
+def test_a_buffer_that_a_model_would_train_is_refused() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(
+        DiscoverError, match=r"norm/bias\S* is a buffer \((module\.)?beta\), which the module doesn't train"
+    ):
+        discover(FixedBias(0.1).eval())
 
 
 @pytest.mark.parametrize(

@@ -88,14 +88,16 @@ class Call:
             return self
         setup = ["own_length = decoder_input_ids.shape[1]"]
         if self.equal_lengths:
-            setup.append("common_length = max(source_ids.shape[1], own_length)")
+            longer = "max(source_ids.shape[1], own_length) + 1"  # the sources' own would be told by no tensor's shape
+            most = self.max_source_length
+            setup.append(f"common_length = {longer if most is None else f'min({longer}, {most})'}")
         setup += [
             f"{name} = torch.cat([{name}, {name}.new_full((len({name}), {length} - {name}.shape[1]), {pad})], 1)"
             for name, length, pad in padded  # longer ones have no padding, which raises
         ]
         lengths = " and ".join(str(length) for _, length, _ in padded)
         note = (
-            "the shorter of source and target is padded: it takes equal lengths alone"
+            "source and target are padded to one length: it takes equal lengths alone"
             if self.equal_lengths
             else f"sentences are padded to the only length that it takes: {lengths} tokens"
         )
