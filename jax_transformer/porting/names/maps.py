@@ -343,7 +343,7 @@ def regrouped(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray | None:
     Programs have [B, T, D], [T, B, D], or [B, D, T] where they convolve, and any order of [B, N, Q, K]. Of axes of one
     length the first stays the first.
     """
-    orders = {3: [(0, 1, 2), (1, 0, 2), (0, 2, 1)], 4: [*permutations(range(4))]}
+    orders: dict[int, list[tuple[int, ...]]] = {3: [(0, 1, 2), (1, 0, 2), (0, 2, 1)], 4: [*permutations(range(4))]}
     for order in orders.get(array.ndim, [tuple(range(array.ndim))]):
         found = array.transpose(order)
         if differ_in_grouping(found.shape, shape):
