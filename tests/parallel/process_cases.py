@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from mesh_cases import FAMILIES, PAPER, STEPS, TRAIN, Sizes, compare, first_params, same, train
+from mesh_cases import FAMILIES, PLAIN, TRAIN, Sizes, batches, compare, first_params, placed, random_state, same, train
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.parallel import ParallelConfig
@@ -28,8 +28,9 @@ from jax_transformer.storage.model_directory import Model
 from jax_transformer.training.checkpoints import Checkpoints
 from jax_transformer.training.state import all_params
 
-MESHES: tuple[Sizes, ...] = ((4, 1, 1), (1, 2, 2))
-"""Of which the second makes both processes hold parts of every row and parameter."""
+MESHES: tuple[Sizes, ...] = ((1, 2, 2), (1, 1, 4))
+"""The first divides rows and parameters among processes. In the second, each process has every row."""
+STEPS = 5
 
 
 def mesh_of(sizes: Sizes) -> Any:
@@ -37,50 +38,47 @@ def mesh_of(sizes: Sizes) -> Any:
 
 
 def training(folder: Path) -> dict[str, Any]:
-    meshes = MESHES if jax.process_count() == 2 else MESHES[1:]
-    trained = {str(sizes): train(PAPER, TRAIN, sizes, STEPS) for sizes in meshes}
+    trained = {str(sizes): train(PLAIN, TRAIN, sizes, STEPS) for sizes in MESHES}
     if jax.process_index():
         return {}
-    alone = train(PAPER, TRAIN, None, STEPS)
+    alone = train(PLAIN, TRAIN, None, STEPS)
     return {sizes: compare(received, alone) for sizes, received in trained.items()}
 
 
+def placing(folder: Path) -> dict[str, Any]:
+    """Each process makes the rows of its devices."""
+    (batch,) = batches(PLAIN, 1)
+    return {str(sizes): same(fetch(placed(batch, mesh_of(sizes), 1)), batch) for sizes in MESHES}
+
+
 def decoding(folder: Path) -> dict[str, Any]:
-    """Greedy decoding, beam search and scores of sentences whose number no mesh divides."""
+    """Greedy decoding and scores on one mesh, beam search on the other, of sentences whose number no mesh divides."""
     source, targets = [[4, 5, 6], [7, 8], [9, 10, 11, 12], [5, 5], [6]], [[4, 9, 3], [5, 3], [6, 7, 8, 3], [9], [10, 3]]
-    found = {}
-    model = Model(FAMILIES["T5"], first_params(PAPER_T5), None, None, GenerationConfig(decoder_start_id=2, eos_id=3))
-    for sizes in MESHES:
-        divided = prepare(model, mesh_of(sizes))
-        equal = []
-        for options in ({}, {"beam_size": 3, "num_return": 2}):
-            expected, received = (generate(each, source, max_new_tokens=6, **options) for each in (model, divided))
-            equal.append(bool(np.array_equal(received.sequences, expected.sequences)))
-        expected, received = (score(each, source, targets).log_probs for each in (model, divided))
-        equal.append(bool(np.allclose(received, expected, rtol=1e-12)))
-        found[str(sizes)] = equal
+    t5 = next(iter(FAMILIES.values()))
+    model = Model(t5, first_params(t5), None, None, GenerationConfig(decoder_start_id=2, eos_id=3))
+    of_rows, of_all = (prepare(model, mesh_of(sizes)) for sizes in MESHES)
+    scores = [score(each, source, targets).log_probs for each in (model, of_rows)]
+    found = {"scores": bool(np.allclose(*scores, rtol=1e-12))}
+    for name, divided, options in (("greedy", of_rows, {}), ("beams", of_all, {"beam_size": 3, "num_return": 2})):
+        tokens = [generate(each, source, max_new_tokens=6, **options).sequences for each in (model, divided)]
+        found[name] = np.array_equal(*tokens)
     return found
-
-
-PAPER_T5 = FAMILIES["T5"]
 
 
 def saving(folder: Path) -> dict[str, Any]:
     """Saves a state that these processes share."""
-    trained = train(PAPER, TRAIN, None, 2).state
     checkpoints = Checkpoints(folder / "checkpoints", TRAIN)
-    checkpoints.save(_on(trained, (2, 2, 1)), None, {})
+    checkpoints.save(_on(random_state(), (2, 2, 1)), None, {})
     checkpoints.close()
     return {"saved": True}
 
 
 def restoring(folder: Path) -> dict[str, Any]:
     """Restores the state that other processes saved, and saves it again."""
-    expected = train(PAPER, TRAIN, None, 2).state
-    found = {}
+    expected, found = random_state(), {}
     checkpoints = Checkpoints(folder / "checkpoints", TRAIN)
     for sizes in MESHES:
-        restored = checkpoints.restore(2, _on(jax.tree.map(np.zeros_like, expected), sizes))
+        restored = checkpoints.restore(int(expected.step), _on(jax.tree.map(np.zeros_like, expected), sizes))
         found[str(sizes)] = same(fetch(restored), expected)
     checkpoints.close()
     again = Checkpoints(folder / "again", TRAIN)
@@ -100,7 +98,7 @@ def _on(state: Any, sizes: Sizes) -> Any:
 
 
 CASES: dict[str, Callable[[Path], dict[str, Any]]] = {
-    case.__name__: case for case in (training, decoding, saving, restoring)
+    case.__name__: case for case in (training, placing, decoding, saving, restoring)
 }
 
 if __name__ == "__main__":

@@ -27,7 +27,6 @@ from jax_transformer.config.parallel import ProcessConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.parallel.coordinator import start_coordinator
 from jax_transformer.parallel.places import Place, find_place
-from jax_transformer.training.loop import train
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 PROGRAM = Path(__file__).with_name("process_cases.py")
@@ -101,11 +100,6 @@ def wait_for(run: Path, steps: int, processes: Sequence[subprocess.Popen[str]]) 
         time.sleep(0.02)
 
 
-@pytest.fixture(scope="module")
-def on_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(small_run(tmp_path_factory.mktemp("one"))).run
-
-
 def assert_same(received: Path, expected: Path) -> None:
     for name in ("loss", "valid_loss", "gradient_norm", "target_tokens"):
         np.testing.assert_allclose(values(received, name), values(expected, name), rtol=FLOAT32, err_msg=name)
@@ -113,17 +107,17 @@ def assert_same(received: Path, expected: Path) -> None:
 
 
 def test_two_processes_compute_what_one_does_and_their_checkpoints_are_restored_in_four(tmp_path: Path) -> None:
-    found = cases("training,decoding,saving", tmp_path, processes=2)
-    assert len(found["training"]) == 2
+    on_both = {"(1, 2, 2)": True, "(1, 1, 4)": True}
+    found = cases("training,placing,decoding,saving", tmp_path, processes=2)
+    assert found["training"].keys() == on_both.keys()
     assert beyond(found["training"], FLOAT64) == {}  # type: ignore[arg-type]
-    assert found["decoding"] == {"(4, 1, 1)": [True] * 3, "(1, 2, 2)": [True] * 3}
-    assert cases("restoring", tmp_path, processes=1)["restoring"] == {"(4, 1, 1)": True, "(1, 2, 2)": True}
+    assert found["placing"] == on_both
+    assert found["decoding"] == {"scores": True, "greedy": True, "beams": True}
+    assert cases("restoring", tmp_path, processes=1)["restoring"] == on_both
     (tmp_path / "checkpoints").rename(tmp_path / "of two")
     (tmp_path / "again").rename(tmp_path / "checkpoints")
-    found = cases("restoring,training", tmp_path, processes=4)
-    assert found["restoring"] == {"(4, 1, 1)": True, "(1, 2, 2)": True}
-    assert len(found["training"]) == 1
-    assert beyond(found["training"], FLOAT64) == {}  # type: ignore[arg-type]
+    found = cases("restoring,placing", tmp_path, processes=4)
+    assert found["restoring"] == found["placing"] == on_both
 
 
 def test_launch_trains_as_one_process_does(on_one: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from jax_transformer.cli import main
 from jax_transformer.config.files import dump_config
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
-from jax_transformer.training.loop import train
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -30,7 +29,13 @@ def small_run(folder: Path) -> RunConfig:
     """Batches of 20 rows, which four shares don't divide, in two parts each."""
     return RunConfig(
         model=TransformerConfig(
-            d_model=32, num_heads=2, d_ff=48, num_encoder_layers=1, num_decoder_layers=1, max_length=32
+            d_model=32,
+            num_heads=2,
+            d_ff=48,
+            num_encoder_layers=1,
+            num_decoder_layers=1,
+            max_length=32,
+            dropout_rate=0.0,
         ),
         data=DataConfig(
             phrasebook_pairs=300,
@@ -75,11 +80,6 @@ def records(run: Path) -> list[dict[str, float]]:
 
 def values(run: Path, name: str) -> list[float]:
     return [record[name] for record in records(run) if name in record]
-
-
-@pytest.fixture(scope="module")
-def on_one(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return train(small_run(tmp_path_factory.mktemp("one"))).run
 
 
 def config_file(folder: Path) -> str:
@@ -150,9 +150,9 @@ def test_a_dry_run_tells_how_each_parameter_lies(tmp_path: Path) -> None:
     assert "memory on each device: " in output
 
 
-def test_a_run_in_virtual_shards_writes_the_same_bytes_on_four_devices_and_on_one(tmp_path: Path) -> None:
+def test_a_run_in_virtual_shards_writes_the_same_bytes_on_two_devices_and_on_one(tmp_path: Path) -> None:
     models = []
-    for devices in (4, 1):
+    for devices in (2, 1):
         folder = tmp_path / str(devices)
         folder.mkdir()
         options = ("--config", config_file(folder), "--parallel.virtual-shards", "4", "--train.max-steps", "3")

@@ -49,7 +49,7 @@ def parity(*arguments: object, devices: int = 8) -> subprocess.CompletedProcess[
 
 def test_a_model_on_a_mesh_is_pytorchs_function_in_every_stage(model: Path, tmp_path: Path) -> None:
     sizes = ("--parallel.data", 2, "--parallel.fsdp", 2, "--parallel.tensor", 2)
-    result = parity(model, *sizes, "--json", tmp_path / "report.json")
+    result = parity(model, *sizes, "--dtypes", "float64,float32", "--json", tmp_path / "report.json")
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
     assert "8 × cpu (data 2, fsdp 2, tensor 2)" in (tmp_path / "report.json").read_text()
 
