@@ -202,7 +202,8 @@ def _table(
     """Returns the elements [R, D] of the stored table that the positions are rows of, and the rows' numbers [B, P]."""
     if lookups:
         lookup = graph.lookups[lookups[0]]
-        return lookup.table, np.asarray(lookup.ids.array)
+        ids = lookup.ids.array
+        return lookup.table, ids if ids.shape == values.shape[:2] else _rows(graph, lookup.table, values)
     width = values.shape[2]
     root = graph.root_of(elements[:, :, 0])
     stored = [*root.parameters, *root.inputs, root] if root is not None else []
@@ -211,11 +212,17 @@ def _table(
         if one.array.ndim < 2 or own.shape[-1] != width or not one.is_float:
             continue
         table = own.reshape(-1, width)
-        held = {row.tobytes(): number for number, row in reversed(list(enumerate(graph.values(table))))}
-        rows = [[held.get(np.ascontiguousarray(row).tobytes(), -1) for row in line] for line in values]
-        if np.min(rows) >= 0:
-            return table, np.array(rows)
+        rows = _rows(graph, table, values)
+        if rows.min() >= 0:
+            return table, rows
     return None, None
+
+
+def _rows(graph: Graph, table: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Returns the number [B, P] of the first row of a table that equals each vector of values [B, P, D], −1 if none
+    does."""
+    held = {row.tobytes(): number for number, row in reversed(list(enumerate(graph.values(table))))}
+    return np.array([[held.get(np.ascontiguousarray(row).tobytes(), -1) for row in line] for line in values])
 
 
 def _sinusoid(table: np.ndarray) -> tuple[tuple[str, str, int] | None, tuple[float, tuple[str, float]]]:

@@ -65,8 +65,8 @@ class Functional(nn.Module):
     def norm(self, x: Tensor, name: str) -> Tensor:
         return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * self.p[name]
 
-    def positions(self, name: str, length: int) -> Tensor:
-        return self.p[name][:length]
+    def positions(self, name: str, ids: Tensor) -> Tensor:
+        return self.p[name][: ids.shape[1]]
 
     def mix(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
         scores = torch.einsum("bnqh,bnkh->bnqk", q, k) * H**-0.5
@@ -79,11 +79,11 @@ class Functional(nn.Module):
 
     def forward(self, source: Tensor, target: Tensor) -> dict[str, Tensor]:
         p, pads = self.p, (source == self.pad_id)[:, None, None, :]
-        x = p["emb"][source] + self.positions("pos_e", source.shape[1])
+        x = p["emb"][source] + self.positions("pos_e", source)
         for i in range(2):
             x = self.norm(x + self.attend(x, f"e{i}", pads), f"e{i}_n0")
             x = self.norm(x + F.silu(x @ p[f"e{i}_in"]) @ p[f"e{i}_out"], f"e{i}_n1")
-        y = p["emb"][target] + self.positions("pos_d", target.shape[1])
+        y = p["emb"][target] + self.positions("pos_d", target)
         size = target.shape[1]
         later = torch.ones(size, size, dtype=torch.bool).triu(1) | (target == self.pad_id)[:, None, None, :]
         for i in range(2):

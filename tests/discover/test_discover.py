@@ -216,6 +216,22 @@ def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:
         discover(module)
 
 
+class Counted(programs.Functional):
+    """Looks up the positions of all sentences in one row of numbers, padding's in the table's first row."""
+
+    def positions(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        is_real = (ids != self.pad_id).long()
+        numbers = is_real.cumsum(dim=1) * is_real
+        return self.p[name].index_select(0, numbers.view(-1)).view(*ids.shape, -1)
+
+
+def test_positions_are_looked_up_in_one_row() -> None:
+    torch.manual_seed(0)
+    found = discover(Counted().eval())
+    assert (found.model.config.position_kind, found.model.config.position_index) == ("learned", "non_pad_count")
+    assert found.worst <= 1e-12
+
+
 class FixedBias(programs.Functional):
     """Norms with a buffer for their bias, and positions whose first row gets no gradient."""
 
@@ -226,8 +242,8 @@ class FixedBias(programs.Functional):
     def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return torch.nn.functional.layer_norm(x, (programs.D,), self.p[name], self.beta)
 
-    def positions(self, name: str, length: int) -> torch.Tensor:
-        return torch.nn.functional.embedding(torch.arange(length), self.p[name], padding_idx=0)
+    def positions(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding(torch.arange(ids.shape[1]), self.p[name], padding_idx=0)
 
 
 def test_zeros_that_no_one_trains_are_no_bias() -> None:
