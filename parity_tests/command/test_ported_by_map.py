@@ -43,6 +43,13 @@ def test_it_is_the_same_function(run: Run, folder: Path, tmp_path: Path) -> None
     assert module.scale.tolist() == [2.0, float("inf")]
 
 
+def test_modules_that_are_not_called_show_nothing(run: Run, folder: Path) -> None:
+    """A map of parameters promises no activations of theirs. The six are hidden units and outputs of three layers."""
+    outcome = run("model", "--reference", "user_heads:uncalled", stages="forward,gradients")
+    assert outcome.code == 0, outcome.told
+    assert "✓ forward: 49 of 49" in outcome.told
+
+
 @pytest.mark.parametrize(
     ("name", "node", "cause"),
     [

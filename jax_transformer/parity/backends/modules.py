@@ -196,6 +196,22 @@ class ModuleReference:
             return _watched_by_hooks(f"with a trace its logits are others, off by a relative RMS of {apart:.1e}")
         return {"traces": True}
 
+    def without_uncalled(self, problem: Problem) -> Self:
+        """Returns the reference without names of modules that a call doesn't run: programs hand the parameters of some
+        to functions, as fairseq's attention does."""
+        import torch
+
+        ids = [torch.from_numpy(one.astype(np.int64)) for one in problem.ids]
+        seen = watch(self.build(torch.float64), *self.calling.arguments(*ids)).tensors
+        captured = {name: to_array(tensor) for name, tensor in seen.items()}
+        missing = self.names.rename(captured, shapes_of_trace(self.config, *(one.shape for one in problem.ids))).missing
+        kept = {
+            theirs: tuple(name for name in ours if name not in missing)
+            for theirs, ours in self.names.activations.items()
+        }
+        names = dataclasses.replace(self.names, activations={theirs: ours for theirs, ours in kept.items() if ours})
+        return dataclasses.replace(self, names=names)
+
     def visible(self) -> set[str] | None:
         """Returns our activations that the module shows, and the masks that follow from them; None: all."""
         if self.traces:
