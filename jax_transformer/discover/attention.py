@@ -251,10 +251,21 @@ def _operands(product: Product, scored: np.ndarray, graph: Graph) -> tuple[np.nd
 
 def _projection(graph: Graph, used: np.ndarray, where: Value, what: str) -> Projection:
     elements = graph.pull(used, lambda root: root in graph.linears)
+    if elements is not None:
+        elements = _each_once(graph, used, elements)
     if elements is None:
         odd = graph.behind(graph.recording.roots(used)[0], lambda root: root in graph.odd)
         raise Unknown(odd[-1] if odd else where, f"an attention's {what} that is no linear projection of a whole token")
     return Projection(tuple(graph.linears[root] for root in graph.recording.roots(elements)), elements, used)
+
+
+def _each_once(graph: Graph, used: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    """Returns the elements [B, N, P, H] that those used are made of. Where a rotation of a pair (a, b) writes both of
+    its sums with a first, b is the last operand of the second."""
+    repeats = (elements[..., :, None] == elements[..., None, :]) & np.tri(elements.shape[-1], k=-1, dtype=bool)
+    again = repeats.any(axis=-1)
+    others = graph.pull(used, lambda root: root in graph.linears, last=True) if again.any() else None
+    return elements if others is None else np.where(again, others, elements)
 
 
 def _multiplied(graph: Graph, query: np.ndarray, key: np.ndarray) -> np.ndarray:

@@ -115,10 +115,10 @@ class Graph:
             return None
         return broadcast.ravel()[self.recording.places(elements, value)]
 
-    def pull(self, elements: np.ndarray, is_goal: Callable[[Value], bool]) -> np.ndarray | None:
+    def pull(self, elements: np.ndarray, is_goal: Callable[[Value], bool], *, last: bool = False) -> np.ndarray | None:
         """Follows elements back through elementwise operations to roots that are the goal; None if none is met.
 
-        At each operation, it follows the first operand that depends on the ids and leads there.
+        At each operation, it follows the first operand (or the last one) that depends on the ids and leads there.
         """
         roots = self.recording.roots(elements)
         if all(is_goal(root) for root in roots):
@@ -129,20 +129,22 @@ class Graph:
                 continue
             places = self.recording.places(elements, root)
             inside = (places >= 0) & (places < root.array.size)
-            found = self._pulled(root, elements[inside], is_goal)
+            found = self._pulled(root, elements[inside], is_goal, last)
             if found is None:
                 return None
             result[inside] = found
         return result
 
-    def _pulled(self, root: Value, elements: np.ndarray, is_goal: Callable[[Value], bool]) -> np.ndarray | None:
+    def _pulled(
+        self, root: Value, elements: np.ndarray, is_goal: Callable[[Value], bool], last: bool
+    ) -> np.ndarray | None:
         if root in self.products or root in self.linears or root in self.lookups:
             return None
-        for operand in root.inputs:
+        for operand in root.inputs[::-1] if last else root.inputs:
             if not (operand.depends_on_ids and operand.is_float):
                 continue
             before = self.operand(root, operand, elements)
-            found = None if before is None else self.pull(before, is_goal)
+            found = None if before is None else self.pull(before, is_goal, last=last)
             if found is not None:
                 return found
         return None

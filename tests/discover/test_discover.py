@@ -216,6 +216,25 @@ def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:
         discover(module)
 
 
+class SineFirst(programs.Modern):
+    """Rotates pairs by sums of products that both have the first of the pair first, stacked."""
+
+    @staticmethod
+    def rotate(x: torch.Tensor) -> torch.Tensor:
+        steps = 5e5 ** -(torch.arange(0, programs.H, 2).double() / programs.H)
+        angles = torch.arange(x.shape[2], dtype=torch.float64)[:, None] * steps
+        cosine, sine, first, second = angles.cos(), angles.sin(), x[..., 0::2], x[..., 1::2]
+        turned = torch.stack([first * cosine - second * sine, first * sine + second * cosine], dim=-1)
+        return turned.flatten(-2).type_as(x)
+
+
+def test_rotations_are_read_in_whatever_order_their_sums_are_written() -> None:
+    torch.manual_seed(0)
+    found = discover(SineFirst().eval())
+    assert (found.model.config.position_kind, found.model.config.position_layout) == ("rotary", "interleaved")
+    assert found.worst <= 1e-12
+
+
 class Counted(programs.Functional):
     """Looks up the positions of all sentences in one row of numbers, padding's in the table's first row."""
 
