@@ -17,6 +17,7 @@ from jax_transformer.discover.recorder import record
 from jax_transformer.discover.structure import read_structure
 from jax_transformer.discover.trace import Recording
 from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING
+from jax_transformer.parity.backends.capture import part_in_training
 from jax_transformer.parity.backends.copies import copied
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting.names.maps import NameMap
@@ -87,7 +88,8 @@ def discover(
 
     Raises:
       CallError: no way to call it was found; the error has the draft of an adapter.
-      DiscoverError: a part of it can't be expressed by a TransformerConfig; names the operation, its line and layer.
+      DiscoverError: a part of it can't be expressed by a TransformerConfig; names the operation, its line and layer. Or
+        it is in training mode.
 
     Example:
       >>> from jax_transformer.discover import discover
@@ -98,6 +100,9 @@ def discover(
       >>> found.model.config.norm_placement, found.model.config.activation, found.worst < 1e-12
       ('post', 'relu', True)
     """
+    training = part_in_training(as_module(module))
+    if training:
+        raise DiscoverError(f"expected a module in evaluation mode; {training} is in training mode: call .eval() first")
     call = find_call(module, name, source_pad_id=source_pad_id, target_pad_id=target_pad_id)
     module = as_module(module)
     problems: list[DiscoverError] = []

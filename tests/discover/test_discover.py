@@ -216,6 +216,13 @@ def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:
         discover(module)
 
 
+def test_a_module_in_training_mode_is_refused() -> None:
+    module = built("Functional")
+    module.p.train()
+    with pytest.raises(DiscoverError, match=r"p is in training mode: call \.eval\(\) first"):
+        discover(module)
+
+
 class SineFirst(programs.Modern):
     """Rotates pairs by sums of products that both have the first of the pair first, stacked."""
 
