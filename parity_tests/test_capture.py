@@ -145,16 +145,25 @@ def test_gradients_of_what_is_written_over() -> None:
     torch.testing.assert_close(seen.gradients["linear"], after * (module.linear(x) > 0))
 
 
+class Scaled(nn.Module):
+    """Takes a number beside a tensor."""
+
+    def forward(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor
+
+
 class Repeated(nn.Module):
-    """Norms one stream for queries and again for keys, and drops nothing of it twice."""
+    """Norms one stream for queries and again for keys, drops nothing of it twice, and scales it in two ways."""
 
     def __init__(self) -> None:
         super().__init__()
         self.linear, self.norm, self.drop = nn.Linear(3, 4), nn.LayerNorm(4), nn.Dropout(0.5)
+        self.scaled = Scaled()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.linear(x)
-        return self.norm(y) * self.norm(y).sin() + self.drop(y) * self.drop(y).sin() + self.norm(2 * y)
+        both = self.scaled(y, 1.0) + 5 * self.scaled(y, 3.0)
+        return self.norm(y) * self.norm(y).sin() + self.drop(y) * self.drop(y).sin() + self.norm(2 * y) + both
 
 
 def test_gradients_of_what_is_computed_twice_are_added_up() -> None:
@@ -167,6 +176,8 @@ def test_gradients_of_what_is_computed_twice_are_added_up() -> None:
     torch.testing.assert_close(seen.gradients["norm"], normed.sin() + normed * normed.cos())
     torch.testing.assert_close(seen.gradients["drop"], seen.gradients["linear"])  # they are one tensor
     torch.testing.assert_close(seen.gradients["norm#3"], torch.ones_like(y))
+    torch.testing.assert_close(seen.gradients["scaled"], torch.ones_like(y))
+    torch.testing.assert_close(seen.gradients["scaled#2"], torch.full_like(y, 5.0))
 
 
 def test_gradients_of_activations(attentions: Attentions) -> None:

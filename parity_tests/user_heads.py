@@ -190,6 +190,22 @@ def uncalled() -> Any:
     return module
 
 
+class Float32Only(Program):
+    """Refuses other precisions."""
+
+    def forward(self, src: Tensor, tgt: Tensor) -> Tensor:
+        if self.src.weight.dtype != torch.float32:
+            raise TypeError("float32 alone")
+        return super().forward(src, tgt)
+
+
+def float32_only() -> Any:
+    """The program, which runs in float32 alone."""
+    module = build()
+    module.__class__ = Float32Only
+    return module
+
+
 def other_head() -> Any:
     """With one head of one layer that scales its logits otherwise."""
     module = build()

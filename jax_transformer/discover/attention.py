@@ -251,11 +251,10 @@ def _operands(product: Product, scored: np.ndarray, graph: Graph) -> tuple[np.nd
 
 def _projection(graph: Graph, used: np.ndarray, where: Value, what: str) -> Projection:
     elements = graph.pull(used, lambda root: root in graph.linears)
-    if elements is not None:
-        elements = _each_once(graph, used, elements)
     if elements is None:
         odd = graph.behind(graph.recording.roots(used)[0], lambda root: root in graph.odd)
         raise Unknown(odd[-1] if odd else where, f"an attention's {what} that is no linear projection of a whole token")
+    elements = _each_once(graph, used, elements)
     return Projection(tuple(graph.linears[root] for root in graph.recording.roots(elements)), elements, used)
 
 

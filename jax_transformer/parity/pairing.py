@@ -306,10 +306,9 @@ def _module_side(sides: Sides, model: Model) -> tuple[Any, frozenset[str] | None
         reference = dataclasses.replace(reference, names=names_of(dialect, model.config, prefix))
     if names is None:
         reference = dataclasses.replace(reference, layers=layers_of(dialect, model.config, prefix))
+    follow = names is not None and bool(names.parameters) and not names.activations
     problem = own_problem(model.config, model.params)
-    reference = reference.tried(_reference_name(sides), problem)
-    if names is not None and not names.activations and not reference.traces:
-        reference = reference.without_uncalled(problem)
+    reference = reference.tried(_reference_name(sides), problem, only_called=follow)
     side = TorchSide(_reference_name(sides), model, reference, sides.rules, sides.reference_programs)
     return side, _frozen(reference.visible())
 

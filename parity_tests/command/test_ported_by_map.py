@@ -50,6 +50,12 @@ def test_modules_that_are_not_called_show_nothing(run: Run, folder: Path) -> Non
     assert "✓ forward: 49 of 49" in outcome.told
 
 
+def test_a_module_of_one_precision_is_told_of(run: Run, folder: Path) -> None:
+    outcome = run("model", "--reference", "user_heads:float32_only", stages="weights,forward")
+    assert outcome.code == 3, outcome.told
+    assert "in float64: its forward raised TypeError: float32 alone" in outcome.told
+
+
 @pytest.mark.parametrize(
     ("name", "node", "cause"),
     [

@@ -277,14 +277,15 @@ def test_zeros_that_no_one_trains_are_no_bias() -> None:
     found = discover(FixedBias(0.0).eval())
     assert (found.model.config.norm_kind, found.model.config.norm_bias) == ("layer_norm", False)
     assert found.worst <= 1e-12
-    note = "decoder: row 0 of p.pos_d gets no gradient (padding_idx); the model trains it"
-    assert any(note.replace("p.pos_d", f"{prefix}p.pos_d") in found.notes for prefix in ("", "module."))
+    for stack, name in (("encoder", "pos_e"), ("decoder", "pos_d")):
+        note = f"{stack}: row 0 of module.p.{name} gets no gradient (padding_idx); the model trains it"
+        assert note in found.notes
 
 
 def test_a_buffer_that_a_model_would_train_is_refused() -> None:
     torch.manual_seed(0)
     with pytest.raises(
-        DiscoverError, match=r"norm/bias\S* is a buffer \((module\.)?beta\), which the module doesn't train"
+        DiscoverError, match=r"norm/bias\S* is a buffer \(module\.beta\), which the module doesn't train"
     ):
         discover(FixedBias(0.1).eval())
 

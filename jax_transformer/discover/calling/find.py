@@ -88,7 +88,7 @@ class Call:
             return self
         setup = ["own_length = decoder_input_ids.shape[1]"]
         if self.equal_lengths:
-            longer = "max(source_ids.shape[1], own_length) + 1"  # the sources' own would be told by no tensor's shape
+            longer = "max(source_ids.shape[1], own_length) + 1"  # no side's own: shapes tell what to cut off
             most = self.max_source_length
             setup.append(f"common_length = {longer if most is None else f'min({longer}, {most})'}")
         setup += [

@@ -186,13 +186,17 @@ class _Notes:
 
     def leave(self, label: str, part: torch.nn.Module, arguments: Any, output: Any) -> None:
         """Notes the end of the call; without an output if it failed."""
+        import torch
+
         self.settle()
         call = self._running.pop()
         for name, tensor in _tensors(call, output):
             self._keep(name, tensor)
-            first = self._again.get(call, call) + name.removeprefix(call)
-            if self.keep_gradients and self._first_made.setdefault(first, tensor) is not tensor:
-                self._keep(first, tensor)
+            if self.keep_gradients:
+                first = self._again.get(call, call) + name.removeprefix(call)
+                before = self._first_made.setdefault(first, tensor)
+                if before is not tensor and torch.equal(before, tensor):
+                    self._keep(first, tensor)
 
     def softmax(self, logits: torch.Tensor, weights: torch.Tensor, *, is_log: bool) -> None:
         """Notes the input and output of a softmax, or of a log-softmax, which isn't named."""

@@ -128,12 +128,13 @@ class ModuleReference:
             if spare in self._unnamed - self._own_tensors and (twin := equal_tensor(held, spare, named)) is not None
         }
 
-    def tried(self, name: str, problem: Problem) -> Self:
+    def tried(self, name: str, problem: Problem, *, only_called: bool = False) -> Self:
         """Returns the reference that knows how to call the module, after a trial.
 
         Args:
           name: the module's name in messages.
           problem: the model's own weights, on ids whose sizes tell all axes apart.
+          only_called: leave out the names of modules that the call doesn't run.
 
         Raises:
           ParityError: it can't be called; see `find_calling`.
@@ -147,14 +148,19 @@ class ModuleReference:
         except ParityError:  # it may want ids on another device, or have another dtype than its own tables
             with contextlib.suppress(*RAISED):
                 module = self.build(torch.float64)
-                return self._knowing(find_calling(module, name, self.config, *ids), module, name, ids)
+                calling = find_calling(module, name, self.config, *ids)
+                return self._knowing(calling, module, name, ids, only_called)
             raise
-        return self._knowing(calling, module, name, ids)
+        return self._knowing(calling, module, name, ids, only_called)
 
-    def _knowing(self, calling: Calling, module: nn.Module, name: str, ids: Sequence[torch.Tensor]) -> Self:
+    def _knowing(
+        self, calling: Calling, module: nn.Module, name: str, ids: Sequence[torch.Tensor], only_called: bool
+    ) -> Self:
         """Returns the reference that calls the module so, and watches it as it can be watched."""
         known = dataclasses.replace(self, calling=calling)
         known._check_head(module, name, *ids)
+        if only_called:
+            known = dataclasses.replace(known, names=known._called_names(module, ids))
         return dataclasses.replace(known, **known._watching(module, *ids))
 
     def _check_head(
@@ -196,21 +202,17 @@ class ModuleReference:
             return _watched_by_hooks(f"with a trace its logits are others, off by a relative RMS of {apart:.1e}")
         return {"traces": True}
 
-    def without_uncalled(self, problem: Problem) -> Self:
-        """Returns the reference without names of modules that a call doesn't run: programs hand the parameters of some
-        to functions, as fairseq's attention does."""
-        import torch
-
-        ids = [torch.from_numpy(one.astype(np.int64)) for one in problem.ids]
-        seen = watch(self.build(torch.float64), *self.calling.arguments(*ids)).tensors
+    def _called_names(self, module: nn.Module, ids: Sequence[torch.Tensor]) -> NameMap:
+        """Returns the names without those of modules that a call doesn't run: programs hand the parameters of some to
+        functions, as fairseq's attention does."""
+        seen = watch(module, *self.calling.arguments(*ids)).tensors
         captured = {name: to_array(tensor) for name, tensor in seen.items()}
-        missing = self.names.rename(captured, shapes_of_trace(self.config, *(one.shape for one in problem.ids))).missing
+        missing = self.names.rename(captured, shapes_of_trace(self.config, *(tuple(one.shape) for one in ids))).missing
         kept = {
             theirs: tuple(name for name in ours if name not in missing)
             for theirs, ours in self.names.activations.items()
         }
-        names = dataclasses.replace(self.names, activations={theirs: ours for theirs, ours in kept.items() if ours})
-        return dataclasses.replace(self, names=names)
+        return dataclasses.replace(self.names, activations={theirs: ours for theirs, ours in kept.items() if ours})
 
     def visible(self) -> set[str] | None:
         """Returns our activations that the module shows, and the masks that follow from them; None: all."""
