@@ -169,7 +169,7 @@ class Repeated(nn.Module):
 def test_gradients_of_what_is_computed_twice_are_added_up() -> None:
     torch.manual_seed(0)
     module, x = Repeated().eval(), torch.randn(2, 5, 3)
-    seen = watch(module, [x], keep_gradients=True)
+    seen = watch(module, [x], keep_gradients=True, apart={"norm", "drop"})
     seen.output.sum().backward()
     y = module.linear(x)
     normed = module.norm(y)
@@ -178,6 +178,17 @@ def test_gradients_of_what_is_computed_twice_are_added_up() -> None:
     torch.testing.assert_close(seen.gradients["norm#3"], torch.ones_like(y))
     torch.testing.assert_close(seen.gradients["scaled"], torch.ones_like(y))
     torch.testing.assert_close(seen.gradients["scaled#2"], torch.full_like(y, 5.0))
+
+
+def test_gradients_of_named_repetitions_stay_apart() -> None:
+    """A layer used for several layers computes keys of one encoder output each time."""
+    torch.manual_seed(0)
+    module, x = Repeated().eval(), torch.randn(2, 5, 3)
+    seen = watch(module, [x], keep_gradients=True, apart={"norm", "norm#2"})
+    seen.output.sum().backward()
+    normed = module.norm(module.linear(x))
+    torch.testing.assert_close(seen.gradients["norm"], normed.sin())
+    torch.testing.assert_close(seen.gradients["norm#2"], normed * normed.cos())
 
 
 def test_gradients_of_activations(attentions: Attentions) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -84,7 +84,7 @@ class Watched(NamedTuple):
     """With keep_gradients, the gradient of each floating-point tensor that depends on a parameter, after `backward()`.
     It is that of the tensor's value when it was computed, even if the module changed it in place later. A submodule
     that is called twice with one tensor, such as a norm for the queries and again for the keys, computes one value in
-    two tensors: the first has the sum of their gradients."""
+    two tensors: the first has the sum of their gradients, unless the second was to stand apart."""
     last_softmax: tuple[torch.Tensor, torch.Tensor] | None
     """The input and output of the last softmax or log-softmax, themselves."""
 
@@ -111,15 +111,18 @@ def watch(
     named: Mapping[str, Any] = MappingProxyType({}),
     *,
     keep_gradients: bool = False,
+    apart: Container[str] = (),
 ) -> Watched:
     """Runs a module once and watches all that `observe` names.
 
     Args:
       keep_gradients: run with gradients, and collect those of the tensors instead of copies.
+      apart: names of tensors that are values of their own though they repeat another, such as the keys that a layer
+        used for several layers computes from one encoder output each time; their gradients aren't added to its.
     """
     import torch
 
-    notes = _Notes(keep_gradients)
+    notes = _Notes(keep_gradients, apart)
     with contextlib.ExitStack() as stack:
         paths = {name for name, _ in module.named_modules()}
         for name, part in module.named_modules():
@@ -159,8 +162,9 @@ def unfused_attention() -> Iterator[None]:
 class _Notes:
     """Collects the tensors of a running module, and knows which of its parts are running."""
 
-    def __init__(self, keep_gradients: bool) -> None:
+    def __init__(self, keep_gradients: bool, apart: Container[str] = ()) -> None:
         self.keep_gradients = keep_gradients
+        self.apart = apart
         self.found: dict[str, torch.Tensor] = {}
         self.gradients: dict[str, torch.Tensor] = {}
         self.last_softmax: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -193,7 +197,7 @@ class _Notes:
         for name, tensor in _tensors(call, output):
             self._keep(name, tensor)
             if self.keep_gradients:
-                first = self._again.get(call, call) + name.removeprefix(call)
+                first = name if name in self.apart else self._again.get(call, call) + name.removeprefix(call)
                 before = self._first_made.setdefault(first, tensor)
                 if before is not tensor and torch.equal(before, tensor):
                     self._keep(first, tensor)

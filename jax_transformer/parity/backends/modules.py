@@ -289,7 +289,8 @@ class ModuleReference:
     ) -> Pass:
         """Runs a module under hooks."""
         positional, named = self.calling.arguments(source_ids, decoder_input_ids)
-        watched = watch(module, positional, named, keep_gradients=gradients)
+        apart = {*self.names.activations, *self.layers}
+        watched = watch(module, positional, named, keep_gradients=gradients, apart=apart)
         logits = self.calling.unnormalised(watched.output, watched.last_softmax, len(source_ids))
         is_log = self.calling.head == "log_probabilities"
         returned = self.calling.logits(watched.output, len(source_ids)) if is_log else logits
