@@ -77,6 +77,7 @@ def discover(arguments: Sequence[str]) -> int:
             target_pad_id=options.target_pad_id,
             decoder_start_id=options.decoder_start_id,
             eos_id=options.eos_id,
+            rebuild=lambda: load_factory(options.module, "MODULE"),
         )
     except CallError as error:
         raise ValueError(f"{error}{_drafted(target, error.adapter)}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from jax_transformer.discover.calling import Call, as_module, find_call
 from jax_transformer.discover.calling.limits import LONGEST
 from jax_transformer.discover.checking import Candidate, Check, bfloat16_problem, check_all, fails_in_float64
 from jax_transformer.discover.config import make_config
+from jax_transformer.discover.exact import exact_constants, tables_among
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
 from jax_transformer.discover.inputs import Batch, longer, probes
 from jax_transformer.discover.mapping import name_map
@@ -19,11 +21,13 @@ from jax_transformer.discover.trace import Recording
 from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING
 from jax_transformer.parity.backends.capture import part_in_training
 from jax_transformer.parity.backends.copies import copied
+from jax_transformer.parity.backends.user_errors import RAISED
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.storage.model_directory import Model
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 PREFIX = "module."
@@ -46,6 +50,8 @@ class Discovery:
     """What the user should know, such as masks that the caller builds."""
     bfloat16_problem: str = ""
     """What the module raises in bfloat16; "" if it runs."""
+    rounding: float = 0.0
+    """How far what the module computes in a lower precision than float64, such as rotary angles, is from exact."""
 
     def conclusion_lines(self, *, every_layer: bool) -> list[str]:
         """Returns a line for each conclusion; unless for every layer, one for those that layers have in common."""
@@ -72,6 +78,7 @@ def discover(
     target_pad_id: int | None = None,
     decoder_start_id: int | None = None,
     eos_id: int | None = None,
+    rebuild: Callable[[], Any] | None = None,
 ) -> Discovery:
     """Finds out what an encoder-decoder in PyTorch computes.
 
@@ -85,6 +92,8 @@ def discover(
       name: its factory, in messages and in the adapter.
       source_pad_id, target_pad_id: the ids of padding, if the module doesn't tell them.
       decoder_start_id, eos_id: the ids that begin and end sentences, for the model to translate.
+      rebuild: makes the module anew, to learn the exact values of constants that it rounds to a lower precision when it
+        is built. Without it, logits may differ by that rounding.
 
     Raises:
       CallError: no way to call it was found; the error has the draft of an adapter.
@@ -105,16 +114,44 @@ def discover(
         raise DiscoverError(f"expected a module in evaluation mode; {training} is in training mode: call .eval() first")
     call = find_call(module, name, source_pad_id=source_pad_id, target_pad_id=target_pad_id)
     module = as_module(module)
+    try:
+        found = _first(module, call)
+    except DiscoverError:
+        closer = _more_exact(module, call, rebuild)
+        if closer is None:
+            raise
+        found = closer
+    if found.rounding > FLOAT64_RELATIVE_RMS:
+        found = _more_exact(module, call, rebuild) or found
+    return _completed(found, module, decoder_start_id, eos_id)
+
+
+def _first(module: nn.Module, call: Call) -> Discovery:
+    """Returns what the first batch tells on which the module can be read.
+
+    Raises:
+      DiscoverError: there is none; the first problem.
+    """
     problems: list[DiscoverError] = []
     for batch in probes(call):
         try:
-            return _completed(_discovered(module, call, batch), module, decoder_start_id, eos_id)
+            return _discovered(module, call, batch)
         except DiscoverError as error:
             problems.append(error)
         except (ValueError, LookupError, ArithmeticError) as error:
             what = f"{type(error).__name__}: {error}"
             problems.append(DiscoverError(f"what it computes can't be read as a Transformer ({what})"))
     raise problems[0]
+
+
+def _more_exact(module: nn.Module, call: Call, rebuild: Callable[[], Any] | None) -> Discovery | None:
+    """Returns what is found if the module computes in float64 what it would compute in a lower precision; None if that
+    doesn't tell more."""
+    try:
+        found = _first(module, _exactly(call, {} if rebuild is None else exact_constants(rebuild)))
+    except RAISED:  # the user's own code may raise anything in a precision that it doesn't expect
+        return None
+    return found if found.rounding <= FLOAT64_RELATIVE_RMS else None
 
 
 def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
@@ -126,6 +163,9 @@ def _discovered(module: nn.Module, call: Call, batch: Batch) -> Discovery:
     wrapped = call.wrap(_jittered(module))
     recording = _recorded(wrapped, batch)
     structure = read_structure(recording, call.source_pad_id, call.target_pad_id)
+    tables = tables_among(call.constants or {}, structure.tables.values())
+    if tables:
+        return _discovered(module, _without(call, tables), batch)
     if recording.narrowed:
         lines = ", ".join(recording.narrowed)
         return _discovered(module, _kept_wide(call, lines), batch)
@@ -180,7 +220,7 @@ def _ported(module: nn.Module, call: Call, batch: Batch, recording: Recording, s
         raise DiscoverError(
             f"what was found isn't the whole function: logits differ by {worst.residual:.1e} on {worst}"
         )
-    return Discovery(model, names, call, tuple(structure.conclusions), found, tuple(notes))
+    return Discovery(model, names, call, tuple(structure.conclusions), found, tuple(notes), rounding=structure.rounding)
 
 
 def _within_tables(call: Call, structure: Structure) -> Call:
@@ -217,6 +257,25 @@ def _kept_wide(call: Call, places: str) -> Call:
     lines = ("from jax_transformer.discover.modes import wide", "", "with wide():")
     note = f"in float64, it stays so at {places}"
     return replace(call, lines=(*lines, *(f"    {line}" for line in call.lines)), notes=(*call.notes, note))
+
+
+def _exactly(call: Call, constants: Mapping[str, torch.Tensor]) -> Call:
+    """Returns the call within `exact`, with a note of the constants."""
+    lines = ("from jax_transformer.discover.exact import exact", "", "with exact(self.module, self.constants):")
+    names = ", ".join(dict.fromkeys(name.rpartition(".")[2] for name in constants))
+    note = "what it computes in a lower precision than float64 is compared in float64"
+    return replace(
+        call,
+        lines=(*lines, *(f"    {line}" for line in call.lines)),
+        notes=(*call.notes, f"{note}, with exact values of {names}" if names else note),
+        constants=constants,
+    )
+
+
+def _without(call: Call, names: Collection[str]) -> Call:
+    """Returns the call without these exact constants."""
+    constants = {name: tensor for name, tensor in (call.constants or {}).items() if name not in names}
+    return replace(call, constants=constants, rounded=(*call.rounded, *names))
 
 
 def _jittered(module: nn.Module) -> nn.Module:

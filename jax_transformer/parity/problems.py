@@ -61,12 +61,12 @@ def own_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int 
 
 
 def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem | None:
-    """Returns the model's own weights with one sentence as long as the position tables allow.
+    """Returns the model's own weights with one sentence of max_length tokens, or LONGEST if these are fewer.
 
-    A second sentence would double the gigabytes that attention weights need. None if the other problems have sentences
+    A module with tables may compute no more than that, even if a model without tables can. A second sentence would double the gigabytes that attention weights need. None if the other problems have sentences
     of that length.
     """
-    source, target = (min(most, LONGEST) for most in _most_tokens(config))
+    source, target = (min(stack.max_length, LONGEST) for stack in (config.encoder, config.decoder))
     lengths = _lengths(config)
     if (source, target - 1) == lengths or source <= lengths[0] or target <= lengths[1]:
         return None

@@ -6,7 +6,7 @@ The text is the one source: the object is made by executing it, so that both run
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -57,16 +57,19 @@ def container(built: Any) -> str:
     return "nn.ModuleList" if isinstance(built, list | tuple) or type(built) is nn.ModuleList else ""
 
 
-def wrap(module: Any, lines: Sequence[str]) -> nn.Module:
+def wrap(module: Any, lines: Sequence[str], constants: Mapping[str, torch.Tensor] | None = None) -> nn.Module:
     """Returns an Adapter that holds the module as `self.module` and runs these lines as its forward.
 
     Args:
       module: a module, or a mapping or sequence of modules.
       lines: the body of `forward`, over `self.module`, `source_ids` [B, S] and `decoder_input_ids` [B, T]; the last one
         returns.
+      constants: what the lines call `self.constants`, if they do; see `discover.exact`.
     """
     module = as_module(module)
     adapter: nn.Module = _compiled(class_text(lines))(module)
+    if constants is not None:
+        adapter.constants = dict(constants)
     adapter.train(module.training)
     return adapter
 
@@ -82,7 +85,13 @@ def class_text(lines: Sequence[str]) -> str:
 
 
 def file_text(
-    lines: Sequence[str], factory: str, notes: Sequence[str] = (), *, holder: str = "", is_draft: bool = False
+    lines: Sequence[str],
+    factory: str,
+    notes: Sequence[str] = (),
+    *,
+    holder: str = "",
+    rounded: Collection[str] | None = None,
+    is_draft: bool = False,
 ) -> str:
     """Returns a module, adapter.py, whose `build()` returns the adapter around what the factory returns.
 
@@ -90,12 +99,14 @@ def file_text(
       factory: `package.module:function`, which is called without arguments.
       notes: remarks on how the module is called, one comment each.
       holder: the container of the modules, if the factory returns several.
+      rounded: the names of constants that stay as the module rounds them, if the others are to be exact.
       is_draft: whether a person must correct the lines first.
     """
     name, _, function = factory.partition(":")
     first, _, rest = (function or "build").partition(".")
-    call = f"build_module.{rest}()" if rest else "build_module()"
-    call = f"{holder}({call})" if holder else call
+    built = f"build_module.{rest}" if rest else "build_module"
+    call = f"{holder}({built}())" if holder else f"{built}()"
+    constants = f"exact_constants({', '.join([built, *([repr(tuple(rounded))] if rounded else [])])})"
     head = "A DRAFT: correct the lines of `forward`." if is_draft else f"Calls {factory} in the usual way."
     return "\n".join(
         [
@@ -106,13 +117,18 @@ def file_text(
             "import torch",
             f"from {name} import {first} as build_module",
             "from torch import nn",
+            *(["", "from jax_transformer.discover.exact import exact_constants"] if rounded is not None else []),
             "",
             "",
             class_text(lines),
             "",
             "def build() -> nn.Module:",
             f'    """Returns the module of {factory} in its adapter, in evaluation mode."""',
-            f"    return Adapter({call}).eval()",
+            *(
+                [f"    adapter = Adapter({call}).eval()", f"    adapter.constants = {constants}", "    return adapter"]
+                if rounded is not None
+                else [f"    return Adapter({call}).eval()"]
+            ),
             "",
         ]
     )

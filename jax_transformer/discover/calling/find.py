@@ -7,7 +7,8 @@ those that run: an encoder-decoder's depend on every source token and on the tar
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.calling import adapters
@@ -29,6 +30,7 @@ from jax_transformer.discover.calling.search import Candidate, Search, tables
 from jax_transformer.discover.calling.trials import Lookup, Runner, first_line, place
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 ENOUGH = ("is finite", "repeats", "keeps rows apart", "uses every source token", "hides later target tokens")
@@ -68,10 +70,14 @@ class Call:
     """What was assumed and why, for the user."""
     container: str = ""
     """What holds the modules as `self.module`, if there are several."""
+    constants: Mapping[str, torch.Tensor] | None = field(default=None, compare=False)
+    """What `lines` call `self.constants`, if they do; see `discover.exact`."""
+    rounded: tuple[str, ...] = ()
+    """The names of constants that aren't among them, for the module's are what counts."""
 
     def wrap(self, module: Any) -> nn.Module:
         """Returns an Adapter with the module as `self.module`, whose forward runs `lines`."""
-        return adapters.wrap(module, self.lines)
+        return adapters.wrap(module, self.lines, self.constants)
 
     def padded(self) -> Call:
         """Returns the call for other lengths too, if the module takes sentences of one length alone, or sources and
@@ -117,7 +123,8 @@ def adapter_text(call: Call, factory: str) -> str:
     Args:
       factory: `package.module:function`, as in `my_model:build`.
     """
-    return adapters.file_text(call.lines, factory, call.notes, holder=call.container)
+    rounded = None if call.constants is None else call.rounded
+    return adapters.file_text(call.lines, factory, call.notes, holder=call.container, rounded=rounded)
 
 
 def find_call(
