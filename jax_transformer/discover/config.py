@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
         fields["decoder_d_ff"] = None if d_ff["decoder"] == d_ff["encoder"] else d_ff["decoder"]
     fields |= _embedding_factors(structure.factors, fields["d_model"])
     fields |= _lengths(structure, longest)
-    if _share_embeddings(structure):
+    if _share_embeddings(structure, fields):
         fields["share_embeddings"] = True
     fields["dropout_rate"] = 0.0
     return TransformerConfig(**fields)
@@ -160,12 +161,21 @@ def _lengths(structure: Structure, longest: tuple[int | None, int | None]) -> di
     return fields if lengths["decoder"] == lengths["encoder"] else fields | {"decoder_max_length": lengths["decoder"]}
 
 
-def _share_embeddings(structure: Structure) -> bool:
-    """Gives both sides' embeddings the shared name if they are one."""
+def _share_embeddings(structure: Structure, fields: Mapping[str, Any]) -> bool:
+    """Gives both sides' embeddings the shared name if they are one.
+
+    Raises:
+      DiscoverError: they are, and logits are of other ids.
+    """
     leaves = structure.leaves
     source, target = (leaves.get(f"{side}_embedding/embedding") for side in ("source", "target"))
     if source is None or target is None or not np.array_equal(source, target):
         return False
+    if fields["source_vocab_size"] != fields["target_vocab_size"]:
+        raise DiscoverError(
+            f"one table of {fields['source_vocab_size']} embeddings for source and target, and logits of "
+            f"{fields['target_vocab_size']} ids: a shared table needs a logit for each id"
+        )
     del leaves["source_embedding/embedding"]
     leaves["shared_embedding/embedding"] = leaves.pop("target_embedding/embedding")
     return True

@@ -1,9 +1,9 @@
 """Problems: the weights and inputs that both sides of a run receive, chosen so that mistakes show.
 
 No two sizes are equal, of the batch, the lengths and the model. Padding stands right, left and inside; there are a
-sentence of one token and one of nothing but padding; another has a sentence as long as the position tables allow. A
-checkpoint's own weights hide mistakes where its biases are zero or its norms' inputs tame, so there are problems with
-other weights as well.
+sentence of one token and one of nothing but padding; another has a sentence of max_length tokens. A checkpoint's own
+weights hide mistakes where its biases are zero or its norms' inputs tame, so there are problems with other weights as
+well.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ def own_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int 
 def long_problem(config: TransformerConfig, params: Mapping[str, Any], seed: int = 0) -> Problem | None:
     """Returns the model's own weights with one sentence of max_length tokens, or LONGEST if these are fewer.
 
-    A module with tables may compute no more than that, even if a model without tables can. A second sentence would double the gigabytes that attention weights need. None if the other problems have sentences
-    of that length.
+    A module with tables may compute no more than that, even if a model without tables can. A second sentence would
+    double the gigabytes that attention weights need. None if the other problems have sentences of that length.
     """
     source, target = (min(stack.max_length, LONGEST) for stack in (config.encoder, config.decoder))
     lengths = _lengths(config)

@@ -92,7 +92,10 @@ class Functional(nn.Module):
             k, v = (x @ p[f"d{i}_ckv"]).unflatten(-1, (2, N, H)).permute(2, 0, 3, 1, 4)
             y = self.norm(y + self.mix(q, k, v, pads).transpose(1, 2).flatten(2) @ p[f"d{i}_co"], f"d{i}_n2")
             y = self.norm(y + F.silu(y @ p[f"d{i}_in"]) @ p[f"d{i}_out"], f"d{i}_n1")
-        return {"logits": y @ p["emb"].T}
+        return {"logits": self.logits(y)}
+
+    def logits(self, y: Tensor) -> Tensor:
+        return y @ self.p["emb"].T
 
 
 class Head(nn.Module):

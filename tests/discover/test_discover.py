@@ -161,6 +161,23 @@ def test_a_function_that_differs_on_other_ids_is_refused() -> None:
         discover(Shifted().eval())
 
 
+class Fewer(programs.Functional):
+    """Has logits of fewer ids than the table that both sides share has embeddings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Parameter(torch.randn(programs.D, 21))
+
+    def logits(self, y: torch.Tensor) -> torch.Tensor:
+        return y @ self.head
+
+
+def test_a_shared_table_with_logits_of_other_ids_is_refused() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(DiscoverError, match="one table of 29 embeddings for source and target, and logits of 21 ids"):
+        discover(Fewer().eval())
+
+
 class OneLength(programs.Functional):
     """Takes sentences of one length alone, as programs do that pad all to it."""
 
