@@ -117,7 +117,7 @@ def discover(
     try:
         found = _first(module, call)
     except DiscoverError:
-        closer = _more_exact(module, call, rebuild)
+        closer = _more_exact(module, call, rebuild) if _rounds(module, call) else None
         if closer is None:
             raise
         found = closer
@@ -142,6 +142,15 @@ def _first(module: nn.Module, call: Call) -> Discovery:
             what = f"{type(error).__name__}: {error}"
             problems.append(DiscoverError(f"what it computes can't be read as a Transformer ({what})"))
     raise problems[0]
+
+
+def _rounds(module: nn.Module, call: Call) -> bool:
+    """Returns whether a module in float64 computes fractions in a lower precision, or fails for it."""
+    try:
+        recording = _recorded(call.wrap(_jittered(module)), next(iter(probes(call))))
+    except DiscoverError:
+        return True
+    return any(value.has_low_fractions for value in recording.values)
 
 
 def _more_exact(module: nn.Module, call: Call, rebuild: Callable[[], Any] | None) -> Discovery | None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.attention import Attention
 from jax_transformer.discover.graph import CLOSE, Graph, distance
 from jax_transformer.discover.problems import Unknown
@@ -97,9 +96,11 @@ def _distances(rows: np.ndarray, count: int, stack: str) -> frozenset[int]:
         return frozenset()
     # Buckets grow with the distance, so those where they change tell all.
     edges = {one: row for one, row in known.items() if {known.get(one - 1), known.get(one + 1)} != {row}}
-    fitting = []
-    for most in range(count // 2 + 1, LONGEST_DISTANCE):
-        config = TransformerConfig(position_kind="relative_bias", relative_buckets=count, relative_max_distance=most)
-        if all(formulas.relative_bucket(config, offset, stack) == row for offset, row in edges.items()):  # type: ignore[arg-type]
-            fitting.append(most)
-    return frozenset(fitting)
+    return frozenset(
+        farthest
+        for farthest in range(count // 2 + 1, LONGEST_DISTANCE)
+        if all(
+            formulas.bucket(offset, count, farthest, is_causal=stack == "decoder") == row
+            for offset, row in edges.items()
+        )
+    )

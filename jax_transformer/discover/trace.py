@@ -106,6 +106,14 @@ class Value:
         return self.array.dtype.kind in "fc"
 
     @property
+    def has_low_fractions(self) -> bool:
+        """Whether it holds numbers of a lower precision than float64 that aren't whole, and may be rounded."""
+        if self.array.dtype not in (np.float16, np.float32, np.complex64):
+            return False
+        numbers = np.atleast_1d(self.array).view(self.array.real.dtype)
+        return bool((np.isfinite(numbers) & (numbers != np.rint(numbers))).any())
+
+    @property
     def literals(self) -> tuple[float, ...]:
         """Returns the numbers among the arguments."""
         return tuple(float(one) for one in self.args if isinstance(one, (int, float)) and not isinstance(one, bool))
@@ -145,8 +153,14 @@ class Recording:
 
     def roots(self, elements: np.ndarray) -> tuple[Value, ...]:
         """Returns the roots of elements, in execution order."""
-        numbers = np.unique(np.searchsorted(self._starts, elements.ravel(), side="right") - 1)
-        return tuple(self.values[number] for number in numbers)
+        if not elements.size:
+            return ()
+        ends = np.array([elements.min(), elements.max()])
+        first, last = np.searchsorted(self._starts, ends, side="right") - 1
+        if first == last:  # most have one root, and searching for each element's takes long
+            return (self.values[first],)
+        numbers = np.searchsorted(self._starts[first : last + 1], elements.ravel(), side="right") - 1
+        return tuple(self.values[first + number] for number in np.flatnonzero(np.bincount(numbers)))
 
     def root(self, value: Value) -> Value | None:
         """Returns the only root of a Value; None if it has several."""

@@ -9,8 +9,8 @@ import torch
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """The tensors are small, and threads wait for each other on a busy machine: that takes most of the time."""
+def one_thread(quick_compilation: None) -> Iterator[None]:
+    """The tensors are small: time goes into compiling, and threads wait for each other on a busy machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

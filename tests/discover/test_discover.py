@@ -333,6 +333,7 @@ def test_the_command_writes_all_that_it_found(
     names = {path.name for path in (tmp_path / "found").iterdir()}
     assert names == {"model", "config.yaml", "map.yaml", "adapter.py", "report.html"}
     monkeypatch.syspath_prepend(tmp_path / "found")
+    monkeypatch.delitem(sys.modules, "adapter", raising=False)
     parity = ["parity", "found/model", "--reference", "adapter:build", "--allow", "fully-masked"]
     assert main([*parity, "--stages", "weights,forward"]) == 0
     torch.save(programs.SingleHeads().state_dict(), "other.pt")

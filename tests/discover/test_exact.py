@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from jax_transformer.discover import discover
 from jax_transformer.discover.api import Discovery
@@ -141,3 +142,16 @@ def test_the_module_is_as_before_when_its_call_fails() -> None:
     assert dtypes == [torch.float64] * 2
     assert module.scale.dtype == torch.float32
     assert torch.ones(1).dtype == torch.float32
+
+
+class FloatMask(programs.Functional):
+    """Adds a mask that is float32 in every precision, which PyTorch's attention refuses in float64."""
+
+    def mix(self, q: Tensor, k: Tensor, v: Tensor, hidden: Tensor) -> Tensor:
+        mask = torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def test_a_module_that_fails_in_float64_for_its_constants_is_read_all_the_same() -> None:
+    torch.manual_seed(0)
+    assert discover(FloatMask().eval()).worst <= 1e-12

@@ -216,20 +216,28 @@ def position_bias(config: TransformerConfig, ids: np.ndarray, embedding: np.ndar
 
 
 def relative_bucket(config: TransformerConfig, offset: int, stack: Stack) -> int:
-    """Returns the bucket of a key that stands `offset` positions after its query.
+    """Returns the bucket of a key that stands `offset` positions after its query."""
+    is_causal = getattr(config, stack).is_causal
+    return bucket(offset, config.relative_buckets, config.relative_max_distance, is_causal=is_causal)
+
+
+def bucket(offset: int, buckets: int, farthest: int, *, is_causal: bool) -> int:
+    """Returns the bucket of a key that stands `offset` positions after its query, of so many buckets of distances.
 
     Near distances have a bucket each; farther ones share buckets of equal logarithmic width. T5's programs choose among
     the latter in float32, so this does too, though everything else is float64.
+
+    Args:
+      farthest: the distance from which on all share the last bucket.
     """
-    is_causal = getattr(config, stack).is_causal
-    buckets = config.relative_buckets if is_causal else config.relative_buckets // 2
+    buckets = buckets if is_causal else buckets // 2
     distance = max(-offset, 0) if is_causal else abs(offset)
     first = buckets if offset > 0 and not is_causal else 0
     near = buckets // 2
     if distance < near:
         return first + distance
     logarithm = np.float32(math.log(np.float32(distance) / np.float32(near)))
-    share = logarithm / np.float32(math.log(config.relative_max_distance / near))
+    share = logarithm / np.float32(math.log(farthest / near))
     return first + min(near + int(share * np.float32(buckets - near)), buckets - 1)
 
 
