@@ -14,7 +14,7 @@ from functools import cached_property
 
 import numpy as np
 
-from jax_transformer.discover.graph import CLOSE, Graph, Linear, Product, close
+from jax_transformer.discover.graph import CLOSE, Graph, Linear, Product, close, distance
 from jax_transformer.discover.labels import TARGET
 from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.trace import Value
@@ -206,11 +206,14 @@ def _contexts(graph: Graph, mix: Product, order: _Order) -> np.ndarray:
 
 def _logits(graph: Graph, weights: np.ndarray, where: Value) -> np.ndarray:
     """Returns the elements whose softmax the weights are, the nearest behind them."""
-    computed = graph.values(weights)
+    computed, apart = np.nan_to_num(graph.values(weights)), float("inf")
     for elements in _behind(graph, weights):
-        if close(_softmax(graph.values(elements)), np.nan_to_num(computed)):
+        softmax = _softmax(graph.values(elements))
+        if close(softmax, computed):
             return elements
-    raise Unknown(where, "attention weights that are no softmax over the keys")
+        apart = min(apart, distance(softmax, computed))
+    nearest = None if apart == float("inf") else ("the softmax of what they are made of", apart)
+    raise Unknown(where, "attention weights that are no softmax over the keys", nearest)
 
 
 def _behind(graph: Graph, elements: np.ndarray) -> Iterator[np.ndarray]:
@@ -309,9 +312,8 @@ def fit_logits(attention: Attention) -> LogitsFit:
         bias = np.nanmean(logits - scale * raw, axis=0)
     if (residual := _relative(logits - scale * raw - bias, logits)) <= CLOSE:
         return LogitsFit(scale, bias, residual)
-    raise Unknown(
-        attention.first, f"attention logits other than query · key times a number plus a bias (residual {residual:.1e})"
-    )
+    what = "attention logits other than query · key times a number plus a bias"
+    raise Unknown(attention.first, what, (f"{scale:.3g} · query · key + a bias", residual))
 
 
 def _relative(error: np.ndarray, whole: np.ndarray) -> float:

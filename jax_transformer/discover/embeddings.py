@@ -66,7 +66,9 @@ def read_embedding(
     tokens = [term for term in stream.terms if term in graph.lookups]
     unknown = [term for term in stream.terms if term not in graph.lookups]
     if unknown:
-        raise Unknown(unknown[0], f"a part of the {stack}'s embedding that isn't known")
+        whole, part = sums.values(stream), sums.values(Sum({term: stream.terms[term] for term in unknown}))
+        apart = distance(whole - part, whole)
+        raise Unknown(unknown[0], f"a part of the {stack}'s embedding that isn't known", ("the sum without it", apart))
     by_ids = [term for term in tokens if _is_of_tokens(graph, graph.lookups[term].ids, f"{side}_ids")]
     if len(by_ids) != 1:
         raise DiscoverError(f"{stack}: expected one embedding of {side}_ids; found {len(by_ids)}")

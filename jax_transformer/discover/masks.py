@@ -44,7 +44,8 @@ def padding_fields(
         common = [fit for fit in fits[0] if all(fit in others for others in fits)] if fits else []
         if not common:
             where = found[0].attention.first if found else graph.recording.output
-            raise Unknown(where, f"a mask of {kind} attention that hides neither keys nor queries of padding alone")
+            what = f"a mask of {kind} attention that hides neither keys nor queries of padding alone"
+            raise Unknown(where, what, _nearest(found[0], kind, field, ids, fields, covers) if found else None)
         fields |= common[0]
         if len(common) > 1:
             notes.append(
@@ -65,15 +66,37 @@ def _fits(
     visible = weights > 0
     flat = np.ptp(weights, axis=-1) < 1e-6
     fits = []
-    for cover, causal in product(covers, (True, False) if kind == "decoder_self" else (True,)):
-        fields = {field: cover} | ({"decoder_causal": causal} if kind == "decoder_self" else {})
-        config = TransformerConfig(**known | fields)
-        expected = np.broadcast_to(MASKS[kind](config, ids), weights.shape)
+    for fields in _choices(kind, field, covers):
+        expected = np.broadcast_to(MASKS[kind](TransformerConfig(**known | fields), ids), weights.shape)
         open_rows = expected.any(axis=-1)
         same = (visible == expected).all(axis=-1)
         if (same[open_rows]).all() and flat[~open_rows].all():
             fits.append(fields)
     return fits
+
+
+def _choices(kind: str, field: str, covers: Sequence[Any]) -> list[dict[str, Any]]:
+    """Returns the values that a config's fields of a mask may have."""
+    causal = ({"decoder_causal": True}, {"decoder_causal": False}) if kind == "decoder_self" else ({},)
+    return [{field: cover} | other for cover, other in product(covers, causal)]
+
+
+def _nearest(
+    one: AttentionSublayer,
+    kind: str,
+    field: str,
+    ids: dict[str, np.ndarray],
+    known: dict[str, Any],
+    covers: Sequence[Any],
+) -> tuple[str, float]:
+    """Returns the fields whose mask is like the module's at most places, and at which share of them it isn't."""
+    visible = np.nan_to_num(one.attention.weights) > 0
+    found = []
+    for fields in _choices(kind, field, covers):
+        expected = np.broadcast_to(MASKS[kind](TransformerConfig(**known | fields), ids), visible.shape)
+        described = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+        found.append((described, float(np.mean(visible != expected))))
+    return min(found, key=lambda fit: fit[1])
 
 
 MASKS: dict[str, Callable[[TransformerConfig, dict[str, np.ndarray]], np.ndarray]] = {

@@ -23,8 +23,11 @@ class Unknown(DiscoverError):
     Args:
       value: the tensor where it shows.
       what: the part, as in "attention weights that are no softmax over the keys".
+      nearest: what the nearest config computes there, and how far it is from the module's numbers: the RMS of the
+        difference in units of theirs.
     """
 
-    def __init__(self, value: Value, what: str) -> None:
-        super().__init__(f"{what}: {value.described()}")
+    def __init__(self, value: Value, what: str, nearest: tuple[str, float] | None = None) -> None:
+        near = "" if nearest is None else f" (nearest: {nearest[0]}, residual {nearest[1]:.1e})"
+        super().__init__(f"{what}{near}: {value.described()}")
         self.value, self.what = value, what

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jax_transformer.discover.graph import Graph
+from jax_transformer.discover.graph import Graph, distance
 from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.sublayers import Sublayer
@@ -64,7 +64,7 @@ class Residuals:
         norm = self.norm_of(reading)
         if norm is not None and self._factors(rest, self.sums.of(norm.inputs)) is not None:
             return self.sums.of(norm.inputs)
-        raise Unknown(first.result, "a residual connection to something else than the sublayer's stream")
+        raise self._elsewhere(first.result, rest, reading)
 
     def step(self, sublayer: Sublayer, stream: Sum, following: Sequence[Sum], after: Sublayer | None) -> Step:
         """Reads a sublayer on its stream.
@@ -78,7 +78,7 @@ class Residuals:
         reading, addition = self.sums.of(sublayer.inputs), self.addition(sublayer)
         factors = self._factors(addition.rest, stream)
         if factors is None:
-            raise Unknown(addition.root, "a residual connection to something else than the sublayer's stream")
+            raise self._elsewhere(addition.root, addition.rest, stream)
         if reading.same_as(stream):
             expected = [self.sums.of(after.inputs), self.addition(after).rest] if after is not None else following
             norm = next((one for one in (self._norm_between(addition.total, each) for each in expected) if one), None)
@@ -86,8 +86,18 @@ class Residuals:
             return Step("post" if norm else "none", norm, addition, *factors, stream)
         norm = self.norm_of(reading)
         if norm is None or not self.sums.of(norm.inputs).same_as(stream):
-            raise Unknown(sublayer.result, "a sublayer that reads neither its stream nor a norm of it")
+            nearest = "its stream" if norm is None else "a norm of its stream"
+            apart = distance(*map(self.sums.values, (stream, reading if norm is None else self.sums.of(norm.inputs))))
+            what = "a sublayer that reads neither its stream nor a norm of it"
+            raise Unknown(sublayer.result, what, (nearest, apart))
         return Step("pre", norm, addition, *factors, addition.total)
+
+    def _elsewhere(self, where: Value, rest: Sum, stream: Sum) -> Unknown:
+        """Returns the error of a result that is added to another stream than its sublayer's."""
+        apart = distance(self.sums.values(stream), self.sums.values(rest))
+        return Unknown(
+            where, "a residual connection to something else than the sublayer's stream", ("its stream", apart)
+        )
 
     def are_parallel(self, layer: Sequence[Sublayer], stream: Sum) -> bool:
         """Returns whether all sublayers of a layer read its input."""

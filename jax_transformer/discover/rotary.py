@@ -10,7 +10,7 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.attention import Projection
-from jax_transformer.discover.graph import CLOSE, Graph, close
+from jax_transformer.discover.graph import CLOSE, Graph, close, distance
 from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.trace import Value
 from jax_transformer.parity.oracle import formulas
@@ -47,6 +47,7 @@ def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotatio
     factor = float((projected * used).sum() / (projected * projected).sum())
     if close(used, factor * projected):
         return None
+    nearest = (f"scaled by {factor:.3g}", distance(factor * projected, used))
     usual = (1.0, used.shape[-1] ** -0.5, used.shape[-1] ** -0.25)
     for layout, width, steps, factor, offset in _fits(projected, used):
         factor = next((one for one in usual if abs(factor / one - 1) < ROUNDED), factor)
@@ -68,8 +69,11 @@ def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotatio
                 "position_offset": offset,
             }
             return Rotation(fields, rotated if error <= CLOSE else used / factor, error)
+        nearest = min(nearest, (f"rotary, {layout}, base {base:.6g}", error), key=lambda one: one[1])
     raise Unknown(
-        where, "queries or keys that are neither used as projected, nor scaled by a number, nor rotated by position"
+        where,
+        "queries or keys that are neither used as projected, nor scaled by a number, nor rotated by position",
+        nearest,
     )
 
 

@@ -246,11 +246,13 @@ def _feed_forward(
     fits = _fits(graph, output.inputs if norm is None else norm.inputs, [others[one] for one in sources], root)
     fits.sort(key=lambda fit: fit.residual)
     if not fits or fits[0].residual > CLOSE:
-        near = f" (nearest: {fits[0].activation}, residual {fits[0].residual:.1e})" if fits else ""
-        raise Unknown(root, f"an activation that isn't known{near}")
+        nearest = (str(fits[0].activation), fits[0].residual) if fits else None
+        raise Unknown(root, "an activation that isn't known", nearest)
     best = fits[0]
-    if not _holds_far(graph, output.inputs if norm is None else norm.inputs, best, root):
-        raise Unknown(root, f"an activation that is {best.activation} of small numbers alone")
+    apart = _apart_far(graph, output.inputs if norm is None else norm.inputs, best, root)
+    if apart > CLOSE:
+        what = f"an activation that is {best.activation} of small numbers alone"
+        raise Unknown(root, what, (f"{best.activation} up to {FAR:g}", apart))
     runner_up = next(
         ((fit.activation, fit.residual) for fit in fits[1:] if fit.activation != best.activation), ("nothing", INFINITE)
     )
@@ -303,16 +305,16 @@ def _fits(graph: Graph, inputs: np.ndarray, sources: list[Linear], root: Value) 
     return fits
 
 
-def _holds_far(graph: Graph, inputs: np.ndarray, fit: _Fit, root: Value) -> bool:
-    """Returns whether an activation fits numbers as large as FAR too, by computing it again on them."""
+def _apart_far(graph: Graph, inputs: np.ndarray, fit: _Fit, root: Value) -> float:
+    """Returns how far an activation is from what is computed of numbers as large as FAR, by computing it on them."""
     if root in graph.linears:
-        return True
+        return 0.0
     rng = np.random.default_rng(0)
     halves = [fit.hidden, *([fit.gate] if fit.gate else [])]
     given = {one.value: rng.uniform(-FAR, FAR, one.value.array.shape) for one, _ in halves}
     again = replayed(root, given)
     if again is None:
-        return True
+        return 0.0
     computed = again.ravel()[graph.recording.places(inputs, root)]
     hidden, *gate = (
         given[one.value].ravel()[graph.recording.places(one.outputs[..., channels], one.value)]
@@ -320,9 +322,9 @@ def _holds_far(graph: Graph, inputs: np.ndarray, fit: _Fit, root: Value) -> bool
     )
     if fit.activation in ACTIVATIONS:
         one = ACTIVATIONS[fit.activation]
-        return distance(one(gate[0]) * hidden if gate else one(hidden), computed) <= CLOSE
+        return distance(one(gate[0]) * hidden if gate else one(hidden), computed)
     slope = fit.slope if isinstance(fit.slope, float) else float(graph.values(np.asarray(fit.slope))[0])
-    return distance(np.where(hidden < 0, slope * hidden, hidden), computed) <= CLOSE
+    return distance(np.where(hidden < 0, slope * hidden, hidden), computed)
 
 
 def _leaky(graph: Graph, hidden: np.ndarray, computed: np.ndarray, half: Half, root: Value) -> list[_Fit]:

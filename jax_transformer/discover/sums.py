@@ -80,6 +80,15 @@ class Sums:
             found = self._of[root] = self._computed(root)
         return found
 
+    def values(self, total: Sum) -> np.ndarray:
+        """Returns the numbers of a sum [B, P, C]."""
+        parts = [factor * self.graph.values(table) for factor, table in total.tables]
+        for term, factor in total.terms.items():
+            stream = self.graph.stream(term)
+            assert stream is not None
+            parts.append(factor * self.graph.values(stream.elements))
+        return np.asarray(sum(parts))
+
     def _computed(self, root: Value) -> Sum:
         graph, stream = self.graph, self.graph.stream(root)
         assert stream is not None

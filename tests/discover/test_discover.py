@@ -100,22 +100,76 @@ def test_each_conclusion_has_a_residual_and_what_came_second() -> None:
 
 
 @pytest.mark.parametrize(
-    ("odd", "what", "line"),
+    ("odd", "what", "nearest", "line"),
     [
-        ("activation", "an activation that isn't known (nearest: ", "torch.sin(hidden)"),
-        ("clamp", "an activation that is gelu of small numbers alone", "hidden.clamp(max=50)"),
-        ("threshold", "a part of the encoder's embedding that isn't known", "torch.where(x > 90, 0 * x, x)"),
-        ("gate", "a residual connection to something else than the sublayer's stream", "y = y + self.feed_forward"),
+        ("activation", "an activation that isn't known", r"tanh, residual 7\.\de-02", "torch.sin(hidden)"),
+        (
+            "clamp",
+            "an activation that is gelu of small numbers alone",
+            r"gelu up to 300, residual \d\.\de\+00",
+            "hidden.clamp(max=50)",
+        ),
+        (
+            "threshold",
+            "a part of the encoder's embedding that isn't known",
+            r"the sum without it, residual \d\.\de",
+            "torch.where(x > 90, 0 * x, x)",
+        ),
+        (
+            "gate",
+            "a residual connection to something else than the sublayer's stream",
+            r"its stream, residual \d\.\de-01",
+            "y = y + self.feed_forward",
+        ),
     ],
 )
-def test_what_no_config_expresses_is_named_with_its_line(odd: str, what: str, line: str) -> None:
+def test_what_no_config_expresses_is_named_with_its_line(odd: str, what: str, nearest: str, line: str) -> None:
     with pytest.raises(Unknown, match=r"programs\.py:") as error:
         discover(built("SingleHeads", odd))
-    assert what in str(error.value)
+    assert re.match(rf"{re.escape(what)} \(nearest: {nearest}", str(error.value)), error.value
     found = conclusion_lines(error.value.found, every_layer=False)
     assert any(line.startswith("encoder positions: interleaved standard") for line in found) == (odd == "gate")
     number = int(str(error.value).split("programs.py:")[1].split()[0])
     assert line in Path(programs.__file__).read_text(encoding="utf-8").splitlines()[number - 1]
+
+
+class Odd(programs.Functional):
+    """Differs from what a config expresses in one way."""
+
+    def __init__(self, odd: str) -> None:
+        super().__init__()
+        self.odd = odd
+
+    def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        if self.odd == "diagonal" and hidden.shape[2] == 1 and q.shape[2] == k.shape[2]:
+            hidden = hidden | torch.eye(q.shape[2], dtype=torch.bool)
+        if self.odd == "tanh":
+            q = q.tanh()
+        scores = torch.einsum("bnqh,bnkh->bnqk", q, k) * programs.H**-0.5
+        if self.odd == "squared":
+            scores = scores + scores**2 / 100
+        weights = scores.masked_fill(hidden, -1e9).softmax(-1)
+        if self.odd == "sharpened":
+            weights = weights**1.5
+        return torch.einsum("bnqk,bnkh->bnqh", weights, v)
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        (
+            "diagonal",
+            r"hides neither keys nor queries of padding alone \(nearest: encoder_padding='keys', residual \d\.\de-0\d",
+        ),
+        ("tanh", r"nor rotated by position \(nearest: scaled by \d\.\d+, residual \d\.\de-0\d"),
+        ("squared", r"query · key times a number plus a bias \(nearest: \S+ · query · key \+ a bias, residual \d"),
+        ("sharpened", r"no softmax over the keys \(nearest: the softmax of what they are made of, residual \d"),
+    ],
+)
+def test_what_is_nearest_is_told_of_attentions(odd: str, message: str) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(DiscoverError, match=message):
+        discover(Odd(odd).eval())
 
 
 class Trained(programs.Functional):
