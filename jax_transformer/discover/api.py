@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from jax_transformer.discover.calling import Call, as_module, find_call
 from jax_transformer.discover.calling.limits import LONGEST
-from jax_transformer.discover.checking import Candidate, Check, bfloat16_problem, check_all, fails_in_float64
+from jax_transformer.discover.checking import (
+    Candidate,
+    Check,
+    bfloat16_problem,
+    check_all,
+    fails_in_float64,
+    without_gradient,
+)
 from jax_transformer.discover.config import make_config
 from jax_transformer.discover.exact import exact_constants, tables_among
 from jax_transformer.discover.findings import Conclusion, Structure, conclusion_lines, telling
@@ -21,7 +28,7 @@ from jax_transformer.discover.trace import Recording
 from jax_transformer.parity.allowances import FULLY_MASKED, INNER_PADDING
 from jax_transformer.parity.backends.capture import part_in_training
 from jax_transformer.parity.backends.copies import copied
-from jax_transformer.parity.backends.user_errors import RAISED
+from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.storage.model_directory import Model
@@ -112,6 +119,7 @@ def discover(
     training = part_in_training(as_module(module))
     if training:
         raise DiscoverError(f"expected a module in evaluation mode; {training} is in training mode: call .eval() first")
+    _check_state(as_module(module), name)
     call = find_call(module, name, source_pad_id=source_pad_id, target_pad_id=target_pad_id)
     module = as_module(module)
     try:
@@ -124,6 +132,25 @@ def discover(
     if found.rounding > FLOAT64_RELATIVE_RMS:
         found = _more_exact(module, call, rebuild) or found
     return _completed(found, module, decoder_start_id, eos_id)
+
+
+def _check_state(module: nn.Module, name: str) -> None:
+    """Raises ValueError unless the module's state_dict is that of nn.Module, also as a part of another module."""
+    import torch
+
+    try:
+        state = torch.nn.ModuleList([module]).state_dict()
+        names = {one.removeprefix("0.") for one, tensor in state.items() if isinstance(tensor, torch.Tensor)}
+        missing = [one for one, _ in module.named_parameters(remove_duplicate=False) if one not in names]
+        problem = f"{missing[0]} is missing in it" if missing else ""
+    except RAISED as error:
+        problem = in_short(error)
+    if problem:
+        kind = type(module).__name__
+        raise ValueError(
+            f"{name}: expected the state_dict of torch.nn.Module; received another ({problem}): in an adapter, set "
+            f"{kind}.state_dict = torch.nn.Module.state_dict, and load_state_dict likewise"
+        )
 
 
 def _first(module: nn.Module, call: Call) -> Discovery:
@@ -253,9 +280,15 @@ def _completed(found: Discovery, module: nn.Module, decoder_start_id: int | None
     knows how sentences begin and end."""
     padded = found.call.padded()
     notes = found.notes if padded is found.call else (*found.notes, padded.notes[-1])
-    problem = bfloat16_problem(module, found.call, found.checks[0].padding)
+    padding = found.checks[0].padding
+    problem = bfloat16_problem(module, found.call, padding)
     if problem:
         notes = (*notes, f"it doesn't run in bfloat16 ({problem}), in which it isn't compared")
+    names = [one.removeprefix(PREFIX) for one in without_gradient(module, found.call, padding)]
+    untrained = [one for one in names if not found.names.ignores([one])]
+    if untrained:
+        others = f" and {len(untrained) - 1} more" if len(untrained) > 1 else ""
+        notes = (*notes, f"no gradient reaches {untrained[0]}{others}; the model trains what these hold")
     generation = replace(found.model.generation, decoder_start_id=decoder_start_id, eos_id=eos_id)
     model = replace(found.model, generation=generation)
     return replace(found, model=model, call=padded, notes=notes, bfloat16_problem=problem)

@@ -149,6 +149,21 @@ def bfloat16_problem(module: nn.Module, call: Call, padding: str) -> str:
     return ""
 
 
+def without_gradient(module: nn.Module, call: Call, padding: str) -> list[str]:
+    """Returns the names of trained parameters that no gradient of the logits reaches, as where a program writes to
+    `weights.data`. (Those of a key's bias are zero but for rounding.)"""
+    import torch
+
+    (batch,) = checks(call, padding, count=1)
+    adapter = call.wrap(copied(module).double())
+    with torch.enable_grad():
+        logits = adapter(*map(torch.from_numpy, (batch.source_ids, batch.target_ids)))
+        if logits.requires_grad:
+            logits[torch.from_numpy(batch.target_ids != call.target_pad_id)].square().sum().backward()
+    trained = {name: one.grad for name, one in adapter.named_parameters() if one.requires_grad}
+    return [name for name, gradient in trained.items() if gradient is None or not gradient.any()]
+
+
 def _logits(adapter: nn.Module, batch: Batch) -> np.ndarray:
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -91,7 +91,7 @@ class Labeller:
         order = np.lexsort((np.arange(value.array.size), labels.token.ravel(), labels.batch.ravel()))
         batch, token = (part.ravel()[order] for part in (labels.batch, labels.token))
         rows, tokens = len(np.unique(batch)), len(np.unique(token))
-        if value.array.size % (rows * tokens):
+        if not value.array.size or value.array.size % (rows * tokens):
             return None
         shape = rows, tokens, value.array.size // (rows * tokens)
         batch, token = batch.reshape(shape), token.reshape(shape)

@@ -287,6 +287,38 @@ def test_one_tensor_for_what_a_model_trains_apart_is_refused() -> None:
         discover(module)
 
 
+class Detached(programs.Functional):
+    """Masks the data of its attention logits, so that no gradient reaches queries and keys."""
+
+    def mix(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        scores = torch.einsum("bnqh,bnkh->bnqk", q, k) * programs.H**-0.5
+        return torch.einsum("bnqk,bnkh->bnqh", scores.data.masked_fill(hidden, -1e9).softmax(-1), v)
+
+
+def test_parameters_without_gradient_are_told_of() -> None:
+    torch.manual_seed(0)
+    found = discover(Detached().eval())
+    assert found.worst <= 1e-12
+    note = "no gradient reaches p.d0_cq and 1 more; the model trains what these hold"  # others are fused with values
+    assert note in found.notes
+    assert not any("no gradient" in note for note in discover(built("Functional")).notes)
+
+
+class OwnState(programs.Functional):
+    """Has a state_dict of its own."""
+
+    def state_dict(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"model": super().state_dict(), "epoch": 3}
+
+
+def test_a_state_dict_of_its_own_is_told_of() -> None:
+    torch.manual_seed(0)
+    with pytest.raises(
+        ValueError, match=r"keyword argument 'destination'\): set OwnState.state_dict = torch.nn.Module"
+    ):
+        discover(OwnState().eval())
+
+
 def test_a_module_in_training_mode_is_refused() -> None:
     module = built("Functional")
     module.p.train()
