@@ -47,6 +47,11 @@ def start_coordinator(port: int, processes: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
+def dismiss(coordinator: subprocess.Popen[bytes]) -> None:
+    """Lets the service end as soon as its parent has, without waiting for other processes."""
+    coordinator.send_signal(signal.SIGUSR1)
+
+
 def _why_taken(port: int) -> str:
     """Returns why nothing can listen on the port; "" if something can."""
     with contextlib.closing(socket.socket(socket.AF_INET, socket.SOCK_STREAM)) as probe:
@@ -59,7 +64,10 @@ def _why_taken(port: int) -> str:
 
 
 def serve(port: int, processes: int, parent: int) -> None:
-    """Serves while the process `parent`, which started this one, lives, and then until the others have left."""
+    """Serves while the process `parent`, which started this one, lives, and then until the others have left, unless it
+    was dismissed."""
+    dismissed: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, frame: dismissed.append(number))
     for number in (signal.SIGINT, signal.SIGTERM):  # they may come to a whole group of processes, which still needs it
         signal.signal(number, signal.SIG_IGN)
     from jaxlib import _jax
@@ -68,9 +76,9 @@ def serve(port: int, processes: int, parent: int) -> None:
     # recoverable: the loss of one process isn't told to the others, which would end without a line
     service = make(f"[::]:{port}", processes, heartbeat_timeout=HEARTBEAT_SECONDS, recoverable=True)
     while os.getppid() == parent:
-        time.sleep(1)
+        time.sleep(0.2)
     deadline = time.monotonic() + LINGER_SECONDS
-    while time.monotonic() < deadline and _is_connected(port):
+    while not dismissed and time.monotonic() < deadline and _is_connected(port):
         time.sleep(1)
     del service
 

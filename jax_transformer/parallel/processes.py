@@ -22,7 +22,7 @@ import jax
 
 from jax_transformer.config.parallel import ProcessConfig
 from jax_transformer.config.validation import ConfigError
-from jax_transformer.parallel.coordinator import HEARTBEAT_SECONDS, start_coordinator
+from jax_transformer.parallel.coordinator import HEARTBEAT_SECONDS, dismiss, start_coordinator
 from jax_transformer.parallel.places import Place, find_place
 from jax_transformer.parallel.watch import LOST, OWN_WORD_SECONDS, Failure, Watch
 
@@ -34,7 +34,7 @@ WAIT_SECONDS = 3600
 PREPARE_SECONDS = 24 * 3600
 """How long they wait for process 0 to prepare the data."""
 GRACE_SECONDS = 8
-"""How long process 0, when it failed, gives the others to notice."""
+"""How long process 0, when it failed, gives the others to notice at most."""
 MISTAKE = 2
 STATUS = re.compile(r"[A-Z]+(_[A-Z]+)*: ")
 """How messages of JAX's runtime begin, whatever the exception's class."""
@@ -206,11 +206,20 @@ class Processes:
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
                     stream.flush()
+            with contextlib.suppress(Exception):
+                self._client.key_value_set(f"left/{self.number}", "")
             if self._coordinator:
-                time.sleep(GRACE_SECONDS)  # the others still learn of it
-                self._stop_coordinator()
+                self._wait_for_the_others()
+                dismiss(self._coordinator)  # if it ended before this process, JAX would abort this one
         finally:
             os._exit(code)
+
+    def _wait_for_the_others(self) -> None:
+        """Waits until all have noticed that this process ends. Those that are gone never do."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        with contextlib.suppress(Exception):
+            while len(self._client.key_value_dir_get("left/")) < self.count and time.monotonic() < deadline:
+                time.sleep(0.1)
 
     def _stop_coordinator(self) -> None:
         if self._coordinator:
