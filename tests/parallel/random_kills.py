@@ -18,6 +18,9 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1] / "training"))  # as pytest finds what tests share
+
 from test_processes import END_SECONDS, training
 from test_runs import FLOAT32, config_file, values
 
