@@ -6,6 +6,7 @@ Exit codes: 0 done; 1 another process of the run is gone; 2 a mistake of the use
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -34,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name not in COMMANDS:
         return _fail(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}")
     use_compilation_cache()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read with PyTorch: threads that spin starve other work
     try:
         return COMMANDS[name](arguments[1:])
     except (ValueError, OSError, ImportError) as error:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -171,3 +173,18 @@ def test_an_unknown_command_lists_the_known(capsys: pytest.CaptureFixture[str]) 
     code, _, err = run(capsys, "fly")
     assert code == 2
     assert "expected one of train, launch, average, translate, evaluate, score, port, parity, discover, report" in err
+
+
+def test_threads_of_pytorch_wait_without_spinning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On busy cores, spinning took eight times as long as the work. OpenMP reads the variable when it's loaded."""
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    program = """
+import contextlib, os, sys
+from jax_transformer.cli import main
+with contextlib.suppress(SystemExit):
+    main(["average"])
+assert "torch" not in sys.modules
+print(os.environ["OMP_WAIT_POLICY"])
+"""
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert told.stdout.endswith("PASSIVE\n"), told.stderr
