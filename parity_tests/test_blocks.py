@@ -143,14 +143,20 @@ def test_its_faults_are_found_located_and_named(name: str) -> None:
         assert kill.shortcomings == [], fault
 
 
-@pytest.mark.parametrize("norm", ["self_attention_output_norm", "feed_forward.hidden_norm"])
-def test_a_fast_variance_shows_in_inner_norms(norm: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "norm"),
+    [
+        ("NormFormer", "encoder.layers.0.self_attention_output_norm"),
+        ("NormFormer", "encoder.layers.0.feed_forward.hidden_norm"),
+        ("ResScale", "encoder.layers.1.feed_forward_norm"),
+        ("ResScale", "decoder.layers.1.self_attention_norm"),
+    ],
+)
+def test_a_fast_variance_shows_in_inner_norms_and_behind_scaled_streams(name: str, norm: str) -> None:
     """Their inputs have large means on one of the problems."""
-    system = Prepared.of("NormFormer")
+    system = Prepared.of(name)
     (injection,) = (
-        injection
-        for injection in injections(system, "norm: variance as E[x²] − E[x]²")
-        if injection.node.name == f"encoder.layers.0.{norm}"
+        injection for injection in injections(system, "norm: variance as E[x²] − E[x]²") if injection.node.name == norm
     )
     kill = try_injection(system, injection)
     assert (kill.fate, kill.shortcomings) == ("found", [])

@@ -202,6 +202,8 @@ def _with_large_means(config: TransformerConfig, leaves: Leaves, problem: Proble
             changed[path] = 0.1 * leaf + MEAN * _is_added_before_an_inner_norm(config, path)
         elif _is_added_before_an_inner_norm(config, path):
             changed[path] = leaf + MEAN
+        elif path.endswith("_residual_scale/scale"):
+            changed[path] = 1.0 + 1e-4 * leaf  # or its channels would no longer have one mean
         elif path.endswith("_embedding/embedding"):
             changed[path] = 0.1 * leaf + MEAN / _factor(config, "decoder" if path.startswith("target") else "encoder")
         elif (_is_post(config, path) and path.endswith("norm/bias")) or (

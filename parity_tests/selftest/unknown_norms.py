@@ -85,8 +85,8 @@ def median_for_mean(site: Site, right: np.ndarray) -> np.ndarray:
     return normed(site, centre=lambda x: np.median(x, axis=-1, keepdims=True))
 
 
-def gain_plus_one(site: Site, right: np.ndarray) -> np.ndarray:
-    return site.compute(parameters={"scale": 1.0 + site.parameters["scale"]})
+def gain_squared(site: Site, right: np.ndarray) -> np.ndarray:
+    return site.compute(parameters={"scale": site.parameters["scale"] ** 2})
 
 
 def one_gain_off(site: Site, right: np.ndarray) -> np.ndarray:
@@ -147,7 +147,7 @@ OF_NORMS: tuple[Unknown, ...] = (
     unknown("a norm divides by the mean absolute value", _NORMS, _with_variance(_of_absolute_values)),
     unknown("a norm divides by the length of the vector", _NORMS, _with_variance(_length)),
     unknown("a norm subtracts the median", _NORMS, median_for_mean),
-    unknown("a norm's gain is 1 + scale", _NORMS, gain_plus_one, ("scale",)),
+    unknown("a norm's gain is scale²", _NORMS, gain_squared, ("scale",)),
     unknown("one of a norm's gains is 1 % too large", _NORMS, one_gain_off, ("scale",)),
     unknown("a norm's bias is added before its gain", _NORMS, bias_before_gain, ("scale", "bias")),
     unknown("a residual branch is 1 % too small", _SUMS, _with_branch(lambda y: 0.99 * y)),
