@@ -314,7 +314,7 @@ class OwnState(programs.Functional):
 def test_a_state_dict_of_its_own_is_told_of() -> None:
     torch.manual_seed(0)
     with pytest.raises(
-        ValueError, match=r"keyword argument 'destination'\): set OwnState.state_dict = torch.nn.Module"
+        ValueError, match=r"keyword argument 'destination'\): in an adapter, set OwnState.state_dict = "
     ):
         discover(OwnState().eval())
 
