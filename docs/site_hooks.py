@@ -52,17 +52,19 @@ def link(match: re.Match[str], folder: str, page_folder: str, repo_url: str | No
 def entries(package: str) -> str:
     """Returns a mkdocstrings entry for each name that a package exports from elsewhere.
 
-    mkdocstrings reads sources without running them, and the packages load their names lazily. A name that a subpackage
-    exports, too, is documented on the subpackage's page and linked here.
+    mkdocstrings reads sources without running them, and the packages load their names lazily. A name that the
+    package of its home or a subpackage exports, too, is documented on that one's page and linked here.
     """
     tree, homes = exports(package)
     if not homes:  # not lazy: mkdocstrings finds what it defines
         return f"::: {package}\n"
+    owners = {home.split(".")[1] for home in homes.values() if home.startswith("jax_transformer.")}
+    children = {child.parent.name for child in (ROOT / package.replace(".", "/")).glob("*/__init__.py")}
     elsewhere = {}
-    for child in sorted((ROOT / package.replace(".", "/")).glob("*/__init__.py")):
-        page = f"api/{child.parent.name}.md"
-        if (ROOT / "docs" / page).exists():
-            elsewhere |= {name: page for name, home in exports(f"{package}.{child.parent.name}")[1].items()}
+    for other in sorted((owners | children) - {package.rpartition(".")[2]}):
+        page, init = f"api/{other}.md", ROOT / "jax_transformer" / other / "__init__.py"
+        if (ROOT / "docs" / page).exists() and init.exists():
+            elsewhere |= {name: page for name in exports(f"jax_transformer.{other}")[1]}
     here = sorted(homes.keys() - elsewhere.keys(), key=str.lower)
     linked = [
         f"- [`{name}`]({posixpath.basename(elsewhere[name])}#{homes[name]}.{name})"
