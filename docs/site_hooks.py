@@ -64,7 +64,7 @@ def entries(package: str) -> str:
     for other in sorted((owners | children) - {package.rpartition(".")[2]}):
         page, init = f"api/{other}.md", ROOT / "jax_transformer" / other / "__init__.py"
         if (ROOT / "docs" / page).exists() and init.exists():
-            elsewhere |= {name: page for name in exports(f"jax_transformer.{other}")[1]}
+            elsewhere |= dict.fromkeys(exports(f"jax_transformer.{other}")[1], page)
     here = sorted(homes.keys() - elsewhere.keys(), key=str.lower)
     linked = [
         f"- [`{name}`]({posixpath.basename(elsewhere[name])}#{homes[name]}.{name})"
