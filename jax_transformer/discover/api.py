@@ -106,6 +106,7 @@ def discover(
       CallError: no way to call it was found; the error has the draft of an adapter.
       DiscoverError: a part of it can't be expressed by a TransformerConfig; names the operation, its line and layer. Or
         it is in training mode.
+      ValueError: its state_dict isn't that of torch.nn.Module.
 
     Example:
       >>> from jax_transformer.discover import discover

@@ -40,12 +40,13 @@ def padding_fields(
     for kind, field in FIELDS.items():
         found = [one for one in parts.sublayers if isinstance(one, AttentionSublayer) and one.kind == kind]
         covers = COVERS if has_pads[kind] is not None else ("none",)
-        fits = [_fits(one, kind, field, ids, fields, covers) for one in found]
+        masks = _masks(kind, field, ids, fields, covers)
+        fits = [_fits(one, masks) for one in found]
         common = [fit for fit in fits[0] if all(fit in others for others in fits)] if fits else []
         if not common:
             where = found[0].attention.first if found else graph.recording.output
             what = f"a mask of {kind} attention that hides neither keys nor queries of padding alone"
-            raise Unknown(where, what, _nearest(found[0], kind, field, ids, fields, covers) if found else None)
+            raise Unknown(where, what, _nearest(found[0], masks) if found else None)
         fields |= common[0]
         if len(common) > 1:
             notes.append(
@@ -54,49 +55,36 @@ def padding_fields(
     return fields
 
 
-def _fits(
-    one: AttentionSublayer,
-    kind: str,
-    field: str,
-    ids: dict[str, np.ndarray],
-    known: dict[str, Any],
-    covers: Sequence[Any],
-) -> list[dict[str, Any]]:
+Masks = list[tuple[dict[str, Any], np.ndarray]]
+"""Values of a config's fields of a mask, and the mask that they give, True = visible."""
+
+
+def _masks(kind: str, field: str, ids: dict[str, np.ndarray], known: dict[str, Any], covers: Sequence[Any]) -> Masks:
+    """Returns every mask that a config may have for a kind of attention, beside the fields that are known."""
+    causal = ({"decoder_causal": True}, {"decoder_causal": False}) if kind == "decoder_self" else ({},)
+    choices = ({field: cover} | other for cover, other in product(covers, causal))
+    return [(fields, MASKS[kind](TransformerConfig(**known | fields), ids)) for fields in choices]
+
+
+def _fits(one: AttentionSublayer, masks: Masks) -> list[dict[str, Any]]:
+    """Returns the fields whose mask the attention's weights have."""
     weights = np.nan_to_num(one.attention.weights)
-    visible = weights > 0
     flat = np.ptp(weights, axis=-1) < 1e-6
     fits = []
-    for fields in _choices(kind, field, covers):
-        expected = np.broadcast_to(MASKS[kind](TransformerConfig(**known | fields), ids), weights.shape)
+    for fields, mask in masks:
+        expected = np.broadcast_to(mask, weights.shape)
         open_rows = expected.any(axis=-1)
-        same = (visible == expected).all(axis=-1)
+        same = ((weights > 0) == expected).all(axis=-1)
         if (same[open_rows]).all() and flat[~open_rows].all():
             fits.append(fields)
     return fits
 
 
-def _choices(kind: str, field: str, covers: Sequence[Any]) -> list[dict[str, Any]]:
-    """Returns the values that a config's fields of a mask may have."""
-    causal = ({"decoder_causal": True}, {"decoder_causal": False}) if kind == "decoder_self" else ({},)
-    return [{field: cover} | other for cover, other in product(covers, causal)]
-
-
-def _nearest(
-    one: AttentionSublayer,
-    kind: str,
-    field: str,
-    ids: dict[str, np.ndarray],
-    known: dict[str, Any],
-    covers: Sequence[Any],
-) -> tuple[str, float]:
+def _nearest(one: AttentionSublayer, masks: Masks) -> tuple[str, float]:
     """Returns the fields whose mask is like the module's at most places, and at which share of them it isn't."""
     visible = np.nan_to_num(one.attention.weights) > 0
-    found = []
-    for fields in _choices(kind, field, covers):
-        expected = np.broadcast_to(MASKS[kind](TransformerConfig(**known | fields), ids), visible.shape)
-        described = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-        found.append((described, float(np.mean(visible != expected))))
-    return min(found, key=lambda fit: fit[1])
+    fields, mask = min(masks, key=lambda one: float(np.mean(visible != one[1])))
+    return ", ".join(f"{name}={value!r}" for name, value in fields.items()), float(np.mean(visible != mask))
 
 
 MASKS: dict[str, Callable[[TransformerConfig, dict[str, np.ndarray]], np.ndarray]] = {

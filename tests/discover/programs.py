@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from typing import Any
 
 import torch
@@ -410,3 +411,12 @@ class Mixed(nn.Module):
             y = self.norms[f"{name}1"](y + self.attend(y, x, f"{name}c", pads))
             y = self.norms[f"{name}2"](y + self.feed_forward(y, name))
         return self.head(y) / 2
+
+
+def built(name: str, *options: Any) -> nn.Module:
+    """Returns the module of this name, in evaluation mode."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        module: nn.Module = globals()[name](*options).eval()
+    return module
