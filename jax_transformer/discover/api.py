@@ -297,7 +297,7 @@ def _completed(found: Discovery, module: nn.Module, decoder_start_id: int | None
 
 def _kept_wide(call: Call, places: str) -> Call:
     """Returns the call within `wide`, with a note of the places where the module computes in lower precision."""
-    lines = ("from jax_transformer.discover.modes import wide", "", "with wide():")
+    lines = ("from jax_transformer.discover.modes import wide", "", "with wide(self.module):")
     note = f"in float64, it stays so at {places}"
     return replace(call, lines=(*lines, *(f"    {line}" for line in call.lines)), notes=(*call.notes, note))
 

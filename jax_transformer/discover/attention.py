@@ -288,7 +288,7 @@ class LogitsFit:
     residual: float
 
 
-def rotated_by(attention: Attention, query: np.ndarray, key: np.ndarray) -> Attention:
+def with_products(attention: Attention, query: np.ndarray, key: np.ndarray) -> Attention:
     """Returns the attention with the products of other queries [B, N, Q, H] and keys [B, N, K, H] as its raw ones."""
     return replace(attention, raw=query @ np.swapaxes(key, -1, -2))
 
@@ -299,11 +299,10 @@ def fit_logits(attention: Attention) -> LogitsFit:
     Raises:
       Unknown: logits follow neither way where keys are visible.
     """
-    visible = visible_keys(attention)
-    raw, logits = (np.where(visible, part, np.nan) for part in (attention.raw, attention.logits))
-    scale = float(np.nansum(raw * logits) / np.nansum(raw * raw))
-    if (residual := _relative(logits - scale * raw, logits)) <= CLOSE:
+    scale, residual = fit_scale(attention)
+    if residual <= CLOSE:
         return LogitsFit(scale, None, residual)
+    raw, logits = _where_visible(attention)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # keys that no sentence shows
         centred = raw - np.nanmean(raw, axis=0)
@@ -314,6 +313,19 @@ def fit_logits(attention: Attention) -> LogitsFit:
         return LogitsFit(scale, bias, residual)
     what = "attention logits other than query · key times a number plus a bias"
     raise Unknown(attention.first, what, (f"{scale:.3g} · query · key + a bias", residual))
+
+
+def fit_scale(attention: Attention) -> tuple[float, float]:
+    """Returns the number nearest to logits / (query · key), and how far logits are from that multiple."""
+    raw, logits = _where_visible(attention)
+    scale = float(np.nansum(raw * logits) / np.nansum(raw * raw))
+    return scale, _relative(logits - scale * raw, logits)
+
+
+def _where_visible(attention: Attention) -> tuple[np.ndarray, np.ndarray]:
+    """Returns raw products and logits, NaN where a query doesn't attend to a key."""
+    visible = visible_keys(attention)
+    return np.where(visible, attention.raw, np.nan), np.where(visible, attention.logits, np.nan)
 
 
 def _relative(error: np.ndarray, whole: np.ndarray) -> float:

@@ -169,7 +169,7 @@ def _logits(adapter: nn.Module, batch: Batch) -> np.ndarray:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     try:
-        with torch.no_grad(), deterministic(), sdpa_kernel(SDPBackend.MATH), wide():
+        with torch.no_grad(), deterministic(), sdpa_kernel(SDPBackend.MATH), wide(adapter):
             logits = adapter(torch.from_numpy(batch.source_ids), torch.from_numpy(batch.target_ids))
     except Exception as error:  # the user's own code may raise anything
         raise fails_in_float64(error) from error

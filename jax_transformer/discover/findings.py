@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import DiscoverError, Unknown
 from jax_transformer.discover.trace import Value
 
@@ -61,6 +62,21 @@ class Structure:
         known = self.fields.setdefault(name, value)
         if known != value and not (isinstance(value, float) and np.isclose(known, value, rtol=1e-12, atol=0)):
             raise Unknown(where, f"{name} {value!r} here and {known!r} elsewhere")
+
+    def leaf(self, path: str, elements: np.ndarray, layer: int | None) -> None:
+        """Adds a leaf, of a layer or of none."""
+        self.leaves[path if layer is None else f"{path}[{layer}]"] = elements
+
+    def norm(self, path: str, norm: Norm, layer: int | None) -> None:
+        """Adds the fields and leaves of a norm, of a layer or of none."""
+        for name, value in norm.fields:
+            self.agree(name, value, norm.value)
+        if norm.scale is not None:
+            self.leaf(f"{path}/scale", norm.scale, layer)
+        if norm.bias is not None:
+            self.leaf(f"{path}/bias", norm.bias, layer)
+        what = path if layer is None else f"{path}[{layer}]"
+        self.conclude(what, str(norm.candidate), norm.residual, norm.runner_up)
 
     def conclude(self, what: str, value: str, residual: float, runner_up: tuple[str, float] | None = None) -> None:
         """Adds a conclusion, once for what several parts of the module read."""

@@ -32,7 +32,7 @@ def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str
       DiscoverError: leaves that a map can't express, all together.
     """
     of_roots: dict[tuple[Value, ...], list[Part]] = defaultdict(list)
-    problems, found = [], dict[str, ParameterName]()
+    problems, found, shared = [], dict[str, ParameterName](), dict[str, list[str]]()
     for path, elements in leaves.items():
         roots = recording.roots(elements)
         if not all(root.names for root in roots):
@@ -45,7 +45,7 @@ def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str
             problems.append(f"{untrained} is a buffer ({roots[0].names[0]}), which the module doesn't train")
             continue
         if tied := _tied(parts):
-            problems.append(f"{' and '.join(tied)} are one tensor ({roots[0].names[0]}), which no config trains as one")
+            shared.setdefault(" and ".join(path.partition("[")[0] for path in tied), []).append(roots[0].names[0])
             continue
         entry = _entry(recording, roots, parts)
         if entry is None:
@@ -53,6 +53,9 @@ def name_map(recording: Recording, leaves: Mapping[str, np.ndarray], prefix: str
             problems.append(f"{held} {list(roots[0].array.shape)} is {paths} in an order that no axes express")
         else:
             found[entry[0].removeprefix(prefix)] = entry[1]
+    for paths, names in shared.items():
+        of = f" of {len(names)} layers" if len(names) > 1 else ""
+        problems.append(f"{paths}{of} are one tensor ({', '.join(names)}), which no config trains as one")
     if problems:
         raise DiscoverError("; ".join(problems))
     read = {root for roots in of_roots for root in roots}

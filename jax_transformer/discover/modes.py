@@ -11,19 +11,22 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-def wide() -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which tensors in float64 stay so where a module casts them to a lower precision.
+def wide(module: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which tensors in float64 stay so where a module in float64 casts them to a lower precision.
 
-    A comparison in float64 then tells whether two functions are the same, and one in float32 how they round: there this
-    changes nothing.
+    A comparison in float64 then tells whether two functions are the same, and one in float32 how they round: for a
+    module in float32, nothing changes.
 
     Example:
       >>> import torch
-      >>> with wide():
+      >>> with wide(torch.nn.Linear(2, 2).double()):
       ...     torch.ones(2, dtype=torch.float64).float().dtype
       torch.float64
     """
     import torch
+
+    if next((one.dtype for one in module.parameters()), None) != torch.float64:
+        return contextlib.nullcontext()
     from torch.utils._python_dispatch import TorchDispatchMode
 
     low = (torch.float32, torch.bfloat16, torch.float16)

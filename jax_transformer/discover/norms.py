@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -130,18 +130,24 @@ def _written_out(graph: Graph, value: Value) -> Norm | None:
     if stream.elements.shape[2] < 2:
         return None
     region = list(_region(graph, value))
-    numbers = {abs(number) for one in region for number in one.literals if 0 < abs(number) < 0.1}
-    held = {one for part in region for one in part.inputs if not one.depends_on_ids and one.array.size == 1}
-    numbers |= {number for one in held if 0 < (number := abs(float(one.array.item()))) < 0.1}
+    eps = epsilons(region)
     vectors = list(_vectors(graph, region, stream.elements.shape[2]))
     for result in reversed(region):
         after = graph.stream(result)
         if after is None or after.elements.shape != stream.elements.shape:
             continue
-        norm = _best(graph, stream, result, after, sorted(numbers | set(USUAL_EPS)), vectors)
+        norm = best_fit(graph, stream, result, after, eps, vectors)
         if norm is not None:
             return norm
     return None
+
+
+def epsilons(values: Sequence[Value]) -> list[float]:
+    """Returns every number among the operands of operations that may be a norm's ε, and the usual ones."""
+    numbers = {abs(number) for one in values for number in one.literals if 0 < abs(number) < 0.1}
+    held = {one for part in values for one in part.inputs if not one.depends_on_ids and one.array.size == 1}
+    numbers |= {number for one in held if 0 < (number := abs(float(one.array.item()))) < 0.1}
+    return sorted(numbers | set(USUAL_EPS))
 
 
 def _region(graph: Graph, value: Value) -> Iterator[Value]:
@@ -184,13 +190,20 @@ def _vectors(graph: Graph, region: list[Value], size: int) -> Iterator[np.ndarra
                 yield elements
 
 
-def _best(
-    graph: Graph, stream: Stream, result: Value, after: Stream, epsilons: list[float], vectors: list[np.ndarray]
+def best_fit(
+    graph: Graph, stream: Stream, result: Value, after: Stream, eps: list[float], vectors: list[np.ndarray]
 ) -> Norm | None:
+    """Returns the norm over the last axis of a stream that gives another; None if no candidate does.
+
+    Args:
+      result: the root that holds the stream `after`.
+      eps: every ε to try.
+      vectors: the elements [C] to try as scale and as bias.
+    """
     x, y = graph.values(stream.elements), graph.values(after.elements)
     fits: list[tuple[float, Candidate, np.ndarray | None, np.ndarray | None]] = []
-    for kind, outside, unbiased, eps in product(("layer_norm", "rms_norm"), (False, True), (False, True), epsilons):
-        candidate = Candidate(kind, eps, outside, unbiased)
+    for kind, outside, unbiased, number in product(("layer_norm", "rms_norm"), (False, True), (False, True), eps):
+        candidate = Candidate(kind, number, outside, unbiased)
         plain = candidate.applied(x, None, None)
         for scale, bias in product([None, *vectors], [None, *vectors]):
             expected = plain if scale is None else plain * graph.values(scale)

@@ -18,27 +18,29 @@ LONGEST_DISTANCE = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class RelativeBias:
-    """Holds biases by distance."""
+class ByDistance:
+    """Holds what an attention adds by the distance between a query and a key."""
 
     kind: str
     """position_kind"""
-    table: np.ndarray | None
-    """Elements of a parameter [buckets, N]; None for slopes"""
+    leaves: dict[str, np.ndarray]
+    """Elements of tables by their paths in a stack or layer, such as relative_bias/embedding [buckets, N]"""
     fields: dict[str, Any]
     residual: float
+    runner_up: tuple[str, float] | None = None
     factor: float = 1.0
     """Multiplies the table's biases"""
     distances: frozenset[int] = frozenset()
-    """Every relative_max_distance that gives the buckets seen"""
+    """Every relative_max_distance that gives the rows seen"""
 
     @property
     def described(self) -> str:
         fields = self.fields | ({} if self.factor == 1.0 else {"relative_bias_factor": self.factor})
+        fields |= {"relative_max_distance": min(self.distances)} if len(self.distances) == 1 else {}
         return ", ".join([self.kind, *(f"{name} {value}" for name, value in fields.items())])
 
 
-def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeBias:
+def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> ByDistance:
     """Returns the table whose rows the bias [N, Q, K] are, and the buckets of distances.
 
     Raises:
@@ -50,7 +52,7 @@ def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeB
     queries, keys = np.ogrid[: bias.shape[1], : bias.shape[2]]
     error = distance((-slopes[:, None, None] * np.abs(keys - queries))[seen], bias[seen])
     if error <= CLOSE * 100:
-        return RelativeBias("alibi", None, {}, error)
+        return ByDistance("alibi", {}, {}, error)
     for value in _lookups_behind(graph, attention.first):
         table, buckets = value.inputs[0], value.inputs[-1].array
         if table.array.ndim != 2 or table.array.shape[1] != len(bias) or buckets.ndim < 2:
@@ -66,8 +68,8 @@ def read_bias(graph: Graph, attention: Attention, bias: np.ndarray) -> RelativeB
             distances = _distances(rows, len(table.array), stack)
             if distances:
                 fields = {"relative_buckets": len(table.array)}
-                elements = graph.recording.elements(table)
-                return RelativeBias("relative_bias", elements, fields, error, factor, distances)
+                leaves = {"relative_bias/embedding": graph.recording.elements(table)}
+                return ByDistance("relative_bias", leaves, fields, error, None, factor, distances)
     raise Unknown(attention.first, "a bias of attention logits that follows from no table by distance")
 
 

@@ -92,27 +92,21 @@ class _Builder:
 
     def _sublayer(self, stack: str, sublayer: Sublayer, step: Step, layer: int) -> None:
         """Names the leaves of one sublayer, and sets the fields of its norms and residual."""
-        name = (
-            "feed_forward"
-            if sublayer.kind == "feed_forward"
-            else "cross_attention"
-            if sublayer.kind == "cross"
-            else "self_attention"
-        )
-        path, where, addition = f"{stack}/layers/{name}", step.addition.root, step.addition
+        path, where, addition = sublayer.path, step.addition.root, step.addition
+        name = path.rpartition("/")[2]
         self.result.agree(f"{stack}_norm_placement", step.placement, where)
         self.result.agree(f"{stack}_residual_factor", step.stream_factor, where)
         self.result.agree(f"{stack}_sublayer_factor", addition.factor, where)
         if step.norm is not None:
-            self._norm(f"{path}_norm", step.norm, layer)
+            self.result.norm(f"{path}_norm", step.norm, layer)
         self.result.normed_outputs.setdefault(name, set()).add(addition.norm is not None)
         if addition.norm is not None:
-            self._norm(f"{path}_output_norm", addition.norm, layer)
+            self.result.norm(f"{path}_output_norm", addition.norm, layer)
         for kind, elements in (("residual", step.stream_scale), ("output", addition.scale)):
             self.result.scaled.setdefault((kind, name), set()).add(0 if elements is None else len(elements))
             if elements is not None:
                 leaf = "factor" if kind == "output" and len(elements) == 1 else "scale"
-                self._leaf(f"{path}_{kind}_scale/{leaf}", elements, layer)
+                self.result.leaf(f"{path}_{kind}_scale/{leaf}", elements, layer)
         if isinstance(sublayer, FeedForward):
             self._feed_forward(path, sublayer, layer)
         else:
@@ -159,32 +153,18 @@ class _Builder:
                 if norm is None or not self.sums.of(norm.inputs).same_as(stream):
                     raise DiscoverError(f"{stack}: its end isn't what is read from it, nor a norm of that")
                 has_norm = True
-                self._norm(f"{stack}/final_norm", norm, None)
+                self.result.norm(f"{stack}/final_norm", norm, None)
             self.result.fields[f"{stack}_final_norm"] = has_norm
             if stack == "decoder":
                 self.result.fields["head_factor"] = scale
 
     # --- leaves
 
-    def _leaf(self, path: str, elements: np.ndarray, layer: int | None) -> None:
-        self.result.leaves[path if layer is None else f"{path}[{layer}]"] = elements
-
-    def _norm(self, path: str, norm: Norm, layer: int | None) -> None:
-        for name, value in norm.fields:
-            self.result.agree(name, value, norm.value)
-        if norm.scale is not None:
-            self._leaf(f"{path}/scale", norm.scale, layer)
-        if norm.bias is not None:
-            self._leaf(f"{path}/bias", norm.bias, layer)
-        self.result.conclude(
-            f"{path}{'' if layer is None else f'[{layer}]'}", str(norm.candidate), norm.residual, norm.runner_up
-        )
-
     def _linear(self, path: str, linear: Linear, layer: int, channels: np.ndarray, bias_field: str) -> None:
-        self._leaf(f"{path}/kernel", linear.kernel[:, channels], layer)
+        self.result.leaf(f"{path}/kernel", linear.kernel[:, channels], layer)
         self.result.agree(bias_field, linear.bias is not None, linear.value)
         if linear.bias is not None:
-            self._leaf(f"{path}/bias", linear.bias[channels], layer)
+            self.result.leaf(f"{path}/bias", linear.bias[channels], layer)
 
     def _feed_forward(self, path: str, one: FeedForward, layer: int) -> None:
         stack = "decoder" if one.is_target else "encoder"
@@ -198,10 +178,10 @@ class _Builder:
         if isinstance(one.slope, float):
             self.result.agree("activation_slope", one.slope, one.result)
         elif one.slope is not None:
-            self._leaf(f"{path}/slope", one.slope, layer)
+            self.result.leaf(f"{path}/slope", one.slope, layer)
         self.result.agree("feed_forward_hidden_norm", one.hidden_norm is not None, one.result)
         if one.hidden_norm is not None:
-            self._norm(f"{path}/hidden_norm", one.hidden_norm, layer)
+            self.result.norm(f"{path}/hidden_norm", one.hidden_norm, layer)
         self.result.agree(f"{stack}_d_ff", len(one.hidden_channels), one.result)
         self.result.conclude(f"{path}[{layer}]", one.activation, one.residual, one.runner_up)
 
@@ -209,10 +189,10 @@ class _Builder:
         attention, stack = one.attention, "decoder" if one.is_target else "encoder"
         for name in ("query", "key", "value"):
             projection = getattr(attention, name)
-            self._leaf(f"{path}/{name}/kernel", projection.kernel, layer)
+            self.result.leaf(f"{path}/{name}/kernel", projection.kernel, layer)
             self.result.agree("attention_bias", projection.bias is not None, projection.linears[0].value)
             if projection.bias is not None:
-                self._leaf(f"{path}/{name}/bias", projection.bias, layer)
+                self.result.leaf(f"{path}/{name}/bias", projection.bias, layer)
         heads, width = attention.query.elements.shape[1::2]
         groups = {attention.key.groups, attention.value.groups}
         if groups not in ({heads}, {attention.key.groups} - {0}):
@@ -220,21 +200,20 @@ class _Builder:
         self.result.agree(f"{stack}_num_heads", heads, one.result)
         self.result.agree(f"{stack}_num_kv_heads", attention.key.groups, one.result)
         if one.head_scale is not None:
-            self._leaf(f"{path}/head_scale/scale", one.head_scale, layer)
+            self.result.leaf(f"{path}/head_scale/scale", one.head_scale, layer)
         if one.kind != "cross":
             self.result.agree("head_scale", one.head_scale is not None, one.result)
-        sublayer = path.rpartition("/")[2]
-        self.result.normed_contexts.setdefault(sublayer, set()).add(one.context_norm is not None)
+        self.result.normed_contexts.setdefault(path.rpartition("/")[2], set()).add(one.context_norm is not None)
         if one.context_norm is not None:
-            self._norm(f"{path}/context_norm", one.context_norm, layer)
+            self.result.norm(f"{path}/context_norm", one.context_norm, layer)
         self.result.agree(f"{stack}_head_dim", width, one.result)
         self.result.agree(f"{stack}_value_dim", attention.value.elements.shape[3], one.result)
         self.result.agree("attention_output", one.output is not None, one.result)
         if one.output is not None and one.kernel is not None:
-            self._leaf(f"{path}/output/kernel", one.kernel, layer)
+            self.result.leaf(f"{path}/output/kernel", one.kernel, layer)
             self.result.agree("attention_output_bias", one.output.bias is not None, one.result)
             if one.output.bias is not None:
-                self._leaf(f"{path}/output/bias", one.output.bias, layer)
+                self.result.leaf(f"{path}/output/bias", one.output.bias, layer)
 
     def head(self) -> None:
         head = self.parts.head
@@ -246,7 +225,7 @@ class _Builder:
         )
         self.result.fields |= {"d_model": width, "target_vocab_size": head.kernel.shape[1], "tie_head": tied}
         if not tied:
-            self._leaf("head/kernel", head.kernel, None)
+            self.result.leaf("head/kernel", head.kernel, None)
         self._head_factors(head, self.result.fields.pop("head_factor"), self.parts.head_factor)
         if head.bias is None:
             self.result.fields["head_bias"] = "none"
@@ -255,7 +234,7 @@ class _Builder:
         is_parameter = all(root.op == "parameter" for root in roots)
         self.result.fields["head_bias"] = "parameter" if is_parameter else "buffer"
         path = ("head_bias" if tied else "head/bias") if is_parameter else "constants/head_bias"
-        self._leaf(path, head.bias, None)
+        self.result.leaf(path, head.bias, None)
 
     def _head_factors(self, head: Linear, before: float, after: float) -> None:
         """Sets the fields of what multiplies the stream before the head, and the logits after it."""

@@ -13,6 +13,7 @@ from jax_transformer.discover.graph import CLOSE, Graph, Linear, distance
 from jax_transformer.discover.labels import TARGET
 from jax_transformer.discover.norms import Norm
 from jax_transformer.discover.problems import Unknown
+from jax_transformer.discover.relative_vectors import value_vectors
 from jax_transformer.discover.sums import Sum, Sums
 from jax_transformer.discover.trace import Value, replayed
 
@@ -29,10 +30,18 @@ class AttentionSublayer:
     """Elements [N] of a parameter that each head's context is multiplied with"""
     context_norm: Norm | None = None
     """A norm of the contexts of all heads together, [N W]"""
+    value_vectors: np.ndarray | None = None
+    """Elements [2 M + 1, W] of vectors by distance that are added to the values"""
 
     @property
     def kind(self) -> str:
         return self.attention.kind
+
+    @property
+    def path(self) -> str:
+        """Returns where its leaves are."""
+        name = "cross_attention" if self.kind == "cross" else "self_attention"
+        return f"{'decoder' if self.is_target else 'encoder'}/layers/{name}"
 
     @property
     def is_target(self) -> bool:
@@ -65,6 +74,11 @@ class FeedForward:
     runner_up: tuple[str, float]
     is_target: bool
     kind: str = "feed_forward"
+
+    @property
+    def path(self) -> str:
+        """Returns where its leaves are."""
+        return f"{'decoder' if self.is_target else 'encoder'}/layers/feed_forward"
 
     @property
     def inputs(self) -> np.ndarray:
@@ -149,9 +163,8 @@ def _attentions(graph: Graph, norms: Mapping[Value, Norm]) -> list[AttentionSubl
     """Returns attentions with their output projections; heads that share one are one attention."""
     found = attentions(graph)
     owner = {int(element): one for one in found for element in one.context.ravel()}
-    outputs: dict[int, tuple[Linear, np.ndarray]] = {}
-    groups: dict[Value, list[Attention]] = {}
-    scales: dict[Value, dict[int, int]] = {}
+    sublayers: dict[int, AttentionSublayer] = {}
+    projected: set[int] = set()
     for linear in graph.linears.values():
         inputs = _before_norm(graph, linear, norms)
         before = graph.pull(inputs[:1, :1], lambda root: any(root is one.first for one in found))
@@ -164,26 +177,40 @@ def _attentions(graph: Graph, norms: Mapping[Value, Norm]) -> list[AttentionSubl
                 "without transposing back)",
             )
         heads = list(dict.fromkeys(owner[int(element)] for element in before.ravel()))
-        if not np.array_equal(before, inputs[:1, :1]):
-            scales[linear.value] = _head_scale(graph, inputs, before)
-        groups[linear.value] = heads
-        outputs |= {id(one): (linear, before) for one in heads}
-    result = []
-    for one in found:
-        if id(one) not in outputs:
-            result.append(AttentionSublayer(one, None, None))
-            continue
-        linear, before = outputs[id(one)]
-        if groups[linear.value][0] is one:
-            whole = merged(groups[linear.value])
-            row = {int(element): number for number, element in enumerate(before[0, 0])}
-            rows = np.vectorize(row.__getitem__)(whole.context)
-            kernel = linear.kernel[rows]
-            scale = scales.get(linear.value)
-            by_head = None if scale is None else np.array([scale[int(head[0])] for head in whole.context])
-            norm = _of_rows(_norm_before(graph, linear, norms), rows.ravel())
-            result.append(AttentionSublayer(whole, linear, kernel, by_head, norm))
-    return result
+        sublayers[id(heads[0])] = _projected(graph, merged(heads), linear, before[0, 0], norms)
+        projected |= {id(one) for one in heads}
+    return [
+        sublayers[id(one)] if id(one) in sublayers else AttentionSublayer(one, None, None)
+        for one in found
+        if id(one) in sublayers or id(one) not in projected
+    ]
+
+
+def _projected(
+    graph: Graph, attention: Attention, linear: Linear, before: np.ndarray, norms: Mapping[Value, Norm]
+) -> AttentionSublayer:
+    """Returns an attention with its output projection, and what stands between them.
+
+    Args:
+      before: elements [N W] of the first token's contexts as they leave the product with the values, in the order of
+        the projection's inputs.
+
+    Raises:
+      Unknown: contexts are changed in a way that isn't known.
+    """
+    row = {int(element): number for number, element in enumerate(before)}
+    if len(row) != attention.context.size:
+        raise Unknown(linear.value, "an output projection of some channels of the contexts alone, or of some twice")
+    rows = np.vectorize(row.__getitem__)(attention.context)
+    norm = _of_rows(_norm_before(graph, linear, norms), rows.ravel())
+    plain = AttentionSublayer(attention, linear, linear.kernel[rows], None, norm)
+    contexts = _before_norm(graph, linear, norms)[..., rows].swapaxes(1, 2)  # [B, N, Q, W]
+    if np.array_equal(contexts[0, :, 0], attention.context):
+        return plain
+    vectors = value_vectors(graph, attention, contexts)
+    if vectors is not None:
+        return replace(plain, value_vectors=vectors)
+    return replace(plain, head_scale=_head_scale(graph, contexts[0, :, 0]))
 
 
 def _norm_before(graph: Graph, linear: Linear, norms: Mapping[Value, Norm]) -> Norm | None:
@@ -206,22 +233,22 @@ def _of_rows(norm: Norm | None, rows: np.ndarray) -> Norm | None:
     return replace(norm, scale=scale, bias=bias)
 
 
-def _head_scale(graph: Graph, inputs: np.ndarray, before: np.ndarray) -> dict[int, int]:
-    """Returns, for each element of the first token's context, the element of the parameter that it is multiplied with.
+def _head_scale(graph: Graph, contexts: np.ndarray) -> np.ndarray:
+    """Returns the elements [N] of the parameter that the contexts of the first token [N, W] are multiplied with.
 
     Raises:
       Unknown: contexts are changed otherwise.
     """
-    (root,) = graph.recording.roots(inputs[:1, :1])[:1]
+    root = graph.recording.roots(contexts)[0]
     others = [one for one in root.inputs if not one.depends_on_ids]
     if (
         root.op == "mul"
         and len(others) == 1
         and all(one.trains for one in graph.recording.roots(graph.recording.elements(others[0])))
     ):
-        factors = graph.operand(root, others[0], inputs[0, 0])
-        if factors is not None:
-            return {int(one): int(factor) for one, factor in zip(before.ravel(), factors, strict=True)}
+        factors = graph.operand(root, others[0], contexts)
+        if factors is not None and (factors == factors[:, :1]).all():
+            return factors[:, 0]
     raise Unknown(root, "contexts that are changed before their output projection")
 
 

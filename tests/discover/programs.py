@@ -230,10 +230,15 @@ class Modern(nn.Module):
         scores = scores.masked_fill(~may, torch.finfo(scores.dtype).min)
         return (scores.float().softmax(-1).type_as(q) @ v).transpose(1, 2).flatten(2)
 
+    def normed(self, layer: Any, name: str, x: Tensor) -> Tensor:
+        """Returns queries or keys as they are projected; others may norm them."""
+        return x
+
     def own(self, layer: Any, x: Tensor, may: Tensor) -> Tensor:
         q = layer["q"](x).unflatten(-1, (N, H)).transpose(1, 2)
         k, v = layer["kv"](x).unflatten(-1, (2, N // 2, H)).permute(2, 0, 3, 1, 4)
-        return layer["o"](self.attend(self.rotate(q), self.rotate(k), v, may))
+        q, k = (self.rotate(self.normed(layer, name, one)) for name, one in (("q_norm", q), ("k_norm", k)))
+        return layer["o"](self.attend(q, k, v, may))
 
     def forward(self, input_ids: Tensor, decoder_input_ids: Tensor) -> tuple[Tensor, ...]:
         real = (input_ids != 2)[:, None, None, :]
@@ -249,6 +254,7 @@ class Modern(nn.Module):
             y = y + self.own(layer, layer["n0"](y), past)
             q = layer["cq"](layer["n1"](y)).unflatten(-1, (N, H)).transpose(1, 2)
             k, v = layer["ckv"](x).unflatten(-1, (2, N // 2, H)).permute(2, 0, 3, 1, 4)
+            q, k = self.normed(layer, "cq_norm", q), self.normed(layer, "ck_norm", k)
             y = y + layer["co"](self.attend(q, k, v, real))
             gate, up = layer["gate_up"](layer["n2"](y)).chunk(2, dim=-1)
             y = y + layer["down"](F.silu(gate) * up)

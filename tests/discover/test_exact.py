@@ -155,3 +155,11 @@ class FloatMask(programs.Functional):
 def test_a_module_that_fails_in_float64_for_its_constants_is_read_all_the_same() -> None:
     torch.manual_seed(0)
     assert discover(FloatMask().eval()).worst <= 1e-12
+
+
+def test_a_module_that_computes_in_float64_inside_is_compared_in_float32_too() -> None:
+    module = programs.built("Modern")  # turns its heads in float64, and casts them back to the dtype that it runs in
+    found = discover(module)
+    assert "with wide(self.module):" in found.call.lines
+    report = prove(found, module, "modern:build", ["forward"])
+    assert report.exit_code == 0, report
