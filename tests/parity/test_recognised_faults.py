@@ -89,6 +89,18 @@ def test_dropout_of_attention_is_found_where_the_first_rows_say_nothing() -> Non
     assert matches(replay, replay.compute({"weights": weights})) == ["dropout of 0.5 left on the attention weights"]
 
 
+def test_dropout_of_attention_is_found_among_keys_that_are_equal() -> None:
+    """As those of one token are, in models whose values know no positions: the first of them isn't always the one."""
+    replay = make_case("post").replay("encoder.layers.1.self_attention.context")
+    value, uniform = replay.inputs["value"].copy(), np.full_like(replay.inputs["weights"], 1 / 7)
+    value[:, 1:] = value[:, :1]
+    replay = replace(replay, inputs={"value": value, "weights": uniform})
+    rng = np.random.default_rng(0)
+    for rate in (0.1, 0.5):
+        received = replay.compute({"weights": dropped(rng, uniform, rate)})
+        assert matches(replay, received) == [f"dropout of {rate:g} left on the attention weights"]
+
+
 # --- precision
 
 

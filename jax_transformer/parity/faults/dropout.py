@@ -98,24 +98,25 @@ def _kept(received: np.ndarray, value: np.ndarray, rate: float, size: np.ndarray
         if not np.abs(of - kept * scale).max() <= NEAR * (np.abs(scaled).max() + np.max(size)):
             raise LookupError("not dropped")
     kept = kept.reshape(value.shape)
-    _check_share(kept, value != 0.0, rate)
+    _check_share(~kept, value != 0.0, rate)
     return kept
 
 
-def _check_share(kept: np.ndarray, counts: np.ndarray, rate: float) -> None:
+def _check_share(dropped: np.ndarray, counts: np.ndarray, rate: float) -> None:
     """Raises LookupError unless some values are dropped at about the rate at every index of each axis.
 
     Otherwise a head or a column is missing.
 
     Args:
+      dropped: which values were dropped, or their share where several are told together.
       counts: which values show whether they were dropped.
     """
-    is_dropped, spread = counts & ~kept, rate * (1.0 - rate)
-    if not is_dropped.any() or not (counts & kept).any():
+    dropped, spread = counts * dropped, rate * (1.0 - rate)
+    if not 0 < dropped.sum() < counts.sum():
         raise LookupError("none or all dropped")
-    for axis in range(kept.ndim):
-        others = tuple(other for other in range(kept.ndim) if other != axis)
-        number, found = counts.sum(axis=others), is_dropped.sum(axis=others)
+    for axis in range(dropped.ndim):
+        others = tuple(other for other in range(dropped.ndim) if other != axis)
+        number, found = counts.sum(axis=others), dropped.sum(axis=others)
         number, found = number[number > 0], found[number > 0]
         squares = np.square(found - rate * number) / (spread * number)  # 1 each in the mean
         deviation = math.sqrt((2.0 + 1.0 / (spread * number)).sum())
@@ -137,7 +138,7 @@ def _of_normed_sublayer(replay: Replay, rate: float) -> np.ndarray:
         raise LookupError("scaled by zero")
     _kept_before_norm(normed[:1], x[:1], y[:1], rate)
     kept = _kept_before_norm(normed, x, y, rate)
-    _check_share(kept, y != 0.0, rate)
+    _check_share(~kept, y != 0.0, rate)
     return replay.compute({"y": kept.reshape(replay.own.shape) * replay.inputs["y"] / (1.0 - rate)})
 
 
@@ -181,7 +182,8 @@ def _of_weights(replay: Replay, rate: float) -> np.ndarray:
     terms = weights * _along(replay, direction)  # [B, N, Q, K]
     sums = (replay.received @ direction).transpose(0, 2, 1) * (1.0 - rate)  # [B, N, Q]
     kept = _kept_terms(terms.reshape(-1, terms.shape[-1]), sums.ravel()).reshape(weights.shape)
-    _check_share(kept, weights > TOLD_APART, rate)
+    counts = weights > TOLD_APART
+    _check_share(_shared_by_equals(~kept & counts, terms, counts), counts, rate)
     return replay.compute({"weights": kept * weights / (1.0 - rate)})
 
 
@@ -209,6 +211,16 @@ def _kept_terms(terms: np.ndarray, sums: np.ndarray) -> np.ndarray:
         kept[part] = choices[best] > 0.0
         start, rows = start + rows, SAMPLE
     return kept
+
+
+def _shared_by_equals(dropped: np.ndarray, terms: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Returns, for each key [..., K], the share of those with an equal term that were dropped.
+
+    Sums don't tell which of several keys with equal terms was dropped, such as of one token without positions.
+    """
+    near = NEAR * np.abs(terms).max(axis=-1)[..., None, None]
+    equal = (np.abs(terms[..., :, None] - terms[..., None, :]) <= near) & counts[..., :, None] & counts[..., None, :]
+    return (equal & dropped[..., None, :]).sum(axis=-1) / np.maximum(equal.sum(axis=-1), 1)
 
 
 @cache
