@@ -11,7 +11,8 @@ import numpy as np
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.embeddings import GROWING
 from jax_transformer.discover.findings import Structure
-from jax_transformer.discover.problems import DiscoverError
+from jax_transformer.discover.problems import Unknown
+from jax_transformer.discover.trace import Value
 
 SIZES = ("num_heads", "num_kv_heads", "head_dim", "value_dim")
 PER_STACK: dict[str, Any] = {
@@ -28,7 +29,7 @@ def make_config(structure: Structure, longest: tuple[int | None, int | None] = (
       longest: the most tokens of a source and of a target that the module accepts. None: any number.
 
     Raises:
-      DiscoverError: the two stacks differ in what a config has once.
+      Unknown: layers differ in what a config has once.
       ConfigError: fields contradict one another.
     """
     fields = dict(structure.fields)
@@ -86,8 +87,12 @@ def _share(structure: Structure, fields: dict[str, Any]) -> None:
                 del leaves[path]
 
 
-def _normed(found: dict[str, set[bool]], what: str) -> str:
-    """Returns which sublayers have their outputs or contexts normed, as the config's fields say it."""
+def _normed(found: dict[str, dict[bool, Value]], what: str) -> str:
+    """Returns which sublayers have their outputs or contexts normed, as the config's fields say it.
+
+    Raises:
+      Unknown: others, or those of some layers alone.
+    """
     normed = {name for name, are in found.items() if True in are}
     mixed = [name for name, are in found.items() if len(are) > 1]
     known = {
@@ -97,29 +102,39 @@ def _normed(found: dict[str, set[bool]], what: str) -> str:
         frozenset({"self_attention", "cross_attention", "feed_forward"}): "all",
     }.get(frozenset(normed))
     if mixed or known is None:
-        raise DiscoverError(
-            f"norms of the {what} of {', '.join(sorted(normed))} of some layers; a config has them at self-attention, "
-            "at both attentions" + (" or everywhere" if what == "outputs" else "")
+        where = next(are[True] for name, are in found.items() if name in (mixed or normed))
+        raise Unknown(
+            where,
+            f"norms of the {what} of {', '.join(sorted(normed))}{' in some layers' * bool(mixed)}; a config has them "
+            "at self-attention or at both attentions" + (", or everywhere" if what == "outputs" else ""),
         )
     return known
 
 
 def _scales(structure: Structure) -> dict[str, Any]:
-    """Returns the fields of trained scales of streams and outputs."""
+    """Returns the fields of trained scales of streams and outputs.
+
+    Raises:
+      Unknown: no field has them as they are.
+    """
     sizes = {key: max(found) for key, found in structure.scaled.items() if max(found)}
-    if any(len(found) > 1 for found in structure.scaled.values()):
-        raise DiscoverError("trained scales of residuals in some layers alone")
+    places = {name: found[max(found)] for (_, name), found in structure.scaled.items() if max(found)}
+    for (_, name), found in structure.scaled.items():
+        if len(found) > 1:
+            raise Unknown(places[name], "trained scales of residuals in some layers alone")
     residual = {name for kind, name in sizes if kind == "residual"}
     output = {name: size for (kind, name), size in sizes.items() if kind == "output"}
     everywhere = {name for _, name in structure.scaled}
     fields: dict[str, Any] = {}
     if residual:
         if residual not in (everywhere, {"feed_forward"}):
-            raise DiscoverError(f"trained scales of the stream at {', '.join(sorted(residual))} alone")
+            names = sorted(residual)
+            raise Unknown(places[names[0]], f"trained scales of the stream at {', '.join(names)} alone")
         fields["learned_residual_scale"] = "all" if residual == everywhere else "feed_forward"
     if output:
         if set(output) != everywhere or len({size == 1 for size in output.values()}) > 1:
-            raise DiscoverError(f"trained scales of the outputs of {', '.join(sorted(output))} alone")
+            names = sorted(output)
+            raise Unknown(places[names[0]], f"trained scales of the outputs of {', '.join(names)} alone")
         fields["learned_sublayer_scale"] = "scalar" if 1 in output.values() else "channel"
     return fields
 
@@ -165,16 +180,17 @@ def _share_embeddings(structure: Structure, fields: Mapping[str, Any]) -> bool:
     """Gives both sides' embeddings the shared name if they are one.
 
     Raises:
-      DiscoverError: they are, and logits are of other ids.
+      Unknown: they are, and logits are of other ids.
     """
     leaves = structure.leaves
     source, target = (leaves.get(f"{side}_embedding/embedding") for side in ("source", "target"))
     if source is None or target is None or not np.array_equal(source, target):
         return False
     if fields["source_vocab_size"] != fields["target_vocab_size"]:
-        raise DiscoverError(
+        raise Unknown(
+            structure.places["target_vocab_size"],
             f"one table of {fields['source_vocab_size']} embeddings for source and target, and logits of "
-            f"{fields['target_vocab_size']} ids: a shared table needs a logit for each id"
+            f"{fields['target_vocab_size']} ids: a shared table needs a logit for each id",
         )
     del leaves["source_embedding/embedding"]
     leaves["shared_embedding/embedding"] = leaves.pop("target_embedding/embedding")

@@ -12,7 +12,7 @@ import numpy as np
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover.graph import CLOSE, Graph, distance
 from jax_transformer.discover.norms import Norm
-from jax_transformer.discover.problems import DiscoverError, Unknown
+from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.sums import Sum, Sums
 from jax_transformer.discover.trace import Value
 from jax_transformer.parity.oracle import formulas
@@ -43,7 +43,7 @@ def read_embedding(
     """Reads the stream that a stack begins with, and sets the fields and leaves that follow.
 
     Raises:
-      Unknown, DiscoverError: it isn't factor · embedding + positions, perhaps normed.
+      Unknown: it isn't factor · embedding + positions, perhaps normed.
     """
     placement = "none"
     norm = norms.get(stream.only) if stream.only is not None else None
@@ -71,7 +71,9 @@ def read_embedding(
         raise Unknown(unknown[0], f"a part of the {stack}'s embedding that isn't known", ("the sum without it", apart))
     by_ids = [term for term in tokens if _is_of_tokens(graph, graph.lookups[term].ids, f"{side}_ids")]
     if len(by_ids) != 1:
-        raise DiscoverError(f"{stack}: expected one embedding of {side}_ids; found {len(by_ids)}")
+        (where, *_) = (*by_ids[1:], *tokens, graph.recording.output)
+        what = f"{len(by_ids)} embeddings of {side}_ids" if by_ids else f"no embedding of {side}_ids, but of other ids"
+        raise Unknown(where, f"{what}, where the {stack} begins")
     lookup, factor = graph.lookups[by_ids[0]], stream.terms[by_ids[0]]
     result.factors[stack] = factor
     is_trained = _row_without_gradient(lookup.value) is None
@@ -111,10 +113,10 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
     if not parts:
         result.fields[f"{stack}_position_kind"] = "none"
         return
-    if len(parts) > 1:
-        raise DiscoverError(f"{stack}: expected one table of positions; found {len(parts)}")
-    factor, values, elements = parts[0]
     where = next(iter(stream.terms))
+    if len(parts) > 1:
+        raise Unknown(where, f"{len(parts)} tables of positions in the {stack}, not one")
+    factor, values, elements = parts[0]
     result.agree("position_factor", 1.0 if abs(factor - 1) < 1e-12 else factor, where)
     scaled = _scaled(graph, elements)
     result.agree("learned_position_scale", scaled is not None, where)
@@ -122,7 +124,7 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
         result.leaves[f"{stack}/position_scale/factor"], elements = scaled
         values = graph.values(elements)
     table, numbers = _table(graph, values, elements, lookups)
-    index = _index(values, numbers)
+    index = _index(values, numbers, where)
     result.agree("position_index", index, where)
     first = 0 if numbers is None else int(numbers.min())
     held = graph.values(table) if table is not None else values[:, 0] if index == "batch_row" else values[0]
@@ -185,8 +187,12 @@ def _scaled(graph: Graph, elements: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return None
 
 
-def _index(values: np.ndarray, numbers: np.ndarray | None) -> str:
-    """Returns what the row of a table follows: the column, the row of the batch, or the count of real tokens."""
+def _index(values: np.ndarray, numbers: np.ndarray | None, where: Value) -> str:
+    """Returns what the row of a table follows: the column, the row of the batch, or the count of real tokens.
+
+    Raises:
+      Unknown: none of these.
+    """
     if (values == values[:1]).all():
         return "column"
     if (values == values[:, :1]).all():
@@ -195,7 +201,9 @@ def _index(values: np.ndarray, numbers: np.ndarray | None) -> str:
         counts = numbers - numbers.min()
         if all((row[row > 0] == np.arange(1, 1 + (row > 0).sum())).all() for row in counts):
             return "non_pad_count"
-    raise DiscoverError("positions that follow neither the column, the row of the batch, nor the count of real tokens")
+    apart = distance(np.broadcast_to(values[:1], values.shape), values)
+    what = "positions that follow neither the column, the row of the batch, nor the count of real tokens"
+    raise Unknown(where, what, ("by column", apart))
 
 
 def _table(

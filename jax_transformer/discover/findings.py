@@ -35,17 +35,19 @@ class Structure:
 
     fields: dict[str, Any] = field(default_factory=dict)
     """Fields of TransformerConfig."""
+    places: dict[str, Value] = field(default_factory=dict)
+    """Field → where the module first shows its value."""
     leaves: Leaves = field(default_factory=dict)
     tables: dict[str, np.ndarray] = field(default_factory=dict)
     """Values of constants by name, such as encoder_positions."""
     rows: dict[str, int | None] = field(default_factory=dict)
     """Stack → the most tokens that its table of positions allows; None: any number."""
-    normed_outputs: dict[str, set[bool]] = field(default_factory=dict)
-    """Sublayer → whether its results are normed before they are added to the stream."""
-    normed_contexts: dict[str, set[bool]] = field(default_factory=dict)
-    """Attention → whether its contexts are normed before they are projected."""
-    scaled: dict[tuple[str, str], set[int]] = field(default_factory=dict)
-    """(residual or output, sublayer) → the sizes of trained scales there, 0 where there is none."""
+    normed_outputs: dict[str, dict[bool, Value]] = field(default_factory=dict)
+    """Sublayer → whether its results are normed before they are added to the stream, and where first."""
+    normed_contexts: dict[str, dict[bool, Value]] = field(default_factory=dict)
+    """Attention → whether its contexts are normed before they are projected, and where first."""
+    scaled: dict[tuple[str, str], dict[int, Value]] = field(default_factory=dict)
+    """(residual or output, sublayer) → the sizes of trained scales there, 0 for none, and where first."""
     is_normalised: bool = False
     """Whether the module returns log-probabilities."""
     factors: dict[str, float] = field(default_factory=dict)
@@ -60,8 +62,9 @@ class Structure:
     def agree(self, name: str, value: Any, where: Value) -> None:
         """Sets a field, which must have the same value everywhere."""
         known = self.fields.setdefault(name, value)
+        first = self.places.setdefault(name, where)
         if known != value and not (isinstance(value, float) and np.isclose(known, value, rtol=1e-12, atol=0)):
-            raise Unknown(where, f"{name} {value!r} here and {known!r} elsewhere")
+            raise Unknown(where, f"{name} {value!r} here and {known!r} at {first.place}")
 
     def leaf(self, path: str, elements: np.ndarray, layer: int | None) -> None:
         """Adds a leaf, of a layer or of none."""

@@ -9,10 +9,10 @@ import numpy as np
 from jax_transformer.discover.attention_numerics import read_attentions
 from jax_transformer.discover.embeddings import Embedding, read_embedding
 from jax_transformer.discover.findings import Structure, telling
-from jax_transformer.discover.graph import Graph, Linear
+from jax_transformer.discover.graph import Graph, Linear, distance
 from jax_transformer.discover.masks import padding_fields
 from jax_transformer.discover.norms import Norm, norms
-from jax_transformer.discover.problems import DiscoverError, Unknown
+from jax_transformer.discover.problems import Unknown
 from jax_transformer.discover.residuals import EXACT, Residuals, Step
 from jax_transformer.discover.sublayers import AttentionSublayer, FeedForward, Parts, Sublayer, parts
 from jax_transformer.discover.sums import Sum, Sums
@@ -99,11 +99,12 @@ class _Builder:
         self.result.agree(f"{stack}_sublayer_factor", addition.factor, where)
         if step.norm is not None:
             self.result.norm(f"{path}_norm", step.norm, layer)
-        self.result.normed_outputs.setdefault(name, set()).add(addition.norm is not None)
+        self.result.normed_outputs.setdefault(name, {}).setdefault(addition.norm is not None, where)
         if addition.norm is not None:
             self.result.norm(f"{path}_output_norm", addition.norm, layer)
         for kind, elements in (("residual", step.stream_scale), ("output", addition.scale)):
-            self.result.scaled.setdefault((kind, name), set()).add(0 if elements is None else len(elements))
+            size = 0 if elements is None else len(elements)
+            self.result.scaled.setdefault((kind, name), {}).setdefault(size, where)
             if elements is not None:
                 leaf = "factor" if kind == "output" and len(elements) == 1 else "scale"
                 self.result.leaf(f"{path}_{kind}_scale/{leaf}", elements, layer)
@@ -113,7 +114,11 @@ class _Builder:
             self._attention(path, sublayer, layer)
 
     def _layers(self, stack: str, sublayers: Sequence[Sublayer]) -> list[list[Sublayer]]:
-        """Returns the sublayers of each layer, which must be alike."""
+        """Returns the sublayers of each layer.
+
+        Raises:
+          Unknown: layers aren't alike, or of other sublayers.
+        """
         kinds = [one.kind for one in sublayers]
         orders = (
             [["encoder_self", "feed_forward"], ["encoder_self"]]
@@ -124,9 +129,12 @@ class _Builder:
             if kinds and kinds == order * (len(kinds) // len(order)):
                 self.result.agree("feed_forward", "feed_forward" in order, sublayers[0].result)
                 return [list(sublayers[start : start + len(order)]) for start in range(0, len(kinds), len(order))]
-        raise DiscoverError(
-            f"{stack}: expected layers of {', '.join(orders[0])}; found {', '.join(kinds) or 'nothing'}"
+        odd = next(
+            (one for number, one in enumerate(sublayers) if one.kind != orders[0][number % len(orders[0])]), None
         )
+        where = self.graph.recording.output if not sublayers else (odd or sublayers[-1]).result
+        found = ", ".join(kinds) or "nothing"
+        raise Unknown(where, f"{stack} layers that aren't of {', '.join(orders[0])} each ({found})")
 
     def _readers(self, stack: str) -> list[Sum]:
         """Returns what reads the end of a stack."""
@@ -151,7 +159,10 @@ class _Builder:
             else:
                 norm = self.residuals.norm_of(reading)
                 if norm is None or not self.sums.of(norm.inputs).same_as(stream):
-                    raise DiscoverError(f"{stack}: its end isn't what is read from it, nor a norm of that")
+                    (where, *_) = (*reading.terms, self.graph.recording.output)
+                    apart = distance(self.sums.values(stream), self.sums.values(reading))
+                    what = f"what reads the {stack}'s end reads neither its stream nor a norm of that"
+                    raise Unknown(where, what, ("the stream", apart))
                 has_norm = True
                 self.result.norm(f"{stack}/final_norm", norm, None)
             self.result.fields[f"{stack}_final_norm"] = has_norm
@@ -203,7 +214,8 @@ class _Builder:
             self.result.leaf(f"{path}/head_scale/scale", one.head_scale, layer)
         if one.kind != "cross":
             self.result.agree("head_scale", one.head_scale is not None, one.result)
-        self.result.normed_contexts.setdefault(path.rpartition("/")[2], set()).add(one.context_norm is not None)
+        normed = self.result.normed_contexts.setdefault(path.rpartition("/")[2], {})
+        normed.setdefault(one.context_norm is not None, one.result)
         if one.context_norm is not None:
             self.result.norm(f"{path}/context_norm", one.context_norm, layer)
         self.result.agree(f"{stack}_head_dim", width, one.result)
@@ -224,6 +236,7 @@ class _Builder:
             if name == "decoder"
         )
         self.result.fields |= {"d_model": width, "target_vocab_size": head.kernel.shape[1], "tie_head": tied}
+        self.result.places["target_vocab_size"] = head.value
         if not tied:
             self.result.leaf("head/kernel", head.kernel, None)
         self._head_factors(head, self.result.fields.pop("head_factor"), self.parts.head_factor)

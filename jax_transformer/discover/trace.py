@@ -118,10 +118,14 @@ class Value:
         """Returns the numbers among the arguments."""
         return tuple(float(one) for one in self.args if isinstance(one, (int, float)) and not isinstance(one, bool))
 
+    @property
+    def place(self) -> str:
+        """Returns the line of the program and the module, for messages."""
+        return f"{self.line or '?'}{f' in {self.module}' if self.module else ''}"
+
     def described(self) -> str:
-        """Returns the operation, its place and its shape, for messages."""
-        place = f" in {self.module}" if self.module else ""
-        return f"{self.op}{list(self.array.shape)} at {self.line or '?'}{place}"
+        """Returns the operation, its shape and its place, for messages."""
+        return f"{self.op}{list(self.array.shape)} at {self.place}"
 
 
 class Recording:

@@ -100,5 +100,5 @@ def test_norms_of_queries_and_keys_are_found(tmp_path: Path) -> None:
 def test_norms_of_queries_alone_or_unlike_the_others_are_refused_by_name() -> None:
     with pytest.raises(DiscoverError, match="a norm of each query alone, not of queries and keys: "):
         discover(NormedHeads(("q_norm",)).eval())
-    with pytest.raises(DiscoverError, match=r"norm_eps 0\.01 here and 1e-06 elsewhere: "):
+    with pytest.raises(DiscoverError, match=r"norm_eps 0\.01 here and 1e-06 at programs\.py:\d+ in module\S*: "):
         discover(NormedHeads(eps=0.01).eval())

@@ -89,6 +89,68 @@ def test_what_is_nearest_is_told_of_attentions(odd: str, message: str) -> None:
         discover(Odd(odd).eval())
 
 
+class Unlike(programs.Functional):
+    """Has one part elsewhere than a config has it."""
+
+    def __init__(self, odd: str) -> None:
+        super().__init__()
+        self.odd = odd
+
+    def positions(self, name: str, ids: torch.Tensor) -> torch.Tensor:
+        rows = super().positions(name, ids)
+        if self.odd == "two tables":
+            return rows + self.p["pos_d"][: ids.shape[1]]
+        return self.p[name][(ids * 7) % 30] if self.odd == "by content" else rows
+
+    def norm(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        if self.odd == "epsilon" and name == "e1_n0":
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * self.p[name]
+        return super().norm(x, name)
+
+    def attend(self, x: torch.Tensor, name: str, hidden: torch.Tensor) -> torch.Tensor:
+        y = super().attend(x, name, hidden)
+        if self.odd == "twice" and name == "e1":
+            return y + super().attend(x + y, name, hidden)
+        return self.norm(y, "e0_n1") if self.odd == "normed" and name == "e1" else y
+
+    def forward(self, source: torch.Tensor, target: torch.Tensor) -> dict[str, torch.Tensor]:
+        return super().forward(source, torch.cat([target[:, :1], target[:, :-1]], 1) if self.odd == "shift" else target)
+
+
+@pytest.mark.parametrize(
+    ("odd", "message"),
+    [
+        ("two tables", r"positions computed from trained parameters: add\[13, 24\] at "),
+        ("by content", r"nor the count of real tokens \(nearest: by column, residual 1\.\de\+00\): index\[.* at "),
+        ("epsilon", r"norm_eps 1e-05 here and 1e-06 at programs\.py:\d+ in module: mul\[3, 13, 24\] at "),
+        ("twice", r"encoder layers that aren't of encoder_self, feed_forward each \(.*\): bmm\[.*\] at "),
+        ("normed", r"norms of the outputs of self_attention in some layers; a config has them at .*: add\[.*\] at "),
+        ("shift", r"no embedding of target_ids, but of other ids, where the decoder begins: .*\[.*\] at "),
+    ],
+)
+def test_parts_elsewhere_are_told_with_their_place(odd: str, message: str) -> None:
+    torch.manual_seed(0)
+    with pytest.raises(Unknown, match=rf"{message}(programs|test_refusals)\.py:\d+ in module$"):
+        discover(Unlike(odd).eval())
+
+
+class Summed(nn.RMSNorm):
+    """Norms what all tokens so far add up to."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.cumsum(1))
+
+
+def test_a_stack_whose_end_isnt_read_is_told_with_its_place() -> None:
+    module = built("Modern")
+    module.last["dec"] = Summed(programs.D, eps=1e-6).eval()
+    message = (
+        r"what reads the decoder's end reads neither its stream nor a norm of that \(nearest: the stream, residual "
+    )
+    with pytest.raises(Unknown, match=rf"{message}.*test_refusals\.py:\d+ in module\.last\.dec$"):
+        discover(module)
+
+
 class Narrow(programs.Functional):
     """Runs in float32 alone."""
 
@@ -130,7 +192,9 @@ class Fewer(programs.Functional):
 
 def test_a_shared_table_with_logits_of_other_ids_is_refused() -> None:
     torch.manual_seed(0)
-    with pytest.raises(DiscoverError, match="one table of 29 embeddings for source and target, and logits of 21 ids"):
+    with pytest.raises(
+        DiscoverError, match=r"one table of 29 embeddings for source and target, and logits of 21 ids.*: mm\[.* at "
+    ):
         discover(Fewer().eval())
 
 
