@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 TRAIN_HELP = f"""Train a model.
 
 usage: jax-transformer train [PRESET] [--config FILE] [--dry-run] [--profile] [options]
-       jax-transformer train --resume RUN [--profile] [--parallel.* options]
+       jax-transformer train --resume RUN [--from-step N] [--profile] [--parallel.* options]
        jax-transformer launch --processes N -- train …
 
 PRESET is one of {", ".join(PRESETS)}; without one, {DEFAULT_PRESET}.
 --config FILE.yaml sets the fields it names; options override it.
 --resume RUN continues an interrupted run from its latest checkpoint, on the same devices or others.
+--from-step N continues it from the checkpoint of step N and deletes later ones.
 --dry-run prints the config, parameters, batches and memory without training.
 --profile writes a trace of some steps to the run's profile/.
 --parallel.coordinator HOST:PORT --parallel.processes N --parallel.process-id K make this process K of N, of which
@@ -50,6 +51,8 @@ class TrainCall:
     config: RunConfig
     name: str
     resume: bool
+    from_step: int | None
+    """The checkpoint to resume from. None: the latest."""
     parallel: ParallelConfig | None
     """The mesh to resume on. None: the run's own."""
     processes: ProcessConfig
@@ -66,11 +69,15 @@ def parse(arguments: Sequence[str]) -> TrainCall:
     """
     config_file, arguments = take_option(list(arguments), "--config")
     resumed, arguments = take_option(arguments, "--resume")
+    from_step, arguments = take_option(arguments, "--from-step")
     dry_run, arguments = take_flag(arguments, "--dry-run")
     profile, arguments = take_flag(arguments, "--profile")
     processes, arguments = take_processes(arguments)
     preset, arguments = take_preset(arguments)
     parallel = None
+    if from_step is not None and (resumed is None or not from_step.isdecimal()):
+        what = "a step's number" if resumed is not None else "--resume RUN before it"
+        raise ValueError(f"--from-step: expected {what}; received --from-step {from_step}")
     if resumed is not None:
         others = [preset, config_file and f"--config {config_file}", "--dry-run" if dry_run else None]
         parallel = _parallel_of_resumed(resumed, [other for other in others if other], arguments)
@@ -84,6 +91,7 @@ def parse(arguments: Sequence[str]) -> TrainCall:
         config=config,
         name=preset or DEFAULT_PRESET,
         resume=resumed is not None,
+        from_step=None if from_step is None else int(from_step),
         parallel=parallel,
         processes=processes,
         dry_run=dry_run,
@@ -118,8 +126,8 @@ def _parallel_of_resumed(run: str, others: list[str], arguments: list[str]) -> P
     """
     if others or any(name.startswith("--") and not name.startswith("--parallel.") for name in arguments):
         raise ValueError(
-            "--resume takes no other options than --parallel.* (a run continues with its own config.yaml); "
-            f"received {' '.join([*others, *arguments])}"
+            "--resume takes no other options than --from-step and --parallel.* (a run continues with its own "
+            f"config.yaml); received {' '.join([*others, *arguments])}"
         )
     if not arguments:
         return None
@@ -149,6 +157,7 @@ def _trained(call: TrainCall, processes: Processes) -> int:
             call.config,
             name=call.name,
             resume=call.resume,
+            from_step=call.from_step,
             profile=call.profile,
             parallel=call.parallel,
             processes=processes,

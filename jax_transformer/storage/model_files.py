@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.validation import ConfigError
+from jax_transformer.runtime.digests import sha256
 from jax_transformer.runtime.trees import flatten, nearest, unflatten
 from jax_transformer.storage.tensor_files import map_tensors, read_tensors
 from jax_transformer.storage.tensors import DTYPES, PortingError
@@ -170,8 +170,3 @@ def param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> li
 
 def id_problems(config: TransformerConfig, generation: GenerationConfig) -> list[str]:
     return [f"generation: {problem}" for problem in generation.ids_outside(config.target_vocab_size)]
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

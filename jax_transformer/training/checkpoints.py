@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from absl import logging as absl_logging
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
 from jax_transformer.config.run import TrainConfig
+from jax_transformer.runtime.digests import changes, write_digests
 from jax_transformer.training.scheduled_batch import Position
 from jax_transformer.training.state import TrainState
 
@@ -24,8 +28,24 @@ class CheckpointError(ValueError):
     """Raised when a checkpoint is missing or can't be read."""
 
 
+UNSEALED = ("_CHECKPOINT_METADATA", "commit_success.txt")
+"""Files that Orbax writes while it commits a checkpoint: the times of that."""
+
+
+class SealedPath(ocp.path.atomicity.AtomicRenameTemporaryPath):
+    """Writes the digests of a checkpoint's files before it gets its name, which makes it complete."""
+
+    async def finalize(self) -> None:
+        """Writes digests and renames; Orbax calls this in one process, once all have written their parts, for the
+        items of a checkpoint and then for itself."""
+        if self.get_final().name.isdecimal():
+            await asyncio.to_thread(write_digests, self.get(), UNSEALED)
+        await super().finalize()
+
+
 class Checkpoints:
-    """Saves and restores the checkpoints of one run, named by step. A checkpoint is either complete or absent.
+    """Saves and restores the checkpoints of one run, named by step. A checkpoint is either complete or absent, and no
+    altered one is restored.
 
     Keeps the latest `keep_checkpoints` and the candidates for the final model: the best one, or the
     `average_checkpoints` best or last ones that were evaluated.
@@ -34,6 +54,8 @@ class Checkpoints:
     def __init__(self, directory: Path, config: TrainConfig, *, read_only: bool = False) -> None:
         """Opens the checkpoints; pass `read_only` if another process may be writing them."""
         absl_logging.set_verbosity(absl_logging.ERROR)  # Orbax reports every stage of every save
+        for step in saved_steps(directory):
+            _check_metrics(directory / str(step))
         averaged = {config.average_which: config.average_checkpoints}
         self._manager = ocp.CheckpointManager(
             directory.resolve(),
@@ -50,6 +72,7 @@ class Checkpoints:
                 enable_async_checkpointing=not read_only,
                 cleanup_tmp_directories=not read_only,
                 read_only=read_only,
+                temporary_path_class=SealedPath,
             ),
         )
 
@@ -82,8 +105,10 @@ class Checkpoints:
         has them, the devices.
 
         Raises:
-          CheckpointError: the checkpoint can't be read, or holds another model's state.
+          CheckpointError: the checkpoint was altered, can't be read, or holds another model's state.
         """
+        if jax.process_index() == 0:  # the first tells the others
+            check(Path(self._manager.directory), step)
         abstract = jax.tree.map(_described, like._asdict())
         try:
             restored = self._manager.restore(step, args=ocp.args.StandardRestore(abstract))
@@ -103,6 +128,67 @@ class Checkpoints:
 
     def close(self) -> None:
         self._manager.close()
+
+
+def saved_steps(directory: Path) -> list[int]:
+    """Returns the steps whose checkpoints are complete, sorted."""
+    names = (path.name for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else ()
+    return sorted(int(name) for name in names if name.isdecimal())
+
+
+def check(directory: Path, step: int) -> None:
+    """Raises CheckpointError if any file of a checkpoint isn't as it was saved; the message says how to go on."""
+    damage = changes(directory / str(step), UNSEALED)
+    if not damage:
+        return
+    others = f" and {len(damage) - 1} more" if len(damage) > 1 else ""
+    raise CheckpointError(
+        f"{directory / str(step)}: expected the files as they were saved; received {damage[0]}{others}; "
+        f"{_how_to_go_on(directory, step)}"
+    )
+
+
+def _how_to_go_on(directory: Path, step: int) -> str:
+    """Returns the advice for a run whose checkpoint of this step is of no use."""
+    earlier = (other for other in reversed(saved_steps(directory)) if other < step)
+    before = next((other for other in earlier if not changes(directory / str(other), UNSEALED)), None)
+    if before is None:
+        return "there is none before it that is whole: start a new run"
+    return f"to go on from the one before: jax-transformer train --resume {directory.parent} --from-step {before}"
+
+
+def go_back(directory: Path, step: int) -> None:
+    """Deletes the checkpoints after a step, so that the run goes on from there.
+
+    Raises:
+      CheckpointError: the step has no checkpoint, or one that was altered; nothing is deleted.
+    """
+    steps = saved_steps(directory)
+    if step not in steps:
+        have = ", ".join(map(str, steps)) or "none"
+        raise CheckpointError(f"--from-step: expected a step with a checkpoint ({have}); received {step}")
+    check(directory, step)
+    for other in steps:
+        if other > step:
+            shutil.rmtree(directory / str(other))
+
+
+def _check_metrics(checkpoint: Path) -> None:
+    """Raises CheckpointError unless the metrics of a checkpoint are those that `save` writes. (Orbax reads them of all
+    checkpoints, before any is restored.)"""
+    try:
+        metrics = json.loads((checkpoint / "metrics" / "metrics").read_text(encoding="utf-8"))
+        is_right = all(isinstance(metrics[name], (int, float)) for name in UNEVALUATED) and isinstance(
+            metrics["position"], dict
+        )
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        is_right = False
+    if not is_right:
+        check(checkpoint.parent, int(checkpoint.name))
+        raise CheckpointError(
+            f"{checkpoint}: expected the metrics of a checkpoint; received others; "
+            f"{_how_to_go_on(checkpoint.parent, int(checkpoint.name))}"
+        )
 
 
 def _described(leaf: Any) -> jax.ShapeDtypeStruct:

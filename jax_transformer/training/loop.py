@@ -15,6 +15,7 @@ from jax_transformer.data.preparation import PreparedCorpus, prepare
 from jax_transformer.parallel.mesh import make_mesh
 from jax_transformer.parallel.processes import ALONE, Processes
 from jax_transformer.parallel.rules import check_divides
+from jax_transformer.training.checkpoints import go_back
 from jax_transformer.training.dry_run import describe
 from jax_transformer.training.export import fit_config
 from jax_transformer.training.interruption import how_to_resume
@@ -34,6 +35,7 @@ def train(
     *,
     name: str = "run",
     resume: bool = False,
+    from_step: int | None = None,
     profile: bool = False,
     parallel: ParallelConfig | None = None,
     processes: Processes | None = None,
@@ -46,6 +48,7 @@ def train(
       config: the run.
       name: name of the new directory runs/NAME if the config names none.
       resume: continue the run at config.run_dir from its latest checkpoint, with its own config.yaml.
+      from_step: with `resume`, the checkpoint to continue from; later ones are deleted. None: the latest.
       profile: write a trace of some steps to the run's profile/.
       parallel: with `resume`, the mesh to continue on. None: the run's own.
       processes: those of the run, as `join_processes` returned them; call this within `processes.together()`. None:
@@ -81,6 +84,8 @@ def train(
         run, config = open_run(config.run_dir, processes)
         try:
             config = config if parallel is None else dataclasses.replace(config, parallel=parallel)
+            if from_step is not None:
+                processes.agree("where to go on", partial(go_back, run.checkpoints, from_step))
             corpus = _prepare(config, processes)
             run.check_corpus(corpus.directory.name)
             check_divides(fit_config(config.model, corpus), make_mesh(config.parallel))

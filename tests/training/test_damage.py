@@ -1,0 +1,130 @@
+"""Damaged checkpoints are named, and never restored."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from jax_transformer.cli import main
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
+from jax_transformer.training.checkpoints import UNSEALED, CheckpointError, Checkpoints, check, go_back, saved_steps
+from jax_transformer.training.export import load_averaged_model
+from jax_transformer.training.loop import train
+
+pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+def flip_a_bit(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 4
+    file.write_bytes(content)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 6 steps with checkpoints at 2, 4 and 6."""
+    folder = tmp_path_factory.mktemp("finished")
+    config = RunConfig(
+        model=TransformerConfig(
+            d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1, max_length=32
+        ),
+        data=DataConfig(
+            phrasebook_pairs=60,
+            valid_pairs=4,
+            test_pairs=4,
+            max_length=32,
+            batch_tokens=640,
+            num_shapes=1,
+            cache_dir=str(folder / "cache"),
+        ),
+        train=TrainConfig(max_steps=6, evaluate_every=2, evaluate_sentences=0, keep_checkpoints=3),
+        run_dir=str(folder / "run"),
+    )
+    return train(config).run
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def test_every_file_of_a_checkpoint_is_under_a_digest(run: Path) -> None:
+    checkpoints = run / "checkpoints"
+    names = [path.relative_to(checkpoints / "6") for path in (checkpoints / "6").rglob("*") if path.is_file()]
+    sealed = [name for name in names if str(name) not in UNSEALED]
+    assert len(sealed) > 8
+    check(checkpoints, 6)
+    for name in sealed:
+        whole = (checkpoints / "6" / name).read_bytes()
+        flip_a_bit(checkpoints / "6" / name)
+        received = "digests.json: can't be read|.*" if name.name == "digests.json" else re.escape(f"{name}: altered")
+        with pytest.raises(CheckpointError, match=rf"checkpoints/6: expected .* received ({received}).*--from-step 4$"):
+            check(checkpoints, 6)
+        (checkpoints / "6" / name).unlink()
+        with pytest.raises(CheckpointError, match=f"received {re.escape(str(name))}: missing"):
+            check(checkpoints, 6)
+        (checkpoints / "6" / name).write_bytes(whole)
+    (checkpoints / "6" / "default" / "more").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="received default/more: added; "):
+        check(checkpoints, 6)
+
+
+def test_a_damaged_run_stops_and_goes_on_from_the_checkpoint_before(
+    run: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(run / "model")
+    flip_a_bit(next((run / "checkpoints" / "6" / "default" / "ocdbt.process_0" / "d").iterdir()))
+    assert main(["train", "--resume", str(run)]) == 2
+    told = capsys.readouterr().err
+    assert re.fullmatch(r"error: .*/checkpoints/6: expected the files as they were saved; .* --from-step 4\n", told)
+    assert saved_steps(run / "checkpoints") == [2, 4, 6]
+    assert not (run / "model").exists()
+    assert main(["train", "--resume", str(run), "--from-step", "4"]) == 0
+    assert "resumed at step 4" in capsys.readouterr().out
+    params = "model/params.safetensors"
+    assert (run / params).read_bytes() == (finished / params).read_bytes()
+    check(run / "checkpoints", 6)
+
+
+@pytest.mark.parametrize("metrics", ["null", "[1]", "{}", '{"score": "high"}', "[" * 100_000])
+def test_metrics_of_a_checkpoint_that_arent_its_own_are_named(run: Path, metrics: str) -> None:
+    (run / "checkpoints" / "4" / "metrics" / "metrics").write_text(metrics, encoding="utf-8")
+    with pytest.raises(CheckpointError, match=r"checkpoints/4: .*metrics/metrics: altered.*--from-step 2$"):
+        Checkpoints(run / "checkpoints", TrainConfig())
+
+
+def test_a_damaged_checkpoint_is_not_averaged(run: Path) -> None:
+    flip_a_bit(run / "checkpoints" / "4" / "default" / "_METADATA")
+    with pytest.raises(CheckpointError, match=r"checkpoints/4: .* received default/_METADATA: altered"):
+        load_averaged_model(run, "last", 2)
+
+
+def test_only_a_whole_checkpoint_is_gone_back_to(run: Path) -> None:
+    checkpoints = run / "checkpoints"
+    with pytest.raises(CheckpointError, match=r"expected a step with a checkpoint \(2, 4, 6\); received 5"):
+        go_back(checkpoints, 5)
+    flip_a_bit(checkpoints / "2" / "metrics" / "metrics")
+    with pytest.raises(CheckpointError, match=r"metrics/metrics: altered .*; there is none before it that is whole"):
+        go_back(checkpoints, 2)
+    assert saved_steps(checkpoints) == [2, 4, 6]
+    go_back(checkpoints, 4)
+    assert saved_steps(checkpoints) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--from-step", "4"], "--from-step: expected --resume RUN before it; received --from-step 4"),
+        (
+            ["--resume", "run", "--from-step", "last"],
+            "--from-step: expected a step's number; received --from-step last",
+        ),
+    ],
+)
+def test_from_step_belongs_to_resume(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", *arguments]) == 2
+    assert message in capsys.readouterr().err
