@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,16 @@ def test_a_directory_that_isnt_renamed_is_removed(tmp_path: Path) -> None:
     with temporary_directory_beside(target) as temporary:
         temporary.rename(target)
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    target = tmp_path / "model[1]"
+    with temporary_directory_beside(target) as running:
+        for name in (".model[1].killed.tmp", ".model[1].new.tmp", ".model1.killed.tmp"):
+            (tmp_path / name).mkdir()
+            (tmp_path / name / "weights").touch()
+        for path in (running, tmp_path / ".model[1].killed.tmp", tmp_path / ".model1.killed.tmp"):
+            os.utime(path, (time.time() - 100,) * 2)
+        with temporary_directory_beside(target) as temporary:
+            left = {path.name for path in tmp_path.iterdir()}
+            assert left == {running.name, temporary.name, ".model[1].new.tmp", ".model1.killed.tmp"}

@@ -1,4 +1,4 @@
-"""Prepares text once: from files to memory-mapped token ids, cached under the hash of the text and the options.
+"""Prepares text once: from files to files of token ids, cached under the hash of the text and the options.
 
 Preparation reads the text several times without holding it: to hash the files, to hash the pairs, to train each
 tokenizer, to encode, and to check that no file has changed meanwhile. For each pair, memory holds its hash, its split,
@@ -23,7 +23,7 @@ import numpy as np
 
 from jax_transformer.config.run import DataConfig
 from jax_transformer.data.blocks import PairsInMemory
-from jax_transformer.data.cache import building_directory, is_whole, publish, seal
+from jax_transformer.data.cache import BUILDING, building_directory, damage, publish
 from jax_transformer.data.corpus import (
     CorpusError,
     Split,
@@ -39,8 +39,10 @@ from jax_transformer.data.encoding import SplitEncoder
 from jax_transformer.data.report import Report, SplitReport, drops
 from jax_transformer.data.streaming import Beginning
 from jax_transformer.data.text_files import hash_file
-from jax_transformer.data.token_pairs import SIDES, PairsWriter, Sentences, TokenPairs, map_pairs
+from jax_transformer.data.token_pairs import SIDES, PairsWriter, Sentences, TokenPairs, open_pairs
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
+from jax_transformer.runtime.digests import write_digests
+from jax_transformer.runtime.files import remove_abandoned
 
 __all__ = ["CorpusError", "PreparedCorpus", "Report", "Sentences", "SplitReport", "TokenPairs", "prepare"]
 
@@ -134,12 +136,16 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
     cache = Path(config.cache_dir).expanduser()
     hashes = hash_files(config)
     entry = cache / _entry_name(config, hashes)
-    prepared = _load_entry(entry, config)
+    remove_abandoned(cache.glob(f"{BUILDING}*"))
+    found = damage(entry) if entry.exists() else []
+    if found:
+        log(f"{entry}: damaged ({found[0]}); it is prepared again")
+    prepared = None if found else _load_entry(entry, config)
     if prepared is None:
         with building_directory(cache) as building:
             _build_entry(building, config, hashes, log)
             publish(building, entry)
-        prepared = _load_entry(entry, config)
+        prepared = None if damage(entry) else _load_entry(entry, config)
     if prepared is None:
         raise CorpusError(
             f"{entry}: expected the corpus just prepared; received a directory that was changed meanwhile. Run again."
@@ -165,7 +171,8 @@ def _entry_name(config: DataConfig, hashes: dict[str, str]) -> str:
 
 
 def _load_entry(entry: Path, config: DataConfig) -> PreparedCorpus | None:
-    if not is_whole(entry):
+    """Returns the corpus of a cache entry, whose files are whole; None if there is no entry."""
+    if not entry.exists():
         return None
     report = Report.from_dict(json.loads((entry / REPORT).read_text(encoding="utf-8")))
     source, target = (
@@ -175,7 +182,7 @@ def _load_entry(entry: Path, config: DataConfig) -> PreparedCorpus | None:
         source_tokenizer=source,
         target_tokenizer=target,
         splits={
-            name: map_pairs(entry, name, config.max_length)
+            name: open_pairs(entry, name, config.max_length)
             for name in report.splits
             if name != "train" or not config.streaming
         },
@@ -226,7 +233,7 @@ def _build_entry(directory: Path, config: DataConfig, hashes: dict[str, str], lo
             splits=reports,
         )
         (directory / REPORT).write_text(json.dumps(report.to_dict()), encoding="utf-8")
-        seal(directory)
+        write_digests(directory)
 
 
 def _names(config: DataConfig) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Pairs as token ids in flat arrays, in memory or memory-mapped, and the writer of their files.
+"""Pairs as token ids in flat arrays, in memory or in files, and the writer of these files.
 
 For each split and side there are the ids of all sentences end to end (`train.source.ids`, int32), where each begins
 (`.offsets`, int64), the text, one sentence after the other (`.txt`), and where each begins (`.text_offsets`, int64);
@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from jax_transformer.data.stored_array import StoredArray
 
 SIDES = ("source", "target")
 
@@ -144,22 +146,20 @@ class PairsWriter:
             file.write(values.tobytes())
 
 
-def map_pairs(directory: Path, name: str, max_length: int) -> TokenPairs:
-    """Maps the split that a PairsWriter wrote into memory, read-only."""
+def open_pairs(directory: Path, name: str, max_length: int) -> TokenPairs:
+    """Opens the split that a PairsWriter wrote. Memory holds where sentences begin, and their corpus; ids and texts are
+    read when they are asked for."""
 
-    def mapped(suffix: str, dtype: str) -> Any:
-        path = directory / f"{name}.{suffix}"
-        if not path.stat().st_size:  # an empty file can't be mapped
-            return np.zeros(0, dtype)
-        return np.asarray(np.memmap(path, dtype, mode="r"))  # asarray: indexing a memmap object is slow
+    def stored(suffix: str, dtype: str) -> Any:
+        return StoredArray(directory / f"{name}.{suffix}", dtype)
 
     source, target = (
         Sentences(
-            mapped(f"{side}.ids", "<i4"),
-            mapped(f"{side}.offsets", "<i8"),
-            mapped(f"{side}.txt", "u1"),
-            mapped(f"{side}.text_offsets", "<i8"),
+            stored(f"{side}.ids", "<i4"),
+            np.asarray(stored(f"{side}.offsets", "<i8")),
+            stored(f"{side}.txt", "u1"),
+            stored(f"{side}.text_offsets", "<i8"),
         )
         for side in SIDES
     )
-    return TokenPairs(source, target, max_length, mapped("corpus", "<u2"))
+    return TokenPairs(source, target, max_length, np.asarray(stored("corpus", "<u2")))

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import os
 import shutil
+import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+YOUNG_SECONDS = 60
+"""The age from which what nobody locks is abandoned: before, it may have been made just now."""
+OLD_SECONDS = 24 * 3600
+"""The age from which a directory is abandoned that can't be locked."""
 
 
 @contextmanager
@@ -49,17 +57,60 @@ def atomic_write(path: str | os.PathLike[str], *, durable: bool = False) -> Iter
 @contextmanager
 def temporary_directory_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a new directory next to `path`, for the block to fill and rename to `path`; removes it if it is still
-    there.
+    there, and those that killed processes left.
 
     Raises:
       OSError: the directory can't be made.
     """
-    temporary = _temporary(Path(path))
-    temporary.mkdir()
-    try:
+    target = Path(path)
+    remove_abandoned(target.parent.glob(f".{glob.escape(target.name)}.*.tmp"))
+    with temporary_directory(_temporary(target)) as temporary:
         yield temporary
+
+
+@contextmanager
+def temporary_directory(path: Path) -> Iterator[Path]:
+    """Yields a new directory, locked for as long as the block runs; removes it if it is still there.
+
+    Raises:
+      OSError: the directory can't be made.
+    """
+    path.mkdir()
+    handle = os.open(path, os.O_RDONLY)
+    with suppress(OSError):  # a file system without locks
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        yield path
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        os.close(handle)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_abandoned(paths: Iterable[Path]) -> None:
+    """Removes those directories of `temporary_directory` and files of `atomic_write` whose process was killed, once
+    nobody has changed them for a minute; directories on a file system without locks, for a day."""
+    for path in paths:
+        with suppress(OSError):  # it was renamed or removed meanwhile
+            age = time.time() - path.stat().st_mtime
+            if age < YOUNG_SECONDS:
+                continue
+            if not path.is_dir():
+                path.unlink()
+            elif not _is_in_use(path, age):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_in_use(path: Path, age: float) -> bool:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return age < OLD_SECONDS
+    finally:
+        os.close(handle)
+    return False
 
 
 def _temporary(path: Path) -> Path:

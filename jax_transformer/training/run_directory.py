@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from jax_transformer.config.files import dump_config, load_config
 from jax_transformer.config.run import RunConfig
-from jax_transformer.runtime.files import atomic_write
+from jax_transformer.runtime.files import atomic_write, remove_abandoned
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -72,7 +72,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, path: str | Path) -> tuple[RunDirectory, RunConfig]:
-        """Opens an existing run; returns it with its config.
+        """Opens an existing run, and removes what killed processes left half-written; returns it with its config.
 
         Raises:
           RunError: no such run, or another process is training it.
@@ -83,7 +83,10 @@ class RunDirectory:
                 f"{path}: expected a run directory to resume; received "
                 f"{'one without ' + CONFIG if path.is_dir() else 'no directory'}"
             )
-        return cls(path, _lock(path)), load_config(path / CONFIG, RunConfig())
+        config = load_config(path / CONFIG, RunConfig())
+        run = cls(path, _lock(path))
+        remove_abandoned(path.glob(".*.tmp"))
+        return run, config
 
     @property
     def checkpoints(self) -> Path:

@@ -11,12 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from small_corpora import PAIRS, config_in, contents, fail_if_called
 
 from jax_transformer.config.run import DataConfig
-from jax_transformer.data.preparation import prepare
+from jax_transformer.data.preparation import CorpusError, prepare
 
 # --- the cache
 
@@ -59,7 +58,7 @@ def test_whatever_matters_makes_another_entry(tmp_path: Path, options: dict[str,
 @pytest.mark.parametrize(
     "name",
     [
-        "manifest.json",
+        "digests.json",
         "report.json",
         "source_tokenizer.json",
         "train.source.ids",
@@ -87,12 +86,36 @@ def test_a_damaged_entry_is_built_again(tmp_path: Path, name: str, harm: str) ->
     assert list((tmp_path / "cache").iterdir()) == [first.directory]
 
 
-def test_arrays_are_mapped_and_read_only(tmp_path: Path) -> None:
-    ids = prepare(config_in(tmp_path)).splits["train"].source_sentences.ids
-    assert isinstance(ids.base, np.memmap)
-    assert ids.dtype == np.int32
-    with pytest.raises(ValueError, match="read-only"):
-        ids[0] = 1
+@pytest.mark.parametrize("place", [0.1, 0.5, 0.9])
+def test_every_part_of_a_large_file_is_under_a_digest(tmp_path: Path, place: float) -> None:
+    config = config_in(tmp_path, pairs=[(f"{'word ' * 30}{k}", f"{'Wort ' * 30}{k}") for k in range(9_000)])
+    first = prepare(config)
+    victim = first.directory / "train.source.txt"
+    data = bytearray(victim.read_bytes())
+    assert len(data) > 1 << 20
+    data[int(place * len(data))] ^= 1
+    victim.write_bytes(data)
+    lines: list[str] = []
+    prepare(config, lines.append)
+    assert lines[0].startswith(f"{first.directory}: damaged (train.source.txt: altered (sha256 expected ")
+
+
+@pytest.mark.parametrize("harm", ["cut", "overwritten", "emptied"])
+def test_a_file_that_changes_while_it_is_read_is_told_of(tmp_path: Path, harm: str) -> None:
+    corpus = prepare(config_in(tmp_path))
+    pairs = corpus.splits["train"]
+    assert len(pairs.source(0))
+    file = corpus.directory / "train.source.ids"
+    with open(file, "r+b") as opened:
+        if harm == "overwritten":
+            opened.write(bytes(4))
+        opened.truncate({"cut": 8, "overwritten": file.stat().st_size, "emptied": 0}[harm])
+    os.utime(file, ns=(0, 0))
+    with pytest.raises(
+        CorpusError, match=r"train\.source\.ids: expected the prepared corpus as it was opened; received"
+    ):
+        pairs.source(3)
+    assert len(prepare(config_in(tmp_path)).splits["train"].source(3))
 
 
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
@@ -194,13 +217,20 @@ def test_two_processes_may_prepare_the_same_corpus(tmp_path: Path) -> None:
     assert list((tmp_path / "cache").iterdir()) == [corpus.directory]
 
 
-def test_leftovers_are_removed_after_a_day(tmp_path: Path) -> None:
-    cache = tmp_path / "cache"
-    for name, age in (("building-old", 25 * 3600), ("building-young", 3600)):
-        (cache / name).mkdir(parents=True)
-        os.utime(cache / name, (time.time() - age,) * 2)
-    corpus = prepare(config_in(tmp_path))
-    assert {path.name for path in cache.iterdir()} == {"building-young", corpus.directory.name}
+def test_what_a_killed_preparation_left_is_removed(tmp_path: Path) -> None:
+    cache, config = tmp_path / "cache", config_in(tmp_path)
+    with start_child("training", config) as child:
+        (running,) = cache.iterdir()
+        (cache / "building-killed").mkdir()
+        (cache / "building-new").mkdir()
+        for path in (running, cache / "building-killed"):
+            os.utime(path, (time.time() - 100,) * 2)
+        corpus = prepare(config)
+        assert set(cache.iterdir()) == {running, cache / "building-new", corpus.directory}
+        child.kill()
+    os.utime(running, (time.time() - 100,) * 2)
+    prepare(config, fail_if_called)
+    assert set(cache.iterdir()) == {cache / "building-new", corpus.directory}
 
 
 def test_an_open_corpus_outlives_its_entry(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -14,6 +15,7 @@ from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.training.checkpoints import UNSEALED, CheckpointError, Checkpoints, check, go_back, saved_steps
 from jax_transformer.training.export import load_averaged_model
 from jax_transformer.training.loop import train
+from jax_transformer.training.run_directory import RunDirectory
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -71,6 +73,16 @@ def test_every_file_of_a_checkpoint_is_under_a_digest(run: Path) -> None:
     (checkpoints / "6" / "default" / "more").write_bytes(b"")
     with pytest.raises(CheckpointError, match="received default/more: added; "):
         check(checkpoints, 6)
+
+
+def test_what_killed_processes_left_in_a_run_is_removed(run: Path) -> None:
+    (run / ".model.1.tmp" / "tokenizer").mkdir(parents=True)
+    (run / ".report.html.1.tmp").touch()
+    (run / ".report.html.2.tmp").touch()
+    for name in (".model.1.tmp", ".report.html.1.tmp"):
+        os.utime(run / name, (0, 0))
+    RunDirectory.open(run)[0].close()
+    assert {path.name for path in run.glob(".*.tmp")} == {".report.html.2.tmp"}
 
 
 def test_a_damaged_run_stops_and_goes_on_from_the_checkpoint_before(
