@@ -61,7 +61,7 @@ def _read(path: str | Path) -> yaml.Node | None:
         return yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: expected a YAML file; {error}") from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path}: expected YAML; {' '.join(str(error).split())}") from None
 
 

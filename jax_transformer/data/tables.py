@@ -24,6 +24,7 @@ from typing import Any
 
 from jax_transformer.config.data import CorpusConfig
 from jax_transformer.data.text_files import CorpusError, iterate_lines, iterate_text, open_stored, shorten
+from jax_transformer.runtime.json_text import parse_json
 
 Pair = tuple[str, str]
 ROWS = 4096
@@ -230,14 +231,10 @@ def _read_jsonl(path: str, corpus: CorpusConfig) -> Iterator[Pair]:
 
 def _parse_object(line: str, where: str) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError as error:
         received = f"text that isn't JSON ({error}): {shorten(line)}" if line.strip() else "an empty line"
         raise CorpusError(f"{where}: expected a JSON object; received {received}. Write one object a line.") from None
-    except RecursionError:
-        raise CorpusError(
-            f"{where}: expected a JSON object; received one nested too deeply. Write the sentences less deep."
-        ) from None
     if not isinstance(row, dict):
         raise CorpusError(
             f"{where}: expected a JSON object; received {shorten(line)}. Write one object with named columns a line."

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import Dialect
+from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.storage.model_directory import Model
 from jax_transformer.storage.tensors import PortingError
 
@@ -50,7 +51,7 @@ def parse_settings(text: str, what: str) -> ExportedSettings:
       PortingError: the text isn't what this or an older version writes.
     """
     try:
-        content = json.loads(text)
+        content = parse_json(text)
         if content["version"] > VERSION:
             raise PortingError(
                 f"{what}: a newer version exported this file (settings version {content['version']}; this one reads up "
@@ -63,7 +64,7 @@ def parse_settings(text: str, what: str) -> ExportedSettings:
         known = all(given.keys() <= {field.name for field in dataclasses.fields(kind)} for kind, given in kinds)
         if not isinstance(settings.dialect, str) or not isinstance(settings.names, str) or not known:
             raise ValueError("unknown settings")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, PortingError):
             raise
         raise PortingError(

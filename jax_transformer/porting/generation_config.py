@@ -8,6 +8,7 @@ from typing import Any
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.porting.dialects import Json
+from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.storage.tensors import PortingError
 
 SAME = {
@@ -89,8 +90,8 @@ def in_effect(config: Json, text: str) -> dict[str, Any]:
 def parsed(text: str) -> dict[str, Any]:
     """Parses the text of generation_config.json; "" has no settings. Raises PortingError if it is no JSON object."""
     try:
-        content = json.loads(text or "{}")
-    except (ValueError, RecursionError) as error:
+        content = parse_json(text or "{}")
+    except ValueError as error:
         raise PortingError(f"no JSON ({error})") from None
     if not isinstance(content, dict):
         raise PortingError(f"expected a JSON object; received {type(content).__name__}")

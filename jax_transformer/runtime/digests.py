@@ -8,6 +8,8 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from jax_transformer.runtime.json_text import parse_json
+
 DIGESTS = "digests.json"
 
 
@@ -66,10 +68,10 @@ def changes(directory: str | os.PathLike[str], without: Collection[str] = ()) ->
     """
     directory = Path(directory)
     try:
-        expected = json.loads((directory / DIGESTS).read_text(encoding="utf-8"))["sha256"].items()
+        expected = parse_json((directory / DIGESTS).read_text(encoding="utf-8"))["sha256"].items()
     except FileNotFoundError:
         return [f"{DIGESTS}: missing"]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return [f"{DIGESTS}: can't be read"]
     problems = []
     for name, digest in expected:

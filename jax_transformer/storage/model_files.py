@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.runtime.digests import sha256
+from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.trees import flatten, nearest, unflatten
 from jax_transformer.storage.tensor_files import map_tensors, read_tensors
 from jax_transformer.storage.tensors import DTYPES, PortingError
@@ -41,7 +41,7 @@ class ModelError(ValueError):
 
 def read_manifest(directory: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
+        manifest = parse_json((directory / MANIFEST).read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelError(f"{directory / MANIFEST}: no JSON ({error})") from None
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
@@ -80,7 +80,7 @@ def checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
 def read_config(directory: Path, name: str, config_class: type, problems: list[str]) -> Any:
     """Reads a dataclass from a JSON file; adds to the problems and returns None if that fails."""
     try:
-        content = json.loads((directory / name).read_text(encoding="utf-8"))
+        content = parse_json((directory / name).read_text(encoding="utf-8"))
     except ValueError as error:
         problems.append(f"{name}: no JSON ({error})")
         return None

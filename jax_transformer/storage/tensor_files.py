@@ -6,7 +6,6 @@ Everything the project saves in these formats is saved here.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import zipfile
 from collections import OrderedDict
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from jax_transformer.runtime.files import atomic_write
+from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.storage.deferred import Deferred
 from jax_transformer.storage.safetensors_writer import SAFETENSORS_DTYPES, save_safetensors
 from jax_transformer.storage.tensor_mappings import (
@@ -81,7 +81,7 @@ def map_tensors(path: str | os.PathLike[str]) -> dict[str, np.ndarray]:
     names = SafetensorsFile(path)  # checks the header
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
+        header = parse_json(file.read(length))
     bytes_ = (
         np.memmap(path, np.uint8, "r", offset=8 + length) if path.stat().st_size > 8 + length else np.empty(0, np.uint8)
     )
@@ -152,7 +152,7 @@ def write_tensors(
 def _read_shards(index: Path) -> Tensors:
     """Opens the tensors of the files that an index names, in its order."""
     try:
-        places = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        places = parse_json(index.read_text(encoding="utf-8"))["weight_map"]
         if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
             raise ValueError("weight_map names no files")
     except (ValueError, KeyError, TypeError) as error:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jax
@@ -17,10 +17,12 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.runtime.digests import changes, write_digests
+from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.training.scheduled_batch import Position
 from jax_transformer.training.state import TrainState
+from jax_transformer.training.throughput import SavedWindow
 
-UNEVALUATED: dict[str, Any] = {"score": -math.inf, "evaluated_step": -1}
+UNEVALUATED: Mapping[str, Any] = MappingProxyType({"score": -math.inf, "evaluated_step": -1})
 """Metrics of a checkpoint saved without an evaluation, because the run stopped there."""
 
 
@@ -76,11 +78,14 @@ class Checkpoints:
             ),
         )
 
-    def save(self, state: TrainState, score: float | None, position: Position) -> None:
+    def save(
+        self, state: TrainState, score: float | None, position: Position, window: SavedWindow | None = None
+    ) -> None:
         """Starts to save the state. The best checkpoint is the one with the highest `score`; None: not evaluated."""
         step = int(state.step)
         metrics = UNEVALUATED if score is None else {"score": score, "evaluated_step": step}
-        self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), metrics=metrics | {"position": position})
+        data = {"position": position, "window": window or {}}
+        self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), metrics={**metrics, **data})
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
@@ -121,6 +126,10 @@ class Checkpoints:
     def position(self, step: int) -> Position:
         """Returns the position in the data at the checkpoint of `step`."""
         return (self._manager.metrics(step) or {}).get("position", {})
+
+    def window(self, step: int) -> SavedWindow:
+        """Returns the window of metrics under way at the checkpoint of `step`."""
+        return (self._manager.metrics(step) or {}).get("window", {})
 
     def wait(self) -> None:
         """Waits until everything is on disk."""
@@ -177,11 +186,11 @@ def _check_metrics(checkpoint: Path) -> None:
     """Raises CheckpointError unless the metrics of a checkpoint are those that `save` writes. (Orbax reads them of all
     checkpoints, before any is restored.)"""
     try:
-        metrics = json.loads((checkpoint / "metrics" / "metrics").read_text(encoding="utf-8"))
+        metrics = parse_json((checkpoint / "metrics" / "metrics").read_text(encoding="utf-8"))
         is_right = all(isinstance(metrics[name], (int, float)) for name in UNEVALUATED) and isinstance(
             metrics["position"], dict
         )
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+    except (OSError, ValueError, LookupError, TypeError):
         is_right = False
     if not is_right:
         check(checkpoint.parent, int(checkpoint.name))

@@ -14,7 +14,18 @@ import numpy as np
 import yaml
 
 from jax_transformer.config.run import RunConfig
-from jax_transformer.training.run_directory import CONFIG, DATA, METRICS, PARAMETERS, SAMPLES, RunError, is_training
+from jax_transformer.data.text_files import shorten
+from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.training.run_directory import (
+    CONFIG,
+    DATA,
+    METRICS,
+    PARAMETERS,
+    SAMPLES,
+    RunError,
+    is_training,
+    read_lines,
+)
 
 Record = dict[str, Any]
 
@@ -49,7 +60,7 @@ def read_run(run: Path) -> dict[str, Any]:
         raise RunError(
             f"{run}: expected a run directory; received {'one without ' + CONFIG if run.is_dir() else 'no directory'}"
         )
-    config = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8")) or {}
+    config = _read_config(run / CONFIG)
     records, unread = _read_lines(run / METRICS)
     samples, unread_samples = _read_lines(run / SAMPLES)
     made_of = _read_json(run / PARAMETERS) or {}
@@ -210,26 +221,29 @@ def _value_at(config: Any, *keys: str) -> Any:
 def _read_lines(file: Path) -> tuple[list[Record], int]:
     """Returns the records of a JSON-lines file, and the number of unreadable lines, such as one still being written or
     truncated by a crash."""
-    if not file.exists():
-        return [], 0
-    records, unread = [], 0
-    for line in file.read_text(encoding="utf-8", errors="replace").split("\n"):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            record = None
-        if isinstance(record, dict) and _is_finite(record.get("step")):
-            records.append(record)
-        else:
-            unread += 1
-    return records, unread
+    lines = read_lines(file)
+    records = [line.record for line in lines if line.record is not None]
+    return records, len(lines) - len(records)
+
+
+def _read_config(file: Path) -> Record:
+    """Returns the fields of config.yaml as they stand, those of other versions too.
+
+    Raises:
+      RunError: it is no YAML.
+    """
+    try:
+        config = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        raise RunError(f"{file}: expected YAML; received {' '.join(str(error).split())}") from None
+    if not isinstance(config, dict):
+        raise RunError(f"{file}: expected fields and values; received {shorten(str(config))}")
+    return config
 
 
 def _read_json(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
 

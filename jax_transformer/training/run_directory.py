@@ -7,12 +7,16 @@ import fcntl
 import json
 import math
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from jax_transformer.config.files import dump_config, load_config
 from jax_transformer.config.run import RunConfig
+from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.files import atomic_write, remove_abandoned
+from jax_transformer.runtime.json_text import parse_json
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -117,7 +121,7 @@ class RunDirectory:
     def check_corpus(self, name: str) -> None:
         """Raises RunError unless `name` is the prepared corpus in `data.json`, with which the run began."""
         file = self.path / DATA
-        began_with = json.loads(file.read_text(encoding="utf-8")).get("corpus", name) if file.exists() else name
+        began_with = _object(file).get("corpus", name) if file.exists() else name
         if began_with != name:
             raise RunError(
                 f"{self.path}: expected the text, the tokenizer files and the options of data that this run began "
@@ -125,18 +129,25 @@ class RunDirectory:
             )
 
     def records(self) -> list[dict[str, Any]]:
-        """Returns the records of metrics.jsonl, without a last line truncated by a crash."""
-        file = self.path / METRICS
-        lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
-        return [json.loads(line) for line in lines if line and math.isfinite(_step_of(line))]
+        """Returns the records of metrics.jsonl, without a last line truncated by a crash.
+
+        Raises:
+          RunError: another line that isn't a record.
+        """
+        return [record for _, record in _records(self.path / METRICS)]
 
     def forget_after(self, step: int) -> None:
-        """Drops the metrics and samples of later steps, which a resumed run repeats."""
-        for file in (self.path / METRICS, self.path / SAMPLES):
-            if self.writes and file.exists():
-                # splitlines would also split at characters within a sentence
-                lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
-                _write(file, "".join(f"{line}\n" for line in lines if line and _step_of(line) <= step))
+        """Drops the metrics and samples of later steps, and those of the model, which a resumed run repeats. Raises
+        RunError as `records`."""
+        kept = {
+            file: "".join(
+                f"{text}\n" for text, record in _records(file) if record["step"] <= step and "model_step" not in record
+            )
+            for file in (self.path / METRICS, self.path / SAMPLES)
+            if self.writes and file.exists()
+        }
+        for file, text in kept.items():
+            _write(file, text)
 
     def close(self) -> None:
         if self._lock is not None:
@@ -184,9 +195,64 @@ def _write(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def _step_of(line: str) -> float:
-    """Returns the step of a metrics line; infinity for a line truncated by a crash."""
+def _object(file: Path) -> dict[str, Any]:
+    """Returns the JSON object in a file.
+
+    Raises:
+      RunError: it isn't one.
+    """
     try:
-        return json.loads(line)["step"]
-    except (json.JSONDecodeError, KeyError):
-        return float("inf")
+        content = parse_json(file.read_bytes())
+    except ValueError as error:
+        raise RunError(f"{file}: expected a JSON object; received text that isn't JSON ({error})") from None
+    if not isinstance(content, dict):
+        raise RunError(f"{file}: expected a JSON object; received {shorten(json.dumps(content))}")
+    return content
+
+
+@dataclass(frozen=True)
+class Line:
+    """Holds a line of metrics.jsonl or samples.jsonl."""
+
+    number: int
+    text: str
+    record: dict[str, Any] | None
+    """None: it isn't an object with the number of a step."""
+    is_last: bool
+    """Whether it is the last, without a line end: it is being written, or was truncated by a crash."""
+
+
+def read_lines(file: Path) -> list[Line]:
+    """Returns the lines of a file that aren't blank; none if there is no file."""
+    # splitlines would also split at characters within a sentence
+    texts = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
+    return [
+        Line(number, text, _record(text), number == len(texts))
+        for number, text in enumerate(texts, start=1)
+        if text.strip()
+    ]
+
+
+def _record(text: str) -> dict[str, Any] | None:
+    try:
+        record = parse_json(text)
+    except ValueError:
+        return None
+    step = record.get("step") if isinstance(record, dict) else None
+    is_number = isinstance(step, (int, float)) and not isinstance(step, bool) and math.isfinite(step)
+    return record if is_number else None
+
+
+def _records(file: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the text and the record of each line, without a last one truncated by a crash.
+
+    Raises:
+      RunError: another line that isn't a record.
+    """
+    for line in read_lines(file):
+        if line.record is not None:
+            yield line.text, line.record
+        elif not line.is_last:
+            raise RunError(
+                f"{file}:{line.number}: expected an object with a step; received {shorten(line.text)}; remove the line"
+            )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -40,6 +40,10 @@ def _kind(leaf: Any) -> Any:
     return np.shape(leaf), getattr(leaf, "sharding", None)
 
 
+SavedWindow = dict[str, Any]
+"""The metrics of each step of a window, and its seconds; {} for an empty one."""
+
+
 class Window:
     """Collects the metrics of the steps since the last line; they stay on the device until `figures` reads them."""
 
@@ -50,9 +54,16 @@ class Window:
     def steps(self) -> int:
         return len(self._metrics)
 
-    def restart(self) -> None:
-        self._metrics: list[dict[str, jax.Array]] = []
-        self._start = time.perf_counter()
+    def restart(self, saved: SavedWindow | None = None) -> None:
+        """Begins a new window, or goes on with a saved one."""
+        saved = saved or {}
+        self._metrics: list[Mapping[str, Any]] = list(saved.get("metrics", []))
+        self._start = time.perf_counter() - saved.get("seconds", 0.0)
+
+    def saved(self) -> SavedWindow:
+        """Returns the window so far in plain values, for a checkpoint."""
+        metrics = [{name: float(value) for name, value in step.items()} for step in self._metrics]
+        return {"metrics": metrics, "seconds": time.perf_counter() - self._start} if metrics else {}
 
     def add(self, metrics: dict[str, jax.Array]) -> None:
         self._metrics.append(metrics)

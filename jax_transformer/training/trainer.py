@@ -43,7 +43,7 @@ from jax_transformer.training.schedules import plateau_scale
 from jax_transformer.training.state import TrainState, evaluation_params, init_state
 from jax_transformer.training.step import make_evaluation_step, make_train_step
 from jax_transformer.training.stream_schedule import make_batch_schedule
-from jax_transformer.training.throughput import Compiled, Window
+from jax_transformer.training.throughput import Compiled, SavedWindow, Window
 from jax_transformer.training.virtual_shards import VirtualShards
 from jax_transformer.training.warm_start import load_initial_params
 
@@ -110,7 +110,7 @@ class Trainer:
         self.exchange = share_stream(config, run_dir, processes)
         self.schedule = make_batch_schedule(config, corpus, self.share, self.exchange)
         self.valid = Split.lay_out(self.corpus.splits["valid"], config.data.batch_tokens)
-        self.window = Window()
+        self.window, self.saved_window = Window(), SavedWindow()
 
     def _programs(self) -> tuple[Any, EvaluationStep, int]:
         """Returns the training step, the evaluation step, and the number that divides the rows of their batches."""
@@ -155,6 +155,7 @@ class Trainer:
             return state
         state = checkpoints.restore(latest, like=state)
         self.position = self.processes.agree("the position in the data", partial(checkpoints.position, latest))
+        self.saved_window = self.processes.agree("the metrics under way", partial(checkpoints.window, latest))
         self.run_dir.forget_after(latest)
         print(f"resumed at step {latest}", flush=True)
         return self._at_rate_of_plateau(state)
@@ -184,7 +185,7 @@ class Trainer:
             prefetch(scheduled, transfer=self._to_devices) as stream,
             closing(self.exchange),  # first, since the thread that prefetches may wait for another process
         ):
-            self.window.restart()
+            self.window.restart(self.saved_window)
             for step, (batch, self.position, figures, is_last, failure) in enumerate(stream, start=done + 1):
                 if self.profile:
                     self.profile.before_step()
@@ -206,7 +207,7 @@ class Trainer:
                         )
                         break
                 elif stops or failure:
-                    checkpoints.save(state, None, self.position)
+                    checkpoints.save(state, None, self.position, self.window.saved())
                 if failure:  # in all processes
                     checkpoints.wait()
                     self.processes.gather("the saved run", None)

@@ -1,4 +1,4 @@
-"""Damaged checkpoints are named, and never restored."""
+"""Damaged files of a run are named, and never used."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tiny_runs import tiny_run
 
 from jax_transformer.cli import main
-from jax_transformer.config.model import TransformerConfig
-from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
+from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.training.checkpoints import UNSEALED, CheckpointError, Checkpoints, check, go_back, saved_steps
 from jax_transformer.training.export import load_averaged_model
 from jax_transformer.training.loop import train
-from jax_transformer.training.run_directory import RunDirectory
+from jax_transformer.training.report import write_report
+from jax_transformer.training.run_directory import RunDirectory, RunError
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
@@ -29,24 +30,7 @@ def flip_a_bit(file: Path) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 6 steps with checkpoints at 2, 4 and 6."""
-    folder = tmp_path_factory.mktemp("finished")
-    config = RunConfig(
-        model=TransformerConfig(
-            d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1, max_length=32
-        ),
-        data=DataConfig(
-            phrasebook_pairs=60,
-            valid_pairs=4,
-            test_pairs=4,
-            max_length=32,
-            batch_tokens=640,
-            num_shapes=1,
-            cache_dir=str(folder / "cache"),
-        ),
-        train=TrainConfig(max_steps=6, evaluate_every=2, evaluate_sentences=0, keep_checkpoints=3),
-        run_dir=str(folder / "run"),
-    )
-    return train(config).run
+    return train(tiny_run(tmp_path_factory.mktemp("finished"))).run
 
 
 @pytest.fixture
@@ -140,3 +124,30 @@ def test_only_a_whole_checkpoint_is_gone_back_to(run: Path) -> None:
 def test_from_step_belongs_to_resume(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", *arguments]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "line", ["[1]", "3", '"step"', '{"step": "x"}', '{"step": true}', '{"step": NaN}', "[" * 100_000]
+)
+def test_an_odd_line_of_metrics_is_named(run: Path, line: str) -> None:
+    file = run / "metrics.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines()
+    whole = "\n".join([lines[0], line, *lines[1:], ""])
+    file.write_text(whole, encoding="utf-8")
+    message = r"metrics\.jsonl:2: expected an object with a step; received .*; remove the line"
+    with pytest.raises(RunError, match=message):
+        train(RunConfig(run_dir=str(run)), resume=True)
+    assert file.read_text(encoding="utf-8") == whole
+    write_report(run)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "data.json"])
+@pytest.mark.parametrize("content", [bytes(50), b"[1]", b"\xff\xfe", b"[" * 100_000])
+def test_other_damaged_files_are_named(
+    run: Path, name: str, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / name).write_bytes(content)
+    assert main(["train", "--resume", str(run)]) == 2
+    assert re.search(rf"^error: {re.escape(str(run / name))}\S* expected ", capsys.readouterr().err, re.M)
+    assert main(["report", str(run)]) == (2 if name == "config.yaml" else 0)
+    assert name in capsys.readouterr().err or name == "data.json"

@@ -35,6 +35,7 @@ from jax_transformer.data.tokenizers.special_tokens import (
     unused_entries,
 )
 from jax_transformer.data.tokenizers.tokenizer import Tokenizer
+from jax_transformer.runtime.json_text import parse_json
 
 Json = Mapping[str, Any]
 Files = Mapping[str, bytes]
@@ -354,7 +355,7 @@ def _file(files: Files, name: str, wanted: str = "") -> bytes:
 
 def _json(files: Files, name: str) -> dict[str, Any]:
     try:
-        content: dict[str, Any] = json.loads(_file(files, name))
+        content: dict[str, Any] = parse_json(_file(files, name))
     except ValueError as error:
         raise ValueError(f"{name}: expected JSON ({error})" if name in files else str(error)) from None
     if not isinstance(content, dict):

@@ -31,6 +31,7 @@ from jax_transformer.data.tokenizers.special_tokens import (
     hidden_name,
 )
 from jax_transformer.data.tokenizers.tokenizer import Backend, Tokenizer, read_backend
+from jax_transformer.runtime.json_text import parse_json
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.training import Kind
@@ -134,7 +135,7 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
 
     text = _read_text(path)
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except ValueError as error:
         raise ValueError(f"expected JSON ({error})") from None
     if isinstance(content, dict) and "format" in content:

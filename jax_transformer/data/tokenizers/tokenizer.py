@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -22,6 +21,7 @@ from jax_transformer.data.tokenizers.special_tokens import (
     find_specials,
     shown_name,
 )
+from jax_transformer.runtime.json_text import parse_json
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -266,7 +266,7 @@ def read_backend(text: str) -> tuple[Backend, bool, bool]:
     from jax_transformer.data.tokenizers.spacy_rules import SpacyBackend
 
     try:
-        content = json.loads(text)
+        content = parse_json(text)
     except ValueError as error:
         raise ValueError(f"tokenizer: expected JSON; received {text[:40]!r} ({error})") from None
     backends: tuple[Any, ...] = (SpacyBackend, SentencePieceBackend, PieceListBackend)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jax_transformer.runtime.files import atomic_write
+from jax_transformer.runtime.json_text import parse_json
 
 Arrays = Mapping[str, np.ndarray]
 """Weights, inputs, activations or gradients by name; of a trace, in execution order."""
@@ -82,7 +83,10 @@ def read_arrays(path: str | os.PathLike[str]) -> Kept:
         raise
     except ValueError:  # NumPy's error for other files, which it would unpickle
         raise ParityError(f"{path}: expected an .npz of named arrays; received a file of another kind") from None
-    notes = json.loads(str(arrays.pop(NOTES))) if NOTES in arrays else {}
+    try:
+        notes = parse_json(str(arrays.pop(NOTES))) if NOTES in arrays else {}
+    except ValueError as error:
+        raise ParityError(f"{path}: {NOTES}: expected JSON; received text that isn't ({error})") from None
     if not arrays:
         raise ParityError(f"{path}: expected an .npz of named arrays; it holds none")
     return Kept(arrays, notes)
