@@ -69,6 +69,11 @@ class TrainConfig:
     """Epsilon of Adam's denominator."""
     clip_norm: float = 0.0
     """Scale gradients down to this global norm (plus 1e-6, as torch does). 0: never."""
+    on_nonfinite: Literal["stop", "skip", "rollback"] = "stop"
+    """When a loss or a gradient isn't finite. stop: end the run, whose last checkpoint is from before. skip: leave the
+    weights as they were, and count the step. rollback: go back to the last checkpoint with a lower learning rate."""
+    rollback_factor: float = 0.5
+    """Factor of the learning rate at each rollback."""
     label_smoothing: float = 0.1
     """Share of the probability that label smoothing takes from the label."""
     smoothing: Literal["all", "others", "others_but_pad"] = "all"
@@ -140,6 +145,8 @@ class TrainConfig:
                 problems.append(f"{name} must be in [0, 1); received {getattr(self, name)}")
         if not 0.0 < self.learning_rate < math.inf:
             problems.append(f"learning_rate must be above 0, and finite; received {self.learning_rate}")
+        if not 0.0 < self.rollback_factor < 1.0:
+            problems.append(f"rollback_factor must be in (0, 1); received {self.rollback_factor}")
         for name in ("clip_norm", "adam_eps", "weight_decay"):
             if not 0.0 <= getattr(self, name) < math.inf:
                 problems.append(f"{name} must be at least 0, and finite; received {getattr(self, name)}")

@@ -13,6 +13,7 @@ from jax_transformer.discover.checking import (
     Check,
     bfloat16_problem,
     check_all,
+    check_return,
     fails_in_float64,
     without_gradient,
 )
@@ -279,6 +280,7 @@ def _within_tables(call: Call, structure: Structure) -> Call:
 def _completed(found: Discovery, module: nn.Module, decoder_start_id: int | None, eos_id: int | None) -> Discovery:
     """Returns the discovery with a call of sentences of any length, what the module does in bfloat16, and a model that
     knows how sentences begin and end."""
+    check_return(module, found.model)
     padded = found.call.padded()
     notes = found.notes if padded is found.call else (*found.notes, padded.notes[-1])
     padding = found.checks[0].padding

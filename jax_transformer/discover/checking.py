@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -22,9 +24,10 @@ from jax_transformer.parity.backends.torch_precision import deterministic
 from jax_transformer.parity.backends.user_errors import RAISED, in_short
 from jax_transformer.parity.gates.rounding import nudged
 from jax_transformer.parity.gates.tolerances import FACTOR_ROUNDING, FLOAT64_RELATIVE_RMS, MOST_FOR_ROUNDING
-from jax_transformer.porting.by_map import import_by_map
+from jax_transformer.porting.by_map import export_by_map, import_by_map
 from jax_transformer.porting.names.maps import NameMap
 from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.tensor_files import read_tensors
 from jax_transformer.storage.tensor_mappings import as_arrays
 
 if TYPE_CHECKING:
@@ -135,6 +138,19 @@ def _check(module: nn.Module, call: Call, candidate: Candidate, model: Model, ba
     return Check((batch.source_ids.shape[1], batch.target_ids.shape[1]), batch.padding, residual)
 
 
+def check_return(module: nn.Module, model: Model) -> None:
+    """Raises DiscoverError unless a model, exported by its map, gives the module's tensors again, bit for bit."""
+    own = as_arrays(module.state_dict())
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "weights.safetensors")
+        export_by_map(model, file)
+        back = read_tensors(file)
+        same = (name for name in own if name in back and back[name].tobytes() == own[name].tobytes())
+        others = [*(own.keys() - set(same)), *(back.keys() - own.keys())]
+    if others:
+        raise DiscoverError(f"the map doesn't lead back to the module's own tensors: {', '.join(sorted(others)[:5])}")
+
+
 def bfloat16_problem(module: nn.Module, call: Call, padding: str) -> str:
     """Returns what the module raises in bfloat16, such as a product with a table that it keeps in float32; "" if it
     runs."""
@@ -189,7 +205,9 @@ def _with_tables(params: Any, tables: Mapping[str, np.ndarray]) -> Any:
     constants = dict(params.get("constants", {}))
     for name, table in tables.items():
         if name in constants:
-            rows = np.array(constants[name], dtype=np.result_type(constants[name].dtype, table.dtype))
+            own = constants[name].dtype
+            loses = not np.array_equal(table.astype(own), table)
+            rows = np.array(constants[name], dtype=np.result_type(own, table.dtype) if loses else own)
             rows[: len(table)] = table[: len(rows)]
             constants[name] = rows
     return {**params, "constants": constants} if constants else params

@@ -77,6 +77,7 @@ def read_run(run: Path) -> dict[str, Any]:
         "best": best_evaluation(records, _value_at(config, "train", "best_metric")),
         "scores": final_scores(final),
         "speed": speed(records),
+        "divergences": divergences(records),
         "curves": {key: curve(records, key) for key in CURVES},
         "samples": sample_history(samples),
         "data": _read_json(run / DATA),
@@ -126,6 +127,24 @@ def speed(records: Sequence[Record]) -> dict[str, Any]:
         "tokens_per_second": tokens / seconds if seconds else None,
         "programs": max((window["programs"] for window in windows if "programs" in window), default=None),
     }
+
+
+def divergences(records: Sequence[Record]) -> list[Record]:
+    """Returns the steps that weren't finite, as `Divergence.record` writes them."""
+    found = [record["nonfinite"] for record in records if isinstance(record.get("nonfinite"), dict)]
+    return [
+        {
+            "step": one.get("step"),
+            **{name: str(one.get(name, "")) for name in ("action", "loss", "gradient_norm")},
+            "sentences": [
+                {side: str(pair.get(side, "")) for side in ("source", "target")}
+                for pair in one.get("sentences", [])
+                if isinstance(pair, dict)
+            ],
+        }
+        for one in found
+        if _is_finite(one.get("step"))
+    ]
 
 
 def curve(records: Sequence[Record], key: str) -> dict[str, Any]:

@@ -168,7 +168,11 @@ class StepFunctions:
         metrics = {"loss": mean, "tokens": tokens, "gradient_norm": optax.tree.norm(gradients)}
         if self.schedule is not None:
             metrics["learning_rate"] = self.schedule(state.step) * state.rate_scale
-        state = state._replace(step=state.step + 1, params=params, optimizer=optimizer_state, average=average)
+        new = state._replace(params=params, optimizer=optimizer_state, average=average)
+        if self.config.on_nonfinite == "skip":
+            is_finite = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["gradient_norm"])
+            new = jax.tree.map(partial(jnp.where, is_finite), new, state)
+        state = new._replace(step=state.step + 1)
         return lie_as_parameters(state, all_params(state), self.mesh), metrics
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from jax_transformer.training.divergence import is_finite
+
 
 class Compiled:
     """Compiles a jitted function ahead of time for each shape of its arguments, and each device that holds them, and
@@ -68,12 +70,24 @@ class Window:
     def add(self, metrics: dict[str, jax.Array]) -> None:
         self._metrics.append(metrics)
 
+    def not_finite(self) -> dict[int, dict[str, float]]:
+        """Returns the metrics of the steps whose loss or gradient isn't finite, by how many steps ago they were."""
+        metrics = {len(self._metrics) - 1 - number: step for number, step in enumerate(self._metrics)}
+        return {
+            ago: {name: float(value) for name, value in step.items()}
+            for ago, step in metrics.items()
+            if not is_finite(step)
+        }
+
     def figures(self, compile_seconds: float) -> dict[str, float]:
-        """Returns means over the window, and target tokens (those in the loss) per second, without compilation."""
-        metrics = {name: np.array([step[name] for step in self._metrics], np.float64) for name in self._metrics[0]}
+        """Returns means over the window's steps that are finite, of which there is one, how many aren't, and target
+        tokens (those in the loss) per second, without compilation."""
+        finite = [step for step in self._metrics if is_finite(step)]
+        metrics = {name: np.array([step[name] for step in finite], np.float64) for name in finite[0]}
         seconds = max(time.perf_counter() - self._start - compile_seconds, 1e-9)
         tokens = metrics["tokens"].sum()
         loss = float((metrics["loss"] * metrics["tokens"]).sum() / max(tokens, 1.0))
+        skipped = {"skipped_steps": self.steps - len(finite)} if len(finite) < self.steps else {}
         return {
             "loss": loss,
             "perplexity": math.exp(min(loss, 700.0)),
@@ -83,4 +97,5 @@ class Window:
             "tokens_per_second": round(tokens / seconds, 1),
             "seconds": round(seconds, 4),
             "compile_seconds": round(compile_seconds, 4),
+            **skipped,
         }

@@ -29,6 +29,13 @@ from jax_transformer.parallel.processes import Processes
 from jax_transformer.storage.model_directory import save_model
 from jax_transformer.training.averaging import average
 from jax_transformer.training.checkpoints import Checkpoints
+from jax_transformer.training.divergence import (
+    MOST_ROLLBACKS,
+    Diverged,
+    Divergence,
+    has_finite_weights,
+    sentences_of,
+)
 from jax_transformer.training.evaluation import EvaluationStep, Sample, Split, mean_loss, split_batches, translate_split
 from jax_transformer.training.export import fit_config, make_model
 from jax_transformer.training.interruption import Interrupted, how_to_resume, stop_requests
@@ -152,13 +159,14 @@ class Trainer:
         state = init_state(self.model_config, self.config.train, initial, mesh=self.mesh)
         if latest is None:
             self.run_dir.forget_after(0)
-            return state
+            self.position, self.saved_window = {}, SavedWindow()
+            return self._at_rate_of_records(state)
         state = checkpoints.restore(latest, like=state)
         self.position = self.processes.agree("the position in the data", partial(checkpoints.position, latest))
         self.saved_window = self.processes.agree("the metrics under way", partial(checkpoints.window, latest))
         self.run_dir.forget_after(latest)
         print(f"resumed at step {latest}", flush=True)
-        return self._at_rate_of_plateau(state)
+        return self._at_rate_of_records(state)
 
     def _description(self, state: TrainState) -> str:
         count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
@@ -176,6 +184,22 @@ class Trainer:
         progress: TrainingProgress,
         stop_requested: Callable[[int], bool],
     ) -> TrainState:
+        while True:
+            try:
+                return self._finite_steps(state, checkpoints, progress, stop_requested)
+            except Diverged as diverged:
+                divergence = diverged.divergence
+            state = self._after(divergence, checkpoints, progress)
+
+    def _finite_steps(
+        self,
+        state: TrainState,
+        checkpoints: Checkpoints,
+        progress: TrainingProgress,
+        stop_requested: Callable[[int], bool],
+    ) -> TrainState:
+        """Returns the state after the last step. Raises Diverged, before the state is saved, for one that isn't
+        finite."""
         config = self.config.train
         done = int(state.step)
         if self._has_stopped_improving():
@@ -196,8 +220,9 @@ class Trainer:
                     self._log_window(step, figures, progress)
                 if step % config.evaluate_every == 0 or is_last:
                     self._log_window(step, figures, progress)
+                    self._check_weights(step, state)
                     checkpoints.save(state, self._evaluate(step, state, progress), self.position)
-                    state = self._at_rate_of_plateau(state)
+                    state = self._at_rate_of_records(state)
                     self.journal.evaluated()
                     self.window.restart()
                     if self._has_stopped_improving():
@@ -207,6 +232,7 @@ class Trainer:
                         )
                         break
                 elif stops or failure:
+                    self._check_weights(step, state)
                     checkpoints.save(state, None, self.position, self.window.saved())
                 if failure:  # in all processes
                     checkpoints.wait()
@@ -217,16 +243,67 @@ class Trainer:
                     raise Interrupted(self.run_dir.path, step)
         return state
 
-    def _at_rate_of_plateau(self, state: TrainState) -> TrainState:
-        """Returns the state with the learning rate that follows from all evaluations so far."""
-        if not self.config.train.plateau_patience:
+    def _at_rate_of_records(self, state: TrainState) -> TrainState:
+        """Returns the state with the learning rate that follows from all evaluations and rollbacks so far."""
+        if not self.config.train.plateau_patience and self.config.train.on_nonfinite != "rollback":
             return state
-        scale = self.processes.agree("the learning rate's factor", self._plateau_scale)
+        scale = self.processes.agree("the learning rate's factor", self._rate_scale)
         return state._replace(rate_scale=jnp.asarray(scale, state.rate_scale.dtype))
 
-    def _plateau_scale(self) -> float:
-        losses = [record["valid_loss"] for record in self.run_dir.records() if "valid_loss" in record]
-        return plateau_scale(self.config.train, losses)
+    def _rate_scale(self) -> float:
+        config, records = self.config.train, self.run_dir.records()
+        losses = [record["valid_loss"] for record in records if "valid_loss" in record]
+        scale = plateau_scale(config, losses) if config.plateau_patience else 1.0
+        return scale * float(config.rollback_factor ** len(_rollbacks(records)))
+
+    # --- steps that aren't finite
+
+    def _check_weights(self, step: int, state: TrainState) -> None:
+        """Raises Diverged unless the state may be saved."""
+        if self.config.train.on_nonfinite != "skip":
+            self._check_window(step)
+        if not has_finite_weights(state):
+            raise Diverged(Divergence(step))
+
+    def _check_window(self, step: int) -> None:
+        """Raises Diverged if a step since the last line of metrics wasn't finite; records those that were skipped."""
+        found = self.window.not_finite()
+        if not found:
+            return
+        steps = {step - ago: metrics for ago, metrics in found.items()}
+        if self.config.train.on_nonfinite != "skip" or len(found) == self.window.steps:
+            first = min(steps)
+            raise Diverged(self._divergence(first, steps[first]))
+        for number, metrics in steps.items():
+            self.journal.record({"step": number, "nonfinite": self._divergence(number, metrics).record("skip")})
+
+    def _divergence(self, step: int, metrics: Mapping[str, float]) -> Divergence:
+        sentences: tuple[tuple[str, str], ...] = ()
+        if not self.config.data.streaming and self.processes.is_first:
+            sentences = sentences_of(next(self.schedule.scheduled_from(step - 1, {})).batch, self.corpus)
+        return Divergence(step, metrics["loss"], metrics["gradient_norm"], sentences)
+
+    def _after(self, divergence: Divergence, checkpoints: Checkpoints, progress: TrainingProgress) -> TrainState:
+        """Returns the state of the last checkpoint, with a lower learning rate, if the run is to go on.
+
+        Raises:
+          RunError: it isn't.
+        """
+        checkpoints.wait()
+        latest = self.processes.agree("the latest checkpoint", checkpoints.latest_step) or 0
+        rollbacks = self.processes.agree("the rollbacks", lambda: _rollbacks(self.run_dir.records()).count(latest))
+        shares_stream = self.config.data.streaming and self.processes.count > 1
+        if self.config.train.on_nonfinite == "rollback" and rollbacks < MOST_ROLLBACKS and not shares_stream:
+            self.run_dir.forget_after(latest)
+            self.journal.record({"step": latest, "nonfinite": divergence.record("rollback")})
+            progress.print(f"step {divergence.step}: {divergence.told}; going back to step {latest}")
+            return self._first_state(checkpoints)
+        self.journal.record({"step": divergence.step, "nonfinite": divergence.record("stop")})
+        saved = f"the run is saved at step {latest}" if latest else "the run has no checkpoint yet"
+        raise RunError(
+            f"step {divergence.step}: {divergence.told}; {saved}: lower train.learning_rate, set train.clip_norm, or "
+            f"set train.on_nonfinite to skip or rollback, in {self.run_dir.path / 'config.yaml'}, and resume"
+        )
 
     def _has_stopped_improving(self) -> bool:
         patience, metric = self.config.train.patience, self.config.train.best_metric
@@ -237,12 +314,8 @@ class Trainer:
     def _log_window(self, step: int, data_figures: dict[str, Any], progress: TrainingProgress) -> None:
         if not self.window.steps:
             return
+        self._check_window(step)
         figures = self.window.figures(compile_seconds=self.train_step.take_seconds())
-        if not math.isfinite(figures["loss"]):
-            raise RunError(
-                f"step {step}: expected a finite loss; received {figures['loss']}; "
-                "lower train.learning_rate or set train.clip_norm"
-            )
         self.journal.record({"step": step, **data_figures, **figures, "programs": len(self.train_step.programs)})
         loss, rate, speed = (figures[name] for name in ("loss", "learning_rate", "tokens_per_second"))
         progress.update(step, f"loss {loss:.3f}  rate {rate:.2e}  {speed:,.0f} tokens/s")
@@ -320,6 +393,12 @@ class Trainer:
         return translate_split(
             model, self.corpus.splits[split], most, tokenize=self.config.train.score_tokenizer, tags=tags
         )
+
+
+def _rollbacks(records: Iterable[Mapping[str, Any]]) -> list[int]:
+    """Returns the steps to which a run went back, in the lines of metrics.jsonl."""
+    odd = (record for record in records if "nonfinite" in record)
+    return [record["step"] for record in odd if record["nonfinite"].get("action") == "rollback"]
 
 
 def evaluations_since_best(records: Iterable[Mapping[str, Any]], metric: Literal["loss", "bleu"]) -> int:

@@ -15,6 +15,7 @@ import torch
 from jax_transformer.cli import main
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.discover import DiscoverError, Discovery, discover
+from jax_transformer.discover.checking import check_return
 from jax_transformer.model import functional
 from jax_transformer.porting import export_checkpoint
 from tests.discover import programs
@@ -332,3 +333,12 @@ def test_the_adapter_of_several_modules_holds_them_all(
     monkeypatch.delitem(sys.modules, "adapter", raising=False)
     parity = ["parity", "found/model", "--reference", "adapter:build", "--allow", "fully-masked"]
     assert main([*parity, "--stages", "weights,forward"]) == 0, capsys.readouterr()
+
+
+def test_a_map_that_doesnt_lead_back_is_refused() -> None:
+    module = built("Functional")
+    found = discover(module)
+    with torch.no_grad():
+        module.p["e1_o"].view(-1)[7] += 1
+    with pytest.raises(DiscoverError, match=r"^the map doesn't lead back to the module's own tensors: p\.e1_o$"):
+        check_return(module, found.model)

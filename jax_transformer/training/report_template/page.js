@@ -52,6 +52,22 @@ function curvesSection(data) {
   return section('curves', 'Curves', lead, element('div', { class: 'multiples' }, CHARTS.map((spec) => chart(spec, data.curves, cursor))));
 }
 
+const DONE = { stop: 'the run stopped', skip: 'skipped', rollback: 'the run went back to its last checkpoint' };
+
+/** found: the steps whose loss or gradient wasn't finite, each with what came of it and the pairs of its batch. */
+function divergencesSection(found) {
+  if (!found.length) return null;
+  const columns = ['Step', 'Loss', 'Gradient norm', 'Then', 'Pairs of its batch'].map((title) => ({ title, number: false }));
+  const rows = found.map((one) => [formatCount(one.step), one.loss, one.gradient_norm, DONE[one.action] || one.action, sentencesOf(one)]);
+  return section('divergences', 'Steps that were not finite', 'Where losses, gradients or weights stopped being finite numbers.', table(columns, rows));
+}
+
+function sentencesOf({ sentences }) {
+  if (!sentences.length) return '–';
+  const list = element('ul', {}, sentences.map(({ source, target }) => element('li', {}, `${source} → ${target}`)));
+  return element('details', {}, element('summary', {}, `${formatCount(sentences.length)} pairs`), list);
+}
+
 function environmentSection(environment) {
   const entries = Object.entries(environment);
   const list = element('dl', { class: 'environment' }, entries.map(([name, value]) => element('div', {}, element('dt', {}, name), element('dd', {}, String(value)))));
@@ -70,6 +86,7 @@ document.getElementById('masthead').replaceChildren(...masthead(data));
 document.getElementById('content').replaceChildren(
   headline(data),
   ...[scoresTable(data)].filter(Boolean),
+  ...[divergencesSection(data.divergences)].filter(Boolean),
   curvesSection(data),
   samplesSection(data.samples, data.best ? data.best.step : null),
   dataSection(data.data, data.stream),
