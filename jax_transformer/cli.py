@@ -1,7 +1,8 @@
 """The command: jax-transformer COMMAND; each is a file of `commands`.
 
 Exit codes: 0 done; 1 another process of the run is gone; 2 a mistake of the user's, told in one message; 130 stopped
-  by Ctrl-C; of parity also 1, 3 and 4, for what it found.
+  by Ctrl-C; of parity also 1, 3 and 4, and of
+  verify and discover 1, for what they found.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from jax_transformer.commands.report import report
 from jax_transformer.commands.score import score
 from jax_transformer.commands.train import train
 from jax_transformer.commands.translate import translate
+from jax_transformer.commands.verify import verify
 from jax_transformer.runtime.compilation_cache import use_compilation_cache
 
 
@@ -60,6 +62,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "parity": parity,
     "discover": discover,
     "report": report,
+    "verify": verify,
     "plot": plot,
     "compile": compile,
 }
@@ -75,6 +78,7 @@ USAGE = """jax-transformer COMMAND …
   parity      tell whether a model is the same function as a PyTorch one, and if not, where and why
   discover    find out what a PyTorch module computes, and make a model of it with its weights
   report      write a run's report.html anew
+  verify      tell whether runs, models, caches and exports are as they were written
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
   compile     compile a program for TPUs or GPUs that aren't here: does it fit, and how long must a step take
 

@@ -28,6 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "decoding": {"config", "model", "parallel", "runtime", "storage"},
     "pages": {"runtime"},
     "training": {"config", "data", "decoding", "model", "pages", "parallel", "runtime", "storage"},
+    "integrity": {"config", "data", "runtime", "storage", "training"},
     "plotting": {"config", "model", "pages", "runtime", "training.losses", "training.schedules"},
     "parity.gates": {"runtime"},
     "parity.oracle": {"config"},

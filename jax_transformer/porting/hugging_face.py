@@ -19,6 +19,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
 from jax_transformer.porting.generation_config import decoding_fields, in_effect, parsed, text_of
+from jax_transformer.runtime.digests import write_digests
 from jax_transformer.runtime.files import temporary_directory_beside
 from jax_transformer.storage.tensor_files import INDEX, SUFFIXES, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
@@ -149,6 +150,7 @@ def write_directory(
         for name, data in tokenizer.items():
             (temporary / name).write_bytes(data)
         write_tensors(temporary / WEIGHTS[0], tensors)
+        write_digests(temporary)
         if path.exists():
             path.rmdir()
         temporary.rename(path)

@@ -145,9 +145,14 @@ def saved_steps(directory: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal())
 
 
+def damaged_files(checkpoint: Path) -> list[str]:
+    """Returns what differs from a checkpoint as it was saved, a line for each file."""
+    return changes(checkpoint, UNSEALED)
+
+
 def check(directory: Path, step: int) -> None:
     """Raises CheckpointError if any file of a checkpoint isn't as it was saved; the message says how to go on."""
-    damage = changes(directory / str(step), UNSEALED)
+    damage = damaged_files(directory / str(step))
     if not damage:
         return
     others = f" and {len(damage) - 1} more" if len(damage) > 1 else ""
@@ -160,7 +165,7 @@ def check(directory: Path, step: int) -> None:
 def _how_to_go_on(directory: Path, step: int) -> str:
     """Returns the advice for a run whose checkpoint of this step is of no use."""
     earlier = (other for other in reversed(saved_steps(directory)) if other < step)
-    before = next((other for other in earlier if not changes(directory / str(other), UNSEALED)), None)
+    before = next((other for other in earlier if not damaged_files(directory / str(other))), None)
     if before is None:
         return "there is none before it that is whole: start a new run"
     return f"to go on from the one before: jax-transformer train --resume {directory.parent} --from-step {before}"
