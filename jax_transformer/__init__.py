@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jax_transformer.runtime.compiler_flags import keep_products_apart
 from jax_transformer.runtime.lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from jax_transformer.training.loop import train
     from jax_transformer.training.state import init_state
     from jax_transformer.training.step import make_train_step
+
+keep_products_apart()
 
 __version__ = "0.1.0"
 __all__ = [

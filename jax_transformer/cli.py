@@ -1,8 +1,8 @@
 """The command: jax-transformer COMMAND; each is a file of `commands`.
 
 Exit codes: 0 done; 1 another process of the run is gone; 2 a mistake of the user's, told in one message; 130 stopped
-  by Ctrl-C; of parity also 1, 3 and 4, and of
-  verify and discover 1, for what they found.
+  by Ctrl-C; of parity also 1, 3 and 4, of
+  discover also 1 and 4, of verify and doctor also 1, for what they found.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from jax_transformer.commands.average import average
 from jax_transformer.commands.compile import compile
 from jax_transformer.commands.discover import discover
+from jax_transformer.commands.doctor import doctor
 from jax_transformer.commands.evaluate import evaluate
 from jax_transformer.commands.launch import launch
 from jax_transformer.commands.parity import parity
@@ -63,6 +64,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "discover": discover,
     "report": report,
     "verify": verify,
+    "doctor": doctor,
     "plot": plot,
     "compile": compile,
 }
@@ -79,6 +81,7 @@ USAGE = """jax-transformer COMMAND …
   discover    find out what a PyTorch module computes, and make a model of it with its weights
   report      write a run's report.html anew
   verify      tell whether runs, models, caches and exports are as they were written
+  doctor      tell whether the installed compilers compute what they are asked to
   plot        draw positions, masks, learning rates, smoothed targets, or a model's attention
   compile     compile a program for TPUs or GPUs that aren't here: does it fit, and how long must a step take
 
