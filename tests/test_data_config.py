@@ -93,3 +93,20 @@ def test_a_run_whose_model_and_data_contradict_each_other_is_refused(
 def test_positions_without_a_table_have_no_longest_sentence() -> None:
     model = TransformerConfig(max_length=64, position_kind="relative_bias")
     assert RunConfig(model=model, data=DataConfig(max_length=128)).data.max_length == 128
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (
+            "num_shapes",
+            1_000_000,
+            r"num_shapes must be at most 128 \(each is a program to compile\); received 1,000,000",
+        ),
+        ("phrasebook_pairs", 10**8, r"phrasebook_pairs must be at most 10,000,000 \(.*\); received 100,000,000"),
+        ("batch_tokens", 10**12, r"batch_tokens must be at most 100,000,000 \(.*\); received 1,000,000,000,000"),
+    ],
+)
+def test_sizes_without_an_end_are_refused(name: str, value: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DataConfig(**{name: value})

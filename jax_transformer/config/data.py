@@ -8,6 +8,9 @@ from typing import Literal
 
 from jax_transformer.config.validation import check_field_types, require
 
+MOST_SHAPES, MOST_PHRASEBOOK_PAIRS, MOST_BATCH_TOKENS = 128, 10_000_000, 100_000_000
+"""Sizes beyond which work would not end, or not fit any memory."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusConfig:
@@ -207,6 +210,13 @@ class DataConfig(CorpusConfig):
         ):
             if getattr(self, name) < least:
                 problems.append(f"{name} must be at least {least}; received {getattr(self, name)}")
+        for name, most, why in (
+            ("num_shapes", MOST_SHAPES, "each is a program to compile"),
+            ("phrasebook_pairs", MOST_PHRASEBOOK_PAIRS, "the phrasebook is drawn pair by pair, in memory"),
+            ("batch_tokens", MOST_BATCH_TOKENS, "a batch is made in main memory"),
+        ):
+            if getattr(self, name) > most:
+                problems.append(f"{name} must be at most {most:,} ({why}); received {getattr(self, name):,}")
         if self.batch_tokens < self.max_length:
             problems.append(f"batch_tokens must be at least max_length={self.max_length}; received {self.batch_tokens}")
         roles = {"pad_id": self.pad_id, "unk_id": self.unk_id, "bos_id": self.bos_id, "eos_id": self.eos_id}
