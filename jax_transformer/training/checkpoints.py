@@ -112,6 +112,7 @@ class Checkpoints:
         Raises:
           CheckpointError: the checkpoint was altered, can't be read, or holds another model's state.
         """
+        self._manager.wait_until_finished()  # this step may be on its way to the disk
         if jax.process_index() == 0:  # the first tells the others
             check(Path(self._manager.directory), step)
         abstract = jax.tree.map(_described, like._asdict())

@@ -11,14 +11,21 @@ import pytest
 from tiny_runs import tiny_run
 
 from jax_transformer.cli import main
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.training.checkpoints import UNSEALED, CheckpointError, Checkpoints, check, go_back, saved_steps
 from jax_transformer.training.export import load_averaged_model
 from jax_transformer.training.loop import train
 from jax_transformer.training.report import write_report
 from jax_transformer.training.run_directory import RunDirectory, RunError
+from jax_transformer.training.state import init_state
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
+
+
+TINY = TransformerConfig(
+    source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
+)
 
 
 def flip_a_bit(file: Path) -> None:
@@ -91,6 +98,14 @@ def test_metrics_of_a_checkpoint_that_arent_its_own_are_named(run: Path, metrics
     (run / "checkpoints" / "4" / "metrics" / "metrics").write_text(metrics, encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"checkpoints/4: .*metrics/metrics: altered.*--from-step 2$"):
         Checkpoints(run / "checkpoints", TrainConfig())
+
+
+def test_a_state_is_restored_while_it_is_being_saved(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, TrainConfig())
+    state = init_state(TINY, TrainConfig())
+    checkpoints.save(state, None, {})
+    assert int(checkpoints.restore(0, state).step) == 0
+    checkpoints.close()
 
 
 def test_a_damaged_checkpoint_is_not_averaged(run: Path) -> None:
