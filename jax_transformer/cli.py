@@ -1,8 +1,7 @@
 """The command: jax-transformer COMMAND; each is a file of `commands`.
 
 Exit codes: 0 done; 1 another process of the run is gone; 2 a mistake of the user's, told in one message; 130 stopped
-  by Ctrl-C; of parity also 1, 3 and 4, of
-  discover also 1 and 4, of verify and doctor also 1, for what they found.
+  by Ctrl-C; of parity and discover also 1, 3 and 4, of verify and doctor also 1, for what they found.
 """
 
 from __future__ import annotations

@@ -43,11 +43,6 @@ def building_directory(cache: Path) -> Iterator[Path]:
         yield building
 
 
-def damage(entry: Path) -> list[str]:
-    """Returns what differs from the entry as it was published, a line for each file."""
-    return changes(entry)
-
-
 def publish(building: Path, entry: Path) -> None:
     """Renames a sealed directory to its entry. An existing entry stays if it is complete; otherwise it is replaced."""
     for attempt in range(PUBLISH_ATTEMPTS):
@@ -55,7 +50,7 @@ def publish(building: Path, entry: Path) -> None:
             os.rename(building, entry)
             return
         except OSError:  # the name is taken
-            if not damage(entry):
+            if not changes(entry):
                 return
             damaged = building.with_name(f"{building.name}.damaged-{attempt}")
             with contextlib.suppress(FileNotFoundError):  # another process has moved it

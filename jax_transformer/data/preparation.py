@@ -23,7 +23,7 @@ import numpy as np
 
 from jax_transformer.config.run import DataConfig
 from jax_transformer.data.blocks import PairsInMemory
-from jax_transformer.data.cache import BUILDING, building_directory, damage, publish
+from jax_transformer.data.cache import BUILDING, building_directory, publish
 from jax_transformer.data.corpus import (
     CorpusError,
     Split,
@@ -41,7 +41,7 @@ from jax_transformer.data.streaming import Beginning
 from jax_transformer.data.text_files import hash_file
 from jax_transformer.data.token_pairs import SIDES, PairsWriter, Sentences, TokenPairs, open_pairs
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
-from jax_transformer.runtime.digests import write_digests
+from jax_transformer.runtime.digests import changes, write_digests
 from jax_transformer.runtime.files import remove_abandoned
 
 __all__ = ["CorpusError", "PreparedCorpus", "Report", "Sentences", "SplitReport", "TokenPairs", "prepare"]
@@ -137,7 +137,7 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
     hashes = hash_files(config)
     entry = cache / _entry_name(config, hashes)
     remove_abandoned(cache.glob(f"{BUILDING}*"))
-    found = damage(entry) if entry.exists() else []
+    found = changes(entry) if entry.exists() else []
     if found:
         log(f"{entry}: damaged ({found[0]}); it is prepared again")
     prepared = None if found else _load_entry(entry, config)
@@ -145,7 +145,7 @@ def prepare(config: DataConfig, log: Log = lambda line: None) -> PreparedCorpus:
         with building_directory(cache) as building:
             _build_entry(building, config, hashes, log)
             publish(building, entry)
-        prepared = None if damage(entry) else _load_entry(entry, config)
+        prepared = None if changes(entry) else _load_entry(entry, config)
     if prepared is None:
         raise CorpusError(
             f"{entry}: expected the corpus just prepared; received a directory that was changed meanwhile. Run again."

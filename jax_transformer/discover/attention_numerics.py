@@ -69,7 +69,9 @@ class _Reader:
         for name, value in found[0].fields.items():
             self.result.agree(name, value, one.result)
         self.result.rounding = max(self.result.rounding, *(part.residual for part in found if part))
-        self.result.conclude(f"{one.kind} rotation", found[0].described, max(found[0].residual, found[1].residual))
+        second = "no rotation", min(found[0].unrotated, found[1].unrotated)
+        residual = max(found[0].residual, found[1].residual)
+        self.result.conclude(f"{one.kind} rotation", found[0].described, residual, second)
         return with_products(attention, found[0].rotated, found[1].rotated)
 
     def _with_vectors(self, one: AttentionSublayer, attention: Attention) -> tuple[Attention, ByDistance | None]:
@@ -89,7 +91,9 @@ class _Reader:
         )  # fmt: skip
         return attention, found
 
-    def _by_distance(self, one: AttentionSublayer, fit: LogitsFit, vectors: ByDistance | None) -> None:
+    def _by_distance(
+        self, one: AttentionSublayer, attention: Attention, fit: LogitsFit, vectors: ByDistance | None
+    ) -> None:
         """Keeps what an attention adds by distance: vectors, or a bias of its logits."""
         known = self.by_distance.setdefault(one.kind, [])
         found = vectors if fit.bias is None else read_bias(self.graph, one.attention, fit.bias)
@@ -101,7 +105,8 @@ class _Reader:
         if found.kind == "relative_bias":
             self.result.agree(f"{one.kind.partition('_')[0]}_relative_bias_factor", found.factor, one.result)
         what = f"{one.kind} attention[{len(known) - 1}] by distance"
-        self.result.conclude(what, found.described, found.residual, found.runner_up)
+        second = found.runner_up or ("no bias", fit_scale(attention)[1])
+        self.result.conclude(what, found.described, found.residual, second)
 
     def relative_positions(self) -> None:
         """Puts what attentions know of positions together: all layers of a stack the same."""
@@ -179,7 +184,7 @@ class _Reader:
             layer = len(self.by_distance.get(one.kind, []))
             attention, vectors = self._with_vectors(one, self._rotated(one, self._normed(one, layer)))
             fit = fit_logits(attention)
-            self._by_distance(one, fit, vectors)
+            self._by_distance(one, attention, fit, vectors)
             factors.append((one, fit.scale, usual))
             known = {"1/sqrt(head_dim)": usual, "1/sqrt(d_model)": self.result.fields["d_model"] ** -0.5, "1": 1.0}
             ranked = sorted((abs(value / fit.scale - 1), name) for name, value in known.items())

@@ -143,7 +143,7 @@ def _positions(graph: Graph, stream: Sum, lookups: list[Value], stack: str, resu
             result.notes.append(
                 f"{stack}: row {row} of {stored[0].names[0]} gets no gradient (padding_idx); the model trains it"
             )
-        result.conclude(f"{stack} positions", f"learned, offset {first}", 0.0)
+        result.conclude(f"{stack} positions", f"learned, offset {first}", 0.0, runner_up)
     else:
         layout, frequency, shift = fit or ("interleaved", "standard", 0)
         result.fields[f"{stack}_position_kind"] = "sinusoidal"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -164,6 +164,17 @@ class Graph:
             else:
                 open_ones += [operand for operand in one.inputs if operand.depends_on_ids]
         return sorted(found, key=lambda one: one.number)
+
+    def before_linears(self, values: Iterable[Value]) -> Iterator[Value]:
+        """Yields Values and those that they are computed from, the nearest first, up to linear maps."""
+        seen: set[Value] = set()
+        open_ones = list(values)
+        while open_ones:
+            one = open_ones.pop(0)
+            if one not in seen and one not in self.linears:
+                seen.add(one)
+                open_ones += one.inputs
+                yield one
 
     # --- nodes
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from jax_transformer.discover.attention import Projection
@@ -17,7 +15,7 @@ def read_head_norm(graph: Graph, projection: Projection) -> tuple[Norm, np.ndarr
     """Returns the norm of a projection's heads, and the elements [B, N, P, H] after it; None if there is no norm."""
     if np.array_equal(projection.elements, projection.used):
         return None
-    behind = list(_behind(graph, projection.used))
+    behind = list(graph.before_linears(graph.recording.roots(projection.used)))
     eps = epsilons(behind)
     vectors = _vectors(graph, behind, projection.used.shape[-1])
     for root in sorted((one for one in behind if one.depends_on_ids), key=lambda one: -one.number):
@@ -27,19 +25,6 @@ def read_head_norm(graph: Graph, projection: Projection) -> tuple[Norm, np.ndarr
             if norm is not None:
                 return norm, after
     return None
-
-
-def _behind(graph: Graph, elements: np.ndarray) -> Iterator[Value]:
-    """Yields the Values that elements are computed from, up to linear maps."""
-    seen: set[Value] = set()
-    open_ones = list(graph.recording.roots(elements))
-    while open_ones:
-        one = open_ones.pop(0)
-        if one in seen or one in graph.linears:
-            continue
-        seen.add(one)
-        open_ones += one.inputs
-        yield one
 
 
 def _vectors(graph: Graph, values: list[Value], size: int) -> list[np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
@@ -111,9 +111,16 @@ def _one_operation(graph: Graph, value: Value) -> Norm | None:
     eps = value.args[-1] if isinstance(value.args[-1], float) else np.finfo(value.array.dtype).eps
     candidate = Candidate("rms_norm" if is_rms else "layer_norm", eps, False, False)
     expected = candidate.applied(graph.values(inputs), *(_numbers(graph, one) for one in (scale, bias)))
-    error = distance(expected, graph.values(stream.elements))
+    computed = graph.values(stream.elements)
+    error = distance(expected, computed)
+    if error > CLOSE:
+        return None
+    others = [replace(candidate, outside=True), replace(candidate, unbiased=True)]
+    x, by, plus = graph.values(inputs), _numbers(graph, scale), _numbers(graph, bias)
+    apart = [(distance(one.applied(x, by, plus), computed), str(one)) for one in others]
+    second, name = min(apart)
     stored, offset = _stored(graph, scale)
-    return Norm(value, inputs, candidate, stored, bias, error, None, offset) if error <= CLOSE else None
+    return Norm(value, inputs, candidate, stored, bias, error, (name, second), offset)
 
 
 # --- written out

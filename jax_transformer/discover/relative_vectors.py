@@ -15,16 +15,17 @@ from jax_transformer.discover.trace import Value
 
 def key_vectors(graph: Graph, attention: Attention) -> np.ndarray | None:
     """Returns the elements [2 M + 1, H] of the table whose rows an attention adds to its keys; None if it adds none."""
-    query = graph.values(attention.query.elements)
-    for table in _tables(graph, [attention.first], query.shape[-1]):
-        if fit_scale(_with_products(graph, attention, query, table))[1] <= CLOSE:
+    for table in _tables(graph, [attention.first], attention.query.elements.shape[-1]):
+        if fit_scale(with_key_vectors(graph, attention, table))[1] <= CLOSE:
             return table
     return None
 
 
 def with_key_vectors(graph: Graph, attention: Attention, table: np.ndarray) -> Attention:
     """Returns the attention with the products of its queries and a table's rows in its raw ones."""
-    return _with_products(graph, attention, graph.values(attention.query.elements), table)
+    query = graph.values(attention.query.elements)
+    products = np.einsum("bnqh,qkh->bnqk", query, _rows(graph, table, attention))
+    return replace(attention, raw=attention.raw + products)
 
 
 def value_vectors(graph: Graph, attention: Attention, contexts: np.ndarray) -> np.ndarray | None:
@@ -45,11 +46,6 @@ def value_vectors(graph: Graph, attention: Attention, contexts: np.ndarray) -> n
     return None
 
 
-def _with_products(graph: Graph, attention: Attention, query: np.ndarray, table: np.ndarray) -> Attention:
-    products = np.einsum("bnqh,qkh->bnqk", query, _rows(graph, table, attention))
-    return replace(attention, raw=attention.raw + products)
-
-
 def _rows(graph: Graph, table: np.ndarray, attention: Attention) -> np.ndarray:
     """Returns the table's row for every query and key [Q, K, H], the last one for all that are farther."""
     limit = len(table) // 2
@@ -60,14 +56,7 @@ def _rows(graph: Graph, table: np.ndarray, attention: Attention) -> np.ndarray:
 def _tables(graph: Graph, roots: Iterable[Value], width: int) -> Iterator[np.ndarray]:
     """Yields elements [2 M + 1, width] of trained tables that roots are computed from, but for linear maps, in the
     order of distances from a query to its keys and in the opposite one."""
-    seen: set[Value] = set()
-    open_ones = list(roots)
-    while open_ones:
-        one = open_ones.pop(0)
-        if one in seen or one in graph.linears:
-            continue
-        seen.add(one)
-        open_ones += one.inputs
+    for one in graph.before_linears(roots):
         if one.trains and one.array.ndim == 2:
             own = graph.recording.own(one)
             tables = (own, own[::-1], own.T, own.T[::-1])

@@ -29,6 +29,8 @@ class Rotation:
     rotated: np.ndarray
     """The projection's heads [B, N, P, H], rotated by the formula, or by the module if it rounds its angles"""
     residual: float
+    unrotated: float
+    """How far the projected heads, scaled by a number, are from those that are used"""
 
     @property
     def described(self) -> str:
@@ -47,7 +49,8 @@ def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotatio
     factor = float((projected * used).sum() / (projected * projected).sum())
     if close(used, factor * projected):
         return None
-    nearest = (f"scaled by {factor:.3g}", distance(factor * projected, used))
+    unrotated = distance(factor * projected, used)
+    nearest = (f"scaled by {factor:.3g}", unrotated)
     usual = (1.0, used.shape[-1] ** -0.5, used.shape[-1] ** -0.25)
     for layout, width, steps, factor, offset in _fits(projected, used):
         factor = next((one for one in usual if abs(factor / one - 1) < ROUNDED), factor)
@@ -68,7 +71,7 @@ def read_rotation(graph: Graph, projection: Projection, where: Value) -> Rotatio
                 "rotary_dim": None if width == used.shape[-1] else width,
                 "position_offset": offset,
             }
-            return Rotation(fields, rotated if error <= CLOSE else used / factor, error)
+            return Rotation(fields, rotated if error <= CLOSE else used / factor, error, unrotated)
         nearest = min(nearest, (f"rotary, {layout}, base {base:.6g}", error), key=lambda one: one[1])
     raise Unknown(
         where,

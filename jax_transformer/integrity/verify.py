@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jax_transformer.config.files import load_config
 from jax_transformer.config.run import RunConfig
-from jax_transformer.data.cache import BUILDING, damage
+from jax_transformer.data.cache import BUILDING
 from jax_transformer.runtime.digests import DIGESTS, changes
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.storage.model_directory import is_model_directory, load_model
@@ -125,7 +125,7 @@ def _model(path: Path) -> Iterator[Finding]:
 
 
 def _entry(path: Path) -> Iterator[Finding]:
-    yield Finding(path, "corpus", tuple(damage(path)))
+    yield Finding(path, "corpus", tuple(changes(path)))
 
 
 def _cache(path: Path) -> Iterator[Finding]:
