@@ -25,25 +25,33 @@ from jax_transformer.commands.train import train
 from jax_transformer.commands.translate import translate
 from jax_transformer.commands.verify import verify
 from jax_transformer.runtime.compilation_cache import use_compilation_cache
+from jax_transformer.runtime.standard_output import named_output
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line (without the program's name); returns the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     name = arguments[0] if arguments else "--help"
-    if name in ("-h", "--help"):
-        print(USAGE)
-        return 0
-    if name not in COMMANDS:
-        return _fail(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}")
-    use_compilation_cache()
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read with PyTorch: threads that spin starve other work
     try:
-        return COMMANDS[name](arguments[1:])
+        with named_output():
+            return _run(name, arguments[1:])
+    except MemoryError as error:
+        return _fail(f"{name}: expected memory for it; there is no more{f' ({error})' if str(error) else ''}")
     except (ValueError, OSError, ImportError) as error:
         return _fail(str(error))
     except KeyboardInterrupt:
         return 130
+
+
+def _run(name: str, arguments: list[str]) -> int:
+    if name in ("-h", "--help"):
+        print(USAGE)
+        return 0
+    if name not in COMMANDS:
+        raise ValueError(f"unknown command {name!r}; expected one of {', '.join(COMMANDS)}")
+    use_compilation_cache()
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read with PyTorch: threads that spin starve other work
+    return COMMANDS[name](arguments)
 
 
 def _fail(message: str) -> int:

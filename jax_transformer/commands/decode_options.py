@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from jax_transformer.config.decoding import DecodingConfig
+from jax_transformer.runtime.standard_output import discard_output
 
 if TYPE_CHECKING:
     from jax_transformer.storage.model_directory import Model
@@ -108,5 +108,5 @@ def output_may_close() -> Iterator[None]:
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:  # discard the rest, or Python fails again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:
+        discard_output()

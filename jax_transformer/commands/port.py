@@ -12,6 +12,7 @@ import tyro
 
 from jax_transformer.commands.checkpoint_options import CheckpointOptions
 from jax_transformer.commands.vocabulary_options import VocabularyOptions, with_vocabularies
+from jax_transformer.runtime.files import naming_errors
 from jax_transformer.storage.model_directory import check_replaceable, is_model_directory
 from jax_transformer.storage.tensor_files import SUFFIXES
 
@@ -128,7 +129,8 @@ def _import(options: PortOptions) -> int:
     from jax_transformer.storage.model_directory import save_model
 
     hints = options.checkpoint.hints()
-    model = read_checkpoint(options.source, options.dialect, hints, names=options.map, config=options.config)
+    with naming_errors(options.source):
+        model = read_checkpoint(options.source, options.dialect, hints, names=options.map, config=options.config)
     if options.dtype:
         _cast(model.params, options.dtype)
     model, text = with_vocabularies(model, options.vocabularies)

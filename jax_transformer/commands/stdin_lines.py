@@ -7,14 +7,20 @@ import select
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from jax_transformer.runtime.files import naming_errors
+
 CHUNK = 1 << 16
 
 
 def arriving_lines(descriptor: int, most: int) -> Iterator[list[bytes]]:
-    """Yields the lines that have arrived, without their ends: as soon as there are any, and at most `most` at once."""
+    """Yields the lines that have arrived, without their ends: as soon as there are any, and at most `most` at once.
+
+    Raises:
+      OSError: standard input can't be read.
+    """
     lines: list[bytes] = []
     begun: list[bytes] = []
-    while data := os.read(descriptor, CHUNK):
+    while data := _read(descriptor):
         first, *others = data.split(b"\n")
         begun.append(first)
         if others:
@@ -34,6 +40,11 @@ def windows(lines: Iterable[bytes], most: int) -> Iterator[list[bytes]]:
     remaining = iter(lines)
     while window := list(islice(remaining, most)):
         yield window
+
+
+def _read(descriptor: int) -> bytes:
+    with naming_errors("standard input"):
+        return os.read(descriptor, CHUNK)
 
 
 def _has_more(descriptor: int) -> bool:

@@ -42,7 +42,7 @@ from jax_transformer.data.text_files import hash_file
 from jax_transformer.data.token_pairs import SIDES, PairsWriter, Sentences, TokenPairs, open_pairs
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
 from jax_transformer.runtime.digests import changes, write_digests
-from jax_transformer.runtime.files import remove_abandoned
+from jax_transformer.runtime.files import naming_errors, remove_abandoned
 
 __all__ = ["CorpusError", "PreparedCorpus", "Report", "Sentences", "SplitReport", "TokenPairs", "prepare"]
 
@@ -174,6 +174,11 @@ def _load_entry(entry: Path, config: DataConfig) -> PreparedCorpus | None:
     """Returns the corpus of a cache entry, whose files are whole; None if there is no entry."""
     if not entry.exists():
         return None
+    with naming_errors(entry):
+        return _read_entry(entry, config)
+
+
+def _read_entry(entry: Path, config: DataConfig) -> PreparedCorpus:
     report = Report.from_dict(json.loads((entry / REPORT).read_text(encoding="utf-8")))
     source, target = (
         Tokenizer.from_json((entry / f"{side}_tokenizer.json").read_text(encoding="utf-8")) for side in SIDES

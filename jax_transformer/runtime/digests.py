@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from jax_transformer.runtime.files import naming_errors
 from jax_transformer.runtime.json_text import parse_json
 
 DIGESTS = "digests.json"
@@ -28,7 +29,7 @@ def sha256(path: str | os.PathLike[str]) -> str:
       ...     sha256(Path(folder, "empty"))[:8]
       'e3b0c442'
     """
-    with open(path, "rb") as file:
+    with naming_errors(path), open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -54,7 +55,7 @@ def write_digests(directory: str | os.PathLike[str], without: Collection[str] = 
     """
     directory = Path(directory)
     digests = {name: sha256(directory / name) for name in _files(directory, without)}
-    with open(directory / DIGESTS, "w", encoding="utf-8") as file:
+    with naming_errors(directory / DIGESTS), open(directory / DIGESTS, "w", encoding="utf-8") as file:
         json.dump({"sha256": digests}, file, indent=1)
         file.flush()
         os.fsync(file.fileno())

@@ -9,13 +9,45 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 YOUNG_SECONDS = 60
 """The age from which what nobody locks is abandoned: before, it may have been made just now."""
 OLD_SECONDS = 24 * 3600
 """The age from which a directory is abandoned that can't be locked."""
+
+
+@contextmanager
+def naming_errors(path: str | os.PathLike[str], temporary: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """Gives errors of the block that name no file, as those of writing and flushing do, the name `path`.
+
+    Args:
+      temporary: errors that name this file, or one below it, get the name `path` as well.
+
+    Raises:
+      OSError: of the same kind, with a name.
+
+    Example:
+      >>> from jax_transformer.runtime.files import naming_errors
+      >>> with naming_errors("scores.txt"):
+      ...     raise OSError(28, "No space left on device")
+      Traceback (most recent call last):
+      OSError: [Errno 28] No space left on device: 'scores.txt'
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or not _needs_a_name(error.filename, temporary):
+            raise
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+
+
+def _needs_a_name(filename: Any, temporary: str | os.PathLike[str] | None) -> bool:
+    if not isinstance(filename, (str, bytes, os.PathLike)):  # none, or the number of an open file
+        return True
+    return temporary is not None and Path(os.fsdecode(filename)).is_relative_to(temporary)
 
 
 @contextmanager
@@ -44,14 +76,15 @@ def atomic_write(path: str | os.PathLike[str], *, durable: bool = False) -> Iter
     """
     target = Path(path)
     temporary = _temporary(target)
-    try:
-        yield temporary
-        if durable:
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with naming_errors(target, temporary):
+        try:
+            yield temporary
+            if durable:
+                with temporary.open("rb") as file:
+                    os.fsync(file.fileno())
+            os.replace(temporary, target)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -64,7 +97,8 @@ def temporary_directory_beside(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     remove_abandoned(target.parent.glob(f".{glob.escape(target.name)}.*.tmp"))
-    with temporary_directory(_temporary(target)) as temporary:
+    temporary = _temporary(target)
+    with naming_errors(target, temporary), temporary_directory(temporary):
         yield temporary
 
 
@@ -76,14 +110,13 @@ def temporary_directory(path: Path) -> Iterator[Path]:
       OSError: the directory can't be made.
     """
     path.mkdir()
-    handle = os.open(path, os.O_RDONLY)
-    with suppress(OSError):  # a file system without locks
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    try:
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, path, ignore_errors=True)
+        handle = os.open(path, os.O_RDONLY)
+        stack.callback(os.close, handle)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield path
-    finally:
-        os.close(handle)
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_abandoned(paths: Iterable[Path]) -> None:

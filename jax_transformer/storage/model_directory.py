@@ -30,7 +30,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
-from jax_transformer.runtime.files import temporary_directory_beside
+from jax_transformer.runtime.files import naming_errors, temporary_directory_beside
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_files import (
     CONFIG,
@@ -155,40 +155,8 @@ def load_model(path: str | os.PathLike[str], *, mapped: bool = False) -> Model:
       (8, 9)
     """
     directory = _find(Path(path))
-    manifest = read_manifest(directory)
-    problems = checksum_problems(directory, manifest["sha256"])
-    altered = {problem.split(":")[0] for problem in problems}
-
-    config = generation = params = None
-    tokenizers: dict[str, Tokenizer | None] = dict.fromkeys(TOKENIZERS)
-    if CONFIG not in altered:
-        config = read_config(directory, CONFIG, TransformerConfig, problems)
-    if GENERATION not in altered:
-        generation = read_config(directory, GENERATION, GenerationConfig, problems)
-    if config is not None and generation is not None:
-        problems += id_problems(config, generation)
-    if PARAMS not in altered:
-        params = read_params(directory, config, mapped, problems)
-    for side, name in TOKENIZERS.items():
-        if name in manifest["sha256"] and name not in altered:
-            tokenizers[side] = read_tokenizer(directory, name, problems)
-    ignored = None
-    if IGNORED in manifest["sha256"] and IGNORED not in altered:
-        ignored = read_ignored(directory, mapped, problems)
-    if problems or config is None or generation is None or params is None:
-        raise ModelError(f"{directory} can't be loaded", problems)
-    files = {Path(name).name: (directory / name).read_bytes() for name in tokenizer_files(directory)}
-    origin, training = manifest.get("origin"), manifest.get("training")
-    return Model(
-        config,
-        params,
-        **tokenizers,
-        generation=generation,
-        origin=origin,
-        training=training,
-        tokenizer_files=files or None,
-        ignored_tensors=ignored,
-    )
+    with naming_errors(directory):
+        return _load(directory, mapped)
 
 
 def origin_of(path: str | os.PathLike[str]) -> dict[str, Any] | None:
@@ -300,6 +268,43 @@ def _exchange(first: Path, second: Path) -> bool:
 
 
 # --- loading
+
+
+def _load(directory: Path, mapped: bool) -> Model:
+    manifest = read_manifest(directory)
+    problems = checksum_problems(directory, manifest["sha256"])
+    altered = {problem.split(":")[0] for problem in problems}
+
+    config = generation = params = None
+    tokenizers: dict[str, Tokenizer | None] = dict.fromkeys(TOKENIZERS)
+    if CONFIG not in altered:
+        config = read_config(directory, CONFIG, TransformerConfig, problems)
+    if GENERATION not in altered:
+        generation = read_config(directory, GENERATION, GenerationConfig, problems)
+    if config is not None and generation is not None:
+        problems += id_problems(config, generation)
+    if PARAMS not in altered:
+        params = read_params(directory, config, mapped, problems)
+    for side, name in TOKENIZERS.items():
+        if name in manifest["sha256"] and name not in altered:
+            tokenizers[side] = read_tokenizer(directory, name, problems)
+    ignored = None
+    if IGNORED in manifest["sha256"] and IGNORED not in altered:
+        ignored = read_ignored(directory, mapped, problems)
+    if problems or config is None or generation is None or params is None:
+        raise ModelError(f"{directory} can't be loaded", problems)
+    files = {Path(name).name: (directory / name).read_bytes() for name in tokenizer_files(directory)}
+    origin, training = manifest.get("origin"), manifest.get("training")
+    return Model(
+        config,
+        params,
+        **tokenizers,
+        generation=generation,
+        origin=origin,
+        training=training,
+        tokenizer_files=files or None,
+        ignored_tensors=ignored,
+    )
 
 
 def _find(path: Path) -> Path:

@@ -85,7 +85,7 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
 
         try:
             return safe_open(self.path, framework="np")
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, MemoryError) as error:  # the last: it can't be mapped
             raise PortingError(f"{self.path}: truncated, or no safetensors file ({first_line(error)})") from None
 
 

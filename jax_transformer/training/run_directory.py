@@ -15,7 +15,7 @@ from typing import IO, Any
 from jax_transformer.config.files import dump_config, load_config
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.text_files import shorten
-from jax_transformer.runtime.files import atomic_write, remove_abandoned
+from jax_transformer.runtime.files import atomic_write, naming_errors, remove_abandoned
 from jax_transformer.runtime.json_text import parse_json
 
 CONFIG = "config.yaml"
@@ -109,7 +109,7 @@ class RunDirectory:
         record = {**record, "time": round(time.time(), 2)}
         if not self.writes:
             return record
-        with open(self.path / name, "a", encoding="utf-8") as file:
+        with naming_errors(self.path / name), open(self.path / name, "a", encoding="utf-8") as file:
             file.write(json.dumps(record, ensure_ascii=False) + "\n")
         return record
 
@@ -202,7 +202,8 @@ def _object(file: Path) -> dict[str, Any]:
       RunError: it isn't one.
     """
     try:
-        content = parse_json(file.read_bytes())
+        with naming_errors(file):
+            content = parse_json(file.read_bytes())
     except ValueError as error:
         raise RunError(f"{file}: expected a JSON object; received text that isn't JSON ({error})") from None
     if not isinstance(content, dict):
@@ -225,7 +226,8 @@ class Line:
 def read_lines(file: Path) -> list[Line]:
     """Returns the lines of a file that aren't blank; none if there is no file."""
     # splitlines would also split at characters within a sentence
-    texts = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
+    with naming_errors(file):
+        texts = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
     return [
         Line(number, text, _record(text), number == len(texts))
         for number, text in enumerate(texts, start=1)

@@ -1,0 +1,227 @@
+"""Runs an operation with one failing call, and tells what came of it."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from operations import Operation, contents, leftovers
+
+HERE = Path(__file__).parent
+SECONDS = 180
+"""The longest that a command may take; without faults, the slowest takes a tenth of it."""
+
+SHORT, FULL = -1, -2
+FAULTS: dict[str, dict[str, int]] = {
+    "open": {"EIO": errno.EIO, "EMFILE": errno.EMFILE, "EINTR": errno.EINTR},
+    "read": {"EIO": errno.EIO, "EINTR": errno.EINTR, "short": SHORT},
+    "write": {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EINTR": errno.EINTR, "short": SHORT, "full disk": FULL},
+    "fsync": {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO, "EINTR": errno.EINTR},
+    "rename": {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO},
+    "mmap": {"ENOMEM": errno.ENOMEM, "EIO": errno.EIO},
+    "mkdir": {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO},
+    "close": {"ENOSPC": errno.ENOSPC, "EIO": errno.EIO},
+}
+"""Faults of each kind of call. "full disk": half of the bytes, and no room from there on."""
+
+
+class Outcome(StrEnum):
+    RIGHT = "right"
+    """The command ended well, and its results are those of an undisturbed run."""
+    TOLD = "told"
+    """It said in one line why it failed, and left all as it was; given again, it ended well."""
+    SILENT = "silent"
+    """It ended well with other results."""
+    UNCLEAR = "unclear"
+    """It failed, but not with one line."""
+    HARMED = "harmed"
+    """It changed what was there before, or left something that stays."""
+    STUCK = "stuck"
+    """It didn't end, or couldn't go on afterwards."""
+
+
+ACCEPTED = (Outcome.RIGHT, Outcome.TOLD)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of an undisturbed run that may fail: its kind, and its number among those of the kind."""
+
+    kind: str
+    number: int
+    path: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that ended: its exit code (None: it didn't), what it printed, its calls on files."""
+
+    code: int | None
+    output: str
+    errors: str
+    calls: list[Call]
+
+
+@dataclass(frozen=True)
+class Finding:
+    outcome: Outcome
+    detail: str
+    fell_on: str
+    """The file whose call failed; "" if the run made fewer calls."""
+
+
+class Server:
+    """Runs command lines in forks of one process: see fork_server.py."""
+
+    def __init__(self, shim: Path, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, HERE / "fork_server.py"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment | {"LD_PRELOAD": str(shim), "PYTHONUNBUFFERED": ""},
+        )
+        self._answer()
+
+    def run(self, folder: Path, operation: Operation, arguments: tuple[str, ...], *fault: Any) -> Ended:
+        """Runs a command in a folder. fault: a kind of call, a number and an error; none of them: nothing fails."""
+        beside = {name: f"{folder}.{name}" for name in ("stderr", "log")}
+        call, number, error = fault or ("none", 0, 0)
+        request = {
+            "folder": str(folder),
+            "arguments": arguments,
+            "stdin": operation.stdin or os.devnull,
+            "stdout": "stdout",
+            "seconds": SECONDS,
+            "call": call,
+            "number": number,
+            "error": error,
+            **beside,
+        }
+        Path(beside["log"]).unlink(missing_ok=True)
+        assert self._process.stdin is not None
+        print(json.dumps(request), file=self._process.stdin, flush=True)
+        code = json.loads(self._answer())
+        output, errors = (Path(name).read_text(errors="replace") for name in (folder / "stdout", beside["stderr"]))
+        return Ended(code, output, errors, [*_calls(Path(beside["log"]), folder)])
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "the process that runs commands is gone"
+        return line
+
+
+def _calls(log: Path, folder: Path) -> Iterator[Call]:
+    for line in log.read_text().splitlines() if log.exists() else ():
+        kind, number, _, path = line.split(" ", 3)
+        yield Call(kind, int(number), os.path.relpath(path, folder))
+
+
+def first_and_last(calls: list[Call]) -> list[Call]:
+    """Returns the first and the last call of each kind on each file; names that differ from run to run are one."""
+    grouped: dict[tuple[str, str], list[Call]] = {}
+    for call in calls:
+        grouped.setdefault((call.kind, re.sub(r"[0-9a-f]{8,}", "*", call.path)), []).append(call)
+    chosen = {call for group in grouped.values() for call in (group[0], group[-1])}
+    return [call for call in calls if call in chosen]
+
+
+def build_shim(folder: Path) -> Path:
+    """Compiles shim.c."""
+    shim = folder / "shim.so"
+    subprocess.run(
+        ["cc", "-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", shim, HERE / "shim.c", "-ldl"], check=True
+    )
+    return shim
+
+
+class Laboratory:
+    """Runs one operation again and again, each time on a fresh copy of what it needs."""
+
+    def __init__(self, server: Server, operation: Operation, needs: Path, folder: Path) -> None:
+        """Runs it undisturbed first."""
+        self._server, self._operation, self._needs, self._folder = server, operation, needs, folder
+        with self._fresh() as place:
+            self._before = contents(place)
+            ended = server.run(place, operation, operation.arguments)
+            assert ended.code == 0, (operation.name, ended)
+            self.calls = ended.calls
+            self._after = contents(place)
+            self._output = ended.output
+
+    def inject(self, call: Call, error: int) -> Finding:
+        """Runs the operation with one failing call, and what a user would run next."""
+        operation = self._operation
+        with self._fresh() as place:
+            ended = self._server.run(place, operation, operation.arguments, call.kind, call.number, error)
+            hit = [made.path for made in ended.calls if (made.kind, made.number) == (call.kind, call.number)]
+            outcome, detail = self._judged(ended, place, hit[0] if hit else "")
+            return Finding(outcome, detail, hit[0] if hit else "")
+
+    def _judged(self, ended: Ended, place: Path, hit: str) -> tuple[Outcome, str]:
+        if ended.code is None:
+            return Outcome.STUCK, f"it ran for {SECONDS} s"
+        is_done = not (differing := _differing(self._after, contents(place)))
+        if ended.code == 0:
+            if self._operation.stdin and ended.output != self._output:
+                differing.append("stdout")
+            return (Outcome.SILENT, ", ".join(differing)) if differing else (Outcome.RIGHT, "")
+        lines = ended.errors.splitlines()
+        told = [line for line in lines if line.startswith("error: ")]
+        if ended.code != 2 or len(told) != 1 or "Traceback" in ended.errors:
+            return Outcome.UNCLEAR, f"exit code {ended.code}: {ended.errors[-2000:]}"
+        if not any(part in told[0] for part in self._names_of(hit)):
+            return Outcome.UNCLEAR, f"{hit} isn't named: {told[0]}"
+        if is_done:
+            return Outcome.TOLD, told[0]
+        changed = [name for name in _differing(self._before, contents(place)) if name in self._before]
+        if left := leftovers(place) + changed:
+            return Outcome.HARMED, f"{', '.join(left)} after {told[0]}"
+        again = self._server.run(place, self._operation, self._operation.again(place))
+        if again.code != 0:
+            return Outcome.STUCK, f"then {again.errors[-2000:]} after {told[0]}"
+        if differing := _differing(self._after, contents(place)):
+            return Outcome.STUCK, f"then other results: {', '.join(differing)} after {told[0]}"
+        return Outcome.TOLD, told[0]
+
+    def _names_of(self, path: str) -> list[str]:
+        """Returns the words by which a message may name a file: the parts of its path, the name that a temporary one
+        stands for, or the stream that it is."""
+        if path in ("stdout", self._operation.stdin):
+            return ["standard output" if path == "stdout" else "standard input"]
+        parts = [part for part in Path(path).parts if part != "."]
+        return [*parts, *(part.split(".")[1] for part in parts if part.startswith(".") and part.endswith(".tmp"))]
+
+    @contextmanager
+    def _fresh(self) -> Iterator[Path]:
+        place = self._folder / "place"
+        place.mkdir()
+        for name in self._operation.needs:
+            source = self._needs / name
+            (shutil.copytree if source.is_dir() else shutil.copy)(source, place / name)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place)
+
+
+def _differing(expected: dict[str, Any], received: dict[str, Any]) -> list[str]:
+    names = sorted(expected.keys() | received.keys())
+    return [name for name in names if name != "stdout" and expected.get(name) != received.get(name)]

@@ -1,0 +1,155 @@
+"""The commands that are run with failing files, what they need, and what they must leave."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from jax_transformer.cli import main
+from jax_transformer.runtime.digests import DIGESTS
+
+SIZES = {
+    "model": {
+        "d-model": 8,
+        "num-heads": 2,
+        "d-ff": 8,
+        "num-encoder-layers": 1,
+        "num-decoder-layers": 1,
+        "max-length": 32,
+    },
+    "data": {"phrasebook-pairs": 60, "valid-pairs": 4, "test-pairs": 4, "max-length": 32, "batch-tokens": 640},
+    "train": {"max-steps": 4, "evaluate-every": 2, "evaluate-sentences": 0, "keep-checkpoints": 2},
+}
+TINY = [f"--{group}.{name}={value}" for group, sizes in SIZES.items() for name, value in sizes.items()]
+TINY += ["--data.num-shapes=1", "--data.cache-dir=cache", "--run-dir=run"]
+STOPPED = "stopped"
+TIMES = {"seconds", "tokens_per_second", "compile_seconds", "programs", "time"}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A command: what is there before it, and how to go on after it failed."""
+
+    name: str
+    needs: tuple[str, ...]
+    """Files and folders that the operations before left, by name."""
+    arguments: tuple[str, ...]
+    again: Callable[[Path], tuple[str, ...]]
+    """Folder → the command that a user gives after it failed."""
+    stdin: str = ""
+    """Name of the file that is its standard input."""
+    setup: Callable[[Path], None] | None = None
+
+
+def operation(name: str, needs: str, arguments: str | list[str], **options: Any) -> Operation:
+    words = tuple(arguments.split() if isinstance(arguments, str) else arguments)
+    return Operation(name, tuple(needs.split()), words, **{"again": lambda folder: words} | options)
+
+
+def trained_again(folder: Path) -> tuple[str, ...]:
+    """A run that has begun is resumed; one that hasn't is started again."""
+    return ("train", "--resume", "run") if (folder / "run" / "config.yaml").exists() else ("train", *TINY)
+
+
+def sentences(folder: Path) -> None:
+    (folder / "sentences.txt").write_text("the cat sees a dog\n\nmy brother has two books\n", encoding="utf-8")
+
+
+def older_outputs(folder: Path) -> None:
+    """Puts older results where new ones go."""
+    shutil.copytree(folder / "model", folder / "ported")
+    shutil.copytree(folder / "model", folder / "averaged")
+    for name in ("exported.safetensors", "exported.pt"):
+        (folder / name).write_bytes(b"older")
+
+
+OPERATIONS = (
+    operation("prepare", "", ["train", *TINY, "--dry-run"]),
+    operation("train", "cache", ["train", *TINY], again=trained_again),
+    operation("resume", "cache stopped", "train --resume stopped"),
+    operation("average", "cache run averaged", "average run --count 2 --output averaged"),
+    operation("port", "checkpoint.safetensors ported", "port checkpoint.safetensors ported --dialect pytorch"),
+    operation("port a .pt file", "checkpoint.pt ported", "port checkpoint.pt ported --dialect pytorch"),
+    operation("export", "model exported.safetensors", "port model exported.safetensors --dialect pytorch"),
+    operation("export a .pt file", "model exported.pt", "port model exported.pt --dialect pytorch"),
+    operation("port from transformers", "hugging_face ported", "port hugging_face ported"),
+    operation("export for transformers", "bart", "port bart exported"),
+    operation("translate", "model sentences.txt", "translate model", stdin="sentences.txt"),
+)
+
+
+def make_needs(folder: Path) -> None:
+    """Makes all that the operations need, in a folder, which becomes the working directory."""
+    assert main(["train", *TINY]) == 0
+    assert main(["train", *TINY, f"--run-dir={STOPPED}", "--train.max-steps=2"]) == 0
+    config = folder / STOPPED / "config.yaml"
+    config.write_text(config.read_text(encoding="utf-8").replace("max_steps: 2", "max_steps: 4"), encoding="utf-8")
+    shutil.copytree(folder / "run" / "model", folder / "model")
+    for name in ("checkpoint.safetensors", "checkpoint.pt"):
+        assert main(["port", "model", name, "--dialect", "pytorch"]) == 0
+    make_bart(folder / "hugging_face")
+    assert main(["port", "hugging_face", "bart"]) == 0
+    sentences(folder)
+    older_outputs(folder)
+
+
+def make_bart(folder: Path) -> None:
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder")
+             for name, size in (("layers", 1), ("attention_heads", 2), ("ffn_dim", 8))}  # fmt: skip
+    config = transformers.BartConfig(vocab_size=20, d_model=8, max_position_embeddings=16, **sizes)
+    transformers.BartForConditionalGeneration(config).save_pretrained(folder)
+
+
+# --- what an operation left
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Returns what stands in every file below a folder, but for times and for what differs between equal runs: the
+    names and layout of checkpoints' files, of which it tells whether they are whole."""
+    return {
+        path.relative_to(folder).as_posix(): content(path)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and "checkpoints" not in path.parts and not is_temporary(path.relative_to(folder))
+    } | {
+        path.parent.relative_to(folder).as_posix(): checkpoint(path.parent)
+        for path in folder.rglob(f"checkpoints/*/{DIGESTS}")
+    }
+
+
+def content(path: Path) -> Any:
+    if path.suffix == ".jsonl":
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
+    if path.name in ("report.html", ".lock", "parameters.json"):
+        return "made of the others"
+    return sha256(path.read_bytes()).hexdigest()
+
+
+def checkpoint(path: Path) -> str:
+    from jax_transformer.training.checkpoints import damaged_files
+
+    return "damaged" if damaged_files(path) else "whole"
+
+
+TEMPORARY = (".*.tmp", "building-*", "*orbax-checkpoint-tmp*")
+"""Names that files and folders have until they are complete."""
+
+
+def is_temporary(path: Path) -> bool:
+    return any(fnmatch(part, pattern) for part in path.parts for pattern in TEMPORARY)
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Returns the temporary files and folders that are there."""
+    found = (path.relative_to(folder) for path in folder.rglob("*"))
+    return sorted(path.as_posix() for path in found if is_temporary(Path(path.name)))
