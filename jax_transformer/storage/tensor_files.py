@@ -209,4 +209,8 @@ def _save_torch(arrays: Mapping[str, Any], path: Path, settings: str | None) -> 
     state_dict = OrderedDict((name, converted[id(array)]) for name, array in arrays.items())
     if settings is not None:  # under a name that no module has: load_state_dict passes it by
         state_dict._metadata = {SETTINGS: {"text": settings}}  # type: ignore[attr-defined]
-    torch.save(state_dict, path)
+    with path.open("wb") as file:  # by its path, it would keep the temporary name inside
+        try:
+            torch.save(state_dict, file)
+        except RuntimeError as error:  # ending the archive failed because a write had failed before
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None

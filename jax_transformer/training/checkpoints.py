@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +19,7 @@ from absl import logging as absl_logging
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
 
 from jax_transformer.config.run import TrainConfig
+from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.digests import changes, write_digests
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.training.scheduled_batch import Position
@@ -30,6 +34,8 @@ class CheckpointError(ValueError):
     """Raised when a checkpoint is missing or can't be read."""
 
 
+UNFINISHED = "*.orbax-checkpoint-tmp"
+"""Names of checkpoints that Orbax is writing."""
 UNSEALED = ("_CHECKPOINT_METADATA", "commit_success.txt")
 """Files that Orbax writes while it commits a checkpoint: the times of that."""
 
@@ -55,9 +61,10 @@ class Checkpoints:
 
     def __init__(self, directory: Path, config: TrainConfig, *, read_only: bool = False) -> None:
         """Opens the checkpoints; pass `read_only` if another process may be writing them."""
-        absl_logging.set_verbosity(absl_logging.ERROR)  # Orbax reports every stage of every save
+        absl_logging.set_verbosity(absl_logging.FATAL)  # Orbax reports every stage, and errors that it raises as well
         for step in saved_steps(directory):
             _check_metrics(directory / str(step))
+        self._writes = not read_only
         averaged = {config.average_which: config.average_checkpoints}
         self._manager = ocp.CheckpointManager(
             directory.resolve(),
@@ -75,17 +82,24 @@ class Checkpoints:
                 cleanup_tmp_directories=not read_only,
                 read_only=read_only,
                 temporary_path_class=SealedPath,
+                # else a directory that can't be made lets the process wait for 20 minutes at its end
+                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
             ),
         )
 
     def save(
         self, state: TrainState, score: float | None, position: Position, window: SavedWindow | None = None
     ) -> None:
-        """Starts to save the state. The best checkpoint is the one with the highest `score`; None: not evaluated."""
+        """Starts to save the state. The best checkpoint is the one with the highest `score`; None: not evaluated.
+
+        Raises:
+          CheckpointError: this checkpoint or the one before it can't be written.
+        """
         step = int(state.step)
         metrics = UNEVALUATED if score is None else {"score": score, "evaluated_step": step}
         data = {"position": position, "window": window or {}}
-        self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), metrics={**metrics, **data})
+        with self._writing():
+            self._manager.save(step, args=ocp.args.StandardSave(state._asdict()), metrics={**metrics, **data})
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
@@ -95,7 +109,7 @@ class Checkpoints:
 
         The later of two equal scores is better. If no checkpoint was evaluated, returns the latest.
         """
-        self._manager.wait_until_finished()
+        self.wait()
         metrics: dict[int, Mapping[str, Any]] = {
             step: self._manager.metrics(step) or UNEVALUATED for step in self._manager.all_steps()
         }
@@ -112,7 +126,7 @@ class Checkpoints:
         Raises:
           CheckpointError: the checkpoint was altered, can't be read, or holds another model's state.
         """
-        self._manager.wait_until_finished()  # this step may be on its way to the disk
+        self.wait()  # this step may be on its way to the disk
         if jax.process_index() == 0:  # the first tells the others
             check(Path(self._manager.directory), step)
         abstract = jax.tree.map(_described, like._asdict())
@@ -133,11 +147,31 @@ class Checkpoints:
         return (self._manager.metrics(step) or {}).get("window", {})
 
     def wait(self) -> None:
-        """Waits until everything is on disk."""
-        self._manager.wait_until_finished()
+        """Waits until everything is on disk. Raises CheckpointError if it can't be written."""
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
-        self._manager.close()
+        """Waits as `wait` does, and ends. Removes what is left of a checkpoint that couldn't be written."""
+        try:
+            with self._writing():
+                self._manager.close()
+        finally:
+            if self._writes and jax.process_index() == 0:
+                for unfinished in Path(self._manager.directory).glob(UNFINISHED):
+                    shutil.rmtree(unfinished, ignore_errors=True)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turns the errors of saving, of many kinds, into one that says how to go on."""
+        try:
+            yield
+        except Exception as error:
+            directory = Path(self._manager.directory)
+            raise CheckpointError(
+                f"{directory}: expected to write a checkpoint; received {_why_not_written(error)}; the checkpoints "
+                f"before are whole: when that is mended, jax-transformer train --resume {directory.parent}"
+            ) from error
 
 
 def saved_steps(directory: Path) -> list[int]:
@@ -204,6 +238,16 @@ def _check_metrics(checkpoint: Path) -> None:
             f"{checkpoint}: expected the metrics of a checkpoint; received others; "
             f"{_how_to_go_on(checkpoint.parent, int(checkpoint.name))}"
         )
+
+
+def _why_not_written(error: Exception) -> str:
+    """Returns the operating system's word for why a file couldn't be written, or the beginning of a message."""
+    number = re.search(r"os_error_code='(\d+)'", str(error))  # as TensorStore writes it
+    if number:
+        return os.strerror(int(number[1]))
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return shorten(" ".join(str(error).split()) or type(error).__name__)
 
 
 def _described(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator
@@ -102,9 +103,13 @@ def train(
     journal = Journal(run, config.train)
     try:
         trace = Profile(run.path / "profile") if profile and processes.is_first else None
-        return Trainer(run, config, corpus, journal, processes, started=started, profile=trace).run_to_the_end()
-    finally:
-        journal.close()
+        result = Trainer(run, config, corpus, journal, processes, started=started, profile=trace).run_to_the_end()
+    except BaseException:
+        with contextlib.suppress(OSError):  # such as of a full disk, which ended the run
+            journal.close()
+        raise
+    journal.close()
+    return result
 
 
 def describe_run(config: RunConfig, processes: Processes | None = None) -> Iterator[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import chdir
-from pathlib import Path
 
 import pytest
 from faults import ACCEPTED, FAULTS, Call, Laboratory, Outcome, Server, build_shim, first_and_last
