@@ -7,17 +7,27 @@ import select
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
+from jax_transformer.runtime.limits import LINE_BYTES
+
 CHUNK = 1 << 16
 
 
 def arriving_lines(descriptor: int, most: int) -> Iterator[list[bytes]]:
-    """Yields the lines that have arrived, without their ends: as soon as there are any, and at most `most` at once."""
+    """Yields the lines that have arrived, without their ends: as soon as there are any, and at most `most` at once.
+
+    Raises:
+      ValueError: a line has more than LINE_BYTES.
+    """
     lines: list[bytes] = []
     begun: list[bytes] = []
+    number, length = 1, 0
     while data := os.read(descriptor, CHUNK):
         first, *others = data.split(b"\n")
         begun.append(first)
+        length += len(first)
+        LINE_BYTES.check(length, f"standard input:{number}", or_more=True)
         if others:
+            number, length = number + len(others), len(others[-1])
             *whole, rest = others
             lines += [b"".join(begun), *whole]
             begun = [rest]
