@@ -25,6 +25,7 @@ from jax_transformer.commands.train import train
 from jax_transformer.commands.translate import translate
 from jax_transformer.commands.verify import verify
 from jax_transformer.runtime.compilation_cache import use_compilation_cache
+from jax_transformer.runtime.memory import host_memory
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,6 +43,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return COMMANDS[name](arguments[1:])
     except (ValueError, OSError, ImportError) as error:
         return _fail(str(error))
+    except MemoryError as error:  # the last net: sizes are checked before
+        return _fail(f"{name}: expected to fit into memory ({host_memory()[1]}); {error or 'there is no more'}")
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _fail(f"{name}: expected to fit into the memory of a device; {str(error).splitlines()[0]}")
     except KeyboardInterrupt:
         return 130
 
