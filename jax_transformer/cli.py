@@ -25,6 +25,7 @@ from jax_transformer.commands.train import train
 from jax_transformer.commands.translate import translate
 from jax_transformer.commands.verify import verify
 from jax_transformer.runtime.compilation_cache import use_compilation_cache
+from jax_transformer.runtime.memory import host_memory
 from jax_transformer.runtime.standard_output import named_output
 from jax_transformer.runtime.unraisable import silence_closed_loops
 
@@ -36,10 +37,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with named_output():
             return _run(name, arguments[1:])
-    except MemoryError as error:
-        return _fail(f"{name}: expected memory for it; there is no more{f' ({error})' if str(error) else ''}")
     except (ValueError, OSError, ImportError) as error:
         return _fail(str(error))
+    except MemoryError as error:  # the last net: sizes are checked before
+        return _fail(f"{name}: expected to fit into memory ({host_memory()[1]}); {error or 'there is no more'}")
+    except RuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _fail(f"{name}: expected to fit into the memory of a device; {str(error).splitlines()[0]}")
     except KeyboardInterrupt:
         return 130
 

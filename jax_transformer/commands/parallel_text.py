@@ -57,9 +57,11 @@ def write_lines(path: str, lines: Sequence[str]) -> None:
 
 
 def _read(path: str) -> list[str]:
-    from jax_transformer.data.corpus import CorpusError, read_lines, split_lines
+    from jax_transformer.data.corpus import CorpusError, read_lines
+    from jax_transformer.data.text_files import CHUNK, split_chunks
 
-    lines = split_lines(sys.stdin.buffer.read(), shown(path)) if path == STANDARD_INPUT else read_lines(path)
+    arriving = iter(lambda: sys.stdin.buffer.read(CHUNK), b"")
+    lines = split_chunks(arriving, shown(path)) if path == STANDARD_INPUT else read_lines(path)
     for number, line in enumerate(lines, start=1):
         if "\0" in line:
             raise CorpusError(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from jax_transformer.runtime.files import naming_errors
+from jax_transformer.runtime.limits import LINE_BYTES
 
 CHUNK = 1 << 16
 
@@ -17,13 +18,18 @@ def arriving_lines(descriptor: int, most: int) -> Iterator[list[bytes]]:
 
     Raises:
       OSError: standard input can't be read.
+      ValueError: a line has more than LINE_BYTES.
     """
     lines: list[bytes] = []
     begun: list[bytes] = []
+    number, length = 1, 0
     while data := _read(descriptor):
         first, *others = data.split(b"\n")
         begun.append(first)
+        length += len(first)
+        LINE_BYTES.check(length, f"standard input:{number}", or_more=True)
         if others:
+            number, length = number + len(others), len(others[-1])
             *whole, rest = others
             lines += [b"".join(begun), *whole]
             begun = [rest]

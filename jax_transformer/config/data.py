@@ -9,6 +9,7 @@ from typing import Literal
 from jax_transformer.config.validation import check_field_types, require
 
 MOST_SHAPES, MOST_PHRASEBOOK_PAIRS, MOST_BATCH_TOKENS = 128, 10_000_000, 100_000_000
+MOST_VOCABULARY, MOST_LENGTH = 10_000_000, 10_000_000
 """Sizes beyond which work would not end, or not fit any memory."""
 
 
@@ -214,6 +215,10 @@ class DataConfig(CorpusConfig):
             ("num_shapes", MOST_SHAPES, "each is a program to compile"),
             ("phrasebook_pairs", MOST_PHRASEBOOK_PAIRS, "the phrasebook is drawn pair by pair, in memory"),
             ("batch_tokens", MOST_BATCH_TOKENS, "a batch is made in main memory"),
+            ("vocab_size", MOST_VOCABULARY, "the largest vocabularies have 300,000 tokens"),
+            ("max_length", MOST_LENGTH, "sentences are counted by their length"),
+            ("valid_pairs", MOST_PHRASEBOOK_PAIRS, "held-out pairs are kept in memory"),
+            ("test_pairs", MOST_PHRASEBOOK_PAIRS, "held-out pairs are kept in memory"),
         ):
             if getattr(self, name) > most:
                 problems.append(f"{name} must be at most {most:,} ({why}); received {getattr(self, name):,}")

@@ -14,6 +14,8 @@ import yaml
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.model_validation import NOT_COMPUTED
 from jax_transformer.config.validation import ConfigError
+from jax_transformer.config.yaml_text import compose
+from jax_transformer.runtime.limits import YAML_BYTES, read_text
 
 Config = TypeVar("Config")
 
@@ -58,11 +60,10 @@ def load_part(path: str | Path, key: str, default: Config, *, of: type) -> Confi
 def _read(path: str | Path) -> yaml.Node | None:
     """Returns the nodes of a YAML file; None for an empty one."""
     try:
-        return yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        text = read_text(path, YAML_BYTES, ConfigError)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: expected a YAML file; {error}") from None
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"{path}: expected YAML; {' '.join(str(error).split())}") from None
+    return compose(text, str(path), ConfigError)
 
 
 def _load(path: str | Path, default: Config, node: yaml.Node, prefix: str = "") -> Config:
@@ -101,7 +102,7 @@ def _merged(default: Config, node: yaml.Node, path: str, prefix: str = "") -> Co
         elif (item := _item_class(hints[name])) is not None:
             values[name] = _merged_list(item, value, path, f"{prefix}{name}")
         else:
-            values[name] = _value(value, hints[name])
+            values[name] = _value(value, hints[name], path, f"{prefix}{name}")
     try:
         return dataclasses.replace(default, **values)  # type: ignore[type-var]
     except ConfigError as error:
@@ -122,9 +123,14 @@ def _merged_list(item: type, node: yaml.Node, path: str, name: str) -> tuple[Any
     return tuple(_merged(item(), entry, path, f"{name}[{number}].") for number, entry in enumerate(node.value))
 
 
-def _value(node: yaml.Node, hint: Any) -> Any:
+def _value(node: yaml.Node, hint: Any, path: str, name: str) -> Any:
     loader = yaml.SafeLoader("")
-    value = loader.construct_object(node, deep=True)
+    try:
+        value = loader.construct_object(node, deep=True)
+        repr(value)  # as messages show it: Python refuses numbers of thousands of digits here, too
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # a number of thousands of digits, an impossible date
+        why = " ".join(str(error).split())
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: {name}: expected a value of YAML; {why}") from None
     if typing.get_origin(hint) is tuple and isinstance(value, list):
         return tuple(value)
     if hint is float and isinstance(value, str):  # YAML 1.1 reads 1e-9 as text

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from jax_transformer.config.sizes import size_problems
+
 if TYPE_CHECKING:
     from jax_transformer.config.model import TransformerConfig
 
@@ -18,7 +20,7 @@ NOT_COMPUTED = {
 
 def model_problems(config: TransformerConfig) -> list[str]:
     """Returns a message for every value of the config that is out of range, or else for every contradiction."""
-    return _out_of_range(config) or _contradictions(config)  # the latter divide by the sizes
+    return _out_of_range(config) or size_problems(config) or _contradictions(config)  # these divide by the sizes
 
 
 def _checker(config: TransformerConfig) -> tuple[list[str], Callable[[bool, str, str], None]]:

@@ -11,6 +11,9 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.parallel import ParallelConfig
 from jax_transformer.config.validation import check_field_types, require
 
+MOST_STEPS = 2**31 - 1
+"""The largest integer that a device counts steps with."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -140,6 +143,8 @@ class TrainConfig:
         ):
             if getattr(self, name) < least:
                 problems.append(f"{name} must be at least {least}; received {getattr(self, name)}")
+            elif name != "seed" and getattr(self, name) > MOST_STEPS:
+                problems.append(f"{name} must be at most {MOST_STEPS:,} (32 bits); received {getattr(self, name):,}")
         for name in ("label_smoothing", "momentum", "adam_b1", "adam_b2", "ema_decay", "plateau_factor"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 problems.append(f"{name} must be in [0, 1); received {getattr(self, name)}")

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from jax_transformer.runtime.limits import GZIP_FREE_BYTES, GZIP_RATIO, LINE_BYTES
+
 GZIP_MAGIC = b"\x1f\x8b"
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 CHUNK = 1 << 18
@@ -44,7 +46,7 @@ def iterate_lines(path: str) -> Iterator[str]:
 
     Raises:
       CorpusError: the file is missing, a directory or unreadable; its gzip data are damaged or cut short; a byte is not
-        UTF-8. The last two name the line.
+        UTF-8; a line is longer than LINE_BYTES; gzip data grow beyond GZIP_RATIO. The last four name the line.
     """
     for text in iterate_text(path):
         yield from _lines(text)
@@ -58,7 +60,7 @@ def iterate_text(path: str) -> Iterator[str]:
 def iterate_raw_lines(path: str) -> Iterator[bytes]:
     """Yields the lines as bytes, cut as by `iterate_lines`, for `decode_line`. Raises CorpusError as that does, but not
     for bad UTF-8."""
-    for data in _whole_lines(_decompressed(path)):
+    for data in _whole_lines(_decompressed(path), path):
         yield from data.removesuffix(b"\n").split(b"\n")
 
 
@@ -80,7 +82,12 @@ def decode_line(line: bytes, *, is_first: bool = False) -> str:
 
 def split_lines(data: bytes, name: str) -> list[str]:
     """Returns the lines of UTF-8 data as `read_lines` does; errors call the data `name`."""
-    return [line for text in _decode([data], name) for line in _lines(text)]
+    return split_chunks([data], name)
+
+
+def split_chunks(chunks: Iterable[bytes], name: str) -> list[str]:
+    """Returns the lines of UTF-8 data that come in pieces, as `split_lines` does."""
+    return [line for text in _decode(chunks, name) for line in _lines(text)]
 
 
 def open_stored(path: str) -> BinaryIO:
@@ -147,11 +154,14 @@ def _decompressed(path: str) -> Iterator[bytes]:
 
 
 def _gunzipped(file: BinaryIO, path: str) -> Iterator[bytes]:
-    line = 1
+    line, size = 1, 0
     try:
         with gzip.GzipFile(fileobj=file) as unpacked:
             while chunk := unpacked.read1(CHUNK):
                 line += chunk.count(b"\n")
+                size += len(chunk)
+                if size > GZIP_FREE_BYTES:
+                    GZIP_RATIO.check(size // max(file.tell(), 1), f"{path}:{line}", CorpusError, or_more=True)
                 yield chunk
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise CorpusError(
@@ -166,7 +176,7 @@ def _gunzipped(file: BinaryIO, path: str) -> Iterator[bytes]:
 def _decode(chunks: Iterable[bytes], name: str) -> Iterator[str]:
     """Yields the text of UTF-8 data, without a byte order mark, cut only after line ends."""
     line = 1
-    for data in _whole_lines(chunks):
+    for data in _whole_lines(chunks, name):
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
@@ -177,11 +187,16 @@ def _decode(chunks: Iterable[bytes], name: str) -> Iterator[str]:
         line += data.count(b"\n")
 
 
-def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yields the same data, cut only after line ends."""
+def _whole_lines(chunks: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """Yields the same data, cut only after line ends. Raises CorpusError for a line of more than LINE_BYTES."""
     begun: list[bytes] = []
+    line, length = 1, 0
     for chunk in chunks:
         end = chunk.rfind(b"\n") + 1
+        length += chunk.find(b"\n") if end else len(chunk)
+        LINE_BYTES.check(length, f"{name}:{line}", CorpusError, or_more=True)
+        if end:
+            line, length = line + chunk.count(b"\n"), len(chunk) - end
         if end:
             yield b"".join([*begun, chunk[:end]])
             begun = []

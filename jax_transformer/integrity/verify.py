@@ -13,6 +13,7 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.data.cache import BUILDING
 from jax_transformer.runtime.digests import DIGESTS, changes
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import JSON_BYTES, read_bytes
 from jax_transformer.storage.model_directory import is_model_directory, load_model
 from jax_transformer.storage.model_files import ModelError
 from jax_transformer.storage.tensor_files import SUFFIXES, read_tensors
@@ -102,14 +103,15 @@ def _run(path: Path) -> Iterator[Finding]:
     if (path / "model").exists():
         yield from _model(path / "model")
     if config is not None and not _json_problems(path / DATA):
-        entry = Path(config.data.cache_dir).expanduser() / parse_json((path / DATA).read_bytes()).get("corpus", "")
+        content = parse_json(read_bytes(path / DATA, JSON_BYTES))
+        entry = Path(config.data.cache_dir).expanduser() / content.get("corpus", "")
         if _is_entry(entry):
             yield from _entry(entry)
 
 
 def _json_problems(file: Path) -> tuple[str, ...]:
     try:
-        content = parse_json(file.read_bytes())
+        content = parse_json(read_bytes(file, JSON_BYTES))
     except (OSError, ValueError) as error:
         return (f"no JSON ({error})",)
     return () if isinstance(content, dict) else ("no JSON object",)

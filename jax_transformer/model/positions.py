@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.sizes import check_table
 from jax_transformer.config.stack import StackConfig
 
 
@@ -35,7 +36,12 @@ def sinusoid_table(config: TransformerConfig, stack: StackConfig) -> np.ndarray:
     """Computes the sinusoids [rows, D] in float64; row r encodes position r, whatever the offset.
 
     If positions count real tokens, the pads' row is zero (fairseq).
+
+    Raises:
+      ValueError: it doesn't fit into memory.
     """
+    rows = table_rows(config, stack)
+    check_table(rows, config.d_model)
     pairs = config.d_model // 2
     pair = np.arange(pairs, dtype=np.float64)
     sine_exponent, cosine_exponent = {
@@ -44,7 +50,7 @@ def sinusoid_table(config: TransformerConfig, stack: StackConfig) -> np.ndarray:
         # each column c = 2i or 2i + 1 uses 2c / D: the column number is doubled a second time
         "doubled": (2 * pair / pairs, (2 * pair + 1) / pairs),
     }[config.position_frequency]
-    position = np.arange(table_rows(config, stack), dtype=np.float64)[:, None]
+    position = np.arange(rows, dtype=np.float64)[:, None]
     sine = np.sin(position / 10000.0**sine_exponent)
     cosine = np.cos(position / 10000.0**cosine_exponent)
     if config.position_layout == "halves":

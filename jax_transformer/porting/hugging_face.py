@@ -21,6 +21,7 @@ from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
 from jax_transformer.porting.generation_config import decoding_fields, in_effect, parsed, text_of
 from jax_transformer.runtime.digests import write_digests
 from jax_transformer.runtime.files import temporary_directory_beside
+from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES, read_bytes, read_text
 from jax_transformer.storage.tensor_files import INDEX, SUFFIXES, read_tensors, write_tensors
 from jax_transformer.storage.tensors import PortingError
 
@@ -102,7 +103,8 @@ def read_directory(path: str | os.PathLike[str]) -> HuggingFaceModel:
         fields |= decoding_fields(in_effect(config, generation))
     except PortingError as error:
         raise PortingError(f"{path / (GENERATION if generation else CONFIG)}: {error}") from None
-    tokenizer = {name: (path / name).read_bytes() for name in TOKENIZER_FILES if (path / name).is_file()}
+    files = [path / name for name in TOKENIZER_FILES if (path / name).is_file()]
+    tokenizer = {file.name: read_bytes(file, TOKENIZER_BYTES, PortingError) for file in files}
     return HuggingFaceModel(_read_weights(path), table, config, fields, generation, tokenizer)
 
 
@@ -318,7 +320,7 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_bytes().decode()
+        return read_text(path, JSON_BYTES, PortingError)
     except OSError as error:
         raise PortingError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError as error:

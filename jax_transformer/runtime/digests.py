@@ -10,6 +10,7 @@ from pathlib import Path
 
 from jax_transformer.runtime.files import naming_errors
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import JSON_BYTES, read_text
 
 DIGESTS = "digests.json"
 
@@ -69,7 +70,7 @@ def changes(directory: str | os.PathLike[str], without: Collection[str] = ()) ->
     """
     directory = Path(directory)
     try:
-        expected = parse_json((directory / DIGESTS).read_text(encoding="utf-8"))["sha256"].items()
+        expected = parse_json(read_text(directory / DIGESTS, JSON_BYTES))["sha256"].items()
     except FileNotFoundError:
         return [f"{DIGESTS}: missing"]
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

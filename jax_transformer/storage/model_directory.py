@@ -31,6 +31,7 @@ import numpy as np
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.runtime.files import naming_errors, temporary_directory_beside
+from jax_transformer.runtime.limits import TOKENIZER_BYTES, read_bytes
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_files import (
     CONFIG,
@@ -293,7 +294,7 @@ def _load(directory: Path, mapped: bool) -> Model:
         ignored = read_ignored(directory, mapped, problems)
     if problems or config is None or generation is None or params is None:
         raise ModelError(f"{directory} can't be loaded", problems)
-    files = {Path(name).name: (directory / name).read_bytes() for name in tokenizer_files(directory)}
+    files = {Path(name).name: read_bytes(directory / name, TOKENIZER_BYTES) for name in tokenizer_files(directory)}
     origin, training = manifest.get("origin"), manifest.get("training")
     return Model(
         config,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,11 @@ import numpy as np
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.sizes import SIZES, least_parameters
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.runtime.digests import sha256
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES, read_text
 from jax_transformer.runtime.trees import flatten, nearest, unflatten
 from jax_transformer.storage.tensor_files import map_tensors, read_tensors
 from jax_transformer.storage.tensors import DTYPES, PortingError
@@ -41,7 +44,7 @@ class ModelError(ValueError):
 
 def read_manifest(directory: Path) -> dict[str, Any]:
     try:
-        manifest = parse_json((directory / MANIFEST).read_text(encoding="utf-8"))
+        manifest = parse_json(read_text(directory / MANIFEST, JSON_BYTES))
     except ValueError as error:
         raise ModelError(f"{directory / MANIFEST}: no JSON ({error})") from None
     version = manifest.get("format_version") if isinstance(manifest, dict) else None
@@ -80,7 +83,7 @@ def checksum_problems(directory: Path, sums: Mapping[str, str]) -> list[str]:
 def read_config(directory: Path, name: str, config_class: type, problems: list[str]) -> Any:
     """Reads a dataclass from a JSON file; adds to the problems and returns None if that fails."""
     try:
-        content = parse_json((directory / name).read_text(encoding="utf-8"))
+        content = parse_json(read_text(directory / name, JSON_BYTES))
     except ValueError as error:
         problems.append(f"{name}: no JSON ({error})")
         return None
@@ -131,7 +134,7 @@ def read_tokenizer(directory: Path, name: str, problems: list[str]) -> Tokenizer
     from jax_transformer.data.tokenizers import Tokenizer
 
     try:
-        return Tokenizer.from_json((directory / name).read_text(encoding="utf-8"))
+        return Tokenizer.from_json(read_text(directory / name, TOKENIZER_BYTES))
     except ValueError as error:
         problems.append(f"{name}: {error}")
         return None
@@ -147,6 +150,10 @@ def param_problems(config: TransformerConfig, received: Mapping[str, Any]) -> li
     """Returns the differences between parameters and config in name, shape and kind of dtype."""
     from jax_transformer.model.functional import abstract_params  # Flax is only needed from here on
 
+    least, values = least_parameters(config), sum(math.prod(np.shape(leaf)) for leaf in received.values())
+    if least > 2 * values + 10**6:  # before position tables of such a size are computed, to compare their shapes
+        said = ", ".join(f"{name}={getattr(config, name)}" for name in SIZES if getattr(config, name))
+        return [f"config: expected sizes of the {values:,} values in the file; received at least {least:,} ({said})"]
     try:
         expected = {path: tuple(leaf.shape) for path, leaf in flatten(abstract_params(config)).items()}
     except ValueError as error:

@@ -17,6 +17,8 @@ import numpy as np
 
 from jax_transformer.runtime.files import atomic_write
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import JSON_BYTES, read_text
+from jax_transformer.runtime.memory import check_fits
 from jax_transformer.storage.deferred import Deferred
 from jax_transformer.storage.safetensors_writer import SAFETENSORS_DTYPES, save_safetensors
 from jax_transformer.storage.tensor_mappings import (
@@ -111,7 +113,12 @@ def read_array(path: str | os.PathLike[str]) -> np.ndarray:
     path = Path(path)
     if path.suffix == ".npy":
         try:
+            check_fits(path.stat().st_size if path.exists() else 0, str(path), PortingError)
             return np.load(path, allow_pickle=False)
+        except MemoryError as error:
+            raise PortingError(f"{path}: expected an array that fits into memory ({first_line(error)})") from None
+        except PortingError:
+            raise
         except (OSError, ValueError) as error:
             raise PortingError(f"{path}: truncated, or no .npy file ({first_line(error)})") from None
     content = load_torch(path) if path.suffix in TORCH_SUFFIXES and path.is_file() else read_tensors(path)
@@ -152,7 +159,7 @@ def write_tensors(
 def _read_shards(index: Path) -> Tensors:
     """Opens the tensors of the files that an index names, in its order."""
     try:
-        places = parse_json(index.read_text(encoding="utf-8"))["weight_map"]
+        places = parse_json(read_text(index, JSON_BYTES))["weight_map"]
         if not isinstance(places, dict) or not all(isinstance(shard, str) for shard in places.values()):
             raise ValueError("weight_map names no files")
     except (ValueError, KeyError, TypeError) as error:

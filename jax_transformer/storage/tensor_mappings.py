@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from jax_transformer.runtime.limits import HEADER_BYTES, TENSORS
 from jax_transformer.storage.tensors import PortingError, Tensors
+from jax_transformer.storage.torch_files import check_archive, check_tensors
 
 SETTINGS = "jax_transformer"
 """Name of this project's entry in a file's metadata."""
@@ -48,7 +52,12 @@ class SafetensorsFile(Mapping[str, np.ndarray]):
     def __init__(self, path: Path) -> None:
         """Reads the header only. Raises PortingError if it doesn't describe the file."""
         self.path = path
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+        if length < path.stat().st_size:  # others are truncated, or of another kind
+            HEADER_BYTES.check(length, os.fspath(path), PortingError)
         self._file, self._bytes_read = self._open(), 0
+        TENSORS.check(len(self._file.keys()), os.fspath(path), PortingError)
         self._names: dict[str, None] = dict.fromkeys(self._file.offset_keys())
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -195,9 +204,11 @@ def _as_array(value: Any) -> np.ndarray:
 def load_torch(path: Path) -> Any:
     import torch
 
+    check_archive(path)
     try:
         # only the zip format, torch's own since 1.6, can be mapped into memory
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+        with warnings.catch_warnings(action="ignore"):  # of the pickle's protocol
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # foreign bytes, unpickled, end in any exception
         wanted = _wanted_code(path, error)
         if wanted:
@@ -208,6 +219,7 @@ def load_torch(path: Path) -> Any:
         raise PortingError(
             f"{path}: truncated, or no torch file ({type(error).__name__}: {first_line(error)})"
         ) from None
+    check_tensors(path, content)
     return content
 
 

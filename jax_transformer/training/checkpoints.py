@@ -22,6 +22,7 @@ from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.digests import changes, write_digests
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import JSON_BYTES, read_text
 from jax_transformer.training.scheduled_batch import Position
 from jax_transformer.training.state import TrainState
 from jax_transformer.training.throughput import SavedWindow
@@ -226,7 +227,7 @@ def _check_metrics(checkpoint: Path) -> None:
     """Raises CheckpointError unless the metrics of a checkpoint are those that `save` writes. (Orbax reads them of all
     checkpoints, before any is restored.)"""
     try:
-        metrics = parse_json((checkpoint / "metrics" / "metrics").read_text(encoding="utf-8"))
+        metrics = parse_json(read_text(checkpoint / "metrics" / "metrics", JSON_BYTES))
         is_right = all(isinstance(metrics[name], (int, float)) for name in UNEVALUATED) and isinstance(
             metrics["position"], dict
         )

@@ -19,6 +19,7 @@ from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.parallel.mesh import described, make_mesh
 from jax_transformer.parallel.placement import row_sharding, row_shards
 from jax_transformer.runtime.trees import flatten
+from jax_transformer.training.memory import memory_problem
 from jax_transformer.training.scheduled_batch import batch_figures, known
 from jax_transformer.training.state import TrainState, abstract_state
 from jax_transformer.training.step import make_train_step
@@ -27,8 +28,12 @@ from jax_transformer.training.stream_schedule import make_batch_schedule
 
 def describe(config: RunConfig, model: TransformerConfig, corpus: PreparedCorpus) -> Iterator[str]:
     """Yields the description line by line. To report the memory, it compiles the largest training step without running
-    it."""
-    schedule, mesh = make_batch_schedule(config, corpus), make_mesh(config.parallel)
+    it; of a run that can't fit here, it tells the least memory instead."""
+    mesh = make_mesh(config.parallel)
+    if problem := memory_problem(config, model, mesh):  # a description may be of a run for other machines
+        yield from (dump_config(dataclasses.replace(config, model=model)), problem)
+        return
+    schedule = make_batch_schedule(config, corpus)
     state = abstract_state(model, config.train, mesh=mesh)
     yield dump_config(dataclasses.replace(config, model=model))
     if mesh.size > 1:

@@ -22,6 +22,7 @@ from jax_transformer.training.export import fit_config
 from jax_transformer.training.interruption import how_to_resume
 from jax_transformer.training.joint_run import check_same_start, create_run, open_run, prepare_once
 from jax_transformer.training.journal import Journal
+from jax_transformer.training.memory import check_memory
 from jax_transformer.training.metrics import check_tokenizer
 from jax_transformer.training.profiling import Profile
 from jax_transformer.training.run_directory import RunDirectory, check_unused
@@ -89,7 +90,9 @@ def train(
                 processes.agree("where to go on", partial(go_back, run.checkpoints, from_step))
             corpus = _prepare(config, processes)
             run.check_corpus(corpus.directory.name)
-            check_divides(fit_config(config.model, corpus), make_mesh(config.parallel))
+            model, mesh = fit_config(config.model, corpus), make_mesh(config.parallel)
+            check_divides(model, mesh)
+            check_memory(config, model, mesh)
         except BaseException:
             run.close()
             raise
@@ -123,8 +126,8 @@ def describe_run(config: RunConfig, processes: Processes | None = None) -> Itera
     check_same_start(config, "describe", processes)
     processes.agree("whether the run directory is unused", partial(_check_unused, config))
     config = use_initial_tokenizers(config)
-    corpus = _prepare(config, processes)
-    _check_start(config, corpus)
+    corpus = _prepare(config, processes, describes=True)
+    _check_start(config, corpus, describes=True)
     yield from describe(config, fit_config(config.model, corpus), corpus)
 
 
@@ -139,8 +142,10 @@ def _create_run(config: RunConfig, name: str) -> RunDirectory:
     return RunDirectory.create_numbered(name, config)
 
 
-def _prepare(config: RunConfig, processes: Processes) -> PreparedCorpus:
-    make_mesh(config.parallel)  # a mistake in its sizes is told before the data is read
+def _prepare(config: RunConfig, processes: Processes, *, describes: bool = False) -> PreparedCorpus:
+    mesh = make_mesh(config.parallel)  # a mistake in its sizes is told before the data is read
+    if not describes:
+        check_memory(config, config.model, mesh)
     if config.train.tensorboard:
         require_tensorboard()
     check_tokenizer(config.train.score_tokenizer)
@@ -150,10 +155,13 @@ def _prepare(config: RunConfig, processes: Processes) -> PreparedCorpus:
     return corpus
 
 
-def _check_start(config: RunConfig, corpus: PreparedCorpus) -> None:
-    """Raises ValueError unless the initial parameters, the freeze patterns and the mesh fit the model."""
-    model = fit_config(config.model, corpus)
-    check_divides(model, make_mesh(config.parallel))
+def _check_start(config: RunConfig, corpus: PreparedCorpus, *, describes: bool = False) -> None:
+    """Raises ValueError unless the initial parameters, the freeze patterns and the mesh fit the model, and unless it is
+    only described, the memory."""
+    model, mesh = fit_config(config.model, corpus), make_mesh(config.parallel)
+    check_divides(model, mesh)
+    if not describes:
+        check_memory(config, model, mesh)
     jax.eval_shape(lambda: init_state(model, config.train))
     if config.init_from:
         load_initial_params(config.init_from, model, corpus)

@@ -14,8 +14,10 @@ import numpy as np
 import yaml
 
 from jax_transformer.config.run import RunConfig
+from jax_transformer.config.yaml_text import compose
 from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import JSON_BYTES, YAML_BYTES, read_text
 from jax_transformer.training.run_directory import (
     CONFIG,
     DATA,
@@ -252,8 +254,9 @@ def _read_config(file: Path) -> Record:
       RunError: it is no YAML.
     """
     try:
-        config = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
-    except (UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        node = compose(read_text(file, YAML_BYTES, RunError), str(file), RunError)
+        config = {} if node is None else yaml.SafeLoader("").construct_document(node) or {}
+    except (UnicodeDecodeError, yaml.YAMLError, OverflowError) as error:
         raise RunError(f"{file}: expected YAML; received {' '.join(str(error).split())}") from None
     if not isinstance(config, dict):
         raise RunError(f"{file}: expected fields and values; received {shorten(str(config))}")
@@ -262,7 +265,7 @@ def _read_config(file: Path) -> Record:
 
 def _read_json(file: Path) -> Any:
     try:
-        return parse_json(file.read_text(encoding="utf-8"))
+        return parse_json(read_text(file, JSON_BYTES))
     except (OSError, ValueError):
         return None
 

@@ -17,6 +17,7 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.files import atomic_write, naming_errors, remove_abandoned
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import JSON_BYTES, read_bytes
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -202,8 +203,7 @@ def _object(file: Path) -> dict[str, Any]:
       RunError: it isn't one.
     """
     try:
-        with naming_errors(file):
-            content = parse_json(file.read_bytes())
+        content = parse_json(read_bytes(file, JSON_BYTES))
     except ValueError as error:
         raise RunError(f"{file}: expected a JSON object; received text that isn't JSON ({error})") from None
     if not isinstance(content, dict):

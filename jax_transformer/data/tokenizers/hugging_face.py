@@ -36,6 +36,7 @@ from jax_transformer.data.tokenizers.special_tokens import (
 )
 from jax_transformer.data.tokenizers.tokenizer import Tokenizer
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import TOKEN_IDS
 
 Json = Mapping[str, Any]
 Files = Mapping[str, bytes]
@@ -165,6 +166,7 @@ def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) 
     if others:
         raise ValueError(f"{SETTINGS}, added_tokens.json: expected tokens of {name}; received {', '.join(others[:10])}")
     size = max(by_id) + 1
+    TOKEN_IDS.check(size, name)
     gaps = {index: entry for entry, index in unused_entries({*range(size)} - by_id.keys()).items()}
     return [(by_id | gaps)[index] for index in range(size)]
 
@@ -195,7 +197,9 @@ def _t5(files: Files, settings: Json) -> Pair:
         model = _file(files, "spiece.model", "tokenizer.json or spiece.model")
         read_sentencepiece(model)
         pieces = pieces_of(model)
-        sentinels = [f"<extra_id_{i}>" for i in reversed(range(settings.get("extra_ids", 100)))]
+        extra = settings.get("extra_ids", 100)
+        TOKEN_IDS.check(extra, f"{SETTINGS}: extra_ids")
+        sentinels = [f"<extra_id_{i}>" for i in reversed(range(extra))]
         vocabulary = [*([piece.text, piece.score] for piece in pieces), *([name, 0.0] for name in sentinels)]
         added = [
             _added(i, piece.text, special=piece.kind == 3) for i, piece in enumerate(pieces) if piece.kind in (3, 4)

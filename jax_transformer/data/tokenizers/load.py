@@ -32,6 +32,7 @@ from jax_transformer.data.tokenizers.special_tokens import (
 )
 from jax_transformer.data.tokenizers.tokenizer import Backend, Tokenizer, read_backend
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.limits import TOKENIZER_BYTES, read_bytes
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.training import Kind
@@ -197,7 +198,7 @@ def with_marked_specials(content: dict) -> str:
 def _read_model(path: Path, specials: SpecialIds | None, normalization: Normalization, lowercase: bool) -> Backend:
     from jax_transformer.data.tokenizers.sentencepiece_model import SentencePieceBackend
 
-    model = path.read_bytes()
+    model = read_bytes(path, TOKENIZER_BYTES)
     backend = SentencePieceBackend(model, {}, normalization, lowercase)
     extra = _missing_specials(backend.specials, backend.size, specials)
     return SentencePieceBackend(model, extra, normalization, lowercase)
@@ -297,7 +298,7 @@ def _missing_specials(entries: Mapping[str, int], size: int, wanted: SpecialIds 
 
 
 def _read_text(path: Path) -> str:
-    data = path.read_bytes()
+    data = read_bytes(path, TOKENIZER_BYTES)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

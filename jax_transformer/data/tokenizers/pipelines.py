@@ -6,6 +6,16 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from jax_transformer.data.tokenizers.patterns import (
+    AFTER_CUT,
+    ANY_CHARACTER,
+    BEFORE_LITERAL,
+    PIECE,
+    RUN,
+    SPACE_AFTER_BRACKET,
+    SPACE_BEFORE_MARK,
+    WORD,
+)
 from jax_transformer.data.tokenizers.special_tokens import (
     BOS,
     EOS,
@@ -16,6 +26,8 @@ from jax_transformer.data.tokenizers.special_tokens import (
     unknown_token,
     unused_entries,
 )
+from jax_transformer.data.tokenizers.trial import check_steps, is_panic
+from jax_transformer.runtime.limits import TOKEN_IDS
 
 if TYPE_CHECKING:
     import tokenizers  # elsewhere imported where it is used, so that importing this module costs little
@@ -23,14 +35,6 @@ if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
 
 Normalization = Literal["none", "nfc", "nfkc"]
-
-WORD = r"\w+(?:[-'’]\w+|(?<=\d)[.,]\d+)*|[^\w\s]"
-# A piece of BPE never mixes letters, digits and other characters, nor runs over a space: "dog." and "dog" share their
-# pieces.
-PIECE = r"▁?(?:[\p{L}\p{M}]+(?:['’][\p{L}\p{M}]+)*|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"
-# Of unigram neither, and it takes apostrophes for other characters: so no piece fits across two of these, and a whole
-# sentence has the same best segmentation, which is what sentencepiece looks for.
-RUN = r"▁?(?:[\p{L}\p{M}]+|\p{N}+|[^▁\p{L}\p{M}\p{N}]+)|▁"
 
 
 class PipelineBackend:
@@ -63,7 +67,11 @@ class PipelineBackend:
     def encode(self, sentences: Sequence[str]) -> list[list[int]]:
         try:
             encodings = self._pipeline.encode_batch_fast(list(sentences), add_special_tokens=False)
-        except Exception:  # the library's bare one, for a token that isn't there
+        except BaseException as error:  # the library's bare Exception, for a token that isn't there; or a panic
+            if is_panic(error):
+                raise _gave_up(error) from None
+            if not isinstance(error, Exception):
+                raise
             token = self._first_unknown(sentences)
             if token is None:
                 raise
@@ -81,7 +89,10 @@ class PipelineBackend:
         return None
 
     def decode(self, sequences: list[list[int]]) -> list[str]:
-        texts = self._pipeline.decode_batch(sequences, skip_special_tokens=False)
+        try:
+            texts = self._pipeline.decode_batch(sequences, skip_special_tokens=False)
+        except BaseException as error:
+            raise _gave_up(error) if is_panic(error) else error from None
         return [text.replace(hidden_name(UNK), UNK) for text in texts] if hidden_name(UNK) in self._specials else texts
 
     def token(self, index: int) -> str:
@@ -115,16 +126,27 @@ def read_pipeline(text: str) -> tuple[PipelineBackend, bool, bool]:
     any other text."""
     from tokenizers import Tokenizer
 
+    check_steps(text)
     try:
         pipeline = Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare Exception for every malformed file
+    except BaseException as error:  # the library raises bare Exception for every malformed file, or panics
+        if not isinstance(error, Exception) and not is_panic(error):
+            raise
         raise ValueError(
             f"tokenizer: expected the text of a tokenizer.json; received {text[:40]!r} ({error})"
         ) from None
     backend = PipelineBackend(pipeline)
+    TOKEN_IDS.check(backend.size, "tokenizer")
     found = find_specials(backend.specials)
     around = pipeline.encode("").ids if pipeline.post_processor is not None else []
     return backend, found.get(BOS) in around, found.get(EOS) in around
+
+
+def _gave_up(error: BaseException) -> ValueError:
+    return ValueError(
+        "tokenizer: expected patterns that take a sentence in a moment; received ones that `tokenizers` gives up "
+        f"on this text ({error}). Shorten the line, or use another tokenizer."
+    )
 
 
 def make_pipeline(kind: str, normalization: Normalization, lowercase: bool) -> tokenizers.Tokenizer:
@@ -137,15 +159,13 @@ def make_pipeline(kind: str, normalization: Normalization, lowercase: bool) -> t
     join: list[Any]
     if kind == "words":
         split = pre_tokenizers.Split(Regex(WORD), "removed", invert=True)
-        join = [*_joined_by_spaces(), _delete(r" (?=[.,!?;:)])"), _delete(r"(?<=\() ")]
+        join = [*_joined_by_spaces(), _delete(SPACE_BEFORE_MARK), _delete(SPACE_AFTER_BRACKET)]
     elif kind == "whitespace":
-        # A sentence may hold a special token's text: cut after its "<", it is no longer looked up as one.
-        literal = "(?:pad|unk|bos|eos)>"
-        cut = pre_tokenizers.Split(Regex(f"^<(?={literal}$)"), "isolated")
+        cut = pre_tokenizers.Split(Regex(BEFORE_LITERAL), "isolated")
         split = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), cut])
-        join = [*_joined_by_spaces(), _delete(rf"(?<=^<| <) (?={literal}(?: |$))")]
+        join = [*_joined_by_spaces(), _delete(AFTER_CUT)]
     elif kind == "characters":
-        split = pre_tokenizers.Split(Regex("(?m)."), "isolated")  # (?m): the dot is any character, line ends too
+        split = pre_tokenizers.Split(Regex(ANY_CHARACTER), "isolated")
         join = [decoders.Fuse()]
     else:
         model = models.BPE(unk_token=UNK) if kind == "bpe" else models.Unigram([(UNK, 0.0)], 0, False)

@@ -13,6 +13,7 @@ import numpy as np
 
 from jax_transformer.runtime.files import atomic_write
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.memory import check_fits
 
 Arrays = Mapping[str, np.ndarray]
 """Weights, inputs, activations or gradients by name; of a trace, in execution order."""
@@ -74,7 +75,11 @@ def read_arrays(path: str | os.PathLike[str]) -> Kept:
                 raise ParityError(
                     f"{path}: expected an .npz of named arrays; received a single array. Save it with numpy.savez."
                 )
+            parts = getattr(file, "zip", None)
+            check_fits(sum(part.file_size for part in parts.infolist()) if parts else 0, str(path), ParityError)
             arrays = {name: _read(path, file, name) for name in file.files}
+    except MemoryError as error:
+        raise ParityError(f"{path}: expected arrays that fit into memory; it claims larger ones ({error})") from None
     except FileNotFoundError:
         raise ParityError(f"{path}: expected an .npz of named arrays; there is no such file") from None
     except (zipfile.BadZipFile, EOFError, OSError) as error:

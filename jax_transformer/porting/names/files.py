@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import yaml
 
+from jax_transformer.config.yaml_text import compose
 from jax_transformer.porting.activations import OF_HEADS
 from jax_transformer.porting.axes import EACH, Axes
 from jax_transformer.porting.rules import NUMBER, alternatives
@@ -66,12 +67,7 @@ def parse(text: str, what: str) -> tuple[Activations, Parameters, tuple[str, ...
       PortingError: it is no YAML, or of another structure; axes are malformed; {i} or {n} is on one side only; a name
         has two entries.
     """
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        raise PortingError(
-            f"{what}: expected YAML (between brackets, names in quotes); {' '.join(str(error).split())}"
-        ) from None
+    node = compose(text, what, PortingError, "YAML (between brackets, names in quotes)")
     reader = _Reader(what)
     parts = reader.entries(node, f"the keys {_listed(PARTS)}")
     for (name, *_), key, _ in parts:

@@ -43,6 +43,7 @@ from jax_transformer.porting.fit import matcher
 from jax_transformer.porting.names import files as name_files
 from jax_transformer.porting.names.files import ParameterName
 from jax_transformer.porting.rules import NUMBER, Rule, Shapes
+from jax_transformer.runtime.limits import YAML_BYTES, read_text
 from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.tensors import PortingError, Tensors
 
@@ -84,7 +85,7 @@ class NameMap:
           PortingError: there is no such file; a line can't be parsed; a name has two entries.
         """
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = read_text(path, YAML_BYTES, PortingError)
         except (OSError, UnicodeDecodeError) as error:
             raise PortingError(f"{path}: expected a YAML file that maps names; {error}") from None
         return cls.parse(text, str(path))

@@ -1,0 +1,84 @@
+"""Does a run fit into memory? An estimate by arithmetic, before the corpus is read and anything is compiled."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from jax.sharding import Mesh
+
+from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.run import RunConfig
+from jax_transformer.config.sizes import least_parameters
+from jax_transformer.config.validation import ConfigError
+from jax_transformer.parallel.mesh import platform_of
+from jax_transformer.runtime.memory import gibibytes, host_memory, too_much
+
+SLOTS = {"adam": 2, "muon": 1, "sgd": 1}
+"""Values that an optimizer keeps of each trained parameter, at least."""
+
+
+class LeastMemory(NamedTuple):
+    """Holds bytes that a run takes at least, on all of its devices together."""
+
+    state: int
+    """Parameters, what the optimizer keeps of them, and their moving average."""
+    batch: int
+    """The embeddings of a batch's longer side: what a step takes beside them depends on the compiler."""
+
+
+def least_memory(config: RunConfig, model: TransformerConfig) -> LeastMemory:
+    """Returns what a run takes at least. It leaves out whatever isn't certain: gradients, other activations, and with
+    frozen parameters the optimizer's state.
+
+    Args:
+      config: the run.
+      model: its model; vocabularies of size 0 count nothing.
+
+    Example:
+      >>> from jax_transformer import RunConfig
+      >>> from jax_transformer.training.memory import least_memory
+      >>> least_memory(RunConfig(), RunConfig().model)
+      LeastMemory(state=528482304, batch=1048576)
+    """
+    train, wide = config.train, 2 if config.init_from else 4  # an initial model may have values of 16 bits
+    values = least_parameters(model)
+    tables = sum(stack.max_length for stack in (model.encoder, model.decoder) if stack.position_kind == "sinusoidal")
+    trained = 0 if train.freeze else values - tables * model.d_model
+    state = wide * (values + trained * (SLOTS[train.optimizer] + bool(train.ema_decay)))
+    positions = config.data.batch_tokens // 4 // max(config.parallel.virtual_shards, 1)  # rows are rounded down twice
+    return LeastMemory(state, 2 * positions * model.d_model)  # at least 16 bits each
+
+
+def memory_problem(config: RunConfig, model: TransformerConfig, mesh: Mesh) -> str:
+    """Returns why a run can't fit into the memory of this process, or of one of its devices; "" if it may.
+
+    Args:
+      config: the run.
+      model: its model.
+      mesh: its devices.
+    """
+    least = least_memory(config, model)
+    parts = mesh.shape["fsdp"] * mesh.shape["tensor"]
+    state, batch = least.state / parts, least.batch / mesh.size  # of rows, and of features along tensor
+    if platform_of(mesh) == "cpu":
+        local = len(mesh.local_devices)
+        state, batch, (most, what) = state * min(local, parts), batch * local, host_memory()
+    else:
+        most = min((device.memory_stats() or {}).get("bytes_limit", 0) for device in mesh.local_devices)
+        what = f"the memory of a device, {mesh.local_devices[0].device_kind}"
+        if not most:
+            return ""  # it doesn't say
+    if state + batch <= most:
+        return ""
+    where = (
+        f"memory: {gibibytes(int(state))} for parameters and optimizer, {gibibytes(int(batch))} for the embeddings of "
+        f"a batch of {config.data.batch_tokens:,} tokens"
+    )
+    return too_much(int(state + batch), most, where, what)
+
+
+def check_memory(config: RunConfig, model: TransformerConfig, mesh: Mesh) -> None:
+    """Raises ConfigError, with the estimate, if the run can't fit into memory; see `memory_problem`."""
+    problem = memory_problem(config, model, mesh)
+    if problem:
+        raise ConfigError(problem)
