@@ -192,6 +192,8 @@ class Laboratory:
         if is_done:
             return Outcome.TOLD, told[0]
         changed = [name for name in _differing(self._before, contents(place)) if name in self._before]
+        if self._operation.grows:
+            changed = [name for name in changed if Path(name).parent != Path(self._operation.grows)]
         if left := leftovers(place) + changed:
             return Outcome.HARMED, f"{', '.join(left)} after {told[0]}"
         again = self._server.run(place, self._operation, self._operation.again(place))

@@ -44,7 +44,8 @@ class Operation:
     """Folder → the command that a user gives after it failed."""
     stdin: str = ""
     """Name of the file that is its standard input."""
-    setup: Callable[[Path], None] | None = None
+    grows: str = ""
+    """Name of a run that it goes on with: its records are cut and grow before the command ends."""
 
 
 def operation(name: str, needs: str, arguments: str | list[str], **options: Any) -> Operation:
@@ -72,7 +73,7 @@ def older_outputs(folder: Path) -> None:
 OPERATIONS = (
     operation("prepare", "", ["train", *TINY, "--dry-run"]),
     operation("train", "cache", ["train", *TINY], again=trained_again),
-    operation("resume", "cache stopped", "train --resume stopped"),
+    operation("resume", "cache stopped", "train --resume stopped", grows=STOPPED),
     operation("average", "cache run averaged", "average run --count 2 --output averaged"),
     operation("port", "checkpoint.safetensors ported", "port checkpoint.safetensors ported --dialect pytorch"),
     operation("port a .pt file", "checkpoint.pt ported", "port checkpoint.pt ported --dialect pytorch"),
@@ -128,11 +129,17 @@ def contents(folder: Path) -> dict[str, Any]:
 
 def content(path: Path) -> Any:
     if path.suffix == ".jsonl":
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-        return [{key: value for key, value in json.loads(line).items() if key not in TIMES} for line in lines]
+        return [without_times(line) for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
     if path.name in ("report.html", ".lock", "parameters.json"):
         return "made of the others"
     return sha256(path.read_bytes()).hexdigest()
+
+
+def without_times(line: str) -> Any:
+    try:
+        return {key: value for key, value in json.loads(line).items() if key not in TIMES}
+    except ValueError:
+        return line  # half a line
 
 
 def checkpoint(path: Path) -> str:
