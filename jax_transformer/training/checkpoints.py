@@ -26,6 +26,10 @@ UNEVALUATED: Mapping[str, Any] = MappingProxyType({"score": -math.inf, "evaluate
 """Metrics of a checkpoint saved without an evaluation, because the run stopped there."""
 
 
+DELETED = ".deleted"
+"""Folder that deleted checkpoints are moved to first, so that a killed process leaves none under its name in half."""
+
+
 class CheckpointError(ValueError):
     """Raised when a checkpoint is missing or can't be read."""
 
@@ -50,7 +54,7 @@ class Checkpoints:
     altered one is restored.
 
     Keeps the latest `keep_checkpoints` and the candidates for the final model: the best one, or the
-    `average_checkpoints` best or last ones that were evaluated.
+    `average_checkpoints` best or last ones that were evaluated. With rollbacks, keeps the last evaluated one, too.
     """
 
     def __init__(self, directory: Path, config: TrainConfig, *, read_only: bool = False) -> None:
@@ -59,6 +63,9 @@ class Checkpoints:
         for step in saved_steps(directory):
             _check_metrics(directory / str(step))
         averaged = {config.average_which: config.average_checkpoints}
+        last_evaluated = max(averaged.get("last", 0), int(config.on_nonfinite == "rollback"))
+        self._directory, self._writes = directory, not read_only and jax.process_index() == 0
+        self._remove_deleted()
         self._manager = ocp.CheckpointManager(
             directory.resolve(),
             options=ocp.CheckpointManagerOptions(
@@ -66,13 +73,14 @@ class Checkpoints:
                     [
                         LatestN(config.keep_checkpoints),
                         BestN(get_metric_fn=_score, n=max(averaged.get("best", 0), 1)),
-                        BestN(get_metric_fn=_evaluated_step, n=averaged.get("last", 0)),
+                        BestN(get_metric_fn=_evaluated_step, n=last_evaluated),
                     ]
                 ),
                 best_fn=_score,
                 best_mode="max",
                 enable_async_checkpointing=not read_only,
                 cleanup_tmp_directories=not read_only,
+                todelete_subdir=None if read_only else DELETED,
                 read_only=read_only,
                 temporary_path_class=SealedPath,
             ),
@@ -82,6 +90,7 @@ class Checkpoints:
         self, state: TrainState, score: float | None, position: Position, window: SavedWindow | None = None
     ) -> None:
         """Starts to save the state. The best checkpoint is the one with the highest `score`; None: not evaluated."""
+        self.wait()
         step = int(state.step)
         metrics = UNEVALUATED if score is None else {"score": score, "evaluated_step": step}
         data = {"position": position, "window": window or {}}
@@ -89,6 +98,20 @@ class Checkpoints:
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
+
+    def last_evaluated_step(self) -> int | None:
+        """Returns the step of the last checkpoint that was saved with an evaluation."""
+        steps = self._manager.all_steps()
+        evaluated = [(self._manager.metrics(step) or UNEVALUATED)["evaluated_step"] for step in steps]
+        return max((step for step in evaluated if step >= 0), default=None)
+
+    def forget_after(self, step: int) -> None:
+        """Deletes the checkpoints after a step."""
+        self.wait()
+        for other in self._manager.all_steps():
+            if other > step:
+                self._manager.delete(other)
+        self._remove_deleted()
 
     def steps_to_keep(self, which: str, count: int) -> list[int]:
         """Returns the steps of the `count` "last" or "best" evaluated checkpoints (all if fewer), sorted.
@@ -135,9 +158,15 @@ class Checkpoints:
     def wait(self) -> None:
         """Waits until everything is on disk."""
         self._manager.wait_until_finished()
+        self._remove_deleted()
 
     def close(self) -> None:
         self._manager.close()
+        self._remove_deleted()
+
+    def _remove_deleted(self) -> None:
+        if self._writes:
+            shutil.rmtree(self._directory / DELETED, ignore_errors=True)
 
 
 def saved_steps(directory: Path) -> list[int]:
@@ -183,9 +212,13 @@ def go_back(directory: Path, step: int) -> None:
         have = ", ".join(map(str, steps)) or "none"
         raise CheckpointError(f"--from-step: expected a step with a checkpoint ({have}); received {step}")
     check(directory, step)
+    deleted = directory / DELETED
+    shutil.rmtree(deleted, ignore_errors=True)
+    deleted.mkdir()
     for other in steps:
         if other > step:
-            shutil.rmtree(directory / str(other))
+            (directory / str(other)).rename(deleted / str(other))
+    shutil.rmtree(deleted)
 
 
 def _check_metrics(checkpoint: Path) -> None:
