@@ -155,8 +155,8 @@ class RunDirectory:
 
 
 def check_unused(path: str | Path) -> None:
-    """Raises RunError if `path` exists, unless it is a directory that is empty, or that a process killed before it wrote
-    the config left."""
+    """Raises RunError if `path` exists, unless it is a directory that is empty, or has no more than a process leaves
+    that is killed before it writes the config."""
     path = Path(path)
     if path.exists() and (not path.is_dir() or any(not _is_before_config(file.name) for file in path.iterdir())):
         advice = (
