@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_runs import tiny_run
+from tiny_runs import rows, tiny_run
 
 from jax_transformer.cli import main
 from jax_transformer.config.model import TransformerConfig
@@ -18,6 +18,7 @@ from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.training.checkpoints import UNSEALED, CheckpointError, Checkpoints, check, go_back, saved_steps
 from jax_transformer.training.export import load_averaged_model
 from jax_transformer.training.interruption import Interrupted
+from jax_transformer.training.journal import Journal
 from jax_transformer.training.loop import train
 from jax_transformer.training.report import write_report
 from jax_transformer.training.run_directory import RunDirectory, RunError
@@ -112,6 +113,19 @@ def test_a_process_killed_while_it_deletes_a_checkpoint_leaves_none_half_deleted
     whole = train(tiny_run(tmp_path / "whole", keep_checkpoints=1)).run
     weights = [(one / "model" / "params.safetensors").read_bytes() for one in (run, whole)]
     assert weights[0] == weights[1]
+
+
+def test_a_run_goes_on_where_its_corpus_is_deleted_and_resumes_with_the_same(
+    tmp_path: Path, stopped_after: Stopped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_run(tmp_path / "parts", evaluate_sentences=2)
+    with monkeypatch.context() as patch, stopped_after(5):
+        patch.setattr(Journal, "evaluated", lambda journal: shutil.rmtree(config.data.cache_dir, ignore_errors=True))
+        with pytest.raises(Interrupted):
+            train(config)
+    assert not Path(config.data.cache_dir).exists()
+    resumed = train(RunConfig(run_dir=config.run_dir), resume=True).run
+    assert rows(resumed) == rows(train(tiny_run(tmp_path / "whole", evaluate_sentences=2)).run)
 
 
 def test_going_back_leaves_no_checkpoint_half_deleted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
