@@ -4,9 +4,9 @@ quickly.
 Tests run beside each other, one on a core, so that what a library would do in several threads takes least in one: XLA's
 compiler would also split each program into up to 32 modules, and threads of PyTorch and NumPy wait for each other in
 loops. XLA's newer way to write a fused loop for a CPU takes twice as long to compile as its older one, and computes the
-same. `XLA_FLAGS=` and `OMP_NUM_THREADS=` in the environment take what users have. JAX writes down where each operation
-of a program was called: that takes 3 % of the time, and no test reads it. A process that has compiled thousands of
-programs lets go of them before its memory mappings run out.
+same. Only jaxlib before 0.11 has the older one. `XLA_FLAGS=` and `OMP_NUM_THREADS=` in the environment take what users
+have. JAX writes down where each operation of a program was called: that takes 3 % of the time, and no test reads it. A
+process that has compiled thousands of programs lets go of them before its memory mappings run out.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
-FLAGS = (
-    "--xla_cpu_use_fusion_emitters=false",
+FLAGS = [
     "--xla_cpu_parallel_codegen_split_count=1",
     "--xla_cpu_multi_thread_eigen=false",
-)
+]
+if metadata.version("jaxlib").startswith("0.10."):  # a flag that XLA doesn't know ends the process
+    FLAGS.append("--xla_cpu_use_fusion_emitters=false")
 os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))  # read when the first program is compiled
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when NumPy and PyTorch are imported
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")

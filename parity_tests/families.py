@@ -27,7 +27,7 @@ from jax_transformer.model import functional
 from jax_transformer.model.functional import Params
 from jax_transformer.parity import oracle
 from jax_transformer.parity.backends.families import FamilyReference
-from jax_transformer.parity.backends.jax_model import QUICKLY, JaxSide
+from jax_transformer.parity.backends.jax_model import QUICKLY, JaxSide, understood
 from jax_transformer.parity.backends.module_names import names_of
 from jax_transformer.parity.backends.precision import cast
 from jax_transformer.parity.backends.side import Dtype
@@ -275,7 +275,7 @@ def cached_error(case: Case) -> float:
     return compare(np.asarray(_decoded_by_steps(case.config, params, *case.problem.ids)), forced).relative_rms
 
 
-@partial(jax.jit, static_argnames="config", compiler_options=QUICKLY)
+@partial(jax.jit, static_argnames="config", compiler_options=understood(QUICKLY))
 def _decoded_by_steps(
     config: TransformerConfig, params: Params, source_ids: jax.Array, decoder_input_ids: jax.Array
 ) -> jax.Array:

@@ -19,7 +19,7 @@ from torch.nn import functional as torch_functional
 
 from jax_transformer.model import functional
 from jax_transformer.model.activations import ACTIVATIONS
-from jax_transformer.parity.backends.jax_model import QUICKLY
+from jax_transformer.parity.backends.jax_model import QUICKLY, understood
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 from jax_transformer.runtime.trees import flatten
@@ -45,7 +45,7 @@ def test_a_block_is_its_torch_module(name: str) -> None:
         terms = -jax.nn.log_softmax(logits)[(*np.indices(labels.shape), labels)]
         return terms[labels != blocks.TARGET_PAD].mean(), received
 
-    computed = jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=QUICKLY)(case.params)
+    computed = jax.jit(jax.value_and_grad(loss, has_aux=True), compiler_options=understood(QUICKLY))(case.params)
     (received_loss, received), gradients = computed
     assert float(received_loss) == pytest.approx(expected_loss.item(), rel=FLOAT64_RELATIVE_RMS)
     check_activations(received, trace)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -25,6 +27,7 @@ usage: jax-transformer launch --processes N -- train …
 Starts N processes, of which process k uses GPU number k, or its own CPU devices. Once training has begun, Ctrl-C and
 SIGTERM make all of them save the same step and stop; before, and at the second time, they stop at once. When one dies,
 the others end. What process k > 0 has to say begins with [k]."""
+PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 END_SECONDS = 40.0
 """How long the others may take to end by themselves once one has ended with an error."""
 
@@ -101,7 +104,14 @@ def _start(command: list[str], address: str, count: int, number: int) -> subproc
         text=True,
         errors="replace",
         start_new_session=True,  # so that Ctrl-C comes here alone
+        preexec_fn=_stop_with_parent,
     )
+
+
+def _stop_with_parent() -> None:
+    """Asks Linux to stop this process as SIGTERM does when the one that launched it is killed."""
+    with contextlib.suppress(OSError, AttributeError):  # another system
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _relay(number: int, child: subprocess.Popen[str]) -> None:

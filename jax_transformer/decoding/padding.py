@@ -10,7 +10,7 @@ import numpy as np
 from jax_transformer.storage.model_directory import Model
 
 ROWS = (1, 8, 64)
-"""Batches of translated text have one of these numbers of rows, padded with empty ones."""
+"""Batches of translated text have one of these numbers of rows, padded with empty ones; larger ones, a power of two."""
 SHORTEST = 16
 """Room for targets, and padded lengths of sources, are this times a power of two."""
 WITHOUT_TABLE = 1 << 16
@@ -19,7 +19,7 @@ WITHOUT_TABLE = 1 << 16
 
 def round_rows(count: int) -> int:
     """Returns `count` or somewhat more."""
-    return next((rows for rows in ROWS if rows >= count), count)
+    return next((rows for rows in ROWS if rows >= count), 1 << (count - 1).bit_length())
 
 
 def round_length(length: int, most: int) -> int:

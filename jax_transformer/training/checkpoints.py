@@ -31,6 +31,10 @@ UNEVALUATED: Mapping[str, Any] = MappingProxyType({"score": -math.inf, "evaluate
 """Metrics of a checkpoint saved without an evaluation, because the run stopped there."""
 
 
+DELETED = ".deleted"
+"""Folder that deleted checkpoints are moved to first, so that a killed process leaves none under its name in half."""
+
+
 class CheckpointError(ValueError):
     """Raised when a checkpoint is missing or can't be read."""
 
@@ -57,7 +61,7 @@ class Checkpoints:
     altered one is restored.
 
     Keeps the latest `keep_checkpoints` and the candidates for the final model: the best one, or the
-    `average_checkpoints` best or last ones that were evaluated.
+    `average_checkpoints` best or last ones that were evaluated. With rollbacks, keeps the last evaluated one, too.
     """
 
     def __init__(self, directory: Path, config: TrainConfig, *, read_only: bool = False) -> None:
@@ -65,8 +69,10 @@ class Checkpoints:
         absl_logging.set_verbosity(absl_logging.FATAL)  # Orbax reports every stage, and errors that it raises as well
         for step in saved_steps(directory):
             _check_metrics(directory / str(step))
-        self._writes = not read_only
         averaged = {config.average_which: config.average_checkpoints}
+        last_evaluated = max(averaged.get("last", 0), int(config.on_nonfinite == "rollback"))
+        self._directory, self._writes = directory, not read_only and jax.process_index() == 0
+        self._remove_deleted()
         self._manager = ocp.CheckpointManager(
             directory.resolve(),
             options=ocp.CheckpointManagerOptions(
@@ -74,13 +80,14 @@ class Checkpoints:
                     [
                         LatestN(config.keep_checkpoints),
                         BestN(get_metric_fn=_score, n=max(averaged.get("best", 0), 1)),
-                        BestN(get_metric_fn=_evaluated_step, n=averaged.get("last", 0)),
+                        BestN(get_metric_fn=_evaluated_step, n=last_evaluated),
                     ]
                 ),
                 best_fn=_score,
                 best_mode="max",
                 enable_async_checkpointing=not read_only,
                 cleanup_tmp_directories=not read_only,
+                todelete_subdir=None if read_only else DELETED,
                 read_only=read_only,
                 temporary_path_class=SealedPath,
                 # else a directory that can't be made lets the process wait for 20 minutes at its end
@@ -96,6 +103,7 @@ class Checkpoints:
         Raises:
           CheckpointError: this checkpoint or the one before it can't be written.
         """
+        self.wait()
         step = int(state.step)
         metrics = UNEVALUATED if score is None else {"score": score, "evaluated_step": step}
         data = {"position": position, "window": window or {}}
@@ -104,6 +112,20 @@ class Checkpoints:
 
     def latest_step(self) -> int | None:
         return self._manager.latest_step()
+
+    def last_evaluated_step(self) -> int | None:
+        """Returns the step of the last checkpoint that was saved with an evaluation."""
+        steps = self._manager.all_steps()
+        evaluated = [(self._manager.metrics(step) or UNEVALUATED)["evaluated_step"] for step in steps]
+        return max((step for step in evaluated if step >= 0), default=None)
+
+    def forget_after(self, step: int) -> None:
+        """Deletes the checkpoints after a step."""
+        self.wait()
+        for other in self._manager.all_steps():
+            if other > step:
+                self._manager.delete(other)
+        self._remove_deleted()
 
     def steps_to_keep(self, which: str, count: int) -> list[int]:
         """Returns the steps of the `count` "last" or "best" evaluated checkpoints (all if fewer), sorted.
@@ -151,6 +173,7 @@ class Checkpoints:
         """Waits until everything is on disk. Raises CheckpointError if it can't be written."""
         with self._writing():
             self._manager.wait_until_finished()
+        self._remove_deleted()
 
     def close(self) -> None:
         """Waits as `wait` does, and ends. Removes what is left of a checkpoint that couldn't be written."""
@@ -158,9 +181,9 @@ class Checkpoints:
             with self._writing():
                 self._manager.close()
         finally:
-            if self._writes and jax.process_index() == 0:
-                for unfinished in Path(self._manager.directory).glob(UNFINISHED):
-                    shutil.rmtree(unfinished, ignore_errors=True)
+            self._remove_deleted()
+            for unfinished in self._directory.glob(UNFINISHED) if self._writes else ():
+                shutil.rmtree(unfinished, ignore_errors=True)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -173,6 +196,10 @@ class Checkpoints:
                 f"{directory}: expected to write a checkpoint; received {_why_not_written(error)}; the checkpoints "
                 f"before are whole: when that is mended, jax-transformer train --resume {directory.parent}"
             ) from error
+
+    def _remove_deleted(self) -> None:
+        if self._writes:
+            shutil.rmtree(self._directory / DELETED, ignore_errors=True)
 
 
 def saved_steps(directory: Path) -> list[int]:
@@ -218,9 +245,13 @@ def go_back(directory: Path, step: int) -> None:
         have = ", ".join(map(str, steps)) or "none"
         raise CheckpointError(f"--from-step: expected a step with a checkpoint ({have}); received {step}")
     check(directory, step)
+    deleted = directory / DELETED
+    shutil.rmtree(deleted, ignore_errors=True)
+    deleted.mkdir()
     for other in steps:
         if other > step:
-            shutil.rmtree(directory / str(other))
+            (directory / str(other)).rename(deleted / str(other))
+    shutil.rmtree(deleted)
 
 
 def _check_metrics(checkpoint: Path) -> None:

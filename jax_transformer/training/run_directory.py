@@ -156,15 +156,21 @@ class RunDirectory:
 
 
 def check_unused(path: str | Path) -> None:
-    """Raises RunError if `path` exists, unless it is an empty directory."""
+    """Raises RunError if `path` exists, unless it is a directory that is empty, or has no more than a process leaves
+    that is killed before it writes the config."""
     path = Path(path)
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(not _is_before_config(file.name) for file in path.iterdir())):
         advice = (
             f"resume that run with --resume {path}, or choose another --run-dir"
             if (path / CONFIG).is_file()
             else "choose another --run-dir"
         )
         raise RunError(f"{path}: expected a new run directory; received one already in use; {advice}")
+
+
+def _is_before_config(name: str) -> bool:
+    """Returns whether a new run has a file of this name before its config."""
+    return name == LOCK or (name.startswith(f".{CONFIG}.") and name.endswith(".tmp"))
 
 
 def is_training(path: str | Path) -> bool:

@@ -284,20 +284,23 @@ class Trainer:
         return Divergence(step, metrics["loss"], metrics["gradient_norm"], sentences)
 
     def _after(self, divergence: Divergence, checkpoints: Checkpoints, progress: TrainingProgress) -> TrainState:
-        """Returns the state of the last checkpoint, with a lower learning rate, if the run is to go on.
+        """Returns the state of the last evaluation, with a lower learning rate, if the run is to go on. A checkpoint
+        saved since, when the run was stopped, may be about to diverge.
 
         Raises:
           RunError: it isn't.
         """
         checkpoints.wait()
-        latest = self.processes.agree("the latest checkpoint", checkpoints.latest_step) or 0
-        rollbacks = self.processes.agree("the rollbacks", lambda: _rollbacks(self.run_dir.records()).count(latest))
+        evaluated = self.processes.agree("the last evaluation", checkpoints.last_evaluated_step) or 0
+        rollbacks = self.processes.agree("the rollbacks", lambda: _rollbacks(self.run_dir.records()).count(evaluated))
         shares_stream = self.config.data.streaming and self.processes.count > 1
         if self.config.train.on_nonfinite == "rollback" and rollbacks < MOST_ROLLBACKS and not shares_stream:
-            self.run_dir.forget_after(latest)
-            self.journal.record({"step": latest, "nonfinite": divergence.record("rollback")})
-            progress.print(f"step {divergence.step}: {divergence.told}; going back to step {latest}")
+            checkpoints.forget_after(evaluated)  # first: a process that is killed before the record diverges once more
+            self.run_dir.forget_after(evaluated)
+            self.journal.record({"step": evaluated, "nonfinite": divergence.record("rollback")})
+            progress.print(f"step {divergence.step}: {divergence.told}; going back to step {evaluated}")
             return self._first_state(checkpoints)
+        latest = self.processes.agree("the latest checkpoint", checkpoints.latest_step) or 0
         self.journal.record({"step": divergence.step, "nonfinite": divergence.record("stop")})
         saved = f"the run is saved at step {latest}" if latest else "the run has no checkpoint yet"
         raise RunError(

@@ -10,8 +10,10 @@ import pytest
 
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.decoding import sampling_loop
 from jax_transformer.decoding.batches import generate_each
 from jax_transformer.decoding.generation import generate
+from jax_transformer.decoding.padding import round_rows
 from jax_transformer.model.functional import abstract_params
 from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model
@@ -88,3 +90,12 @@ def test_where_padding_is_seen_it_is_that_of_training(lengths: tuple[int, ...]) 
 def test_rows_that_depend_on_each_other_are_decoded_alone() -> None:
     model, sources = make_model(position_index="batch_row"), sentences(3, 17, 9)
     assert decode_ids(model, sources) == [by_itself(model, ids, len(ids)) for ids in sources]
+
+
+def test_batches_of_any_size_have_few_shapes() -> None:
+    model = make_model()
+    compiled = sampling_loop.start._cache_size()  # type: ignore[attr-defined]
+    for count in (65, 70, 99, 128):
+        assert len(generate_each(model, sentences(*[4] * count), rows=500)) == count
+    assert sampling_loop.start._cache_size() == compiled + 1  # type: ignore[attr-defined]
+    assert [round_rows(count) for count in (1, 2, 8, 9, 64, 65, 129, 500)] == [1, 8, 8, 64, 64, 128, 256, 512]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -27,6 +28,8 @@ from jax_transformer.config.parallel import ProcessConfig
 from jax_transformer.config.validation import ConfigError
 from jax_transformer.parallel.coordinator import start_coordinator
 from jax_transformer.parallel.places import Place, find_place
+from jax_transformer.training.checkpoints import saved_steps
+from jax_transformer.training.run_directory import is_training
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 PROGRAM = Path(__file__).with_name("process_cases.py")
@@ -140,6 +143,17 @@ def test_launch_trains_as_one_process_does(on_one: Path, tmp_path: Path) -> None
     assert_same(tmp_path / "run", on_one)
     environment = json.loads((tmp_path / "run" / "parameters.json").read_text())["environment"]
     assert environment["processes"] == "2"
+
+
+def test_the_processes_of_a_launch_that_is_killed_save_their_run_and_end(tmp_path: Path) -> None:
+    run, options = tmp_path / "run", ["--config", config_file(tmp_path), "--train.max-steps", "4000"]
+    with started(["-m", "jax_transformer.cli", "launch", "--processes", "2", "--", "train", *options]) as process:
+        wait_for(run, 1, [process])
+        process.kill()
+        output, _ = process.communicate(timeout=END_SECONDS)  # the processes, too, have closed it
+    (saved,) = (int(step) for step in re.findall(r"stopped and saved at step (\d+); ", output))
+    assert saved_steps(run / "checkpoints")[-1] == saved < 4000
+    assert not is_training(run)
 
 
 def test_processes_of_slurm_find_each_other_and_sigterm_to_one_stops_all_after_the_same_step(

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tiny_runs import tiny_run
+from tiny_runs import rows, tiny_run
 
 from jax_transformer.cli import main
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.run import RunConfig, TrainConfig
 from jax_transformer.training.checkpoints import UNSEALED, CheckpointError, Checkpoints, check, go_back, saved_steps
 from jax_transformer.training.export import load_averaged_model
+from jax_transformer.training.interruption import Interrupted
+from jax_transformer.training.journal import Journal
 from jax_transformer.training.loop import train
 from jax_transformer.training.report import write_report
 from jax_transformer.training.run_directory import RunDirectory, RunError
@@ -22,6 +26,7 @@ from jax_transformer.training.state import init_state
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
+Stopped = Callable[[int], contextlib.AbstractContextManager[None]]
 
 TINY = TransformerConfig(
     source_vocab_size=9, target_vocab_size=9, d_model=8, num_heads=2, d_ff=8, num_encoder_layers=1, num_decoder_layers=1
@@ -74,6 +79,59 @@ def test_what_killed_processes_left_in_a_run_is_removed(run: Path) -> None:
         os.utime(run / name, (0, 0))
     RunDirectory.open(run)[0].close()
     assert {path.name for path in run.glob(".*.tmp")} == {".report.html.2.tmp"}
+
+
+def test_a_run_that_was_killed_before_its_config_was_written_begins_anew(tmp_path: Path) -> None:
+    config = tiny_run(tmp_path, max_steps=1)
+    run = Path(config.run_dir)
+    run.mkdir()
+    (run / ".lock").touch()
+    (run / ".config.yaml.1.tmp").touch()
+    assert train(config).run == run
+    with pytest.raises(RunError, match="already in use; resume that run"):
+        train(config)
+    (run / "config.yaml").unlink()
+    with pytest.raises(RunError, match="already in use; choose another"):
+        train(config)
+
+
+def test_a_process_killed_while_it_deletes_a_checkpoint_leaves_none_half_deleted(
+    tmp_path: Path, stopped_after: Stopped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(path: str | Path, *arguments: object, **options: object) -> None:
+        """Deletes the files, and not yet the folders."""
+        for file in [file for file in Path(path).rglob("*") if file.is_file()]:
+            file.unlink()
+
+    config = tiny_run(tmp_path / "parts", keep_checkpoints=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with stopped_after(5), pytest.raises(Interrupted):
+            train(config)
+    run = train(RunConfig(run_dir=config.run_dir), resume=True).run
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"6"}
+    whole = train(tiny_run(tmp_path / "whole", keep_checkpoints=1)).run
+    weights = [(one / "model" / "params.safetensors").read_bytes() for one in (run, whole)]
+    assert weights[0] == weights[1]
+
+
+def test_a_run_goes_on_where_its_corpus_is_deleted_and_resumes_with_the_same(
+    tmp_path: Path, stopped_after: Stopped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tiny_run(tmp_path / "parts", evaluate_sentences=2)
+    with monkeypatch.context() as patch, stopped_after(5):
+        patch.setattr(Journal, "evaluated", lambda journal: shutil.rmtree(config.data.cache_dir, ignore_errors=True))
+        with pytest.raises(Interrupted):
+            train(config)
+    assert not Path(config.data.cache_dir).exists()
+    resumed = train(RunConfig(run_dir=config.run_dir), resume=True).run
+    assert rows(resumed) == rows(train(tiny_run(tmp_path / "whole", evaluate_sentences=2)).run)
+
+
+def test_going_back_leaves_no_checkpoint_half_deleted(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "rmtree", lambda path, **options: None)
+    go_back(run / "checkpoints", 2)
+    assert saved_steps(run / "checkpoints") == [2]
 
 
 def test_a_damaged_run_stops_and_goes_on_from_the_checkpoint_before(

@@ -124,6 +124,19 @@ def test_a_run_that_went_back_resumes_at_its_lower_rate(tmp_path: Path, stopped_
     assert rows(resumed.run) == rows(whole.run)
 
 
+def test_a_run_that_was_stopped_before_goes_back_behind_the_stop(tmp_path: Path, stopped_after: Stopped) -> None:
+    """The state that was saved when it stopped is between two evaluations, and may be doomed already."""
+    options = COOLED | {"log_every": 1, "keep_checkpoints": 1}
+    whole = train(tiny_run(tmp_path / "whole", **options, evaluate_every=4))
+    config = tiny_run(tmp_path / "parts", **options, evaluate_every=4)
+    with stopped_after(1), pytest.raises(Interrupted):
+        train(config)
+    resumed = train(RunConfig(run_dir=config.run_dir), resume=True)
+    assert rows(resumed.run) == rows(whole.run)
+    weights = [(run / "model" / "params.safetensors").read_bytes() for run in (resumed.run, whole.run)]
+    assert weights[0] == weights[1]
+
+
 def test_a_run_goes_back_to_one_checkpoint_five_times_at_most(tmp_path: Path, huge_token: int) -> None:
     config = tiny_run(tmp_path, on_nonfinite="rollback", log_every=1, max_steps=12, evaluate_every=12)
     with pytest.raises(RunError, match="expected a finite loss"):

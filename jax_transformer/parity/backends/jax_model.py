@@ -162,14 +162,18 @@ def without_dropout(config: TransformerConfig) -> TransformerConfig:
 
 
 def understood(options: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the options if this is a CPU whose compiler knows them; else None."""
+    """Returns those of the options that the compiler knows, if this is a CPU; None if there are none."""
     if jax.default_backend() != "cpu":
         return None
+    return {name: value for name, value in options.items() if _is_known({name: value})} or None
+
+
+def _is_known(option: dict[str, Any]) -> bool:
     try:
-        jax.jit(jnp.negative, compiler_options=options).lower(0.0).compile()
+        jax.jit(jnp.negative, compiler_options=option).lower(0.0).compile()
     except jax.errors.JaxRuntimeError:  # options come and go with XLA's versions
-        return None
-    return options
+        return False
+    return True
 
 
 @cache
