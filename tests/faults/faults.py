@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from operations import Operation, contents, leftovers
+from operations import Operation, contents, is_unfinished, leftovers
 
 HERE = Path(__file__).parent
 SECONDS = 180
@@ -194,13 +194,15 @@ class Laboratory:
         changed = [name for name in _differing(self._before, contents(place)) if name in self._before]
         if self._operation.grows:
             changed = [name for name in changed if Path(name).parent != Path(self._operation.grows)]
-        if left := leftovers(place) + changed:
+        if left := [name for name in leftovers(place) if not is_unfinished(name)] + changed:
             return Outcome.HARMED, f"{', '.join(left)} after {told[0]}"
         again = self._server.run(place, self._operation, self._operation.again(place))
         if again.code != 0:
             return Outcome.STUCK, f"then {again.errors[-2000:]} after {told[0]}"
         if differing := _differing(self._after, contents(place)):
             return Outcome.STUCK, f"then other results: {', '.join(differing)} after {told[0]}"
+        if left := leftovers(place):
+            return Outcome.HARMED, f"{', '.join(left)} in the end, after {told[0]}"
         return Outcome.TOLD, told[0]
 
     def _names_of(self, path: str) -> list[str]:

@@ -148,8 +148,14 @@ def checkpoint(path: Path) -> str:
     return "damaged" if damaged_files(path) else "whole"
 
 
-TEMPORARY = (".*.tmp", "building-*", "*orbax-checkpoint-tmp*")
+UNFINISHED = "*orbax-checkpoint-tmp*"
+"""Names of checkpoints that are being written. What is left of one goes when the run is resumed."""
+TEMPORARY = (".*.tmp", "building-*", UNFINISHED)
 """Names that files and folders have until they are complete."""
+
+
+def is_unfinished(name: str) -> bool:
+    return fnmatch(name, UNFINISHED)
 
 
 def is_temporary(path: Path) -> bool:
