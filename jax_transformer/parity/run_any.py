@@ -19,7 +19,7 @@ import numpy as np
 from jax_transformer.parity.backends.calling import tensors_in
 from jax_transformer.parity.backends.capture import OWN, unfused_attention, watch
 from jax_transformer.parity.backends.copies import copied
-from jax_transformer.parity.backends.precision import in_precision, wide
+from jax_transformer.parity.backends.precision import in_precision, on_device, wide
 from jax_transformer.parity.backends.side import Arrays, CannotRun, Dtype
 from jax_transformer.parity.backends.torch_precision import deterministic
 from jax_transformer.parity.backends.torch_tensors import distance, to_array
@@ -175,9 +175,7 @@ def _as_array(pair: AnyPair, name: str, value: Any) -> np.ndarray:
 
 
 def _call(pair: AnyPair, params: Mapping[str, Any], dtype: Dtype) -> tuple[Any, Mapping[str, Any]]:
-    inputs = {
-        name: jnp.asarray(array, dtype if array.dtype.kind == "f" else None) for name, array in pair.inputs.items()
-    }
+    inputs = {name: on_device(array, dtype if array.dtype.kind == "f" else None) for name, array in pair.inputs.items()}
     with cannot_run(f"candidate {pair.candidate_name}:", f"{shapes_of(pair.inputs)} in {dtype}"):
         result = pair.function(params, inputs)
     if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)):
@@ -191,7 +189,7 @@ def _call(pair: AnyPair, params: Mapping[str, Any], dtype: Dtype) -> tuple[Any, 
 def _parameters(pair: AnyPair, dtype: Dtype) -> dict[str, Any]:
     """Returns the module's parameters and buffers, by the names of its state_dict."""
     held = {name: to_array(tensor) for name, tensor in pair.module.state_dict().items()}
-    return {name: jnp.asarray(array, dtype if array.dtype.kind == "f" else None) for name, array in held.items()}
+    return {name: on_device(array, dtype if array.dtype.kind == "f" else None) for name, array in held.items()}
 
 
 def _reference(pair: AnyPair, dtype: Dtype, rounded: Dtype | None = None) -> tuple[dict[str, np.ndarray], list[str]]:

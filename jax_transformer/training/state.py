@@ -118,9 +118,11 @@ def init_state(
     """
     config, optimizer, _ = resolve_optimizer("init_state", model, config, optimizer)
     key = jax.random.key(config.seed if seed is None else seed)
+    make = partial(_first_state, config, optimizer)
     if mesh is None:
-        params = functional.init_params(model, key) if params is None else jax.tree.map(jnp.array, params)
-        return _first_state(config, optimizer, params)
+        if params is None:
+            return jax.jit(make)(functional.init_params(model, key))
+        return jax.jit(lambda given: make(jax.tree.map(jnp.copy, given)))(params)  # the first step overwrites them
     check_divides(model, mesh)
     abstract = functional.abstract_params(model)
     lie = tree_shardings(abstract, abstract, mesh)
@@ -130,7 +132,6 @@ def init_state(
         params = place_params(jax.tree.map(np.array, params), mesh)
     else:  # copied, since the first step overwrites the state's arrays
         params = jax.device_put(params, lie, may_alias=False)
-    make = partial(_first_state, config, optimizer)
     return jax.jit(make, out_shardings=tree_shardings(jax.eval_shape(make, params), params, mesh))(params)
 
 

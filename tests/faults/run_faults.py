@@ -11,9 +11,9 @@ import os
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import chdir
+from contextlib import chdir, redirect_stdout
 from itertools import chain
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from operations import OPERATIONS, make_needs
 EVERY_CALL = ("port", "export", "translate")
 """Beginnings of the names of operations of which every call fails; of the others, which take longer, the first and the
 last on each file."""
-BEGIN, END = "<!-- faults -->", "<!-- /faults -->"
+BEGIN, END = "<!-- faults: written by tests/faults/run_faults.py -->", "<!-- end of faults -->"
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--kinds", nargs="*", default=list(FAULTS))
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--every-call", action="store_true", help="of all operations: see EVERY_CALL")
-    parser.add_argument("--every", type=int, default=1, help="try only each n-th fault")
+    parser.add_argument("--every", type=int, default=1, help="of the slower operations, try only each n-th fault")
     parser.add_argument("--write", type=Path, help="the document whose table is made anew")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
@@ -46,17 +46,16 @@ def main() -> int:
         os.environ.update(environment)
         needs = folder / "needs"
         needs.mkdir()
-        with chdir(needs), open(os.devnull, "w") as nowhere:
-            printed, sys.stdout = sys.stdout, nowhere
+        with chdir(needs), open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
             make_needs(needs)
-            sys.stdout = printed
         shim = build_shim(folder)
         with ThreadPoolExecutor(options.workers) as pool:
             shares = [folder / f"share{number}" for number in range(options.workers)]
             jobs = [pool.submit(search, shim, environment, needs, share, number, options)
                     for number, share in enumerate(shares)]  # fmt: skip
-            found = list(chain.from_iterable(job.result() for job in jobs))
-    table = tabulated(found)
+            results = [job.result() for job in jobs]
+    found = list(chain.from_iterable(share for share, _ in results))
+    table = tabulated(found, results[0][1])
     print("\n".join(table))
     if options.write:
         text = options.write.read_text(encoding="utf-8")
@@ -71,9 +70,10 @@ Found = tuple[str, str, str, Finding]
 
 def search(
     shim: Path, environment: dict[str, str], needs: Path, share: Path, number: int, options: argparse.Namespace
-) -> list[Found]:
+) -> tuple[list[Found], dict[str, int]]:
+    """Tries one worker's share of the faults; returns what came of them, and how many there are of each operation."""
     share.mkdir()
-    server, found = Server(shim, environment), []
+    server, found, possible = Server(shim, environment), [], {}
     for operation in OPERATIONS:
         if operation.name not in options.operations:
             continue
@@ -82,7 +82,8 @@ def search(
         has_every = options.every_call or operation.name.startswith(EVERY_CALL)
         calls = laboratory.calls if has_every else first_and_last(laboratory.calls)
         cases = [(call, fault) for call in calls if call.kind in options.kinds for fault in FAULTS[call.kind]]
-        mine = cases[:: options.every][number :: options.workers]
+        possible[operation.name] = sum(len(FAULTS[call.kind]) for call in laboratory.calls)
+        mine = cases[:: 1 if has_every else options.every][number :: options.workers]
         for call, fault in mine:
             finding = laboratory.inject(call, FAULTS[call.kind][fault])
             found.append((operation.name, call.kind, fault, finding))
@@ -91,21 +92,26 @@ def search(
                       f"{finding.outcome}: {finding.detail}", flush=True)  # fmt: skip
         print(f"{operation.name}: {len(mine)} faults in {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     server.close()
-    return found
+    return found, possible
 
 
-def tabulated(found: list[Found]) -> list[str]:
-    counts: dict[tuple[str, str, str], Counter[Outcome]] = {}
-    for operation, kind, fault, finding in found:
-        counts.setdefault((operation, kind, fault), Counter())[finding.outcome] += 1
-    lines = ["| operation | call | fault | calls | right | told | other |", "|---|---|---|---|---|---|---|"]
-    for (operation, kind, fault), outcomes in sorted(counts.items()):
-        others = [f"{count} {outcome}" for outcome, count in outcomes.items() if outcome not in ACCEPTED]
-        lines.append(
-            f"| {operation} | {kind} | {fault} | {outcomes.total()} | {outcomes[Outcome.RIGHT]} | "
-            f"{outcomes[Outcome.TOLD]} | {', '.join(others) or 0} |"
-        )
+def tabulated(found: list[Found], possible: dict[str, int]) -> list[str]:
+    """Returns a row for each operation, with what came of each fault, and how many faults of how many were tried."""
+    outcomes: dict[tuple[str, str], Counter[Outcome]] = defaultdict(Counter)
+    for operation, _, fault, finding in found:
+        outcomes[operation, fault][finding.outcome] += 1
+    faults = list(dict.fromkeys(fault for kinds in FAULTS.values() for fault in kinds))
+    lines = [f"| operation | {' | '.join(faults)} | faults tried |", f"|---|{'---|' * (len(faults) + 1)}"]
+    for operation in possible:
+        cells = [counted(outcomes[operation, fault]) for fault in faults]
+        tried = sum(outcomes[operation, fault].total() for fault in faults)
+        lines.append(f"| {operation} | {' | '.join(cells)} | {tried:,} of {possible[operation]:,} |")
     return lines
+
+
+def counted(outcomes: Counter[Outcome]) -> str:
+    others = [f"**{count} {outcome}**" for outcome, count in outcomes.items() if outcome not in ACCEPTED]
+    return ", ".join([f"{count} {outcome}" for outcome in ACCEPTED if (count := outcomes[outcome])] + others) or "–"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.parity.backends.jax_model import mean_loss
-from jax_transformer.parity.backends.precision import cast, in_force, in_precision, wide
+from jax_transformer.parity.backends.precision import cast, in_force, in_precision, on_device, wide
 from jax_transformer.parity.backends.side import (
     Arrays,
     CannotRun,
@@ -28,7 +28,7 @@ from jax_transformer.parity.gates.arrays import ParityError
 from jax_transformer.parity.gates.compare import relative_rms
 from jax_transformer.parity.problems import Problem
 from jax_transformer.parity.rules import BUILT_IN, NO_PROGRAMS, Programs, Rules
-from jax_transformer.runtime.trees import flatten, map_leaves
+from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
 
 Function = Callable[[Mapping[str, Any], Mapping[str, Any]], tuple[Any, Mapping[str, Any]]]
@@ -69,7 +69,7 @@ class FunctionSide:
 
     def forward(self, problem: Problem, dtype: Dtype) -> Arrays:
         with in_precision(dtype):
-            logits, trace = self._call(map_leaves(jnp.asarray, cast(problem.params, dtype)), problem, dtype)
+            logits, trace = self._call(cast(problem.params, dtype), problem, dtype)
             found = {name: self._array(name, value) for name, value in trace.items()}
             returned = self._array("logits", logits)
         if "logits" in found:
@@ -113,8 +113,8 @@ class FunctionSide:
 
     def _call(self, params: Any, problem: Problem, dtype: Dtype) -> tuple[Any, Mapping[str, Any]]:
         inputs = {
-            "source_ids": jnp.asarray(problem.source_ids),
-            "decoder_input_ids": jnp.asarray(problem.decoder_input_ids),
+            "source_ids": on_device(problem.source_ids),
+            "decoder_input_ids": on_device(problem.decoder_input_ids),
         }
         try:
             result = self.function(params, inputs)
@@ -143,7 +143,7 @@ class FunctionSide:
 
         plain = self.forward(problem, "float64")["logits"]
         with in_precision("float64"):
-            given = map_leaves(jnp.asarray, cast(problem.params, "float64"))
+            given = cast(problem.params, "float64")
             try:
                 (value, logits), gradients = jax.value_and_grad(loss, has_aux=True)(given)
             except (CannotRun, ParityError):

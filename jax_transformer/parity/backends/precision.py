@@ -39,9 +39,14 @@ def cast(params: Mapping[str, Any], dtype: Dtype) -> Params:
 
     def leaf_of(path: str, leaf: Any) -> jax.Array:
         keeps = dtype == "bfloat16" and path.startswith("constants/")
-        return jnp.asarray(np.asarray(leaf, np.float32 if keeps else jnp.dtype(dtype)))
+        return on_device(leaf, "float32" if keeps else dtype)
 
     return unflatten({path: leaf_of(path, leaf) for path, leaf in flatten(params).items()})
+
+
+def on_device(array: Any, dtype: Any = None) -> jax.Array:
+    """Returns a copy of an array on the device. (`jnp.asarray` would compile a program for each shape.)"""
+    return jax.device_put(np.array(array, None if dtype is None else jnp.dtype(dtype)))
 
 
 def wide(value: jax.Array) -> np.ndarray:
