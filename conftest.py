@@ -41,9 +41,11 @@ _finished = 0
 
 @pytest.fixture(scope="session", autouse=True)
 def shared_compilation_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A worker compiles a program once for all its tests and the processes that they start, and keeps none at home."""
+    """A program is compiled once for all tests, those of the other workers and the processes that they start included,
+    and none is kept at home."""
+    own = tmp_path_factory.getbasetemp()
     options = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
+        "jax_compilation_cache_dir": str((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "xla"),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
     }
     before = {name: getattr(jax.config, name) for name in options}

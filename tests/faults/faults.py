@@ -117,9 +117,8 @@ class Server:
         return Ended(code, output, errors, [*_calls(Path(beside["log"]), folder)])
 
     def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+        with self._process:  # closes its pipes, which ends it
+            pass
 
     def _answer(self) -> str:
         assert self._process.stdout is not None

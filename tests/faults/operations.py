@@ -58,18 +58,6 @@ def trained_again(folder: Path) -> tuple[str, ...]:
     return ("train", "--resume", "run") if (folder / "run" / "config.yaml").exists() else ("train", *TINY)
 
 
-def sentences(folder: Path) -> None:
-    (folder / "sentences.txt").write_text("the cat sees a dog\n\nmy brother has two books\n", encoding="utf-8")
-
-
-def older_outputs(folder: Path) -> None:
-    """Puts older results where new ones go."""
-    shutil.copytree(folder / "model", folder / "ported")
-    shutil.copytree(folder / "model", folder / "averaged")
-    for name in ("exported.safetensors", "exported.pt"):
-        (folder / name).write_bytes(b"older")
-
-
 OPERATIONS = (
     operation("prepare", "", ["train", *TINY, "--dry-run"]),
     operation("train", "cache", ["train", *TINY], again=trained_again),
@@ -86,18 +74,26 @@ OPERATIONS = (
 
 
 def make_needs(folder: Path) -> None:
-    """Makes all that the operations need, in a folder, which becomes the working directory."""
-    assert main(["train", *TINY]) == 0
+    """Makes all that the operations need, in a folder, which is the working directory."""
+    make_model(folder)
     assert main(["train", *TINY, f"--run-dir={STOPPED}", "--train.max-steps=2"]) == 0
     config = folder / STOPPED / "config.yaml"
     config.write_text(config.read_text(encoding="utf-8").replace("max_steps: 2", "max_steps: 4"), encoding="utf-8")
-    shutil.copytree(folder / "run" / "model", folder / "model")
-    for name in ("checkpoint.safetensors", "checkpoint.pt"):
-        assert main(["port", "model", name, "--dialect", "pytorch"]) == 0
+    shutil.copytree(folder / "model", folder / "averaged")
+    assert main(["port", "model", "checkpoint.pt", "--dialect", "pytorch"]) == 0
+    (folder / "exported.pt").write_bytes(b"older")
     make_bart(folder / "hugging_face")
     assert main(["port", "hugging_face", "bart"]) == 0
-    sentences(folder)
-    older_outputs(folder)
+
+
+def make_model(folder: Path) -> None:
+    """Makes a run, its model, and what is needed to port, export and use it; older results stand where new ones go."""
+    assert main(["train", *TINY]) == 0
+    shutil.copytree(folder / "run" / "model", folder / "model")
+    shutil.copytree(folder / "model", folder / "ported")
+    assert main(["port", "model", "checkpoint.safetensors", "--dialect", "pytorch"]) == 0
+    (folder / "exported.safetensors").write_bytes(b"older")
+    (folder / "sentences.txt").write_text("the cat sees a dog\n\nmy brother has two books\n", encoding="utf-8")
 
 
 def make_bart(folder: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Iterator
 from contextlib import chdir
 
 import pytest
 from faults import ACCEPTED, FAULTS, Call, Laboratory, Outcome, Server, build_shim, first_and_last
-from operations import OPERATIONS, make_needs
+from operations import OPERATIONS, make_model
 
 pytestmark = [
     pytest.mark.usefixtures("quick_compilation"),
@@ -24,9 +25,9 @@ def laboratories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str,
     needs = folder / "needs"
     needs.mkdir()
     with chdir(needs):
-        make_needs(needs)
+        make_model(needs)
     server = Server(build_shim(folder), {})
-    tried = [operation for operation in OPERATIONS if operation.name in ("port", "export", "translate")]
+    tried = [operation for operation in OPERATIONS if operation.name in ("port", "export", "translate", "train")]
     yield {operation.name: Laboratory(server, operation, needs, folder) for operation in tried}
     server.close()
 
@@ -46,3 +47,14 @@ def test_a_fault_is_told_or_does_no_harm(laboratories: dict[str, Laboratory], na
     assert {case: finding for case, finding in found.items() if finding.outcome not in ACCEPTED} == {}
     assert all(finding.fell_on for finding in found.values())
     assert {finding.outcome for finding in found.values()} == {Outcome.RIGHT, Outcome.TOLD}
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run_at_once(laboratories: dict[str, Laboratory]) -> None:
+    """In Orbax's threads, and while the directory is made, for which they wait."""
+    laboratory = laboratories["train"]
+    of_second = [call for call in laboratory.calls if call.path.startswith("run/checkpoints/4.")]
+    for kind, ending in (("mkdir", "/default.orbax-checkpoint-tmp"), ("fsync", "/d")):
+        call = next(call for call in of_second if call.kind == kind and call.path.endswith(ending))
+        finding = laboratory.inject(call, errno.ENOSPC)
+        assert finding.outcome == Outcome.TOLD, finding
+        assert "expected to write a checkpoint; received No space left on device" in finding.detail
