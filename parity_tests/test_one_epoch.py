@@ -16,7 +16,7 @@ from jax_transformer.parity.gates.tolerances import TRAJECTORY_LOSS_RELATIVE, TR
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 FOLDER = data_folder()
-STEPS = 4
+STEPS = 6
 SEED = 1  # its first batches all fit one shape
 
 
