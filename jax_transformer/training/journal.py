@@ -9,13 +9,13 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from jax_transformer.config.run import TrainConfig
+from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import Report
 from jax_transformer.model.functional import Params
 from jax_transformer.training.environment import parameter_table, training_environment
 from jax_transformer.training.evaluation import Sample
 from jax_transformer.training.report import write_report
-from jax_transformer.training.run_directory import DATA, PARAMETERS, SAMPLES, RunDirectory
+from jax_transformer.training.run_directory import DATA, PARAMETERS, SAMPLES, RunDirectory, plain_config
 from jax_transformer.training.tensorboard import EventLog
 
 SAMPLES_KEPT = 8
@@ -25,7 +25,7 @@ SAMPLES_KEPT = 8
 class Journal:
     """Writes the records of one run to its directory as they arise."""
 
-    def __init__(self, run: RunDirectory, config: TrainConfig) -> None:
+    def __init__(self, run: RunDirectory, config: RunConfig) -> None:
         self._run, self._config = run, config
         self._events: EventLog | None = None
         self._evaluations = 0
@@ -37,8 +37,9 @@ class Journal:
           corpus: name of the prepared corpus, a hash of its text and options.
         """
         self._run.write(DATA, {"corpus": corpus, **dataclasses.asdict(report)})
-        self._run.write(PARAMETERS, {"environment": training_environment(), "parameters": parameter_table(params)})
-        if self._config.tensorboard and self._run.writes:
+        facts = {"environment": training_environment(), "parameters": parameter_table(params)}
+        self._run.write(PARAMETERS, facts | {"config": plain_config(self._config)})
+        if self._config.train.tensorboard and self._run.writes:
             self._events = EventLog(self._run.path, step)
 
     def record(self, record: dict[str, Any]) -> None:
@@ -57,7 +58,7 @@ class Journal:
     def evaluated(self) -> None:
         """Counts an evaluation, and updates report.html after every report_every of them."""
         self._evaluations += 1
-        if self._run.writes and self._config.report_every and self._evaluations % self._config.report_every == 0:
+        if self._run.writes and self._config.train.report_every and self._evaluations % self._config.train.report_every == 0:
             write_report(self._run.path)
 
     def close(self) -> None:

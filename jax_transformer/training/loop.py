@@ -25,7 +25,7 @@ from jax_transformer.training.journal import Journal
 from jax_transformer.training.memory import check_memory
 from jax_transformer.training.metrics import check_tokenizer
 from jax_transformer.training.profiling import Profile
-from jax_transformer.training.run_directory import RunDirectory, check_unused
+from jax_transformer.training.run_directory import CONFIG, RunDirectory, check_unused
 from jax_transformer.training.state import init_state
 from jax_transformer.training.tensorboard import require_tensorboard
 from jax_transformer.training.trainer import Trainer, TrainingResult
@@ -90,6 +90,8 @@ def train(
                 processes.agree("where to go on", partial(go_back, run.checkpoints, from_step))
             corpus = _prepare(config, processes)
             run.check_corpus(corpus.directory.name)
+            for change in run.config_changes(config):
+                print(f"note: {run.path / CONFIG} was changed: {change}", flush=True)
             model, mesh = fit_config(config.model, corpus), make_mesh(config.parallel)
             check_divides(model, mesh)
             check_memory(config, model, mesh)
@@ -103,7 +105,7 @@ def train(
         _check_start(config, corpus)
         run = create_run(partial(_create_run, config, name), processes)
     processes.advice = how_to_resume(run.path)
-    journal = Journal(run, config.train)
+    journal = Journal(run, config)
     try:
         trace = Profile(run.path / "profile") if profile and processes.is_first else None
         result = Trainer(run, config, corpus, journal, processes, started=started, profile=trace).run_to_the_end()

@@ -3,6 +3,7 @@ checkpoints/, model/."""
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import math
@@ -18,6 +19,7 @@ from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.files import atomic_write, naming_errors, remove_abandoned
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, read_bytes
+from jax_transformer.runtime.trees import flatten
 
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
@@ -129,6 +131,21 @@ class RunDirectory:
                 "with; received others; restore them, or start a new run"
             )
 
+    def config_changes(self, config: RunConfig) -> list[str]:
+        """Returns which values of the config have changed since the run began or was resumed last, a line for each.
+
+        Raises:
+          RunError: the record of it can't be read.
+        """
+        file = self.path / PARAMETERS
+        before = flatten(_object(file).get("config", {}) if file.exists() else {})
+        now = flatten(plain_config(config))
+        return [
+            f"{name.replace('/', '.')}: {value!r} → {now[name]!r}"
+            for name, value in before.items()
+            if name in now and now[name] != value
+        ]
+
     def records(self) -> list[dict[str, Any]]:
         """Returns the records of metrics.jsonl, without a last line truncated by a crash.
 
@@ -153,6 +170,12 @@ class RunDirectory:
     def close(self) -> None:
         if self._lock is not None:
             self._lock.close()
+
+
+def plain_config(config: RunConfig) -> dict[str, Any]:
+    """Returns the values of a config that decide what a run computes, as JSON has them."""
+    values = json.loads(json.dumps(dataclasses.asdict(config)))
+    return {name: value for name, value in values.items() if name not in ("run_dir", "parallel")}
 
 
 def check_unused(path: str | Path) -> None:

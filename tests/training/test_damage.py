@@ -151,6 +151,16 @@ def test_a_damaged_run_stops_and_goes_on_from_the_checkpoint_before(
     check(run / "checkpoints", 6)
 
 
+def test_a_config_that_was_changed_is_told(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = run / "config.yaml"
+    text = file.read_text(encoding="utf-8")
+    for changed, told in ((text, ""), (text.replace("label_smoothing: 0.1", "label_smoothing: 0.3"), "0.1 → 0.3")):
+        file.write_text(changed, encoding="utf-8")
+        assert main(["train", "--resume", str(run)]) == 0
+        notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("note: ")]
+        assert notes == ([f"note: {file} was changed: train.label_smoothing: {told}"] if told else [])
+
+
 @pytest.mark.parametrize("metrics", ["null", "[1]", "{}", '{"score": "high"}', "[" * 100_000])
 def test_metrics_of_a_checkpoint_that_arent_its_own_are_named(run: Path, metrics: str) -> None:
     (run / "checkpoints" / "4" / "metrics" / "metrics").write_text(metrics, encoding="utf-8")

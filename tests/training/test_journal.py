@@ -46,7 +46,7 @@ PARAMS = {"encoder": {"kernel": np.zeros((2, 3), np.float32)}, "constants": {"ta
 
 def journal(path: Path, **options: int | bool) -> Journal:
     config = RunConfig(train=TrainConfig(**options))  # type: ignore[arg-type]
-    return Journal(RunDirectory.create(path, config), config.train)
+    return Journal(RunDirectory.create(path, config), config)
 
 
 def test_facts_known_before_the_first_step(tmp_path: Path) -> None:
