@@ -58,7 +58,11 @@ class Journal:
     def evaluated(self) -> None:
         """Counts an evaluation, and updates report.html after every report_every of them."""
         self._evaluations += 1
-        if self._run.writes and self._config.train.report_every and self._evaluations % self._config.train.report_every == 0:
+        if (
+            self._run.writes
+            and self._config.train.report_every
+            and self._evaluations % self._config.train.report_every == 0
+        ):
             write_report(self._run.path)
 
     def close(self) -> None:
