@@ -86,9 +86,11 @@ def search(
         mine = cases[:: 1 if has_every else options.every][number :: options.workers]
         for call, fault in mine:
             finding = laboratory.inject(call, FAULTS[call.kind][fault])
+            if not finding.fell_on:
+                continue  # threads made fewer calls this time
             found.append((operation.name, call.kind, fault, finding))
             if finding.outcome not in ACCEPTED:
-                print(f"{operation.name}: {call.kind} {call.number} of {finding.fell_on or call.path} with {fault}: "
+                print(f"{operation.name}: {call.kind} {call.number} of {finding.fell_on} with {fault}: "
                       f"{finding.outcome}: {finding.detail}", flush=True)  # fmt: skip
         print(f"{operation.name}: {len(mine)} faults in {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
     server.close()
