@@ -193,8 +193,8 @@ class Checkpoints:
         except Exception as error:
             directory = Path(self._manager.directory)
             raise CheckpointError(
-                f"{directory}: expected to write a checkpoint; received {_why_not_written(error)}; the checkpoints "
-                f"before are whole: when that is mended, jax-transformer train --resume {directory.parent}"
+                f"{directory}: expected to write a checkpoint; received {_why_not_written(error)}; no other "
+                f"checkpoint was touched: when that is mended, jax-transformer train --resume {directory.parent}"
             ) from error
 
     def _remove_deleted(self) -> None:
