@@ -193,7 +193,8 @@ def _wide_head(kernel: jax.Array, bias: jax.Array | None, *, gather: bool) -> tu
     if not filling:
         collect = sharding.gather if gather else sharding.scatter_gradient
         return collect(kernel, "features", "width"), bias
-    kernel = jnp.pad(constrain(kernel, divisor(len(kernel)), None), ((0, 0), (0, filling)))
+    by_features = divisor(len(kernel)), None
+    kernel = constrain(jnp.pad(constrain(kernel, *by_features), ((0, 0), (0, filling))), *by_features)
     bias = None if bias is None else jnp.pad(bias, (0, filling))
     return constrain(kernel, None, "width"), None if bias is None else constrain(bias, "width")
 
