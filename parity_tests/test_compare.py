@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ def test_a_module_and_its_own_port() -> None:
     assert report.verdict == "passed", str(report)
     assert (report.candidate, report.reference) == ("PytorchTransformer in JAX", "PytorchTransformer")
     assert list(report.sha256) == ["PytorchTransformer, its state_dict"]
-    assert report.environment["torch"] == torch.__version__
+    assert report.environment["torch"] == metadata.version("torch")
 
 
 def test_a_model_with_its_program_and_with_a_module() -> None:
