@@ -90,10 +90,19 @@ def _t5(**more: Any) -> tuple[dict[str, Any], ...]:
     return tuple(dict(zip(names, size, strict=True)) | {"decoder_start_token_id": 0} | more for size in sizes)
 
 
-MARIAN, BART = (
-    {"pad_token_id": 59, "decoder_start_token_id": 59, "eos_token_id": 0},
-    {"pad_token_id": 1, "decoder_start_token_id": 2},
-)
+def _fsmt(**more: Any) -> tuple[dict[str, Any], ...]:
+    """Returns three sizes; the target's vocabulary is smaller unless the embeddings are tied."""
+    is_tied = more.get("tie_word_embeddings", False)
+    return tuple(
+        {key: value for key, value in size.items() if key != "vocab_size"}
+        | {"src_vocab_size": size["vocab_size"], "tgt_vocab_size": size["vocab_size"] - (0 if is_tied else 3)}
+        for size in _fairseq(**more)
+    )
+
+
+MARIAN = {"pad_token_id": 59, "decoder_start_token_id": 59, "eos_token_id": 0}
+BART = {"pad_token_id": 1, "decoder_start_token_id": 2}
+BLENDERBOT = {"pad_token_id": 0, "decoder_start_token_id": 1}
 FAMILIES = {
     "marian": Family(
         transformers.MarianMTModel,
@@ -106,18 +115,43 @@ FAMILIES = {
         _fairseq(**MARIAN, decoder_vocab_size=60, share_encoder_decoder_embeddings=False),
     ),
     "bart": Family(transformers.BartForConditionalGeneration, transformers.BartConfig, _fairseq(**BART)),
+    "mvp": Family(transformers.MvpForConditionalGeneration, transformers.MvpConfig, _fairseq(**BART)),
+    "plbart": Family(transformers.PLBartForConditionalGeneration, transformers.PLBartConfig, _fairseq(**BART)),
+    "mbart": Family(transformers.MBartForConditionalGeneration, transformers.MBartConfig, _fairseq(**BART)),
+    "blenderbot": Family(
+        transformers.BlenderbotForConditionalGeneration, transformers.BlenderbotConfig, _fairseq(**BLENDERBOT)
+    ),
+    "blenderbot_small": Family(
+        transformers.BlenderbotSmallForConditionalGeneration, transformers.BlenderbotSmallConfig, _fairseq(**BLENDERBOT)
+    ),
+    "pegasus": Family(
+        transformers.PegasusForConditionalGeneration,
+        transformers.PegasusConfig,
+        _fairseq(activation_function="relu"),
+    ),
     "m2m_100": Family(transformers.M2M100ForConditionalGeneration, transformers.M2M100Config, _fairseq(**BART)),
+    "fsmt": Family(transformers.FSMTForConditionalGeneration, transformers.FSMTConfig, _fsmt()),
+    "fsmt_tied": Family(
+        transformers.FSMTForConditionalGeneration, transformers.FSMTConfig, _fsmt(tie_word_embeddings=True)
+    ),
     "t5": Family(transformers.T5ForConditionalGeneration, transformers.T5Config, _t5()),
     "t5_gated": Family(
         transformers.T5ForConditionalGeneration,
         transformers.T5Config,
         _t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False),
     ),
+    "ul2": Family(
+        transformers.T5ForConditionalGeneration,
+        transformers.T5Config,
+        _t5(feed_forward_proj="gated-silu", tie_word_embeddings=False),
+    ),
     "mt5": Family(transformers.MT5ForConditionalGeneration, transformers.MT5Config, _t5()),
     "umt5": Family(transformers.UMT5ForConditionalGeneration, transformers.UMT5Config, _t5()),
 }
-UNTIED = ("t5_gated", "mt5")
+UNTIED = ("t5_gated", "ul2", "mt5", "fsmt")
 """Families whose files have a head of their own, as T5 1.1 and mT5 do."""
+LIKE_OTHERS = ("mvp", "plbart", "mbart", "blenderbot", "blenderbot_small", "pegasus", "fsmt", "fsmt_tied", "ul2")
+"""Families that differ from others in a few options."""
 KEYS = [(family, size) for family in FAMILIES for size in range(3)]
 
 
@@ -195,7 +229,7 @@ def randomised(model: Any, rng: np.random.Generator, *, untied: bool) -> Any:
 
     Embeddings are small and attention is sharp, so that decoded tokens depend on the source.
     """
-    if untied:
+    if untied and hasattr(model, "lm_head"):
         model.lm_head.weight = nn.Parameter(torch.empty_like(model.lm_head.weight))
     drawn = {"final_logits_bias": model.final_logits_bias} if hasattr(model, "final_logits_bias") else {}
     drawn |= {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -231,6 +265,11 @@ def make_problem(rng: np.random.Generator, model: Model) -> Problem:
     source[0, 30:] = source[1, :4] = source[2, 9:15] = source[3, 1:] = config.source_pad_id
     target[0, 25:] = labels[0, 25:] = labels[2, 5:8] = config.target_pad_id
     return Problem("own weights", model.params, source, target, labels)
+
+
+def head_of(model: Any) -> nn.Linear:
+    """Returns the map to logits."""
+    return model.model.decoder.output_projection if model.config.model_type == "fsmt" else model.lm_head
 
 
 # --- comparisons

@@ -54,7 +54,7 @@ class Search:
                 eos_token_id=generation.eos_id,
                 pad_token_id=config.target_pad_id,
                 max_new_tokens=MOST,
-                use_cache=False,
+                use_cache=reference.config.model_type == "fsmt",
                 num_beams=beams,
                 num_return_sequences=beams,
                 do_sample=False,
@@ -235,7 +235,7 @@ def write_options(search: Search, options: dict[str, Any], path: Path, *, legacy
         "pad_token_id": pad_id,
     }
     content |= {key: with_ids(value, named) for key, value in options.items()}
-    content["use_cache"] = False  # see families.greedy_tokens
+    content["use_cache"] = search.case.theirs.config.model_type == "fsmt"  # see FamilyReference
     shutil.copytree(search.case.directory, path)
     if legacy:
         (path / "generation_config.json").unlink()

@@ -11,7 +11,17 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from families import KEYS, UNTIED, Case, assert_same_activations, load_theirs, make_case, randomised, round_trip
+from families import (
+    KEYS,
+    UNTIED,
+    Case,
+    assert_same_activations,
+    head_of,
+    load_theirs,
+    make_case,
+    randomised,
+    round_trip,
+)
 
 from jax_transformer.parity.gates.compare import compare
 from jax_transformer.porting import export_checkpoint, import_checkpoint
@@ -36,7 +46,7 @@ def test_a_directory_comes_back_bit_for_bit(case: Case, tmp_path: Path) -> None:
     assert list(expected) == list(received)
     assert all(torch.equal(expected[name], received[name]) for name in expected)
     for model in (case.theirs, back):
-        is_tied = model.lm_head.weight.data_ptr() == model.get_decoder().embed_tokens.weight.data_ptr()
+        is_tied = head_of(model).weight.data_ptr() == model.get_decoder().embed_tokens.weight.data_ptr()
         assert is_tied == case.config.tie_head == (case.directory.name.rsplit("_", 1)[0] not in UNTIED)
     names = [
         json.loads((folder / "config.json").read_text())
@@ -101,7 +111,18 @@ def test_pytorch_model_bin_is_read(first: Case, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("family", "base"),
-    [("marian", "MarianModel"), ("bart", "BartModel"), ("m2m_100", "M2M100Model"), ("t5", "T5Model")],
+    [
+        ("marian", "MarianModel"),
+        ("bart", "BartModel"),
+        ("mvp", "MvpModel"),
+        ("plbart", "PLBartModel"),
+        ("mbart", "MBartModel"),
+        ("blenderbot", "BlenderbotModel"),
+        ("blenderbot_small", "BlenderbotSmallModel"),
+        ("pegasus", "PegasusModel"),
+        ("m2m_100", "M2M100Model"),
+        ("t5", "T5Model"),
+    ],
 )
 def test_a_model_without_its_head_is_read_with_a_tied_one(family: str, base: str, folder: Path, tmp_path: Path) -> None:
     """BART's own checkpoints have no head; transformers ties it."""
@@ -142,7 +163,7 @@ def test_other_keys_of_a_config_mean_what_they_mean_to_transformers(
     assert_same_activations(other)
 
 
-@pytest.mark.parametrize("family", ["bart", "m2m_100", "marian"])
+@pytest.mark.parametrize("family", ["bart", "m2m_100", "marian", "mbart", "blenderbot", "pegasus"])
 def test_two_embeddings_and_an_untied_head_come_back(family: str, folder: Path, tmp_path: Path) -> None:
     """transformers keeps an unused shared embedding; import leaves it out, and export writes the source's there."""
     case = make_case(family, 0, folder)

@@ -11,6 +11,7 @@ import torch
 from families import (
     FAMILIES,
     KEYS,
+    LIKE_OTHERS,
     Case,
     assert_same_activations,
     cached_error,
@@ -29,13 +30,17 @@ from jax_transformer.parity.gates.tolerances import FLOAT64_RELATIVE_RMS
 pytestmark = pytest.mark.usefixtures("quick_compilation")
 
 
-@pytest.fixture(params=[key for key in KEYS if key[1] < 2], ids=lambda key: f"{key[0]}_{key[1]}")
+EITHER = [(family, number % 2) for number, family in enumerate(FAMILIES)]
+BOTH = [key for key in KEYS if key[1] < 2 and (key[0] not in LIKE_OTHERS or key in EITHER)]
+
+
+@pytest.fixture(params=BOTH, ids=lambda key: f"{key[0]}_{key[1]}")
 def uneven(request: Any, folder: Path) -> Case:
-    """Two cases of each family: one with the deeper decoder, one with the deeper encoder."""
+    """Two cases of each family, with the deeper decoder and with the deeper encoder; one if it is like others."""
     return make_case(*request.param, folder)
 
 
-@pytest.fixture(params=[(family, number % 2) for number, family in enumerate(FAMILIES)], ids=lambda key: key[0])
+@pytest.fixture(params=EITHER, ids=lambda key: key[0])
 def either(request: Any, folder: Path) -> Case:
     """One case of each family, with the deeper decoder or the deeper encoder in turns."""
     return make_case(*request.param, folder)

@@ -18,7 +18,7 @@ from jax_transformer.runtime.trees import flatten, unflatten
 from jax_transformer.storage.model_directory import Model
 
 FAMILIES = [
-    name for name, table in all_dialects().items() if table.config_file and name != "m2m_100"
+    name for name, table in all_dialects().items() if table.config_file and name not in ("m2m_100", "fsmt")
 ]  # whose tables PyTorch makes
 METADATA = {"format": "pt"}
 SIZES: dict[str, Any] = {

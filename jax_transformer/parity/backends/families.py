@@ -44,7 +44,7 @@ class FamilyReference(ModuleReference):
         watched: bool,
         gradients: bool,
     ) -> Pass:
-        with wide_norms(module):
+        with wide_norms(module), wide_fills():
             return super().run(module, source_ids, decoder_input_ids, watched=watched, gradients=gradients)
 
     def greedy(
@@ -60,19 +60,20 @@ class FamilyReference(ModuleReference):
     def _generate(
         self, module: Any, source_ids: torch.Tensor, start_id: int, eos_id: int, most: int, beam_size: int
     ) -> torch.Tensor:
-        """Calls `generate` without a cache: T5's has one layer per encoder layer, too few for a deeper decoder."""
+        """Calls `generate` without a cache: T5's has one layer per encoder layer, too few for a deeper decoder. FSMT
+        hides later tokens in `generate` only if it has a cache."""
         import transformers
 
         options = transformers.GenerationConfig(
             max_new_tokens=most,
             num_beams=beam_size,
             do_sample=False,
-            use_cache=False,
+            use_cache=module.config.model_type == "fsmt",
             decoder_start_token_id=start_id,
             eos_token_id=eos_id,
             pad_token_id=self.config.target_pad_id,
         )
-        with wide_norms(module):
+        with wide_norms(module), wide_fills():
             tokens: torch.Tensor = module.generate(
                 input_ids=source_ids, attention_mask=source_ids != self.config.source_pad_id, generation_config=options
             )
@@ -144,3 +145,23 @@ def wide_norms(model: Any) -> Iterator[None]:
     finally:
         for kind, method in before.items():
             kind.forward = method
+
+
+@contextlib.contextmanager
+def wide_fills() -> Iterator[None]:
+    """Makes FSMT's mask fill with the lowest number of float64, which overflows in the float32 that it takes."""
+    fsmt: Any = sys.modules.get("transformers.models.fsmt.modeling_fsmt")
+    if fsmt is None:
+        yield
+        return
+
+    import torch
+
+    def fill(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(tensor, torch.finfo(tensor.dtype).min)
+
+    before, fsmt.fill_with_neg_inf = fsmt.fill_with_neg_inf, fill
+    try:
+        yield
+    finally:
+        fsmt.fill_with_neg_inf = before

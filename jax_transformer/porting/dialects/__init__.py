@@ -30,7 +30,9 @@ MODULES = (
     "stepwise",
     "marian",
     "bart",
+    "pegasus",
     "m2m_100",
+    "fsmt",
     "t5",
 )
 """The modules of this package that hold `DIALECTS`."""
@@ -135,6 +137,9 @@ class Dialect:
     title: str
     recognises: Callable[[Collection[str]], bool]
     """Whether a state_dict with these names could be one of the family's."""
+    by_names: bool = True
+    """Whether names alone may be taken for the family's. False: those of another family are the same, and so is what
+    it computes."""
     fixed: Mapping[str, Any]
     """Config fields that all of its models agree in."""
     choices: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -213,7 +218,7 @@ def get_dialect(name: str) -> Dialect:
 
 def candidates(names: Collection[str]) -> list[Dialect]:
     """Returns every dialect that a state_dict with these tensor names could have."""
-    return [dialect for dialect in all_dialects().values() if dialect.recognises(names)]
+    return [dialect for dialect in all_dialects().values() if dialect.by_names and dialect.recognises(names)]
 
 
 def detect(names: Collection[str]) -> Dialect:

@@ -11,7 +11,7 @@ import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.model.positions import table_rows
-from jax_transformer.porting.dialects import ConfigFile, Dialect, fairseq
+from jax_transformer.porting.dialects import ConfigFile, Dialect, fairseq, marian
 from jax_transformer.storage.tensors import PortingError, Tensors
 
 FIXED = fairseq.FIXED | {
@@ -27,7 +27,9 @@ FIXED = fairseq.FIXED | {
 
 
 def recognises(names: Collection[str]) -> bool:
-    return fairseq.recognises(names, embedding_norm=False, final_norm=True)
+    """Returns whether the names are the family's. PEGASUS and Blenderbot have tables, and a bias of the logits."""
+    has_more = "final_logits_bias" in names or fairseq.POSITIONS["encoder"] in names
+    return not has_more and fairseq.recognises(names, embedding_norm=False, final_norm=True)
 
 
 def read(tensors: Tensors) -> dict[str, Any]:
@@ -36,13 +38,14 @@ def read(tensors: Tensors) -> dict[str, Any]:
 
 
 def refuses(config: TransformerConfig) -> list[str]:
+    return fairseq.refuses_two_vocabularies(config) + refuses_other_offset(config)
+
+
+def refuses_other_offset(config: TransformerConfig) -> list[str]:
     """Pads stand in row pad_id of the table, and the first token in the next."""
-    problems = fairseq.refuses_two_vocabularies(config)
-    if config.position_offset != config.source_pad_id:
-        problems.append(
-            f"position_offset must be source_pad_id={config.source_pad_id}; received {config.position_offset}"
-        )
-    return problems
+    if config.position_offset == config.source_pad_id:
+        return []
+    return [f"position_offset must be source_pad_id={config.source_pad_id}; received {config.position_offset}"]
 
 
 def ignores(tensors: Tensors) -> list[str]:
@@ -87,7 +90,7 @@ DIALECT = Dialect(
     choices=fairseq.CHOICES,
     defaults=fairseq.DEFAULTS,
     read=read,
-    asks=fairseq.ASKS | {"max_length": "how many positions its tables have (max_position_embeddings)"},
+    asks=fairseq.ASKS | marian.LENGTH,
     rules=fairseq.rules,
     refuses=refuses,
     follows=follows,

@@ -26,6 +26,9 @@ FIXED = fairseq.FIXED | {
     "final_norm": False,
 }
 
+LENGTH = {"max_length": "how many positions its tables have (max_position_embeddings)"}
+"""What is asked for where a checkpoint may lack its tables."""
+
 
 def rules(config: TransformerConfig) -> list[Rule]:
     """Returns the correspondence. Old files hold the position tables, too."""
@@ -36,14 +39,16 @@ def rules(config: TransformerConfig) -> list[Rule]:
 
 
 def recognises(names: Collection[str]) -> bool:
-    return fairseq.recognises(names, embedding_norm=False, final_norm=False)
+    """Returns whether the names are the family's. FSMT has a head of its own."""
+    has_head = "model.decoder.output_projection.weight" in names
+    return not has_head and fairseq.recognises(names, embedding_norm=False, final_norm=False)
 
 
-def read(tensors: Tensors) -> dict[str, Any]:
+def read(tensors: Tensors, name: str = "marian") -> dict[str, Any]:
     """Reads the sizes from the tensors, with the length of the position tables if they are there."""
-    name = fairseq.POSITIONS["encoder"]
-    length = {"max_length": lambda reader: reader.size(name, 0, 2)} if name in tensors else {}
-    return fairseq.read(tensors, "marian", **length)
+    table = fairseq.POSITIONS["encoder"]
+    length = {"max_length": lambda reader: reader.size(table, 0, 2)} if table in tensors else {}
+    return fairseq.read(tensors, name, **length)
 
 
 def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
@@ -79,7 +84,7 @@ DIALECT = Dialect(
     choices=fairseq.CHOICES,
     defaults=fairseq.DEFAULTS,
     read=read,
-    asks=fairseq.ASKS | {"max_length": "how many positions its tables have (max_position_embeddings)"},
+    asks=fairseq.ASKS | LENGTH,
     rules=rules,
     refuses=fairseq.refuses,
     ignores=fairseq.ignores,
