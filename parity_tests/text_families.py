@@ -93,14 +93,12 @@ def m2m_100(folder: Path) -> Any:
     )
 
 
-def trained_bpe(pre_tokenizer: Any, **options: Any) -> dict[str, Any]:
-    """The vocabulary and the merges of a BPE of both languages."""
+def trained_bpe(pre_tokenizer: Any, texts: Iterable[str] = (*SOURCES, *TARGETS), **options: Any) -> dict[str, Any]:
+    """The vocabulary and the merges of a BPE, of both languages unless other texts are given."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = pre_tokenizer
     names = ["<s>", "<pad>", "</s>", "<unk>"]
-    made.train_from_iterator(
-        [*SOURCES, *TARGETS], trainers.BpeTrainer(special_tokens=names, show_progress=False, **options)
-    )
+    made.train_from_iterator(texts, trainers.BpeTrainer(special_tokens=names, show_progress=False, **options))
     model = json.loads(made.to_str())["model"]
     return {"vocab": model["vocab"], "merges": [tuple(pair) for pair in model["merges"]]}
 
@@ -178,6 +176,104 @@ def umt5(folder: Path) -> Any:
     )
 
 
+def fairseq_pieces() -> list[tuple[str, float]]:
+    """The pieces of both languages, with fairseq's special tokens in place of sentencepiece's."""
+    own = [(piece.text, piece.score) for piece in pieces_of(train([*SOURCES, *TARGETS]))[3:]]
+    return [*((name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")), *own]
+
+
+def mbart(folder: Path) -> Any:
+    codes = transformers.models.mbart.tokenization_mbart.FAIRSEQ_LANGUAGE_CODES
+    pieces = [*fairseq_pieces(), *((code, 0.0) for code in codes), ("<mask>", 0.0)]
+    return transformers.MBartTokenizer(pieces, src_lang="en_XX", tgt_lang="de_DE")
+
+
+def mbart_in_a_model(folder: Path) -> Any:
+    (folder / "sentencepiece.bpe.model").write_bytes(train([*SOURCES, *TARGETS]))
+    write_json(folder / "tokenizer_config.json", {"src_lang": "en_XX", "tgt_lang": "de_DE"})
+    return None
+
+
+def mbart_50(folder: Path) -> Any:
+    codes = transformers.models.mbart50.tokenization_mbart50.FAIRSEQ_LANGUAGE_CODES
+    pieces = [*fairseq_pieces(), *((code, 0.0) for code in codes), ("<mask>", 0.0)]
+    languages = {"src_lang": "en_XX", "tgt_lang": "de_DE"}
+    return transformers.MBart50Tokenizer(pieces, character_map(), **languages)
+
+
+def mbart_50_in_a_model(folder: Path) -> Any:
+    mbart_in_a_model(folder)
+    settings = {"tokenizer_class": "MBart50Tokenizer", "src_lang": "en_XX", "tgt_lang": "de_DE"}
+    write_json(folder / "tokenizer_config.json", settings)
+    return None
+
+
+def plbart(folder: Path) -> Any:
+    (folder / "sentencepiece.bpe.model").write_bytes(train([*SOURCES, *TARGETS]))
+    languages = {"src_lang": "python", "tgt_lang": "en_XX"}
+    return transformers.PLBartTokenizer(str(folder / "sentencepiece.bpe.model"), **languages)
+
+
+def pegasus(folder: Path) -> Any:
+    (folder / "spiece.model").write_bytes(spiece())
+    return transformers.PegasusTokenizer.from_pretrained(folder)
+
+
+def pegasus_in_spiece(folder: Path) -> Any:
+    (folder / "spiece.model").write_bytes(spiece())
+    return None
+
+
+def blenderbot(folder: Path) -> Any:
+    """As facebook/blenderbot-400M-distill is: its tokenizer.json adds </s>."""
+    made = transformers.BlenderbotTokenizer(**byte_level())
+    end = ("</s>", made.eos_token_id)
+    made._tokenizer.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[end])
+    return made
+
+
+def blenderbot_small(folder: Path) -> Any:
+    """Pieces that only occur within others aren't in its vocabulary."""
+    names = ["__null__", "__start__", "__end__", "__unk__"]
+    texts = [text.lower() for text in [*SOURCES, *TARGETS]]
+    made = trained_bpe(pre_tokenizers.Whitespace(), texts, vocab_size=300, end_of_word_suffix="</w>")
+    merges = ["#version: 0.2", *map(" ".join, made["merges"])]
+    (folder / "merges.txt").write_text("\n".join(merges) + "\n", encoding="utf-8")
+    pieces = [piece for piece in made["vocab"] if not piece.startswith("<")]
+    kept = [piece for number, piece in enumerate(pieces) if len(piece) < 3 or number % 7]
+    entries = [piece.removesuffix("</w>") if piece.endswith("</w>") else f"{piece}@@" for piece in kept]
+    write_json(folder / "vocab.json", {entry: i for i, entry in enumerate(dict.fromkeys([*names, *entries]))})
+    return None
+
+
+def fsmt(folder: Path) -> Any:
+    made = trained_bpe(pre_tokenizers.Whitespace(), vocab_size=300, end_of_word_suffix="</w>")
+    (folder / "merges.txt").write_text("\n".join(map(" ".join, made["merges"])) + "\n", encoding="utf-8")
+    pieces = [piece for number, piece in enumerate(made["vocab"]) if len(piece) < 6 or number % 7]
+    for name, order in (("vocab-src.json", pieces), ("vocab-tgt.json", [*pieces[:4], *reversed(pieces[4:])])):
+        write_json(folder / name, {piece: index for index, piece in enumerate(order)})
+    settings = {"langs": ["en", "de"], "tokenizer_class": "FSMTTokenizer", "do_lower_case": False}
+    write_json(folder / "tokenizer_config.json", settings)
+    return None
+
+
+def byt5(folder: Path) -> Any:
+    return transformers.ByT5Tokenizer()
+
+
+def codet5(folder: Path) -> Any:
+    """As Salesforce/codet5-small is: BART's tokenizer with sentinels."""
+    extra = [f"<extra_id_{i}>" for i in reversed(range(5))]
+    return transformers.RobertaTokenizer(**byte_level(), additional_special_tokens=extra)
+
+
+def madlad(folder: Path) -> Any:
+    """As google/madlad400-3b-mt is: the target's language is a piece of sentencepiece's."""
+    (folder / "spiece.model").write_bytes(spiece(user_defined_symbols=["<2de>", "<2fr>"]))
+    write_json(folder / "tokenizer_config.json", {"tokenizer_class": "T5Tokenizer", "extra_ids": 0})
+    return None
+
+
 _FAIRSEQ = {
     "d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
     "encoder_ffn_dim": 20, "decoder_ffn_dim": 20, "max_position_embeddings": 128,
@@ -196,16 +292,60 @@ _M2M_KIND = (
     transformers.M2M100Config,
     {"pad_token_id": 1, "decoder_start_token_id": 2},
 )
+_MBART_KIND = (
+    transformers.MBartForConditionalGeneration,
+    transformers.MBartConfig,
+    {"pad_token_id": 1, "decoder_start_token_id": 2},
+)
+_T5_GATED_KIND = (*_T5_KIND[:2], _OF_T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False})
 FAMILIES = {
     "marian": TextFamily(marian, *_MARIAN_KIND, 0, ">>deu<<"),
     "marian_two": TextFamily(marian_two, *_MARIAN_KIND, 0, shares_embeddings=False),
     "bart": TextFamily(bart, *_BART_KIND, 0),
     "bart_in_two_files": TextFamily(bart_in_two_files, *_BART_KIND, -1),
+    "mvp": TextFamily(bart, transformers.MvpForConditionalGeneration, transformers.MvpConfig, _BART_KIND[2], 0),
+    "plbart": TextFamily(
+        plbart,
+        transformers.PLBartForConditionalGeneration,
+        transformers.PLBartConfig,
+        {"pad_token_id": 1},
+        0,
+        "__python__",
+        "__en_XX__",
+    ),
+    "mbart": TextFamily(mbart, *_MBART_KIND[:2], {"pad_token_id": 1}, 0, "en_XX", "de_DE"),
+    "mbart_in_a_model": TextFamily(mbart_in_a_model, *_MBART_KIND[:2], {"pad_token_id": 1}, 0, "en_XX", "de_DE"),
+    "mbart_50": TextFamily(mbart_50, *_MBART_KIND, 0, "en_XX", "de_DE"),
+    "mbart_50_in_a_model": TextFamily(mbart_50_in_a_model, *_MBART_KIND, 0, "en_XX", "de_DE"),
+    "blenderbot": TextFamily(
+        blenderbot,
+        transformers.BlenderbotForConditionalGeneration,
+        transformers.BlenderbotConfig,
+        {"pad_token_id": 1, "bos_token_id": 0, "decoder_start_token_id": 0},
+        0,
+    ),
+    "blenderbot_small": TextFamily(
+        blenderbot_small,
+        transformers.BlenderbotSmallForConditionalGeneration,
+        transformers.BlenderbotSmallConfig,
+        {},
+        3,
+    ),
+    "pegasus": TextFamily(pegasus, transformers.PegasusForConditionalGeneration, transformers.PegasusConfig, {}, 7),
+    "pegasus_in_spiece": TextFamily(
+        pegasus_in_spiece, transformers.PegasusForConditionalGeneration, transformers.PegasusConfig, {}, 7
+    ),
+    "fsmt": TextFamily(
+        fsmt, transformers.FSMTForConditionalGeneration, transformers.FSMTConfig, {}, 0, shares_embeddings=False
+    ),
     "m2m_100": TextFamily(m2m_100, *_M2M_KIND, 8, "__en__", "__de__"),
     "nllb": TextFamily(nllb, *_M2M_KIND, 2, "eng_Latn", "deu_Latn"),
     "t5": TextFamily(t5, *_T5_KIND, 28),
     "t5_in_spiece": TextFamily(t5_in_spiece, *_T5_KIND, 28),
     "mt5": TextFamily(mt5, transformers.MT5ForConditionalGeneration, transformers.MT5Config, _OF_T5, 12),
+    "byt5": TextFamily(byt5, *_T5_KIND, 0),
+    "codet5": TextFamily(codet5, *_T5_KIND[:2], {"pad_token_id": 1, "decoder_start_token_id": 1, "eos_token_id": 2}, 0),
+    "madlad": TextFamily(madlad, *_T5_GATED_KIND, 6),
     "umt5": TextFamily(umt5, transformers.UMT5ForConditionalGeneration, transformers.UMT5Config, _OF_T5, 0),
 }
 
@@ -227,10 +367,12 @@ def make_case(name: str, folder: Path) -> TextCase:
     made = family.tokenizer(directory)
     if made is not None:
         made.save_pretrained(directory)
-    config = family.config(vocab_size=4, **family.ids)
+    config = family.config(**{} if name == "fsmt" else {"vocab_size": 4}, **family.ids)
     config.save_pretrained(directory)  # by which AutoTokenizer finds the class
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     config.vocab_size = len(tokenizer) + family.more_rows
+    if name == "fsmt":
+        config.src_vocab_size = config.vocab_size
     if name.startswith("marian"):
         config.decoder_vocab_size = config.vocab_size
         config.share_encoder_decoder_embeddings = family.shares_embeddings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,7 +45,8 @@ class DecodeOptions(DecodingConfig):
     forced_eos_id: tyro.conf.Suppress[int | None] = None
     num_return: tyro.conf.Suppress[int | None] = None
     target_tag: str = ""
-    """Token that every translation begins with, such as deu_Latn: the target language for NLLB and M2M-100."""
+    """Token that every translation begins with, such as deu_Latn: the target language for NLLB, M2M-100 and mBART-50.
+    The decoder of mBART and PLBART starts with it."""
 
     def __post_init__(self) -> None:
         """Checks nothing yet: tyro reports errors in another form than commands do. See `config`."""
@@ -60,8 +62,25 @@ class DecodeOptions(DecodingConfig):
           ConfigError: the model can't follow the options.
           ValueError: the model doesn't have the target tag.
         """
-        forced = _tag_id(model, self.target_tag) if self.target_tag else None
+        is_forced = self.target_tag and not _starts_with_tag(model)
+        forced = _tag_id(model, self.target_tag) if is_forced else None
         return self.config().updated(forced_bos_id=forced).resolved(model.generation)
+
+    def started(self, model: Model) -> Model:
+        """Returns the model with the target tag as the start of its decoder, if that is where its tags stand.
+
+        Raises:
+          ValueError: the model doesn't have the target tag.
+        """
+        if not self.target_tag or not _starts_with_tag(model):
+            return model
+        start_id = _tag_id(model, self.target_tag)
+        return dataclasses.replace(model, generation=dataclasses.replace(model.generation, decoder_start_id=start_id))
+
+
+def _starts_with_tag(model: Model) -> bool:
+    """Returns whether a tag starts the decoder, instead of being its first token."""
+    return model.target_tokenizer is not None and model.target_tokenizer.tag_is_last
 
 
 def _tag_id(model: Model, tag: str) -> int:

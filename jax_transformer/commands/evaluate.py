@@ -120,7 +120,7 @@ def _translate(options: EvaluateOptions, sources: list[str]) -> tuple[list[str],
     from jax_transformer.decoding.translation import translate_each
     from jax_transformer.parallel.mesh import make_mesh
 
-    model = load(str(options.model), options.source_tag)
+    model = options.started(load(str(options.model), options.source_tag))
     model, decoding = prepare(model, make_mesh(options.parallel)), options.config_for(model)
     with progress("translated", sum(bool(line.strip()) for line in sources)) as advance:
         found = translate_each(

@@ -91,12 +91,12 @@ def _with_tokenizers(model: Model, source: Tokenizer, target: Tokenizer, file: s
     """
     generation = model.generation
     specials = {index for index in (target.bos_id, target.eos_id, target.unk_id, target.pad_id) if index >= 0}
-    if generation.decoder_start_id not in {None, *specials}:
+    if generation.decoder_start_id not in {None, *specials, *target.tag_ids.values()}:
         raise ValueError(
             f"--decoder-start-id: expected a special token of {file}, {' or '.join(map(str, sorted(specials)))}; "
             f"received {generation.decoder_start_id}"
         )
-    if generation.decoder_start_id is None and max(target.bos_id, target.eos_id) >= 0:
+    if generation.decoder_start_id is None and max(target.bos_id, target.eos_id) >= 0 and not target.tag_is_last:
         start_id = target.bos_id if target.bos_id >= 0 else target.eos_id
         generation = dataclasses.replace(generation, decoder_start_id=start_id)
     if generation.eos_id is None and target.eos_id >= 0:

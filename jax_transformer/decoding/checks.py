@@ -28,6 +28,13 @@ def starts_and_ends(model: Model) -> tuple[int, int]:
       DecodingError: the model's generation.json doesn't have them.
     """
     start_id, eos_id = model.generation.decoder_start_id, model.generation.eos_id
+    target = model.target_tokenizer
+    if start_id is None and eos_id is not None and target is not None and target.tag_is_last:
+        some = ", ".join(target.tags[:5])
+        raise DecodingError(
+            f"expected a target tag, which starts this model's decoder; received none. Give --target-tag, one of {some}"
+            f"{', …' if len(target.tags) > 5 else ''}, or decoder_start_id by name"
+        )
     if start_id is None or eos_id is None:
         raise DecodingError(
             f"expected decoder_start_id and eos_id in the model's generation.json; received {start_id} and {eos_id}: "

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jax_transformer.data.tokenizers import SpecialIds, train_tokenizer
+from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, train_tokenizer
+from jax_transformer.data.tokenizers.tokenizer import read_backend
 from jax_transformer.storage.model_directory import Model, save_model
 
 pytestmark = pytest.mark.usefixtures("quick_compilation")
@@ -260,6 +261,35 @@ def test_a_target_tag_comes_first(plain_model: Path, tmp_path: Path, run: Run, w
     code, _, err = run("translate", str(plain_model), "--input", file, "--target-tag", "deu_Latn")
     assert code == 2
     assert "--target-tag: expected none, for its vocabulary has no tags; received 'deu_Latn'" in " ".join(err.split())
+
+
+def test_a_target_tag_may_start_the_decoder(plain_model: Path, tmp_path: Path, run: Run, write: Write) -> None:
+    """Where tags stand last, as in mBART."""
+    from jax_transformer.decoding.translation import translate
+    from jax_transformer.storage.model_directory import load_model
+
+    plain = load_model(plain_model)
+    tagged = train_tokenizer([WORDS.upper()], kind="whitespace", specials=SPECIALS, vocab_size=14, tags=["de_DE"])
+    backend, _ = read_backend(tagged.to_json())
+    target = Tokenizer(backend, add_bos=False, add_eos=False, tag_last=True)
+    unstarted = dataclasses.replace(plain.generation, decoder_start_id=None)
+    model = dataclasses.replace(plain, target_tokenizer=target, generation=unstarted)
+    save_model(model, tmp_path / "model")
+    file = write("source", "eins zwei drei\nvier\n")
+    code, out, err = run("translate", str(tmp_path / "model"), "--input", file, "--target-tag", "de_DE")
+    assert code == 0, err
+    started = dataclasses.replace(plain.generation, decoder_start_id=target.tag_ids["de_DE"])
+    expected = translate(dataclasses.replace(model, generation=started), ["eins zwei drei", "vier"])
+    assert out.splitlines() == expected
+    assert expected != translate(dataclasses.replace(model, generation=plain.generation), ["eins zwei drei", "vier"])
+    code, out, err = run("translate", str(tmp_path / "model"), "--input", file)
+    assert (code, out) == (2, "")
+    assert (
+        "expected a target tag, which starts this model's decoder; received none. Give --target-tag, one of de_DE"
+        in err
+    )
+    code, out, err = run("translate", str(tmp_path / "model"), "--input", file, "--target-tag", "de")
+    assert (code, out) == (2, "")
 
 
 def test_a_source_tag_goes_with_every_sentence(

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jax_transformer.data.tokenizers import Kind, SpecialIds, Tokenizer, train_tokenizer
+from jax_transformer.data.tokenizers.tokenizer import read_backend
 
 HAS_SPACY = importlib.util.find_spec("spacy") is not None
 AVAILABLE: list[Kind] = [kind for kind in get_args(Kind) if kind != "spacy" or HAS_SPACY]
@@ -247,6 +248,22 @@ def test_tags_stand_before_the_sentence_and_after_bos(kind: Kind, add_bos: bool)
         assert tokenizer.encode(texts, tag) == expected
         assert Tokenizer.from_json(tokenizer.to_json()).encode(texts, tag=tag) == expected
         assert tokenizer.decode(expected) == tokenizer.decode(plain)
+
+
+@pytest.mark.parametrize("add_bos", [False, True])
+def test_a_tag_may_stand_after_eos(add_bos: bool) -> None:
+    trained_one = trained("bpe", tags=["<2de>"], add_bos=add_bos, add_eos=True)
+    backend, _ = read_backend(trained_one.to_json())
+    tokenizer = Tokenizer(backend, add_bos=add_bos, add_eos=True, tag_last=True)
+    assert not trained_one.tag_is_last
+    for one in (tokenizer, Tokenizer.from_json(tokenizer.to_json()), tokenizer.filled(tokenizer.vocab_size + 1)):
+        assert one.tag_is_last
+        assert one.encode(["a cat"]) == trained_one.encode(["a cat"])
+        assert one.encode(["a cat"], "<2de>") == [[*trained_one.encode(["a cat"])[0], one.tag_ids["<2de>"]]]
+    plain = tokenizer.adding(bos=False, eos=False)
+    for one in (plain, Tokenizer.from_json(plain.to_json())):
+        assert one.tag_is_last
+        assert one.encode(["a cat"]) == trained("bpe", tags=["<2de>"]).encode(["a cat"])
 
 
 def test_unknown_tags_are_refused() -> None:

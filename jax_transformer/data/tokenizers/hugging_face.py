@@ -21,7 +21,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from jax_transformer.data.tokenizers.byte_tokens import BYTES, ByteBackend
 from jax_transformer.data.tokenizers.load import with_marked_specials
+from jax_transformer.data.tokenizers.merge_lists import MergeListBackend
 from jax_transformer.data.tokenizers.piece_lists import PieceListBackend
 from jax_transformer.data.tokenizers.pipelines import PipelineBackend, read_pipeline
 from jax_transformer.data.tokenizers.sentencepiece_model import character_map_of, pieces_of, read_sentencepiece
@@ -47,6 +49,13 @@ SETTINGS = "tokenizer_config.json"
 CLASSES = {
     "marian": "MarianTokenizer",
     "bart": "BartTokenizer",
+    "mvp": "RobertaTokenizer",
+    "plbart": "PLBartTokenizer",
+    "mbart": "MBartTokenizer",
+    "blenderbot": "BlenderbotTokenizer",
+    "blenderbot-small": "BlenderbotSmallTokenizer",
+    "pegasus": "PegasusTokenizer",
+    "fsmt": "FSMTTokenizer",
     "m2m_100": "M2M100Tokenizer",
     "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer",
@@ -61,7 +70,9 @@ NAMES = {
     "sep_token": "</s>",
     "cls_token": "<s>",
 }
-"""What the special tokens are called in all these classes unless a setting says otherwise."""
+"""What the special tokens are called in these classes unless a setting says otherwise."""
+SMALL_NAMES = {"unk_token": "__unk__", "bos_token": "__start__", "eos_token": "__end__", "pad_token": "__null__"}
+"""The same in Blenderbot Small."""
 FAIRSEQ_LANGUAGES = {
     "m2m100": (
         "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he hi hr ht "
@@ -72,6 +83,22 @@ FAIRSEQ_LANGUAGES = {
     ),
     "wmt21": "en ha is ja cs ru zh de",
 }
+MBART_LANGUAGES = (
+    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX "
+    "ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"
+)
+MBART_50_LANGUAGES = (
+    f"{MBART_LANGUAGES} af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF "
+    "pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
+)
+PLBART_LANGUAGES = {
+    "base": "__java__ __python__ __en_XX__",
+    "multi": "__java__ __python__ __en_XX__ __javascript__ __php__ __ruby__ __go__",
+}
+"""The languages of mBART, mBART-50 and PLBART, in the order of their ids, which come after those of the sentencepiece
+model."""
+OF_FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
+"""The first ids of fairseq's vocabularies, in place of sentencepiece's first three."""
 """The languages of M2M-100, and of the models of WMT21, in the order of their ids, which come after those of
 vocab.json."""
 
@@ -88,13 +115,13 @@ def read_tokenizers(files: Files, config: Json) -> Pair:
     Raises:
       ValueError: a file is missing or malformed; a class, or a setting, whose tokenizer isn't built here.
     """
-    settings = {"vocab_size": config["vocab_size"]} | _settings(files)
+    settings = {"vocab_size": config.get("vocab_size")} | _settings(files)
     usual = CLASSES[config["model_type"]]
     named = str(settings.get("tokenizer_class") or config.get("tokenizer_class") or usual).removesuffix("Fast")
     name = usual if usual == "TokenizersBackend" else named
     if name not in _READERS:
         raise ValueError(f"{SETTINGS}: tokenizer_class must be one of {', '.join(_READERS)}; received {name}")
-    _check(settings)
+    _check(settings, SMALL_NAMES if name == "BlenderbotSmallTokenizer" else NAMES)
     try:
         return _READERS[name](files, settings)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
@@ -113,13 +140,13 @@ def _settings(files: Files) -> dict[str, Any]:
     return settings | _json(files, "special_tokens_map.json") if is_older else settings
 
 
-def _check(settings: Json) -> None:
-    """Raises ValueError for settings that make another tokenizer of the same files."""
+def _check(settings: Json, names: Mapping[str, str]) -> None:
+    """Raises ValueError for settings that make another tokenizer of the same files. `names` are of special tokens."""
     only: dict[str, Any] = {"sp_model_kwargs": {}, "legacy_behaviour": False, "auto_map": None}
     for name, value in only.items():
         if settings.get(name) and settings[name] != value:
             raise ValueError(f"{SETTINGS}: {name} must be {json.dumps(value)}; received {json.dumps(settings[name])}")
-    for name, value in NAMES.items():
+    for name, value in names.items():
         received = _content(settings.get(name) or value)
         if received != value:
             raise ValueError(f"{SETTINGS}: {name} must be {value}; received {received}")
@@ -148,8 +175,60 @@ def _m2m_100(files: Files, settings: Json) -> Pair:
     model = _file(files, "sentencepiece.bpe.model")
     languages = [f"__{code}__" for code in FAIRSEQ_LANGUAGES[codes].split()]
     entries = _entries(files, "vocab.json", settings, more=languages)
-    specials = _named(entries, "vocab.json", "<s>", "<pad>", "</s>", "<unk>", *languages)
+    specials = _named(entries, "vocab.json", *OF_FAIRSEQ, *languages)
     return _both(_ending_in_eos(PieceListBackend(model, entries, specials, takes_codes=False)))
+
+
+def _plbart(files: Files, settings: Json) -> Pair:
+    codes = settings.get("language_codes", "base")
+    if codes not in PLBART_LANGUAGES:
+        raise ValueError(f"{SETTINGS}: language_codes must be one of {', '.join(PLBART_LANGUAGES)}; received {codes}")
+    model = _file(files, "sentencepiece.bpe.model")
+    read_sentencepiece(model)
+    languages = PLBART_LANGUAGES[codes].split()
+    more = [*languages, "<mask>"] if codes == "base" else languages
+    entries = [*OF_FAIRSEQ, *(piece.text for piece in pieces_of(model)[3:]), *more]
+    specials = _named(entries, "sentencepiece.bpe.model", *OF_FAIRSEQ, *more)
+    return _both(_ending_in_tag(PieceListBackend(model, entries, specials, takes_codes=False)))
+
+
+def _fsmt(files: Files, settings: Json) -> Pair:
+    """Each side has its own vocabulary and its language's rules. (transformers encodes targets as if they were
+    sources.)"""
+    languages = settings.get("langs") or ()
+    if len(languages) != 2:
+        raise ValueError(f"{SETTINGS}: langs must be two languages; received {json.dumps(languages)}")
+    lowercase = bool(settings.get("do_lower_case"))
+
+    def backend(name: str, language: str) -> MergeListBackend:
+        entries = _entries(files, name, {})
+        rules = {"kind": "moses", "language": language, "lowercase": lowercase}
+        return MergeListBackend(rules, _merges(files), entries, _named(entries, name, *OF_FAIRSEQ))
+
+    source, target = map(backend, ("vocab-src.json", "vocab-tgt.json"), languages)
+    return _ending_in_eos(source), Tokenizer(target, add_bos=False, add_eos=False)
+
+
+def _blenderbot_small(files: Files, settings: Json) -> Pair:
+    entries = _entries(files, "vocab.json", {})
+    specials = _named(entries, "vocab.json", *SMALL_NAMES.values())
+    source = MergeListBackend({"kind": "conversation"}, _merges(files, first=1), entries, specials)
+    return _both(Tokenizer(source, add_bos=False, add_eos=False))
+
+
+def _merges(files: Files, first: int = 0) -> list[list[str]]:
+    """Returns the pairs in the lines of merges.txt, from line `first` on."""
+    lines = _file(files, "merges.txt").decode("utf-8").split("\n")[first:-1]
+    return [line.split()[:2] for line in lines if len(line.split()) > 1]
+
+
+def _byt5(files: Files, settings: Json) -> Pair:
+    extra = settings.get("extra_ids") or 125
+    TOKEN_IDS.check(extra, f"{SETTINGS}: extra_ids")
+    names = ["<pad>", "</s>", "<unk>"]
+    specials = {name: index for index, name in enumerate(names)}
+    specials |= {f"<extra_id_{i}>": len(names) + BYTES + i for i in range(extra)}
+    return _both(_ending_in_eos(ByteBackend(specials, len(names))))
 
 
 def _entries(files: Files, name: str, settings: Json, more: Sequence[str] = ()) -> list[str]:
@@ -187,6 +266,8 @@ def _named(entries: list[str], file: str, *names: str) -> dict[str, int]:
 # --- pipelines of the library tokenizers
 
 METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+WORDS = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}
+ONE_SPACE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
 
 
 def _t5(files: Files, settings: Json) -> Pair:
@@ -204,24 +285,83 @@ def _t5(files: Files, settings: Json) -> Pair:
         added = [
             _added(i, piece.text, special=piece.kind == 3) for i, piece in enumerate(pieces) if piece.kind in (3, 4)
         ]
-        character_map = character_map_of(model)
-        normalizers = [_precompiled(base64.b64encode(character_map).decode("ascii"))] if character_map else []
+        normalizers = _map_in(model)
     content = {
-        "model": {"type": "Unigram", "unk_id": 2, "vocab": vocabulary, "byte_fallback": False},
+        "model": _unigram(vocabulary, 2),
         "normalizer": {"type": "Sequence", "normalizers": normalizers} if normalizers else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]},
+        "pre_tokenizer": WORDS,
         "decoder": METASPACE,
     }
     return _both(_ending_in_eos(_pipeline(content, added, [piece for piece, _ in vocabulary], settings)))
 
 
+def _mbart(files: Files, settings: Json) -> Pair:
+    """Its class has no character map."""
+    vocabulary, added, _ = _fairseq_unigram(files, MBART_LANGUAGES.split())
+    content = {"model": _unigram(vocabulary, 3), "normalizer": None, "pre_tokenizer": WORDS, "decoder": METASPACE}
+    return _both(_ending_in_tag(_pipeline(content, added, [piece for piece, _ in vocabulary], settings)))
+
+
+def _mbart_50(files: Files, settings: Json) -> Pair:
+    vocabulary, added, maps = _fairseq_unigram(files, MBART_50_LANGUAGES.split())
+    content = {
+        "model": _unigram(vocabulary, 3),
+        "normalizer": {"type": "Sequence", "normalizers": [*maps, ONE_SPACE]},
+        "pre_tokenizer": METASPACE,
+        "decoder": METASPACE,
+    }
+    return _both(_ending_in_eos(_pipeline(content, added, [piece for piece, _ in vocabulary], settings)))
+
+
+def _fairseq_unigram(
+    files: Files, languages: Sequence[str]
+) -> tuple[list[Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the vocabulary of a tokenizer.json, its added tokens and its character map; or those of a sentencepiece
+    model, with the languages after its pieces."""
+    if "tokenizer.json" in files:
+        given = _json(files, "tokenizer.json")
+        return given["model"]["vocab"], given["added_tokens"], _character_maps(given)
+    model = _file(files, "sentencepiece.bpe.model", "tokenizer.json or sentencepiece.bpe.model")
+    read_sentencepiece(model)
+    own = [[piece.text, piece.score] for piece in pieces_of(model)[3:]]
+    vocabulary = [*([name, 0.0] for name in OF_FAIRSEQ), *own, *([name, 0.0] for name in (*languages, "<mask>"))]
+    named = {*OF_FAIRSEQ, *languages, "<mask>"}
+    added = [_added(index, piece) for index, (piece, _) in enumerate(vocabulary) if piece in named]
+    return vocabulary, added, _map_in(model)
+
+
+def _pegasus(files: Files, settings: Json) -> Pair:
+    if "tokenizer.json" in files:
+        given = _json(files, "tokenizer.json")
+        vocabulary, added, maps = given["model"]["vocab"], given["added_tokens"], _character_maps(given)
+    else:
+        model = _file(files, "spiece.model", "tokenizer.json or spiece.model")
+        read_sentencepiece(model)
+        offset = settings.get("offset", 103)
+        TOKEN_IDS.check(offset, f"{SETTINGS}: offset")
+        own = [[piece.text, piece.score] for piece in pieces_of(model)]
+        of_pretraining = ["<mask_1>", "<mask_2>", *(f"<unk_{i}>" for i in range(2, offset))]
+        vocabulary = [*own[:2], *([name, 0.0] for name in of_pretraining), *own[2:]]
+        named = {"<pad>", "</s>", "<unk>", *of_pretraining}
+        added = [_added(index, piece) for index, (piece, _) in enumerate(vocabulary) if piece in named]
+        maps = _map_in(model)
+    entries = [piece for piece, _ in vocabulary]
+    line_ends = {"type": "Replace", "pattern": {"Regex": "\\n"}, "content": " "}
+    content = {
+        "model": _unigram(vocabulary, entries.index("<unk>")),
+        "normalizer": {"type": "Sequence", "normalizers": [*(maps or [line_ends]), ONE_SPACE]},
+        "pre_tokenizer": METASPACE,
+        "decoder": METASPACE,
+    }
+    return _both(_ending_in_eos(_pipeline(content, added, entries, settings)))
+
+
 def _nllb(files: Files, settings: Json) -> Pair:
     given = _json(files, "tokenizer.json")
     maps = _character_maps(given)
-    spaces = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
     content = {
         "model": _bpe(given["model"]["vocab"], given["model"]["merges"], unk_token="<unk>", fuse_unk=True),
-        "normalizer": {"type": "Sequence", "normalizers": [*maps, spaces]} if maps else None,
+        "normalizer": {"type": "Sequence", "normalizers": [*maps, ONE_SPACE]} if maps else None,
         "pre_tokenizer": METASPACE,
         "decoder": METASPACE,
     }
@@ -229,6 +369,19 @@ def _nllb(files: Files, settings: Json) -> Pair:
 
 
 def _bart(files: Files, settings: Json) -> Pair:
+    return _both(Tokenizer(_byte_level(files, settings, prefix=False), add_bos=True, add_eos=True))
+
+
+def _blenderbot(files: Files, settings: Json) -> Pair:
+    """A tokenizer.json may do without </s>. (Of the other two files, transformers 5 adds none; its documentation and
+    transformers 4 do.)"""
+    post = _json(files, "tokenizer.json").get("post_processor") if "tokenizer.json" in files else None
+    backend = _byte_level(files, settings, prefix=True)
+    return _both(Tokenizer(backend, add_bos=False, add_eos="tokenizer.json" not in files or "</s>" in json.dumps(post)))
+
+
+def _byte_level(files: Files, settings: Json, *, prefix: bool) -> PipelineBackend:
+    """Returns the pipeline of a BPE of bytes. `prefix` says whether a space precedes sentences if no setting does."""
     if "tokenizer.json" in files:
         given = _json(files, "tokenizer.json")
         vocabulary, merges, added = given["model"]["vocab"], given["model"]["merges"], given["added_tokens"]
@@ -236,7 +389,7 @@ def _bart(files: Files, settings: Json) -> Pair:
         text = _file(files, "merges.txt", "tokenizer.json, or vocab.json and merges.txt").decode()
         merges = [line.removesuffix("\r") for line in text.split("\n") if line and not line.startswith("#version")]
         vocabulary, added = _json(files, "vocab.json"), []
-    prefix = bool(settings.get("add_prefix_space"))
+    prefix = bool(settings.get("add_prefix_space", prefix))
     bytes_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": True}
     content = {
         "model": _bpe(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix=""),
@@ -244,7 +397,7 @@ def _bart(files: Files, settings: Json) -> Pair:
         "pre_tokenizer": bytes_level,
         "decoder": bytes_level,
     }
-    return _both(Tokenizer(_pipeline(content, added, vocabulary, settings), add_bos=True, add_eos=True))
+    return _pipeline(content, added, vocabulary, settings)
 
 
 def _as_it_is(files: Files, settings: Json) -> Pair:
@@ -314,6 +467,16 @@ def _bpe(vocabulary: Json, merges: list[Any], **options: Any) -> dict[str, Any]:
     return usual | options | {"vocab": vocabulary, "merges": merges}
 
 
+def _unigram(vocabulary: list[Any], unk_id: int) -> dict[str, Any]:
+    return {"type": "Unigram", "unk_id": unk_id, "vocab": vocabulary, "byte_fallback": False}
+
+
+def _map_in(model: bytes) -> list[dict[str, Any]]:
+    """Returns the character map of a sentencepiece model, or nothing."""
+    character_map = character_map_of(model)
+    return [_precompiled(base64.b64encode(character_map).decode("ascii"))] if character_map else []
+
+
 def _character_maps(given: Json) -> list[dict[str, Any]]:
     """Returns the first compiled character map among a tokenizer.json's normalizers, or nothing."""
     normalizer = given.get("normalizer") or {}
@@ -339,6 +502,10 @@ def _flags(token: Any) -> dict[str, bool]:
 
 def _ending_in_eos(backend: Any) -> Tokenizer:
     return Tokenizer(backend, add_bos=False, add_eos=True)
+
+
+def _ending_in_tag(backend: Any) -> Tokenizer:
+    return Tokenizer(backend, add_bos=False, add_eos=True, tag_last=True)
 
 
 def _both(source: Tokenizer) -> Pair:
@@ -373,6 +540,15 @@ _READERS: dict[str, Callable[[Files, Json], Pair]] = {
     "NllbTokenizer": _nllb,
     "BartTokenizer": _bart,
     "RobertaTokenizer": _bart,
+    "MvpTokenizer": _bart,
+    "BlenderbotTokenizer": _blenderbot,
+    "MBartTokenizer": _mbart,
+    "MBart50Tokenizer": _mbart_50,
+    "PLBartTokenizer": _plbart,
+    "PegasusTokenizer": _pegasus,
+    "FSMTTokenizer": _fsmt,
+    "BlenderbotSmallTokenizer": _blenderbot_small,
+    "ByT5Tokenizer": _byt5,
     "T5Tokenizer": _t5,
     "TokenizersBackend": _as_it_is,
     "PreTrainedTokenizer": _as_it_is,

@@ -144,7 +144,7 @@ def _read_json(path: Path, specials: SpecialIds | None, normalization: Normaliza
             raise ValueError("expected normalization and lowercase unset, for this file has its own; received others")
         return read_backend(text)[0]
     read_pipeline(text)  # or there would be no telling what is wrong with it
-    backend, _, _ = read_pipeline(with_marked_specials(content))
+    backend, _ = read_pipeline(with_marked_specials(content))
     pipeline = backend.pipeline
     steps = normalizer_steps(normalization, lowercase)
     if steps:

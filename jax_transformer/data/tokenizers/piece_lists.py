@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.data.tokenizers.sentencepiece_model import UNKNOWN_MARK, read_sentencepiece
-from jax_transformer.data.tokenizers.special_tokens import SPACE_MARK, UNK, find_specials, unused_entries
+from jax_transformer.data.tokenizers.special_tokens import SPACE_MARK, UNK, Around, find_specials, unused_entries
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -85,12 +85,13 @@ class PieceListBackend:
             "pieces"
         )
 
-    def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
+    def to_json(self, around: Around) -> str:
         content = {
             "format": self.FORMAT,
             "takes_codes": self._takes_codes,
-            "add_bos": bos is not None,
-            "add_eos": eos is not None,
+            "add_bos": around.bos,
+            "add_eos": around.eos,
+            "tag_last": around.tag_last,
             "specials": self._specials,
             "entries": self._entries,
             "model": base64.b64encode(self._model).decode("ascii"),
@@ -98,13 +99,13 @@ class PieceListBackend:
         return json.dumps(content, ensure_ascii=False, indent=1)
 
     @classmethod
-    def from_content(cls, content: dict[str, Any]) -> tuple[PieceListBackend, bool, bool]:
-        """Returns the backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError if parts are
+    def from_content(cls, content: dict[str, Any]) -> tuple[PieceListBackend, Around]:
+        """Returns the backend in a file's JSON, and what it puts around sentences. Raises ValueError if parts are
         missing."""
         try:
             model = base64.b64decode(content["model"], validate=True)
             backend = cls(model, content["entries"], content["specials"], takes_codes=content["takes_codes"])
-            return backend, bool(content["add_bos"]), bool(content["add_eos"])
+            return backend, Around(content["add_bos"], content["add_eos"], content.get("tag_last", False))
         except KeyError as error:
             raise ValueError(
                 f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"

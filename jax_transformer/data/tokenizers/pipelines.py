@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +22,7 @@ from jax_transformer.data.tokenizers.special_tokens import (
     EOS,
     SPACE_MARK,
     UNK,
+    Around,
     find_specials,
     hidden_name,
     unknown_token,
@@ -111,19 +113,25 @@ class PipelineBackend:
 
         return pipeline_segmenter(self._pipeline)
 
-    def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
+    def to_json(self, around: Around) -> str:
+        """As in Backend. A tag that is last is the second part of a pair, after <eos>."""
         from tokenizers import processors
 
-        added = [token for token in (bos, eos) if token]
-        template = [*([bos[0]] if bos else []), "$A", *([eos[0]] if eos else [])]
-        post = processors.TemplateProcessing(single=template, special_tokens=added) if added else None
-        self._pipeline.post_processor = post
+        names = {index: entry for entry, index in self._specials.items()}
+        added = {role: (names[index], index) for role, index in find_specials(self._specials).items()}
+        before, after = ([added[BOS]] if around.bos else []), ([added[EOS]] if around.eos else [])
+        single = [*(name for name, _ in before), "$A", *(name for name, _ in after)]
+        ending = [added[EOS]] if around.tag_last and EOS in added else []
+        pair = {"pair": ["$A", *(name for name, _ in ending), "$B"]} if ending else {}
+        special = list(dict.fromkeys([*before, *after, *ending]))
+        post = processors.TemplateProcessing(single=single, special_tokens=special, **pair)
+        self._pipeline.post_processor = post if special else None
         return self._pipeline.to_str()
 
 
-def read_pipeline(text: str) -> tuple[PipelineBackend, bool, bool]:
-    """Returns the backend in the text of a tokenizer.json, and whether it adds <bos> and <eos>. Raises ValueError for
-    any other text."""
+def read_pipeline(text: str) -> tuple[PipelineBackend, Around]:
+    """Returns the backend in the text of a tokenizer.json, and what it puts around sentences. Raises ValueError for any
+    other text."""
     from tokenizers import Tokenizer
 
     check_steps(text)
@@ -139,7 +147,13 @@ def read_pipeline(text: str) -> tuple[PipelineBackend, bool, bool]:
     TOKEN_IDS.check(backend.size, "tokenizer")
     found = find_specials(backend.specials)
     around = pipeline.encode("").ids if pipeline.post_processor is not None else []
-    return backend, found.get(BOS) in around, found.get(EOS) in around
+    return backend, Around(found.get(BOS) in around, found.get(EOS) in around, _ends_in_tag(pipeline.post_processor))
+
+
+def _ends_in_tag(post: Any) -> bool:
+    """Returns whether the template of a pair ends in a special token and the second part."""
+    content = json.loads(post.__getstate__()) if post is not None else {}
+    return [next(iter(part)) for part in content.get("pair", [])[-2:]] == ["SpecialToken", "Sequence"]
 
 
 def _gave_up(error: BaseException) -> ValueError:

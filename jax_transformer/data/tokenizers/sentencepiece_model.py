@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jax_transformer.data.tokenizers.pipelines import Normalization, normalizer_steps
-from jax_transformer.data.tokenizers.special_tokens import unused_entries
+from jax_transformer.data.tokenizers.special_tokens import Around, unused_entries
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -69,26 +69,26 @@ class SentencePieceBackend:
 
         return sentencepiece_segmenter(self._processor, self._normalizer, model_kind(self._model))
 
-    def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
+    def to_json(self, around: Around) -> str:
         content = {
             "format": self.FORMAT,
             "normalization": self._normalization,
             "lowercase": self._lowercase,
-            "add_bos": bos is not None,
-            "add_eos": eos is not None,
+            "add_bos": around.bos,
+            "add_eos": around.eos,
             "extra": self._extra,
             "model": base64.b64encode(self._model).decode("ascii"),
         }
         return json.dumps(content, ensure_ascii=False, indent=1)
 
     @classmethod
-    def from_content(cls, content: dict[str, Any]) -> tuple[SentencePieceBackend, bool, bool]:
-        """Returns the backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError if parts are
+    def from_content(cls, content: dict[str, Any]) -> tuple[SentencePieceBackend, Around]:
+        """Returns the backend in a file's JSON, and what it puts around sentences. Raises ValueError if parts are
         missing."""
         try:
             model = base64.b64decode(content["model"], validate=True)
             backend = cls(model, content["extra"], content["normalization"], content["lowercase"])
-            return backend, bool(content["add_bos"]), bool(content["add_eos"])
+            return backend, Around(content["add_bos"], content["add_eos"])
         except KeyError as error:
             raise ValueError(
                 f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"

@@ -13,7 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jax_transformer.data.tokenizers.pipelines import Normalization, normalizer_steps
-from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, UNK, find_specials, unknown_token, unused_entries
+from jax_transformer.data.tokenizers.special_tokens import (
+    BOS,
+    EOS,
+    UNK,
+    Around,
+    find_specials,
+    unknown_token,
+    unused_entries,
+)
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -130,24 +138,24 @@ class SpacyBackend:
     def segmenter(self) -> Segmenter:
         raise ValueError("subword sampling: expected a bpe or unigram tokenizer; received one of spaCy's words")
 
-    def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
+    def to_json(self, around: Around) -> str:
         content = {
             "format": self.FORMAT, "language": self._rules.language, "spacy_version": self._rules.version,
-            "normalization": self._rules.normalization, "lowercase": self._rules.lowercase, "add_bos": bos is not None,
-            "add_eos": eos is not None, "specials": self._specials, "vocabulary": self._entries,
+            "normalization": self._rules.normalization, "lowercase": self._rules.lowercase, "add_bos": around.bos,
+            "add_eos": around.eos, "specials": self._specials, "vocabulary": self._entries,
         }  # fmt: skip
         return json.dumps(content, ensure_ascii=False, indent=1)
 
     @classmethod
-    def from_content(cls, content: dict[str, Any]) -> tuple[SpacyBackend, bool, bool]:
-        """Returns the backend in a file's JSON, and whether it adds <bos> and <eos>. Raises ValueError if parts are
+    def from_content(cls, content: dict[str, Any]) -> tuple[SpacyBackend, Around]:
+        """Returns the backend in a file's JSON, and what it puts around sentences. Raises ValueError if parts are
         missing."""
         try:
             rules = SpacyRules(
                 content["language"], content["normalization"], content["lowercase"], content["spacy_version"]
             )
             backend = cls(rules, content["vocabulary"], content["specials"])
-            added = bool(content["add_bos"]), bool(content["add_eos"])
+            around = Around(content["add_bos"], content["add_eos"])
         except KeyError as error:
             raise ValueError(
                 f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"
@@ -156,7 +164,7 @@ class SpacyBackend:
         outside = [name for name in (UNK, BOS, EOS) if not 0 <= names.get(name, 0) < backend.size]
         if outside:
             raise ValueError(f"tokenizer: expected special ids below {backend.size}; received {backend.specials}")
-        return backend, *added
+        return backend, around
 
 
 def _minor(version: str) -> str:

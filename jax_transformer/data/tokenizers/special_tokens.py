@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass
 PAD, UNK, BOS, EOS = "<pad>", "<unk>", "<bos>", "<eos>"
 ROLES = {PAD: "pad", UNK: "unk", BOS: "bos", EOS: "eos"}
 NAMES: dict[str, tuple[str, ...]] = {
-    PAD: (PAD, "<PAD>", "[PAD]", "<blank>", "<|pad|>"),
-    UNK: (UNK, "<UNK>", "[UNK]", "<|unk|>"),
-    BOS: (BOS, "<s>", "<sos>", "<BOS>", "<SOS>", "[BOS]", "[SOS]", "[CLS]", "<init>", "<start>"),
-    EOS: (EOS, "</s>", "<EOS>", "[EOS]", "[SEP]", "<end>", "<|endoftext|>"),
+    PAD: (PAD, "<PAD>", "[PAD]", "<blank>", "<|pad|>", "__null__"),
+    UNK: (UNK, "<UNK>", "[UNK]", "<|unk|>", "__unk__"),
+    BOS: (BOS, "<s>", "<sos>", "<BOS>", "<SOS>", "[BOS]", "[SOS]", "[CLS]", "<init>", "<start>", "__start__"),
+    EOS: (EOS, "</s>", "<EOS>", "[EOS]", "[SEP]", "<end>", "<|endoftext|>", "__end__"),
 }
 """Our name of a special token → the names by which it is recognised in files, the likeliest first."""
 BARE_NAMES = {PAD: "PAD", UNK: "UNK", BOS: "BOS", EOS: "EOS"}
@@ -20,7 +20,7 @@ BARE_NAMES = {PAD: "PAD", UNK: "UNK", BOS: "BOS", EOS: "EOS"}
 ALL_NAMES = tuple(name for names in NAMES.values() for name in names)
 NO_TOKEN = -1
 """In place of the id of a special token that a vocabulary lacks."""
-OF_PRETRAINING = re.compile(r"<mask>|\[MASK\]|<extra_id_\d+>")
+OF_PRETRAINING = re.compile(r"<mask(_\d)?>|\[MASK\]|<extra_id_\d+>|<unk_\d+>")
 """Names of special tokens that stand for what a model was trained to fill in: decoding leaves them out, but they are no
 tags."""
 SPACE_MARK = "▁"
@@ -63,6 +63,18 @@ class SpecialIds:
     def settings(self) -> str:
         """Returns the ids as fields of DataConfig: "pad_id=0, unk_id=1, …"."""
         return ", ".join(f"{role}_id={index}" for role, index in asdict(self).items())
+
+
+@dataclass(frozen=True)
+class Around:
+    """Holds what a tokenizer puts around each sentence."""
+
+    bos: bool = False
+    """<bos> before it."""
+    eos: bool = False
+    """<eos> after it."""
+    tag_last: bool = False
+    """A tag after <eos>, as mBART has it, instead of before the sentence."""
 
 
 def hidden_name(name: str) -> str:

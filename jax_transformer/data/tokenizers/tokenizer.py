@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,6 +19,7 @@ from jax_transformer.data.tokenizers.special_tokens import (
     PAD,
     UNK,
     UNUSED,
+    Around,
     find_specials,
     shown_name,
 )
@@ -55,8 +57,8 @@ class Backend(Protocol):
     def segmenter(self) -> Segmenter:
         """Returns the sampler of segmentations. Raises ValueError if there is only one way to segment."""
 
-    def to_json(self, bos: tuple[str, int] | None, eos: tuple[str, int] | None) -> str:
-        """Returns the file's text for a tokenizer that adds these tokens, passed with their ids."""
+    def to_json(self, around: Around) -> str:
+        """Returns the file's text for a tokenizer that puts this around sentences."""
 
 
 class Tokenizer:
@@ -75,7 +77,7 @@ class Tokenizer:
       (True, ['who sleeps'])
     """
 
-    def __init__(self, backend: Backend, *, add_bos: bool, add_eos: bool) -> None:
+    def __init__(self, backend: Backend, *, add_bos: bool, add_eos: bool, tag_last: bool = False) -> None:
         """Wraps `backend`, which must have the tokens to be added, under a common name; ValueError otherwise."""
         found = find_specials(backend.specials)
         lacking = [name for name, is_added in ((BOS, add_bos), (EOS, add_eos)) if is_added and name not in found]
@@ -86,7 +88,7 @@ class Tokenizer:
                 f"{known or 'no special token'}"
             )
         self._backend = backend
-        self._add_bos, self._add_eos = add_bos, add_eos
+        self._around = Around(add_bos, add_eos, tag_last)
         self._segmenter: Segmenter | None = None
         self.unk_id, self.bos_id, self.eos_id = (found.get(name, NO_TOKEN) for name in (UNK, BOS, EOS))
         self.pad_id = found.get(PAD, self.unk_id)
@@ -117,6 +119,12 @@ class Tokenizer:
         return MappingProxyType(self._tag_ids)
 
     @property
+    def tag_is_last(self) -> bool:
+        """Whether `encode` puts the tag after the sentence, as mBART has it. The tag of a target then starts the
+        decoder."""
+        return self._around.tag_last
+
+    @property
     def hidden_ids(self) -> frozenset[int]:
         """The ids that `decode` leaves out: all special tokens but <unk>, and not <pad> if it is also <unk>."""
         return self._hidden_ids
@@ -126,8 +134,8 @@ class Tokenizer:
         unk_id.
 
         Args:
-          tag: one of `tags`, whose id precedes each sentence, after <bos>; "" for none. Inside a sentence its text is
-            plain text.
+          tag: one of `tags`, whose id precedes each sentence, after <bos>, or with `tag_is_last` follows it, after
+            <eos>; "" for none. Inside a sentence its text is plain text.
 
         Raises:
           ValueError: a tag that this vocabulary doesn't have; a token that it doesn't have, if it has no <unk> either.
@@ -186,7 +194,7 @@ class Tokenizer:
 
     def adding(self, *, bos: bool, eos: bool) -> Tokenizer:
         """Returns a tokenizer of the same vocabulary that adds <bos> and <eos>, or doesn't."""
-        return Tokenizer(self._backend, add_bos=bos, add_eos=eos)
+        return self._with(self._backend, replace(self._around, bos=bos, eos=eos))
 
     def filled(self, size: int) -> Tokenizer:
         """Returns a tokenizer with ids without a token after its own, up to `size`, the rows of a model's embedding. No
@@ -206,7 +214,7 @@ class Tokenizer:
                 f"tokenizer: expected {size} tokens, or <unk> for those that are missing; received {self.vocab_size} "
                 "without it"
             )
-        return Tokenizer(self._backend.filled(size), add_bos=self._add_bos, add_eos=self._add_eos)
+        return self._with(self._backend.filled(size), self._around)
 
     def to_json(self) -> str:
         """Returns the text of a file that `from_json` reads.
@@ -215,16 +223,16 @@ class Tokenizer:
         `tokenizers.Tokenizer.from_file`. The format can't express one thing: another reader takes "<eos>" in a sentence
         for the special token unless it sets `encode_special_tokens`, as this class does.
         """
-        names = {index: entry for entry, index in self._backend.specials.items()}
-        bos = (names[self.bos_id], self.bos_id) if self._add_bos else None
-        eos = (names[self.eos_id], self.eos_id) if self._add_eos else None
-        return self._backend.to_json(bos, eos)
+        return self._backend.to_json(self._around)
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:
         """Reads a tokenizer that `to_json` wrote. Raises ValueError for anything else, or a newer version."""
-        backend, add_bos, add_eos = read_backend(text)
-        return cls(backend, add_bos=add_bos, add_eos=add_eos)
+        return cls._with(*read_backend(text))
+
+    @classmethod
+    def _with(cls, backend: Backend, around: Around) -> Tokenizer:
+        return cls(backend, add_bos=around.bos, add_eos=around.eos, tag_last=around.tag_last)
 
     def _surrounded(self, sentences: list[list[int]], tag: str) -> list[list[int]]:
         """Returns the sentences with the ids before and after each."""
@@ -234,8 +242,8 @@ class Tokenizer:
                 f"source tag: expected {f'one of {known}' if known else 'none, for this vocabulary has no tags'}; "
                 f"received {tag!r}"
             )
-        before = [self.bos_id] * self._add_bos + ([self._tag_ids[tag]] if tag else [])
-        after = [self.eos_id] * self._add_eos
+        before, after = [self.bos_id] * self._around.bos, [self.eos_id] * self._around.eos
+        (after if self._around.tag_last else before).extend([self._tag_ids[tag]] if tag else [])
         return [[*before, *ids, *after] for ids in sentences] if before or after else sentences
 
     def _visible(self, sequence: Ids) -> list[int]:
@@ -255,12 +263,14 @@ class Tokenizer:
         return ids
 
 
-def read_backend(text: str) -> tuple[Backend, bool, bool]:
-    """Returns the backend in a file's text, and whether it adds <bos> and <eos>."""
+def read_backend(text: str) -> tuple[Backend, Around]:
+    """Returns the backend in a file's text, and what it puts around sentences."""
     if not re.match(r'\s*\{\s*"format"', text):
         from jax_transformer.data.tokenizers.pipelines import read_pipeline
 
         return read_pipeline(text)
+    from jax_transformer.data.tokenizers.byte_tokens import ByteBackend
+    from jax_transformer.data.tokenizers.merge_lists import MergeListBackend
     from jax_transformer.data.tokenizers.piece_lists import PieceListBackend
     from jax_transformer.data.tokenizers.sentencepiece_model import SentencePieceBackend
     from jax_transformer.data.tokenizers.spacy_rules import SpacyBackend
@@ -269,10 +279,10 @@ def read_backend(text: str) -> tuple[Backend, bool, bool]:
         content = parse_json(text)
     except ValueError as error:
         raise ValueError(f"tokenizer: expected JSON; received {text[:40]!r} ({error})") from None
-    backends: tuple[Any, ...] = (SpacyBackend, SentencePieceBackend, PieceListBackend)
+    backends: tuple[Any, ...] = (SpacyBackend, SentencePieceBackend, PieceListBackend, MergeListBackend, ByteBackend)
     for own in backends:
         if content["format"] == own.FORMAT:
-            read: tuple[Backend, bool, bool] = own.from_content(content)
+            read: tuple[Backend, Around] = own.from_content(content)
             return read
     formats = ", ".join(repr(own.FORMAT) for own in backends)
     raise ValueError(

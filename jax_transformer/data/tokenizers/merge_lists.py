@@ -1,0 +1,206 @@
+"""Words cut by a list of merges (Sennrich et al. 2016) into the pieces of a vocabulary that may lack some of them, as
+FSMT's and Blenderbot Small's in transformers are."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jax_transformer.data.tokenizers.special_tokens import UNK, Around, find_specials, shown_name, unused_entries
+
+if TYPE_CHECKING:
+    from jax_transformer.data.tokenizers.subword_sampling import Segmenter
+
+END_OF_WORD = "</w>"
+CACHED_WORDS = 65_536
+
+
+class Words(Protocol):
+    """Splits text into words and joins them again."""
+
+    def split(self, text: str) -> list[str]:
+        """Returns the words of a text."""
+
+    def entry(self, piece: str) -> str:
+        """Returns the vocabulary's name of a piece; the last of a word ends in END_OF_WORD."""
+
+    def join(self, entries: Sequence[str]) -> str:
+        """Returns the text of a vocabulary's entries."""
+
+
+class MergeListBackend:
+    """Presents words, merges and a vocabulary as a Backend."""
+
+    FORMAT = "jax-transformer merge list 1"
+
+    def __init__(
+        self,
+        rules: Mapping[str, Any],
+        merges: Sequence[Sequence[str]],
+        entries: Sequence[str],
+        specials: Mapping[str, int],
+    ) -> None:
+        """Stores what makes the words (see WORDS), the merges, the likeliest first, each id's entry, and the special
+        tokens, which no text gives.
+
+        Raises:
+          ValueError: there is no <unk>; other words; a library that they need isn't installed.
+        """
+        self._rules, self._merges, self._entries, self._specials = (
+            dict(rules),
+            list(merges),
+            list(entries),
+            dict(specials),
+        )
+        unknown = find_specials(self._specials).get(UNK)
+        if unknown is None:
+            raise ValueError(f"expected a vocabulary with {UNK}; received one without")
+        self._unk_id = unknown
+        self._words = words_of(self._rules)
+        self._ranks = {(first, second): rank for rank, (first, second) in reversed(list(enumerate(self._merges)))}
+        taken = set(self._specials.values())
+        self._ids = {entry: index for index, entry in enumerate(self._entries) if index not in taken}
+        self._cut = lru_cache(CACHED_WORDS)(self._cut_word)
+
+    @property
+    def size(self) -> int:
+        return len(self._entries)
+
+    @property
+    def specials(self) -> Mapping[str, int]:
+        return self._specials
+
+    def encode(self, sentences: Sequence[str]) -> list[list[int]]:
+        return [[index for word in self._words.split(text) for index in self._cut(word)] for text in sentences]
+
+    def _cut_word(self, word: str) -> tuple[int, ...]:
+        """Returns the ids of a word's pieces."""
+        symbols = [*word[:-1], word[-1] + END_OF_WORD]
+        while len(symbols) > 1:
+            pair = min(pairwise(symbols), key=lambda pair: self._ranks.get(pair, math.inf))
+            if pair not in self._ranks:
+                break
+            symbols = _merged(symbols, pair)
+        return tuple(self._ids.get(self._words.entry(symbol), self._unk_id) for symbol in symbols)
+
+    def decode(self, sequences: list[list[int]]) -> list[str]:
+        return [self._words.join([self.token(index) for index in sequence]) for sequence in sequences]
+
+    def token(self, index: int) -> str:
+        return UNK if index == self._unk_id else shown_name(self._entries[index])
+
+    def filled(self, size: int) -> MergeListBackend:
+        unused = unused_entries(range(self.size, size))
+        return MergeListBackend(self._rules, self._merges, [*self._entries, *unused], self._specials | unused)
+
+    def segmenter(self) -> Segmenter:
+        raise ValueError("subword sampling: expected a bpe or unigram tokenizer; received a list of merges")
+
+    def to_json(self, around: Around) -> str:
+        content = {
+            "format": self.FORMAT,
+            "words": self._rules,
+            "add_bos": around.bos,
+            "add_eos": around.eos,
+            "specials": self._specials,
+            "entries": self._entries,
+            "merges": [list(pair) for pair in self._merges],
+        }
+        return json.dumps(content, ensure_ascii=False)
+
+    @classmethod
+    def from_content(cls, content: dict[str, Any]) -> tuple[MergeListBackend, Around]:
+        """Returns the backend in a file's JSON, and what it puts around sentences. Raises ValueError if parts are
+        missing."""
+        try:
+            backend = cls(content["words"], content["merges"], content["entries"], content["specials"])
+            return backend, Around(content["add_bos"], content["add_eos"])
+        except KeyError as error:
+            raise ValueError(
+                f"tokenizer: expected {error} in a file of the format {cls.FORMAT!r}; received {', '.join(content)}"
+            ) from None
+
+
+def _merged(symbols: list[str], pair: tuple[str, str]) -> list[str]:
+    """Returns the symbols with the pair made one wherever it stands, from the left on."""
+    merged: list[str] = []
+    for symbol in symbols:
+        if merged and (merged[-1], symbol) == pair:
+            merged[-1] += symbol
+        else:
+            merged.append(symbol)
+    return merged
+
+
+# --- words
+
+
+class ConversationWords:
+    """Splits as Blenderbot Small does: lower case, a mark begins a word, an apostrophe is one, and a line's end after a
+    word is __newln__. A piece that isn't a word's last ends in @@."""
+
+    PIECE = re.compile(r"'|[.,!?()][^\s.,!?()']*|[^\s.,!?()']+|(?<=[^\s'])\n")
+
+    def split(self, text: str) -> list[str]:
+        return ["__newln__" if piece == "\n" else piece.lower() for piece in self.PIECE.findall(text)]
+
+    def entry(self, piece: str) -> str:
+        return piece.removesuffix(END_OF_WORD) if piece.endswith(END_OF_WORD) else f"{piece}@@"
+
+    def join(self, entries: Sequence[str]) -> str:
+        return " ".join(entries).replace("@@ ", "").strip()
+
+
+class MosesWords:
+    """Splits and joins as Moses does, in the port of sacremoses."""
+
+    MARKS = str.maketrans(
+        "，、”“∶：？《》）！（；」「～’━〈〉【】％" + "".join(map(chr, range(0xFF10, 0xFF1A))),
+        ',,""::?"")!(;""~\'-<>[]%0123456789',
+    )
+    STOPS = re.compile(r"[。．]\s*")
+
+    def __init__(self, language: str, *, lowercase: bool) -> None:
+        """Raises ValueError if sacremoses isn't installed."""
+        try:
+            import sacremoses
+        except ImportError:
+            raise ValueError(
+                "its words are split by sacremoses, which isn't installed (pip install 'jax-transformer[moses]')"
+            ) from None
+        self._lowercase = lowercase
+        self._normalizer = sacremoses.MosesPunctNormalizer(lang=language)
+        self._tokenizer = sacremoses.MosesTokenizer(lang=language)
+        self._detokenizer = sacremoses.MosesDetokenizer(lang=language)
+
+    def split(self, text: str) -> list[str]:
+        text = self.STOPS.sub(". ", (text.lower() if self._lowercase else text).translate(self.MARKS))
+        text = self._normalizer.normalize(text.replace("…", "..."))
+        text = "".join(char for char in text if not unicodedata.category(char).startswith("C"))
+        words: list[str] = self._tokenizer.tokenize(text, aggressive_dash_splits=True, return_str=False, escape=True)
+        return [word for word in words if word]
+
+    def entry(self, piece: str) -> str:
+        return piece
+
+    def join(self, entries: Sequence[str]) -> str:
+        text = "".join(entry.replace(END_OF_WORD, " ") for entry in entries)
+        joined: str = self._detokenizer.detokenize(text.split())
+        return joined
+
+
+WORDS: Mapping[str, Callable[..., Words]] = {"conversation": ConversationWords, "moses": MosesWords}
+
+
+def words_of(rules: Mapping[str, Any]) -> Words:
+    """Returns what splits text, from {"kind": a name in WORDS, and its options}. Raises ValueError for another kind."""
+    kind = str(rules.get("kind"))
+    if kind not in WORDS:
+        raise ValueError(f"tokenizer: expected words of the kind {' or '.join(WORDS)}; received {kind!r}")
+    return WORDS[kind](**{name: value for name, value in rules.items() if name != "kind"})
