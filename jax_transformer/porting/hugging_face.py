@@ -19,6 +19,7 @@ from jax_transformer.config.model import TransformerConfig
 from jax_transformer.porting.dialects import ConfigFile, Dialect, Json, all_dialects
 from jax_transformer.porting.flax_checkpoint import FLAX_WEIGHTS, read_flax
 from jax_transformer.porting.generation_config import decoding_fields, in_effect, parsed, text_of
+from jax_transformer.porting.missing_operations import MISSING
 from jax_transformer.runtime.digests import write_digests
 from jax_transformer.runtime.files import temporary_directory_beside
 from jax_transformer.runtime.limits import JSON_BYTES, TOKENIZER_BYTES, read_bytes, read_text
@@ -42,6 +43,8 @@ TOKENIZER_FILES = (
     "vocab.json",
     "merges.txt",
     "target_vocab.json",
+    "vocab-src.json",
+    "vocab-tgt.json",
     "source.spm",
     "target.spm",
     "spiece.model",
@@ -251,6 +254,21 @@ def read_fields(path: Path, table: Dialect, config: Json) -> dict[str, Any]:
     return fields
 
 
+def told_by_configs(config: Json, generation: Json) -> tuple[str | None, dict[str, Any]]:
+    """Returns the dialect of a model in memory, and what its config and its generation config tell; None and nothing if
+    its model_type is unknown.
+
+    Raises:
+      PortingError: no config expresses such models; values that no model here has.
+    """
+    if config.get("model_type") not in {*_families(), *MISSING}:
+        return None, {}
+    path = Path("its config")
+    table = _table(path, config)
+    ids = _ids(path, of_family(table).resolved(config), generation)
+    return table.name, read_fields(path, table, config) | ids
+
+
 def _config_json(file: ConfigFile, config: TransformerConfig, original: Json) -> dict[str, Any]:
     """Returns the config.json of a config, with the values of `original` where they still hold."""
     start = {"architectures": [file.architectures[0]], "model_type": file.model_type, "is_encoder_decoder": True}
@@ -270,13 +288,19 @@ def _architectures(config: Json) -> list[str]:
     return [str(name) for name in (names if isinstance(names, list) else [names] if names else [])]
 
 
+def _families() -> dict[str, Dialect]:
+    """Returns the dialects of transformers' families by model_type."""
+    return {table.config_file.model_type: table for table in all_dialects().values() if table.config_file}
+
+
 def _table(path: Path, config: Json) -> Dialect:
     """Returns the dialect of a config.json's model_type."""
-    families = {table.config_file.model_type: table for table in all_dialects().values() if table.config_file}
-    found = config.get("model_type")
+    families, found = _families(), config.get("model_type")
     if isinstance(found, str) and found in families:
         return families[found]
     what = f"{found!r} ({', '.join(_architectures(config) or ['no architecture'])})"
+    if isinstance(found, str) and found in MISSING:
+        raise PortingError(f"{path}: expected a model that a config expresses; received {what}, with {MISSING[found]}")
     kind = "" if config.get("is_encoder_decoder") else ", which isn't said to be an encoder-decoder"
     raise PortingError(f"{path}: model_type must be one of {', '.join(families)}; received {what}{kind}")
 

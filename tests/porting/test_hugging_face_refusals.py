@@ -68,6 +68,7 @@ from jax_transformer.storage.tensors import PortingError
         ("bart", {"hidden_size": 24}, "d_model: config.json says 24; the tensors say 12"),
         ("t5", {"head_dim": 5}, "head_dim: config.json says 5; the tensors say 4"),
         ("t5", {"num_hidden_layers": 1}, "num_encoder_layers: config.json says 1; the tensors say 2"),
+        ("mvp", {"use_prompt": True}, "use_prompt must be False; received True"),
         ("marian", {"normalize_before": True}, "normalize_before must be False; received True"),
         ("bart", {"d_model": 24}, "d_model: config.json says 24; the tensors say 12"),
         ("t5", {"num_layers": 3}, "num_encoder_layers: config.json says 3; the tensors say 2"),
@@ -148,6 +149,23 @@ def test_the_command_says_what_is_wrong_with_config_json(tmp_path: Path, capsys:
     (tmp_path / "there" / "config.json").write_text("{}")
     assert main(["port", str(tmp_path / "there"), str(tmp_path / "model")]) == 2
     assert "config.json: model_type must be one of marian" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "operation"),
+    [
+        ("led", "attention in windows, with global tokens"),
+        ("longt5", "attention in windows, with summaries of blocks"),
+        ("switch_transformers", "a feed-forward of routed experts"),
+        ("nllb-moe", "a feed-forward of routed experts"),
+        ("prophetnet", "decoder streams that predict several tokens ahead"),
+        ("whisper", "an encoder of sounds"),
+    ],
+)
+def test_the_operation_that_a_family_lacks_here_is_named(kind: str, operation: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind, "architectures": ["Some"]}))
+    with pytest.raises(PortingError, match=f"received '{kind}' \\(Some\\), with {operation}$"):
+        import_checkpoint(tmp_path)
 
 
 def test_hints_that_contradict_config_json_are_refused(tmp_path: Path) -> None:
