@@ -60,7 +60,7 @@ FOREIGN: dict[str, set[str]] = {
     "parallel": {"jax", "jaxlib", "numpy"},
     "storage": {"ml_dtypes", "numpy", "safetensors", "torch"},
     "porting": {"flax", "huggingface_hub", "ml_dtypes", "numpy", "safetensors", "torch", "yaml"},
-    "data": {"datasets", "numpy", "pyarrow", "sentencepiece", "spacy", "tokenizers"},
+    "data": {"datasets", "numpy", "pyarrow", "sentencepiece", "sacremoses", "spacy", "tokenizers"},
     "plotting": {"jax", "matplotlib", "numpy"},
     "discover": {"jax", "numpy", "torch", "yaml"},
 }

@@ -56,6 +56,9 @@ class CorpusConfig:
     source_tag: str = ""
     """Token put before every source sentence of this corpus, such as <2de>, which tells a multilingual model the target
     language."""
+    target_tag: str = ""
+    """Token of an existing target_tokenizer that names this corpus's target language, such as deu_Latn. The decoder
+    learns to say it first (M2M-100, NLLB, mBART-50), or starts with it (mBART, PLBART)."""
     weight: float = 1.0
     """Mean number of times that each training pair of this corpus occurs per epoch: 2 is twice, 0.5 in half of the
     epochs, chosen by the seed."""
@@ -91,8 +94,10 @@ class CorpusConfig:
                 problems.append(f"{name} must be at least 0; received {getattr(self, name)}")
         if not 0.0 < self.weight < math.inf:
             problems.append(f"weight must be above 0, and finite; received {self.weight}")
-        if len(self.source_tag.split()) > 1 or self.source_tag != self.source_tag.strip():
-            problems.append(f"source_tag must be one token without spaces; received {self.source_tag!r}")
+        for name in ("source_tag", "target_tag"):
+            tag = getattr(self, name)
+            if len(tag.split()) > 1 or tag != tag.strip():
+                problems.append(f"{name} must be one token without spaces; received {tag!r}")
         return problems
 
 
@@ -132,6 +137,9 @@ class DataConfig(CorpusConfig):
     for text split as `tokenizer` says. Empty: train one."""
     target_tokenizer: str = ""
     """Existing target tokenizer to use, as source_tokenizer."""
+    tokenizers_as_stored: bool = False
+    """Use source_tokenizer and target_tokenizer as a model directory stores them, whatever they put around sentences.
+    --init-from sets it for a model that was ported from transformers."""
     target_kind: Literal["words", "whitespace", "characters", "bpe", "unigram", "spacy"] | None = None
     """Tokenizer of the target. None: the same as `tokenizer`."""
     joint_vocabulary: bool = False
@@ -159,6 +167,11 @@ class DataConfig(CorpusConfig):
     """Put <bos> before every source sentence."""
     source_eos: bool = True
     """Put <eos> after every source sentence."""
+    decoder_start_id: int | None = None
+    """Id that starts the decoder. None: the target's <bos>. --init-from sets it for a ported model."""
+    target_bos: bool = False
+    """Let the decoder learn to say <bos> before each target sentence, as BART does. --init-from sets it for a ported
+    model."""
     max_unknown: float = 0.5
     """Maximum share of unknown tokens on either side of the training text; preparation stops if there are more."""
 
@@ -296,6 +309,10 @@ class DataConfig(CorpusConfig):
             problems.append(f"the languages of all corpora must be the same with tokenizer='spacy'; received {pairs}")
         if "spacy" in kinds and self.joint_vocabulary:
             problems.append("joint_vocabulary must be false with tokenizer='spacy', whose rules are one language's")
+        if self.tokenizers_as_stored and not self.source_tokenizer:
+            problems.append("tokenizers_as_stored must be false without source_tokenizer; received true")
+        if self.decoder_start_id is not None and self.decoder_start_id < 0:
+            problems.append(f"decoder_start_id must be at least 0; received {self.decoder_start_id}")
         if bool(self.source_tokenizer) != bool(self.target_tokenizer):
             problems.append(
                 "source_tokenizer and target_tokenizer must both be set, or neither; "

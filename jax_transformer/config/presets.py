@@ -11,6 +11,9 @@ from jax_transformer.config.recipes import RECIPES
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.config.validation import ConfigError
 
+OF_INITIAL_MODEL = 1_000_000
+"""Stands for the positions of a model that isn't known yet."""
+
 # One line per subject, as in a table: sizes, norms, embeddings, dropout; text, batches; schedule, loss, scores.
 
 
@@ -44,6 +47,22 @@ def tiny() -> RunConfig:
         train=TrainConfig(
             max_steps=8_000, optimizer="muon", schedule="cosine", learning_rate=8e-3, warmup_steps=500,
             clip_norm=1.0, evaluate_every=500,
+        ),
+    )  # fmt: skip
+
+
+def finetune() -> RunConfig:
+    """Trains an existing model further, such as one that was ported from transformers, with AdamW and the learning
+    rates of transformers' Trainer. --init-from names the model, which brings its config, its tokenizers and what stands
+    around targets. Name the text with --data.train and --data.valid, and languages with --data.source-tag and
+    --data.target-tag."""
+    return RunConfig(
+        model=TransformerConfig(max_length=OF_INITIAL_MODEL),
+        data=DataConfig(max_length=128, batch_tokens=4096, num_shapes=4),
+        train=TrainConfig(
+            max_steps=1_000, schedule="linear", learning_rate=5e-5, warmup_steps=0, clip_norm=1.0,
+            weight_decay_kind="decoupled", adam_b2=0.999, adam_eps=1e-8, label_smoothing=0.0,
+            evaluate_every=200, evaluate_sentences=200,
         ),
     )  # fmt: skip
 
@@ -183,7 +202,19 @@ def paper_big() -> RunConfig:
 PRESETS: dict[str, Callable[[], RunConfig]] = {
     preset.__name__: preset
     for preset in (
-        *(demo, tiny, multi30k_tiny, tatoeba_en_zh, iwslt14, opus100, wmt14_base, wmt14_big, paper_base, paper_big),
+        *(
+            demo,
+            tiny,
+            finetune,
+            multi30k_tiny,
+            tatoeba_en_zh,
+            iwslt14,
+            opus100,
+            wmt14_base,
+            wmt14_big,
+            paper_base,
+            paper_big,
+        ),
         *RECIPES,
     )
 }

@@ -9,6 +9,7 @@ import numpy as np
 
 from jax_transformer.config.data import DataConfig
 from jax_transformer.data.duplicates import Flags
+from jax_transformer.data.framing import target_frames
 from jax_transformer.data.report import USUAL_RATIO, SplitReport, drops
 from jax_transformer.data.tables import Pair
 from jax_transformer.data.token_pairs import SIDES
@@ -27,6 +28,7 @@ class SplitEncoder:
 
     def __init__(self, writer: Writer, name: str, tokenizers: tuple[Tokenizer, Tokenizer], config: DataConfig) -> None:
         self._writer, self._is_train, self._tokenizers, self._config = writer, name == "train", tokenizers, config
+        self._frames = target_frames(config, tokenizers[1])
         self._counts = dict.fromkeys(("read", *drops(config), "kept"), 0)
         self._tokens, self._unknown = [0, 0], [0, 0]
         self._lengths = [np.zeros(2 * config.max_length + 1, np.int64) for _ in SIDES]
@@ -36,16 +38,16 @@ class SplitEncoder:
         texts = [[pair[side] for pair in pairs] for side in (0, 1)]
         tag = self._config.corpora[corpus].source_tag if self._config.corpora else ""
         source, target = self._tokenizers
-        specials = len(source.encode([""], tag)[0])
-        ids = [source.encode(texts[0], tag), target.encode(texts[1])]
+        specials, frame = len(source.encode([""], tag)[0]), self._frames[corpus]
+        ids = [source.encode(texts[0], tag), frame.stored(target.encode(texts[1]))]
         source_lengths, target_lengths = (np.fromiter(map(len, sentences), np.int64, len(pairs)) for sentences in ids)
         blank = np.array([not one.strip() or not other.strip() for one, other in pairs], np.bool_)
-        is_empty = blank | (source_lengths == specials) | (target_lengths == 0)
+        is_empty = blank | (source_lengths == specials) | (target_lengths == frame.size)
         most = self._config.max_length
         reasons = {
             "empty": is_empty,
             "too_long": ~is_empty & ((source_lengths > most) | (target_lengths + 1 > most)),
-            "unequal": ~is_empty & self._is_unequal(source_lengths - specials, target_lengths),
+            "unequal": ~is_empty & self._is_unequal(source_lengths - specials, target_lengths - frame.size),
             "overlapping": overlapping,
             "duplicated": duplicated,
         }

@@ -36,6 +36,7 @@ from jax_transformer.data.corpus import (
 )
 from jax_transformer.data.duplicates import Flags, found_in, hash_tag, repeats
 from jax_transformer.data.encoding import SplitEncoder
+from jax_transformer.data.framing import TargetFrame, target_frame
 from jax_transformer.data.report import Report, SplitReport, drops
 from jax_transformer.data.streaming import Beginning
 from jax_transformer.data.text_files import hash_file
@@ -63,6 +64,8 @@ UNHASHED = (
     "target_tokenizer",
 )
 """Fields that don't change the prepared corpus. (Files count by their content, not by their names.)"""
+ADDED_LATER = ("stream_parts", "target_tag", "tokenizers_as_stored", "decoder_start_id", "target_bos")
+"""Fields that are hashed only where they aren't the default."""
 REPORT = "report.json"
 CHUNK = 10_000
 LOG_LINES = 20
@@ -94,6 +97,8 @@ class PreparedCorpus:
     """Pairs by split; without "train" if that is streamed."""
     report: Report
     directory: Path
+    frame: TargetFrame
+    """What stands around targets; `before` is that of the first corpus."""
     beginning: Beginning | None = None
     """The first shard of a stream."""
 
@@ -162,8 +167,12 @@ def _entry_name(config: DataConfig, hashes: dict[str, str]) -> str:
 
     options = hashed(dataclasses.asdict(config))
     options["more"] = [hashed(corpus) for corpus in options["more"]]
-    if config.stream_parts == 1:
-        del options["stream_parts"]  # as in entries that are older than this option
+    usual = dataclasses.asdict(DataConfig())
+    for name in ADDED_LATER:
+        if options.get(name) == usual[name]:
+            del options[name]  # as in entries that are older than this option
+            for corpus in options["more"]:
+                corpus.pop(name, None)
     given = [hash_file(path) for path in (config.source_tokenizer, config.target_tokenizer) if path]
     contents = {"text": fingerprint(config, hashes), "tokenizers": given}
     text = json.dumps({"version": FORMAT_VERSION, "options": options, "contents": contents}, sort_keys=True)
@@ -193,6 +202,7 @@ def _read_entry(entry: Path, config: DataConfig) -> PreparedCorpus:
         },
         report=report,
         directory=entry,
+        frame=target_frame(config, target),
         beginning=Beginning.load(entry) if config.streaming else None,
     )
 
@@ -285,6 +295,11 @@ def _train_tokenizers(config: DataConfig, train: Split, left: Flags) -> tuple[To
     languages = (
         (config.source_language, config.target_language) if config.is_given else ("en", "de")
     )  # the phrasebook's
+    if config.tokenizers_as_stored:
+        source, target = (_stored_tokenizer(path) for path in (config.source_tokenizer, config.target_tokenizer))
+        for tag in config.source_tags:
+            source.encode([], tag)  # raises where the vocabulary doesn't have it
+        return source, target.adding(bos=False, eos=False)
     if config.source_tokenizer:
         source = load_tokenizer(config.source_tokenizer, language=languages[0], **of_source, **options)
         target = load_tokenizer(config.target_tokenizer, language=languages[1], **of_target, **options)
@@ -306,6 +321,13 @@ def _train_tokenizers(config: DataConfig, train: Split, left: Flags) -> tuple[To
         return joint, joint.adding(bos=False, eos=False)
     source = train_tokenizer(_Texts(train, left, 0), language=languages[0], **of_source, **options)
     return source, train_tokenizer(_Texts(train, left, 1), language=languages[1], **of_target, **options)
+
+
+def _stored_tokenizer(path: str) -> Tokenizer:
+    try:
+        return Tokenizer.from_json(Path(path).expanduser().read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CorpusError(f"{path}: expected a tokenizer of a model directory; received {error.strerror}") from None
 
 
 def _encode_split(encoder: SplitEncoder, name: str, split: Split, flags: tuple[Flags, Flags], log: Log) -> SplitReport:

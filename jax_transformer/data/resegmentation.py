@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from jax_transformer.config.data import DataConfig
 from jax_transformer.data.batching import Shape
+from jax_transformer.data.framing import target_frames
 from jax_transformer.data.token_pairs import Sentences, TokenPairs
 from jax_transformer.data.tokenizers import Tokenizer
 
@@ -27,6 +28,7 @@ class Resegmentation:
     def __init__(self, pairs: TokenPairs, source: Tokenizer, target: Tokenizer, config: DataConfig) -> None:
         self._pairs, self._strength = pairs, config.subword_sampling
         self._tags = [corpus.source_tag for corpus in config.corpora] or [""]
+        self._frames = target_frames(config, target)
         kinds = config.tokenizer, config.target_kind or config.tokenizer
         is_sampled = [kind in SUBWORDS or bool(config.source_tokenizer) for kind in kinds]
         self._tokenizers = [
@@ -82,10 +84,16 @@ class Resegmentation:
         if tokenizer is None:
             return [best[i].tolist() for i in indices]
         texts = best.texts(indices)
-        if side == 1 or len(self._tags) == 1 or self._pairs.corpus is None:
-            return tokenizer.sample_encode(
-                texts, seed=seed, strength=self._strength, tag=self._tags[0] if side == 0 else ""
-            )
+        if side == 1:
+            drawn_targets = tokenizer.sample_encode(texts, seed=seed, strength=self._strength)
+            numbers = np.zeros(len(indices), np.int64) if self._pairs.corpus is None else self._pairs.corpus[indices]
+            return [
+                ids
+                for number, sentence in zip(numbers.tolist(), drawn_targets, strict=True)
+                for ids in self._frames[number].stored([sentence])
+            ]
+        if len(self._tags) == 1 or self._pairs.corpus is None:
+            return tokenizer.sample_encode(texts, seed=seed, strength=self._strength, tag=self._tags[0])
         drawn: dict[int, Sequence[int]] = {}
         for number, tag in enumerate(self._tags):
             members = np.flatnonzero(self._pairs.corpus[indices] == number).tolist()

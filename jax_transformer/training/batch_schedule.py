@@ -71,7 +71,7 @@ class BatchSchedule:
         return self._layout.plan(self._planned, seed=self.seed, epoch=epoch, weights=self.weights)
 
     def _assembled(self, pairs: TokenPairs, plan: Plan) -> Iterator[Batch]:
-        return batches(pairs, plan, self.corpus.source_tokenizer, self.corpus.target_tokenizer, self._share)
+        return batches(pairs, plan, self.corpus, self._share)
 
     def _pair_weights(self) -> npt.NDArray[np.float64] | None:
         if self.pairs.corpus is None or set(self.weights) <= {1.0}:

@@ -13,8 +13,7 @@ import numpy as np
 from jax_transformer.data.batch_shapes import choose_shapes
 from jax_transformer.data.batching import Batch, Planned, assemble, plan_in_order
 from jax_transformer.data.packing import PackedPlan, assemble_packed
-from jax_transformer.data.preparation import TokenPairs
-from jax_transformer.data.tokenizers import Tokenizer
+from jax_transformer.data.preparation import PreparedCorpus, TokenPairs
 from jax_transformer.decoding.padding import limit
 from jax_transformer.decoding.translation import translate
 from jax_transformer.model.functional import Params
@@ -45,23 +44,20 @@ class Split:
         return cls(pairs, plan_in_order(pairs, shapes))
 
 
-def batches(
-    pairs: TokenPairs, plan: Plan, source: Tokenizer, target: Tokenizer, share: RowShare | None = None
-) -> Iterator[Batch]:
+def batches(pairs: TokenPairs, plan: Plan, corpus: PreparedCorpus, share: RowShare | None = None) -> Iterator[Batch]:
     """Yields the batches of a plan as arrays.
 
     Args:
       pairs: the pairs that the plan numbers.
       plan: the batches.
-      source: the source's tokenizer.
-      target: the target's.
+      corpus: whose pairs these are: what pads them, and what stands around targets.
       share: the rows to make. None: all.
     """
     ids: dict[str, Any] = {
-        "source_pad_id": source.pad_id,
-        "target_pad_id": target.pad_id,
-        "bos_id": target.bos_id,
-        "eos_id": target.eos_id,
+        "source_pad_id": corpus.source_tokenizer.pad_id,
+        "target_pad_id": corpus.target_tokenizer.pad_id,
+        "bos_id": corpus.frame.start_id,
+        "eos_id": corpus.frame.end_id,
     }
     for whole in plan:
         planned = whole if share is None else own_part(whole, share)
@@ -71,9 +67,9 @@ def batches(
             yield assemble(pairs, *planned, **ids)
 
 
-def split_batches(split: Split, source: Tokenizer, target: Tokenizer, share: RowShare) -> Iterator[Batch]:
+def split_batches(split: Split, corpus: PreparedCorpus, share: RowShare) -> Iterator[Batch]:
     """Yields a split's evaluation batches on the mesh."""
-    return map(share.place, batches(split.pairs, split.plan, source, target, share))
+    return map(share.place, batches(split.pairs, split.plan, corpus, share))
 
 
 def mean_loss(step: EvaluationStep, params: Params, batches: Iterable[Batch]) -> float:

@@ -66,11 +66,11 @@ def make_model(config: RunConfig, corpus: PreparedCorpus, params: Params) -> Mod
     model = fit_config(config.model, corpus)
     source_length = None if model.source_padding_is_invisible else _only_source_length(config, corpus)
     generation = GenerationConfig(
-        decoder_start_id=target.bos_id,
+        decoder_start_id=corpus.frame.start_id,
         eos_id=target.eos_id,
         max_decode_length=longest,
         source_length=source_length,
-        **_decoding_of_initial_model(config.init_from, target.bos_id),
+        **_decoding_of_initial_model(config.init_from, corpus.frame.start_id) | _first_token(config, corpus),
     )
     origin = origin_of(config.init_from) if config.init_from else None
     ignored = ignored_tensors_of(config.init_from) if config.init_from else None
@@ -84,6 +84,14 @@ def _decoding_of_initial_model(path: str, start_id: int) -> dict[str, Any]:
         return {}
     other = {"max_new_tokens", "min_new_tokens"} | ({"forced_bos_id"} if own.decoder_start_id != start_id else set())
     return {name: value for name, value in own.decoding.items() if name not in other}
+
+
+def _first_token(config: RunConfig, corpus: PreparedCorpus) -> dict[str, Any]:
+    """Returns that translations begin with the tag of all targets, if there is one that doesn't start the decoder."""
+    target, tags = corpus.target_tokenizer, {part.target_tag for part in config.data.corpora}
+    if len(tags) != 1 or target.tag_is_last or not (tag := tags.pop()):
+        return {}
+    return {"forced_bos_id": target.tag_ids[tag]}
 
 
 def _only_source_length(config: RunConfig, corpus: PreparedCorpus) -> int | None:
@@ -130,7 +138,7 @@ def load_averaged_model(run: str | Path, which: str, count: int, mesh: Mesh | No
         checkpoints.close()
     valid = Split.lay_out(corpus.splits["valid"], config.data.batch_tokens)
     share = RowShare(mesh, row_shards(mesh))
-    batches = split_batches(valid, corpus.source_tokenizer, corpus.target_tokenizer, share)
+    batches = split_batches(valid, corpus, share)
     loss = mean_loss(make_evaluation_step(model, mesh), place_params(params, mesh), batches)
     training = {"step": steps[-1], "checkpoints": steps, "valid_loss": loss}
     return dataclasses.replace(make_model(config, corpus, params), training=training)

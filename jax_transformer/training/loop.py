@@ -29,7 +29,7 @@ from jax_transformer.training.run_directory import CONFIG, RunDirectory, check_u
 from jax_transformer.training.state import init_state
 from jax_transformer.training.tensorboard import require_tensorboard
 from jax_transformer.training.trainer import Trainer, TrainingResult
-from jax_transformer.training.warm_start import load_initial_params, use_initial_tokenizers
+from jax_transformer.training.warm_start import follow_initial_model, load_initial_params
 
 
 def train(
@@ -100,7 +100,7 @@ def train(
             raise
     else:
         processes.agree("whether the run directory is unused", partial(_check_unused, config))
-        config = use_initial_tokenizers(config)
+        config = follow_initial_model(config)
         corpus = _prepare(config, processes)  # before the run directory exists, so that a mistake leaves none behind
         _check_start(config, corpus)
         run = create_run(partial(_create_run, config, name), processes)
@@ -127,7 +127,7 @@ def describe_run(config: RunConfig, processes: Processes | None = None) -> Itera
     processes = processes or ALONE
     check_same_start(config, "describe", processes)
     processes.agree("whether the run directory is unused", partial(_check_unused, config))
-    config = use_initial_tokenizers(config)
+    config = follow_initial_model(config)
     corpus = _prepare(config, processes, describes=True)
     _check_start(config, corpus, describes=True)
     yield from describe(config, fit_config(config.model, corpus), corpus)

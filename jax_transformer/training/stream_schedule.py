@@ -115,8 +115,7 @@ class StreamSchedule:
                 counts = before + _counts(shard.report)
                 number = shard.start // self._config.data.stream_pairs
                 plan = self._layout.plan(shard.pairs, seed=seed, epoch=epoch, shard=number)
-                tokenizers = self._corpus.source_tokenizer, self._corpus.target_tokenizer
-                made = batches(shard.pairs, plan[done:], *tokenizers, self._share)
+                made = batches(shard.pairs, plan[done:], self._corpus, self._share)
                 for count, batch in enumerate(made, start=done + 1):
                     reached = {
                         "epoch": epoch,

@@ -377,9 +377,7 @@ class Trainer:
         )
 
     def _valid_loss(self, params: Params) -> float:
-        corpus = self.corpus
-        tokenizers = corpus.source_tokenizer, corpus.target_tokenizer
-        return mean_loss(self.evaluation_step, params, split_batches(self.valid, *tokenizers, self.valid_share))
+        return mean_loss(self.evaluation_step, params, split_batches(self.valid, self.corpus, self.valid_share))
 
     def _to_devices(self, scheduled: ScheduledBatch) -> ScheduledBatch:
         return scheduled._replace(batch=self.share.place(scheduled.batch))

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from jax_transformer.config.model import TransformerConfig
+from jax_transformer.config.presets import OF_INITIAL_MODEL, PRESETS
 from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import PreparedCorpus
 from jax_transformer.data.tokenizers import Tokenizer
@@ -29,7 +30,8 @@ MAY_DIFFER = {
     "trains_pad_embedding",
 }
 """Fields that may differ between the model and the run: none changes the function computed without dropout."""
-
+OF_RUN = {"initializer", "compute_dtype", "attention_path", "layer_loop", "remat"}
+"""Those of them that say how a run computes."""
 
 PROBES = 100
 """Number of validation sentences for comparing tokenizers."""
@@ -43,24 +45,49 @@ class InitialModelError(ValueError):
     """Raised when a run can't start from a model."""
 
 
-def use_initial_tokenizers(config: RunConfig) -> RunConfig:
-    """Returns the config with the tokenizers of `init_from` if that model has them and `data` names none.
+def follow_initial_model(config: RunConfig) -> RunConfig:
+    """Returns the config with what `init_from` says and the config leaves open.
+
+    The model's config is taken if that of the run is a preset's; of the fields that MAY_DIFFER, those that the run sets
+    otherwise remain, and so do those of OF_RUN. The model's tokenizers are taken if `data` names none. A model that was
+    ported from transformers also says what stands around targets.
 
     Raises:
+      InitialModelError: the preset finetune without a model.
       ModelError: see `load_model`.
     """
-    if not config.init_from or config.data.source_tokenizer:
+    if not config.init_from:
+        if config.model.max_length == OF_INITIAL_MODEL:
+            raise InitialModelError("finetune: expected --init-from MODEL, the model to train further; received none")
         return config
     model = load_model(config.init_from)
-    if model.source_tokenizer is None or model.target_tokenizer is None:
-        return config
-    directory = _directory(config.init_from)
-    source, target = (str(directory / name) for name in TOKENIZERS.values())
-    # the files have their own normalization
-    data = dataclasses.replace(
-        config.data, source_tokenizer=source, target_tokenizer=target, lowercase=False, normalization="none"
-    )
-    return dataclasses.replace(config, data=data)
+    ours, data = _followed(config.model, model.config), config.data
+    if not data.source_tokenizer and model.source_tokenizer is not None and model.target_tokenizer is not None:
+        directory = _directory(config.init_from)
+        source, target = (str(directory / name) for name in TOKENIZERS.values())
+        # the files have their own normalization
+        data = dataclasses.replace(
+            data, source_tokenizer=source, target_tokenizer=target, lowercase=False, normalization="none"
+        )
+        if "hugging_face" in (model.origin or {}):
+            data = dataclasses.replace(
+                data,
+                tokenizers_as_stored=True,
+                decoder_start_id=model.generation.decoder_start_id,
+                target_bos=model.source_tokenizer.adds_bos,
+            )
+    joint = data.joint_vocabulary or (ours.share_embeddings and bool(data.source_tokenizer))
+    return dataclasses.replace(config, model=ours, data=dataclasses.replace(data, joint_vocabulary=joint))
+
+
+def _followed(ours: TransformerConfig, theirs: TransformerConfig) -> TransformerConfig:
+    """Returns the initial model's config where the run's is a preset's but for fields that may differ."""
+    chosen = {name: getattr(ours, name) for name in MAY_DIFFER}
+    for preset in (preset().model for preset in PRESETS.values()):
+        if dataclasses.replace(preset, **chosen) == ours:
+            kept = {name: value for name, value in chosen.items() if name in OF_RUN or value != getattr(preset, name)}
+            return dataclasses.replace(theirs, **kept)
+    return ours
 
 
 def load_initial_params(path: str, config: TransformerConfig, corpus: PreparedCorpus) -> Params:

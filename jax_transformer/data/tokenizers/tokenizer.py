@@ -125,6 +125,11 @@ class Tokenizer:
         return self._around.tag_last
 
     @property
+    def adds_bos(self) -> bool:
+        """Whether `encode` puts <bos> before each sentence."""
+        return self._around.bos
+
+    @property
     def hidden_ids(self) -> frozenset[int]:
         """The ids that `decode` leaves out: all special tokens but <unk>, and not <pad> if it is also <unk>."""
         return self._hidden_ids

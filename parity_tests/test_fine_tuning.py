@@ -1,0 +1,116 @@
+"""A run that starts from a ported model trains on the batches, and the loss, that transformers has for it."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from text_families import FAMILIES, PAIRS, TextCase, make_case
+
+from jax_transformer.cli import main
+from jax_transformer.config.data import DataConfig
+from jax_transformer.config.presets import get_preset
+from jax_transformer.config.run import RunConfig
+from jax_transformer.data.preparation import prepare
+from jax_transformer.parity.backends.families import wide_norms
+from jax_transformer.parity.backends.precision import cast
+from jax_transformer.training.evaluation import Split, batches, mean_loss
+from jax_transformer.training.export import fit_config
+from jax_transformer.training.step import make_evaluation_step
+from jax_transformer.training.warm_start import follow_initial_model, load_initial_params
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_compilation"),
+    pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses"),
+]
+
+OWN_WAY = ("fsmt", "blenderbot_small")
+"""transformers encodes FSMT's targets as sources, and ends Blenderbot Small's sentences with no token."""
+ALIKE = ("bart_in_two_files", "mvp", "mbart_in_a_model", "mbart_50_in_a_model", "pegasus_in_spiece", "t5_in_spiece")
+TRIED = [name for name in FAMILIES if name not in (*ALIKE, *OWN_WAY)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("fine_tuning")
+
+
+def run_config(case: TextCase, folder: Path, **data: Any) -> RunConfig:
+    """Returns the config of a run that starts from the ported model, on ten pairs."""
+    assert main(["port", str(case.directory), str(folder / "model")]) == 0
+    for side, number in (("en", 0), ("de", 1)):
+        text = "".join(f"{pair[number]}\n" for pair in PAIRS[:10])
+        (folder / f"text.{side}").write_text(text, encoding="utf-8")
+    files = (str(folder / "text.en"), str(folder / "text.de"))
+    options = {"train": files, "valid": files, "batch_tokens": 2560, "max_unknown": 1.0, "num_shapes": 1}
+    tags = {"source_tag": case.family.source_tag, "target_tag": case.family.target_tag}
+    preset = get_preset("finetune")
+    data_config = DataConfig(cache_dir=str(folder / "cache"), max_length=120, **options, **tags, **data)
+    return follow_initial_model(dataclasses.replace(preset, data=data_config, init_from=str(folder / "model")))
+
+
+def their_batch(case: TextCase, pairs: list[tuple[str, str]]) -> dict[str, torch.Tensor]:
+    """Returns what transformers trains on: the tokenizer's ids of both sides, and the model's own shift of labels."""
+    tokenizer, (sources, targets) = case.tokenizer, zip(*pairs, strict=True)
+    if case.family.target_tag:
+        tokenizer.src_lang, tokenizer.tgt_lang = (
+            case.family.source_tag.strip("_"),
+            case.family.target_tag.strip("_"),
+        )
+    tagged = [f"{case.family.source_tag} {text}" if ">>" in case.family.source_tag else text for text in sources]
+    inputs = tokenizer(tagged, text_target=list(targets), padding=True, return_tensors="pt")
+    return {**inputs, "decoder_input_ids": shifted(case.model, inputs["labels"].clone())}
+
+
+def shifted(model: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Returns the decoder's input as the model makes it of labels."""
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        return model.prepare_decoder_input_ids_from_labels(labels=labels)
+    shift = sys.modules[type(model).__module__].shift_tokens_right
+    return shift(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
+
+
+def rows(ids: Any, lengths: Any) -> list[list[int]]:
+    return [row[:length] for row, length in zip(np.asarray(ids).tolist(), np.asarray(lengths).tolist(), strict=False)]
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_batches_and_losses_are_those_of_transformers(name: str, folder: Path) -> None:
+    (folder / name).mkdir()
+    case = make_case(name, folder / name)
+    config = run_config(case, folder / name)
+    corpus = prepare(config.data)
+    split = Split.lay_out(corpus.splits["valid"], config.data.batch_tokens)
+    (batch,) = batches(split.pairs, split.plan, corpus)
+
+    theirs = their_batch(case, PAIRS[:10])
+    lengths = (theirs["labels"] != case.model.config.pad_token_id).sum(dim=1)
+    assert rows(batch.source_ids, theirs["attention_mask"].sum(dim=1)) == rows(
+        theirs["input_ids"], theirs["attention_mask"].sum(dim=1)
+    )
+    assert rows(batch.labels, lengths) == rows(theirs["labels"], lengths)
+    assert rows(batch.decoder_input_ids, lengths) == rows(theirs["decoder_input_ids"], lengths)
+    assert int((batch.labels != corpus.target_tokenizer.pad_id).sum()) == int(lengths.sum())
+
+    params = load_initial_params(config.init_from, fit_config(config.model, corpus), corpus)
+    step = make_evaluation_step(fit_config(config.model, corpus))
+    received = mean_loss(step, cast(params, "float64"), [batch])
+    labels = theirs["labels"].masked_fill(theirs["labels"] == case.model.config.pad_token_id, -100)
+    with torch.no_grad(), wide_norms(case.model):
+        inputs = {key: theirs[key] for key in ("input_ids", "attention_mask")}
+        expected = case.model.double()(**inputs, labels=labels, use_cache=False).loss
+    assert received == pytest.approx(float(expected), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", OWN_WAY)
+def test_targets_that_transformers_encodes_otherwise_start_and_end_alike(name: str, folder: Path) -> None:
+    (folder / name).mkdir()
+    case = make_case(name, folder / name)
+    frame = prepare(run_config(case, folder / name).data).frame
+    ids = case.model.config.decoder_start_token_id, case.model.config.eos_token_id
+    assert (frame.start_id, frame.before, frame.after) == (ids[0], (), (ids[1],))
