@@ -7,9 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 import torch
+from recipes_in_torch import NO_DROPOUT, trained_leaves
 from text_families import FAMILIES, PAIRS, TextCase, make_case
 
 from jax_transformer.cli import main
@@ -19,9 +21,18 @@ from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import prepare
 from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.backends.precision import cast
+from jax_transformer.parity.gates.compare import compare
+from jax_transformer.parity.gates.tolerances import (
+    FLOAT64_RELATIVE_RMS,
+    TRAJECTORY_LOSS_RELATIVE,
+    TRAJECTORY_PARAMETERS_RELATIVE_RMS,
+    has_zero_gradient,
+)
+from jax_transformer.porting import import_checkpoint
 from jax_transformer.training.evaluation import Split, batches, mean_loss
 from jax_transformer.training.export import fit_config
-from jax_transformer.training.step import make_evaluation_step
+from jax_transformer.training.state import init_state
+from jax_transformer.training.step import make_evaluation_step, make_train_step
 from jax_transformer.training.warm_start import follow_initial_model, load_initial_params
 
 pytestmark = [
@@ -75,6 +86,11 @@ def shifted(model: Any, labels: torch.Tensor) -> torch.Tensor:
     return shift(labels, model.config.pad_token_id, model.config.decoder_start_token_id)
 
 
+def make_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
 def rows(ids: Any, lengths: Any) -> list[list[int]]:
     return [row[:length] for row, length in zip(np.asarray(ids).tolist(), np.asarray(lengths).tolist(), strict=False)]
 
@@ -104,7 +120,7 @@ def test_batches_and_losses_are_those_of_transformers(name: str, folder: Path) -
     with torch.no_grad(), wide_norms(case.model):
         inputs = {key: theirs[key] for key in ("input_ids", "attention_mask")}
         expected = case.model.double()(**inputs, labels=labels, use_cache=False).loss
-    assert received == pytest.approx(float(expected), rel=1e-12)
+    assert received == pytest.approx(float(expected), rel=FLOAT64_RELATIVE_RMS)
 
 
 @pytest.mark.parametrize("name", OWN_WAY)
@@ -114,3 +130,59 @@ def test_targets_that_transformers_encodes_otherwise_start_and_end_alike(name: s
     frame = prepare(run_config(case, folder / name).data).frame
     ids = case.model.config.decoder_start_token_id, case.model.config.eos_token_id
     assert (frame.start_id, frame.before, frame.after) == (ids[0], (), (ids[1],))
+
+
+@pytest.mark.parametrize("name", ["marian", "bart", "nllb", "mbart", "t5"])
+def test_training_goes_as_in_pytorch(name: str, folder: Path, tmp_path: Path) -> None:
+    """Twelve steps with the preset's optimizer, in float64 and without dropout: each loss, and the weights."""
+    case = make_case(name, make_folder(folder / f"{name}_trained"))
+    config = run_config(case, case.directory.parent)
+    train = dataclasses.replace(config.train, max_steps=12, learning_rate=2e-3, weight_decay=0.01)
+    corpus = prepare(dataclasses.replace(config.data, batch_tokens=160))
+    split = Split.lay_out(corpus.splits["train"], 160)
+    made = list(batches(split.pairs, split.plan, corpus))
+    assert len(made) > 1
+    steps = [made[number % len(made)] for number in range(train.max_steps)]
+    model = dataclasses.replace(fit_config(config.model, corpus), **NO_DROPOUT, output_dropout_rate=0.0)
+    params = load_initial_params(config.init_from, fit_config(config.model, corpus), corpus)
+
+    state, step = init_state(model, train, cast(params, "float64")), make_train_step(model, train)
+    received = []
+    for batch in steps:
+        state, metrics = step(state, batch)
+        received.append(float(metrics["loss"]))
+
+    theirs, pad_id = case.model.double().eval(), case.model.config.pad_token_id
+    theirs.config._attn_implementation = "eager"
+    optimizer = torch.optim.AdamW(theirs.parameters(), train.learning_rate, weight_decay=train.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1.0 - done / train.max_steps)
+    expected = []
+    for batch in steps:
+        source_ids, decoder_input_ids, labels = (torch.from_numpy(ids).long() for ids in batch[:3])
+        with wide_norms(theirs):
+            loss = theirs(
+                input_ids=source_ids,
+                attention_mask=source_ids != pad_id,
+                decoder_input_ids=decoder_input_ids,
+                labels=labels.masked_fill(labels == pad_id, -100),
+                use_cache=False,
+            ).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(theirs.parameters(), train.clip_norm)
+        optimizer.step()
+        schedule.step()
+        expected.append(loss.item())
+    np.testing.assert_allclose(received, expected, rtol=TRAJECTORY_LOSS_RELATIVE)
+    assert expected[-1] < expected[0]
+
+    theirs.save_pretrained(tmp_path / "trained")
+    trained = import_checkpoint(tmp_path / "trained").params
+    ours, reference = (trained_leaves(params) for params in (jax.device_get(state.params), trained))
+    errors = {
+        path: compare(ours[path], leaf).relative_rms
+        for path, leaf in reference.items()
+        if not has_zero_gradient(path.split("[")[0])
+    }
+    assert {path: error for path, error in errors.items() if error > TRAJECTORY_PARAMETERS_RELATIVE_RMS} == {}
+    assert len(errors) > 20
