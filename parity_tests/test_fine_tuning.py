@@ -30,7 +30,7 @@ from jax_transformer.parity.gates.tolerances import (
 )
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.training.evaluation import Split, batches, mean_loss
-from jax_transformer.training.export import fit_config
+from jax_transformer.training.export import fit_config, make_model
 from jax_transformer.training.state import init_state
 from jax_transformer.training.step import make_evaluation_step, make_train_step
 from jax_transformer.training.warm_start import follow_initial_model, load_initial_params
@@ -114,6 +114,10 @@ def test_batches_and_losses_are_those_of_transformers(name: str, folder: Path) -
     assert int((batch.labels != corpus.target_tokenizer.pad_id).sum()) == int(lengths.sum())
 
     params = load_initial_params(config.init_from, fit_config(config.model, corpus), corpus)
+    generation = make_model(config, corpus, params).generation
+    assert generation.decoder_start_id == batch.decoder_input_ids[0, 0]
+    if case.family.target_tag and not corpus.target_tokenizer.tag_is_last:
+        assert generation.forced_bos_id == batch.labels[0, 0]
     step = make_evaluation_step(fit_config(config.model, corpus))
     received = mean_loss(step, cast(params, "float64"), [batch])
     labels = theirs["labels"].masked_fill(theirs["labels"] == case.model.config.pad_token_id, -100)
