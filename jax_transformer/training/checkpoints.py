@@ -21,6 +21,7 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 from jax_transformer.config.run import TrainConfig
 from jax_transformer.data.text_files import shorten
 from jax_transformer.runtime.digests import changes, write_digests
+from jax_transformer.runtime.files import naming_errors
 from jax_transformer.runtime.json_text import parse_json
 from jax_transformer.runtime.limits import JSON_BYTES, read_text
 from jax_transformer.training.scheduled_batch import Position
@@ -73,27 +74,28 @@ class Checkpoints:
         last_evaluated = max(averaged.get("last", 0), int(config.on_nonfinite == "rollback"))
         self._directory, self._writes = directory, not read_only and jax.process_index() == 0
         self._remove_deleted()
-        self._manager = ocp.CheckpointManager(
-            directory.resolve(),
-            options=ocp.CheckpointManagerOptions(
-                preservation_policy=AnyPreservationPolicy(
-                    [
-                        LatestN(config.keep_checkpoints),
-                        BestN(get_metric_fn=_score, n=max(averaged.get("best", 0), 1)),
-                        BestN(get_metric_fn=_evaluated_step, n=last_evaluated),
-                    ]
+        with naming_errors(directory):  # it reads the metrics of all
+            self._manager = ocp.CheckpointManager(
+                directory.resolve(),
+                options=ocp.CheckpointManagerOptions(
+                    preservation_policy=AnyPreservationPolicy(
+                        [
+                            LatestN(config.keep_checkpoints),
+                            BestN(get_metric_fn=_score, n=max(averaged.get("best", 0), 1)),
+                            BestN(get_metric_fn=_evaluated_step, n=last_evaluated),
+                        ]
+                    ),
+                    best_fn=_score,
+                    best_mode="max",
+                    enable_async_checkpointing=not read_only,
+                    cleanup_tmp_directories=not read_only,
+                    todelete_subdir=None if read_only else DELETED,
+                    read_only=read_only,
+                    temporary_path_class=SealedPath,
+                    # else a directory that can't be made lets the process wait for 20 minutes at its end
+                    async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
                 ),
-                best_fn=_score,
-                best_mode="max",
-                enable_async_checkpointing=not read_only,
-                cleanup_tmp_directories=not read_only,
-                todelete_subdir=None if read_only else DELETED,
-                read_only=read_only,
-                temporary_path_class=SealedPath,
-                # else a directory that can't be made lets the process wait for 20 minutes at its end
-                async_options=ocp.AsyncOptions(create_directories_asynchronously=False),
-            ),
-        )
+            )
 
     def save(
         self, state: TrainState, score: float | None, position: Position, window: SavedWindow | None = None
@@ -116,7 +118,7 @@ class Checkpoints:
     def last_evaluated_step(self) -> int | None:
         """Returns the step of the last checkpoint that was saved with an evaluation."""
         steps = self._manager.all_steps()
-        evaluated = [(self._manager.metrics(step) or UNEVALUATED)["evaluated_step"] for step in steps]
+        evaluated = [self._metrics(step)["evaluated_step"] for step in steps]
         return max((step for step in evaluated if step >= 0), default=None)
 
     def forget_after(self, step: int) -> None:
@@ -133,9 +135,7 @@ class Checkpoints:
         The later of two equal scores is better. If no checkpoint was evaluated, returns the latest.
         """
         self.wait()
-        metrics: dict[int, Mapping[str, Any]] = {
-            step: self._manager.metrics(step) or UNEVALUATED for step in self._manager.all_steps()
-        }
+        metrics = {step: self._metrics(step) for step in self._manager.all_steps()}
         evaluated = [step for step in metrics if metrics[step]["evaluated_step"] >= 0]
         if not evaluated:
             return [step for step in [self.latest_step()] if step is not None]
@@ -163,11 +163,16 @@ class Checkpoints:
 
     def position(self, step: int) -> Position:
         """Returns the position in the data at the checkpoint of `step`."""
-        return (self._manager.metrics(step) or {}).get("position", {})
+        return self._metrics(step).get("position", {})
 
     def window(self, step: int) -> SavedWindow:
         """Returns the window of metrics under way at the checkpoint of `step`."""
-        return (self._manager.metrics(step) or {}).get("window", {})
+        return self._metrics(step).get("window", {})
+
+    def _metrics(self, step: int) -> Mapping[str, Any]:
+        """Returns what `save` wrote beside the state of `step`."""
+        with naming_errors(self._directory / str(step)):
+            return self._manager.metrics(step) or UNEVALUATED
 
     def wait(self) -> None:
         """Waits until everything is on disk. Raises CheckpointError if it can't be written."""

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import orbax.checkpoint as ocp
 import pytest
 from tiny_runs import rows, tiny_run
 
@@ -234,3 +235,18 @@ def test_other_damaged_files_are_named(
     assert re.search(rf"^error: {re.escape(str(run / name))}\S* expected ", capsys.readouterr().err, re.M)
     assert main(["report", str(run)]) == (2 if name == "config.yaml" else 0)
     assert name in capsys.readouterr().err or name == "data.json"
+
+
+def test_metrics_that_cannot_be_read_are_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orbax's errors name no file."""
+    checkpoints = Checkpoints(run / "checkpoints", TrainConfig(), read_only=True)
+    step = checkpoints.latest_step()
+    assert step is not None
+
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(ocp.CheckpointManager, "metrics", fail)
+    for read in (lambda: checkpoints.position(step), lambda: checkpoints.steps_to_keep("last", 1)):
+        with pytest.raises(OSError, match=rf"Input/output error: '.*checkpoints/{step}'"):
+            read()
