@@ -248,5 +248,5 @@ def test_metrics_that_cannot_be_read_are_named(run: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(ocp.CheckpointManager, "metrics", fail)
     for read in (lambda: checkpoints.position(step), lambda: checkpoints.steps_to_keep("last", 1)):
-        with pytest.raises(OSError, match=rf"Input/output error: '.*checkpoints/{step}'"):
+        with pytest.raises(OSError, match=r"Input/output error: '.*checkpoints/\d'"):
             read()
