@@ -6,11 +6,13 @@ Where the two differ on purpose: a special token's name in a text is text here, 
 
 from __future__ import annotations
 
+import copy
 import random
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from text_families import FAMILIES, PAIRS, SOURCES, TARGETS, TextCase, make_case
@@ -18,6 +20,9 @@ from transformers import FSMTTokenizer
 
 from jax_transformer.cli import main
 from jax_transformer.data.tokenizers import Tokenizer
+from jax_transformer.decoding.pairs import score_pairs
+from jax_transformer.decoding.prepared import prepare
+from jax_transformer.parity.gates.tolerances import HYPOTHESIS_SCORE
 from jax_transformer.storage.model_directory import Model, load_model
 
 pytestmark = [
@@ -208,6 +213,34 @@ def test_translations_are_those_of_transformers(
     assert received == case.tokenizer.batch_decode(ids, skip_special_tokens=True)
     assert len({*received}) > 1
     assert all(len(text) > 5 for text in received)
+
+
+@pytest.mark.parametrize("name", ["marian", "nllb", "mbart", "mbart_50"])
+def test_scores_are_those_of_transformers(name: str, folder: Path) -> None:
+    """A tag counts as certain: it is told, not guessed."""
+    case, model = ported(name, folder)
+    family, tokenizer = case.family, case.tokenizer
+    tokenizer.src_lang, tokenizer.tgt_lang = family.source_tag, family.target_tag
+    theirs, found = copy.deepcopy(case.model).double(), []
+    for source, target in PAIRS[:5]:
+        inputs = tokenizer(theirs_of(case, source), text_target=target, return_tensors="pt")
+        with torch.no_grad():
+            log_probs = torch.log_softmax(theirs(**inputs).logits[0], dim=-1)
+        labels = inputs["labels"][0]
+        chosen = log_probs[torch.arange(len(labels)), labels]
+        is_tag = labels == tokenizer.convert_tokens_to_ids(family.target_tag or "never")
+        found.append(float(chosen[~is_tag].sum()))
+    tags = {"source_tag": family.source_tag, "target_tag": family.target_tag}
+    scores = [pair.log_prob for pair in score_pairs(model, PAIRS[:5], **tags)]
+    np.testing.assert_allclose(scores, found, rtol=HYPOTHESIS_SCORE)
+    if family.target_tag:
+        assert scores != [
+            pair.log_prob for pair in score_pairs(prepare(model), PAIRS[:5], **tags | {"target_tag": other_tag(model)})
+        ]
+
+
+def other_tag(model: Model) -> str:
+    return tokenizers(model)[1].tags[0]
 
 
 def test_the_files_come_back_as_they_were(both: tuple[TextCase, Model], tmp_path: Path, folder: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -55,52 +54,17 @@ class DecodeOptions(DecodingConfig):
         """Returns the options as a plain DecodingConfig. Raises ConfigError for options that no model can follow."""
         return DecodingConfig().updated(**self.given | {"sampling": self.sampling or None})
 
-    def config_for(self, model: Model) -> DecodingConfig:
-        """Returns the model's settings with these options on top.
+    def applied_to(self, model: Model) -> tuple[Model, DecodingConfig]:
+        """Returns the model as the target tag starts it, and its settings with these options on top.
 
         Raises:
           ConfigError: the model can't follow the options.
           ValueError: the model doesn't have the target tag.
         """
-        is_forced = self.target_tag and not _starts_with_tag(model)
-        forced = _tag_id(model, self.target_tag) if is_forced else None
-        return self.config().updated(forced_bos_id=forced).resolved(model.generation)
+        from jax_transformer.decoding.target_tags import with_target_tag
 
-    def started(self, model: Model) -> Model:
-        """Returns the model with the target tag as the start of its decoder, if that is where its tags stand.
-
-        Raises:
-          ValueError: the model doesn't have the target tag.
-        """
-        if not self.target_tag or not _starts_with_tag(model):
-            return model
-        start_id = _tag_id(model, self.target_tag)
-        return dataclasses.replace(model, generation=dataclasses.replace(model.generation, decoder_start_id=start_id))
-
-
-def _starts_with_tag(model: Model) -> bool:
-    """Returns whether a tag starts the decoder, instead of being its first token."""
-    return model.target_tokenizer is not None and model.target_tokenizer.tag_is_last
-
-
-def _tag_id(model: Model, tag: str) -> int:
-    """Returns the id of a tag of the model's target language. Raises ValueError, naming the nearest, if it has no such
-    tag."""
-    from jax_transformer.runtime.trees import nearest
-
-    if model.target_tokenizer is None:
-        raise ValueError(
-            "--target-tag: expected a model with tokenizers; this one has none: port it with its vocabularies"
-        )
-    known = model.target_tokenizer.tag_ids
-    if tag not in known:
-        some = (
-            f"one of {', '.join([*known][:10])}{', …' if len(known) > 10 else ''}"
-            if known
-            else "none, for its vocabulary has no tags"
-        )
-        raise ValueError(f"--target-tag: expected {some}; received {tag!r}{nearest(tag, known)}")
-    return known[tag]
+        model, forced = with_target_tag(model, self.target_tag)
+        return model, self.config().updated(forced_bos_id=forced).resolved(model.generation)
 
 
 def load(path: str, source_tag: str) -> Model:

@@ -120,8 +120,8 @@ def _translate(options: EvaluateOptions, sources: list[str]) -> tuple[list[str],
     from jax_transformer.decoding.translation import translate_each
     from jax_transformer.parallel.mesh import make_mesh
 
-    model = options.started(load(str(options.model), options.source_tag))
-    model, decoding = prepare(model, make_mesh(options.parallel)), options.config_for(model)
+    model, decoding = options.applied_to(load(str(options.model), options.source_tag))
+    model = prepare(model, make_mesh(options.parallel))
     with progress("translated", sum(bool(line.strip()) for line in sources)) as advance:
         found = translate_each(
             model, sources, decoding, rows=options.rows, source_tag=options.source_tag, on_batch=advance

@@ -41,6 +41,8 @@ class ScoreOptions:
     scored has null, 0, null and [], and the reason as error."""
     source_tag: str = ""
     """Token to put before every sentence, such as <2de>, which tells a multilingual model the target language."""
+    target_tag: str = ""
+    """Token that every translation begins with, such as deu_Latn, as in `translate`. It isn't counted."""
     rows: int = 64
     """Maximum number of sentences scored at once."""
     parallel: MeshConfig = field(default=MeshConfig())
@@ -89,7 +91,8 @@ def score(arguments: Sequence[str]) -> int:
     model = prepare(load(options.model, options.source_tag), make_mesh(options.parallel))
 
     totals = Totals()
-    scores = score_pairs(model, zip(sources, targets, strict=True), rows=options.rows, source_tag=options.source_tag)
+    tags = {"source_tag": options.source_tag, "target_tag": options.target_tag}
+    scores = score_pairs(model, zip(sources, targets, strict=True), rows=options.rows, **tags)
     with output_may_close(), progress("scored", len(sources), has_bar=not sys.stdout.isatty()) as advance:
         for number, found in enumerate(scores, start=1):
             print(_FORMATS[options.format](found))

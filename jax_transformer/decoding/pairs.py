@@ -11,10 +11,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from jax_transformer.config.decoding import NO_ID
 from jax_transformer.decoding.batches import grouped, may_share, padded_length, padded_sources
 from jax_transformer.decoding.checks import check_at_least_1, check_count, starts_and_ends
 from jax_transformer.decoding.padding import WITHOUT_TABLE, num_positions, round_length, round_rows
 from jax_transformer.decoding.scoring import perplexity, score
+from jax_transformer.decoding.target_tags import with_target_tag
 from jax_transformer.decoding.translation import tokenizers_of
 from jax_transformer.storage.model_directory import Model
 
@@ -56,10 +58,13 @@ class PairScore:
 
 
 def score_pairs(
-    model: Model, pairs: Iterable[tuple[str, str]], *, rows: int = 64, source_tag: str = ""
+    model: Model, pairs: Iterable[tuple[str, str]], *, rows: int = 64, source_tag: str = "", target_tag: str = ""
 ) -> Iterator[PairScore]:
     """Yields the score of each target with its end token, in order. A blank source or a side that is too long is a
     problem of that pair alone.
+
+    A first token that decoding forces, such as the tag of the target's language or BART's <s>, precedes the target, and
+    counts as certain.
 
     It reads a few thousand pairs at a time, and pads batches to one of few shapes. If padding changes results, it
     scores pairs one by one.
@@ -68,26 +73,30 @@ def score_pairs(
       pairs: sources and targets; a blank target has only an end token.
       rows: the most pairs scored at once.
       source_tag: precedes every source: tells a multilingual model the target language. "" for none.
+      target_tag: begins every target, as `translate --target-tag` does. "": as the model's generation.json says.
 
     Raises (at the first score):
       DecodingError: the model has no tokenizers, or doesn't know how sentences begin and end.
-      ValueError: a source_tag that the model doesn't have.
+      ValueError: a source_tag or target_tag that the model doesn't have.
     """
     check_at_least_1(rows=rows)
     source_tokenizer, target_tokenizer = tokenizers_of(model)
+    model, forced = with_target_tag(model, target_tag)
     _, eos_id = starts_and_ends(model)
+    forced = model.generation.forced_bos_id if forced is None and not target_tag else forced
+    first = [] if forced in (None, NO_ID) else [forced]
     target_tokenizer = target_tokenizer.adding(bos=False, eos=False)
     remaining = iter(pairs)
     while some := list(islice(remaining, BATCHES * rows)):
         sources, targets = zip(*some, strict=True)
-        target_ids = [[*ids, eos_id] for ids in target_tokenizer.encode(targets)]
+        target_ids = [[*first, *ids, eos_id] for ids in target_tokenizer.encode(targets)]
         encoded = list(zip(source_tokenizer.encode(sources, source_tag), target_ids, strict=True))
         problems = [_problem(model, source, ids) for source, ids in zip(sources, encoded, strict=True)]
         fine = [ids for ids, problem in zip(encoded, problems, strict=True) if problem is None]
         found = iter(score_ids(model, *zip(*fine, strict=True), rows=rows)) if fine else iter(())
         for (_, ids), problem in zip(encoded, problems, strict=True):
             if problem is None:
-                yield PairScore(next(found), ids.count(target_tokenizer.unk_id))
+                yield PairScore(next(found)[len(first) :], ids.count(target_tokenizer.unk_id))
             else:
                 yield PairScore(np.zeros(0), problem=problem)
 

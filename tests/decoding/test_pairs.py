@@ -214,6 +214,14 @@ def test_targets_have_one_end_and_no_start(model: Model) -> None:
     assert_equal(*score_pairs(adding, [("eins", "EINS")]), by_hand(model, "eins", "EINS"))
 
 
+def test_a_first_token_that_is_forced_counts_as_certain(model: Model) -> None:
+    forced = dataclasses.replace(model, generation=dataclasses.replace(model.generation, forced_bos_id=5))
+    assert model.target_tokenizer is not None
+    (word,) = model.target_tokenizer.tokens([5])
+    expected = by_hand(model, "eins zwei", f"{word} DREI")[1:]
+    assert_equal(*score_pairs(forced, [("eins zwei", "DREI")]), expected)
+
+
 def test_models_that_cannot_score(model: Model) -> None:
     with pytest.raises(DecodingError, match="expected a model with tokenizers"):
         next(score_pairs(dataclasses.replace(model, target_tokenizer=None), [("eins", "EINS")]))
