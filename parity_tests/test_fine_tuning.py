@@ -11,13 +11,16 @@ import jax
 import numpy as np
 import pytest
 import torch
+import transformers
 from recipes_in_torch import NO_DROPOUT, trained_leaves
 from text_families import FAMILIES, PAIRS, TextCase, make_case
 
 from jax_transformer.cli import main
 from jax_transformer.config.data import DataConfig
+from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.presets import get_preset
-from jax_transformer.config.run import RunConfig
+from jax_transformer.config.run import RunConfig, TrainConfig
+from jax_transformer.data.batching import Batch
 from jax_transformer.data.preparation import prepare
 from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.backends.precision import cast
@@ -136,35 +139,27 @@ def test_targets_that_transformers_encodes_otherwise_start_and_end_alike(name: s
     assert (frame.start_id, frame.before, frame.after) == (ids[0], (), (ids[1],))
 
 
-@pytest.mark.parametrize("name", ["marian", "bart", "nllb", "mbart", "t5"])
-def test_training_goes_as_in_pytorch(name: str, folder: Path, tmp_path: Path) -> None:
-    """Twelve steps with the preset's optimizer, in float64 and without dropout: each loss, and the weights."""
-    case = make_case(name, make_folder(folder / f"{name}_trained"))
-    config = run_config(case, case.directory.parent)
-    train = dataclasses.replace(config.train, max_steps=12, learning_rate=2e-3, weight_decay=0.01)
-    corpus = prepare(dataclasses.replace(config.data, batch_tokens=160))
-    split = Split.lay_out(corpus.splits["train"], 160)
-    made = list(batches(split.pairs, split.plan, corpus))
-    assert len(made) > 1
-    steps = [made[number % len(made)] for number in range(train.max_steps)]
-    model = dataclasses.replace(fit_config(config.model, corpus), **NO_DROPOUT, output_dropout_rate=0.0)
-    params = load_initial_params(config.init_from, fit_config(config.model, corpus), corpus)
-
+def train_in_jax(
+    model: TransformerConfig, train: TrainConfig, params: Any, steps: list[Batch]
+) -> tuple[list[float], Any]:
+    """Returns the loss of each step, and the trained parameters."""
     state, step = init_state(model, train, cast(params, "float64")), make_train_step(model, train)
-    received = []
+    losses = []
     for batch in steps:
         state, metrics = step(state, batch)
-        received.append(float(metrics["loss"]))
+        losses.append(float(metrics["loss"]))
+    return losses, jax.device_get(state.params)
 
-    theirs, pad_id = case.model.double().eval(), case.model.config.pad_token_id
-    theirs.config._attn_implementation = "eager"
-    optimizer = torch.optim.AdamW(theirs.parameters(), train.learning_rate, weight_decay=train.weight_decay)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1.0 - done / train.max_steps)
-    expected = []
+
+def train_in_torch(
+    model: Any, steps: list[Batch], optimizer: torch.optim.Optimizer, lower_rate: Any, clip_norm: float
+) -> list[float]:
+    """Returns the loss of each step."""
+    losses, pad_id = [], model.config.pad_token_id
     for batch in steps:
         source_ids, decoder_input_ids, labels = (torch.from_numpy(ids).long() for ids in batch[:3])
-        with wide_norms(theirs):
-            loss = theirs(
+        with wide_norms(model):
+            loss = model(
                 input_ids=source_ids,
                 attention_mask=source_ids != pad_id,
                 decoder_input_ids=decoder_input_ids,
@@ -173,16 +168,51 @@ def test_training_goes_as_in_pytorch(name: str, folder: Path, tmp_path: Path) ->
             ).loss
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(theirs.parameters(), train.clip_norm)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
         optimizer.step()
-        schedule.step()
-        expected.append(loss.item())
+        if lower_rate:
+            lower_rate()
+        losses.append(loss.item())
+    return losses
+
+
+ADAMW = {"learning_rate": 2e-3, "weight_decay": 0.01}
+ADAFACTOR = {"optimizer": "adafactor", "schedule": "relative", "learning_rate": 1.0, "factored_from": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*((name, ADAMW) for name in ("marian", "bart", "nllb", "mbart", "t5")), ("bart", ADAFACTOR), ("t5", ADAFACTOR)],
+    ids=lambda value: value if isinstance(value, str) else value.get("optimizer", "adamw"),
+)
+def test_training_goes_as_in_pytorch(name: str, options: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    """Twelve steps from the preset, in float64 and without dropout: each loss, and the weights."""
+    case = make_case(name, tmp_path)
+    config = run_config(case, tmp_path)
+    train = dataclasses.replace(config.train, max_steps=12, **options)
+    corpus = prepare(dataclasses.replace(config.data, batch_tokens=160))
+    split = Split.lay_out(corpus.splits["train"], 160)
+    made = list(batches(split.pairs, split.plan, corpus))
+    assert len(made) > 1
+    steps = [made[number % len(made)] for number in range(train.max_steps)]
+    model = dataclasses.replace(fit_config(config.model, corpus), **NO_DROPOUT, output_dropout_rate=0.0)
+    params = load_initial_params(config.init_from, fit_config(config.model, corpus), corpus)
+    received, trained = train_in_jax(model, train, params, steps)
+
+    theirs = case.model.double().eval()
+    theirs.set_attn_implementation("eager")
+    if train.optimizer == "adafactor":
+        optimizer = transformers.Adafactor(theirs.parameters(), relative_step=True, scale_parameter=True)
+        lower_rate = None
+    else:
+        optimizer = torch.optim.AdamW(theirs.parameters(), train.learning_rate, weight_decay=train.weight_decay)
+        lower_rate = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1.0 - done / train.max_steps).step
+    expected = train_in_torch(theirs, steps, optimizer, lower_rate, train.clip_norm)
     np.testing.assert_allclose(received, expected, rtol=TRAJECTORY_LOSS_RELATIVE)
     assert expected[-1] < expected[0]
 
     theirs.save_pretrained(tmp_path / "trained")
-    trained = import_checkpoint(tmp_path / "trained").params
-    ours, reference = (trained_leaves(params) for params in (jax.device_get(state.params), trained))
+    ours, reference = (trained_leaves(one) for one in (trained, import_checkpoint(tmp_path / "trained").params))
     errors = {
         path: compare(ours[path], leaf).relative_rms
         for path, leaf in reference.items()

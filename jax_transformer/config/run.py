@@ -32,18 +32,21 @@ class TrainConfig:
     max_epochs: int = 0
     """Number of passes over the training pairs, at most. 0: no limit."""
 
-    optimizer: Literal["adam", "sgd", "muon"] = "adam"
+    optimizer: Literal["adam", "sgd", "muon", "adafactor"] = "adam"
     """adam: Adam, or AdamW with weight_decay_kind=decoupled. sgd: SGD with momentum, as in torch. muon: orthogonalized
     momentum for the matrices of the layers, scaled to Adam's step size, and Adam for everything else, such as
-    embeddings and head; fewer steps to the same loss, each a little slower."""
+    embeddings and head; fewer steps to the same loss, each a little slower. adafactor: Adafactor without momentum
+    (Shazeer & Stern 2018), which keeps the sums of a matrix's rows and columns instead of its second moments, and whose
+    learning rate is relative to the size of each parameter."""
     weight_decay: float = 0.0
     """Strength of the weight decay. 0: none."""
     weight_decay_kind: Literal["l2", "decoupled"] = "l2"
     """l2: add weight_decay times the parameter to its gradient, before the moments. decoupled: add it to the step,
     before the learning rate, as AdamW does."""
-    schedule: Literal["paper", "constant", "linear", "cosine", "cosine_restarts"] = "paper"
+    schedule: Literal["paper", "constant", "linear", "cosine", "cosine_restarts", "relative"] = "paper"
     """Learning rate after the linear warm-up. paper: proportional to the inverse square root of the step. linear,
-    cosine: falls to 0 at max_steps. cosine_restarts: falls to 0 after restart_steps and restarts at the peak (SGDR)."""
+    cosine: falls to 0 at max_steps. cosine_restarts: falls to 0 after restart_steps and restarts at the peak (SGDR).
+    relative: learning_rate * min(0.01, step^-0.5), Adafactor's relative step, with which T5 is fine-tuned."""
     learning_rate: float = 1.0
     """Peak learning rate; with schedule=paper the factor of d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)."""
     warmup_steps: int = 4000
@@ -64,6 +67,9 @@ class TrainConfig:
     """Evaluations that plateau_patience ignores at the start."""
     momentum: float = 0.0
     """Momentum of sgd."""
+    factored_from: int = 128
+    """Least rows and columns of a matrix that adafactor keeps by its sums; it keeps all of smaller ones. 1: of every
+    matrix, as transformers' Adafactor does."""
     adam_b1: float = 0.9
     """Decay of Adam's first moment."""
     adam_b2: float = 0.98
@@ -140,6 +146,7 @@ class TrainConfig:
             ("plateau_patience", 0),
             ("plateau_start", 0),
             ("max_decode_length", 0),
+            ("factored_from", 1),
         ):
             if getattr(self, name) < least:
                 problems.append(f"{name} must be at least {least}; received {getattr(self, name)}")

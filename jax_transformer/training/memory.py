@@ -13,7 +13,7 @@ from jax_transformer.config.validation import ConfigError
 from jax_transformer.parallel.mesh import platform_of
 from jax_transformer.runtime.memory import gibibytes, host_memory, too_much
 
-SLOTS = {"adam": 2, "muon": 1, "sgd": 1}
+SLOTS = {"adam": 2, "muon": 1, "sgd": 1, "adafactor": 0}
 """Values that an optimizer keeps of each trained parameter, at least."""
 
 

@@ -23,7 +23,8 @@ def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.Gradi
 
     It equals torch's clip_grad_norm_, Adam, AdamW and SGD. adam: Kingma & Ba 2015. muon: Jordan et al. 2024
     (https://kellerjordan.github.io/posts/muon), with momentum 0.95 and Nesterov's step for the matrices of the layers,
-    and Adam for everything else.
+    and Adam for everything else. adafactor: Shazeer & Stern 2018, algorithm 4, for each layer's parameters by
+    themselves; it equals transformers' Adafactor without weight decay.
 
     Args:
       config: the optimizer's fields.
@@ -59,12 +60,64 @@ def _direction(config: TrainConfig) -> optax.GradientTransformation:
     """Returns the update rule, before the learning rate and its sign."""
     if config.optimizer == "sgd":
         return optax.trace(config.momentum)
+    if config.optimizer == "adafactor":
+        return _adafactor(config.factored_from)
     adam = optax.scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_eps)
     if config.optimizer == "adam":
         return adam
     orthogonalised = scale_by_muon(weight_dimension_numbers=_dimension_numbers)
     muon = optax.chain(orthogonalised, optax.stateless(lambda updates, params: _sized_as_adams(updates)))
     return optax.partition({"adam": adam, "muon": muon}, _labels)
+
+
+def _adafactor(factored_from: int) -> optax.GradientTransformation:
+    """Returns Adafactor's rule: the update by factored second moments, clipped to a root mean square of 1, times the
+    parameter's own, but 10^-3 at least."""
+
+    def decay(step: jax.Array, exponent: float) -> jax.Array:
+        """Optax has this in float32, whatever the parameters are in."""
+        return 1.0 - (jnp.asarray(step, float) + 1.0) ** -exponent
+
+    rule = optax.chain(
+        optax.scale_by_factored_rms(min_dim_size_to_factor=factored_from, decay_rate_fn=decay),
+        optax.clip_by_block_rms(1.0),
+        optax.scale_by_param_block_rms(1e-3),
+    )
+
+    def labels(params: Params) -> Params:
+        return unflatten({path: path.split("/")[0] if "/layers/" in path else "others" for path in flatten(params)})
+
+    return optax.partition({"encoder": _by_layer(rule), "decoder": _by_layer(rule), "others": rule}, labels)
+
+
+def _by_layer(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """Returns a rule that updates the parameters of each layer of a stack by themselves, heads merged."""
+
+    def merged(tree: Params) -> Params:
+        return unflatten({path: _heads_merged(path, leaf) for path, leaf in flatten(tree).items()})
+
+    def init(params: Params) -> optax.OptState:
+        if not jax.tree.leaves(params):  # all are frozen
+            return optax.EmptyState()
+        return jax.vmap(rule.init)(merged(params))
+
+    def update(updates: Params, state: optax.OptState, params: Params) -> tuple[Params, optax.OptState]:
+        if not jax.tree.leaves(updates):
+            return updates, state
+        found, state = jax.vmap(rule.update)(merged(updates), state, merged(params))
+        return jax.tree.map(lambda leaf, like: leaf.reshape(like.shape), found, updates), state
+
+    return optax.GradientTransformation(init, update)
+
+
+def _heads_merged(path: str, leaf: jax.Array | optax.MaskedNode) -> jax.Array | optax.MaskedNode:
+    """Returns a stacked parameter as [layers, in, out], or a bias as [layers, features]."""
+    if isinstance(leaf, optax.MaskedNode):
+        return leaf
+    sides = matrix_axes(path, leaf)
+    if sides is not None:
+        return leaf.reshape(leaf.shape[0], *(math.prod(leaf.shape[axis] for axis in side) for side in sides))
+    return leaf.reshape(leaf.shape[0], -1) if path.endswith("/bias") else leaf
 
 
 def matrix_axes(path: str, leaf: jax.Array) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

@@ -31,6 +31,8 @@ def make_schedule(config: TrainConfig, d_model: int) -> optax.Schedule:
     peak, warmup = config.learning_rate, config.warmup_steps
     if config.schedule == "paper":
         rates = inverse_square_root(peak, d_model, warmup)
+    elif config.schedule == "relative":
+        rates = relative_step(peak, warmup)
     else:
         after = _after_warmup(config)
 
@@ -48,6 +50,11 @@ def make_schedule(config: TrainConfig, d_model: int) -> optax.Schedule:
 def inverse_square_root(factor: float, d_model: int, warmup_steps: int) -> Rates:
     """Returns factor · d_model^-½ · min(t^-½, t · warmup^-1.5) for steps t from 1 (Vaswani et al. 2017, §5.3)."""
     return lambda t: factor * d_model**-0.5 * jnp.minimum(t**-0.5, t * warmup_steps**-1.5)
+
+
+def relative_step(factor: float, warmup_steps: int) -> Rates:
+    """Returns factor · min(10^-2, t^-½) for steps t from 1 (Shazeer & Stern 2018, §8), times t / warmup before it."""
+    return lambda t: factor * jnp.minimum(0.01, t**-0.5) * jnp.minimum(t / max(warmup_steps, 1), 1.0)
 
 
 def _after_warmup(config: TrainConfig) -> Rates:

@@ -75,7 +75,7 @@ def test_the_estimate_of_parameters_is_no_more_than_there_are(fields):
     assert 0.5 * count < least_parameters(config) <= count
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "muon", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adam", "muon", "sgd", "adafactor"])
 @pytest.mark.parametrize(
     "more", [{}, {"ema_decay": 0.9}, {"freeze": ("encoder/*",)}], ids=["plain", "average", "frozen"]
 )

@@ -150,3 +150,47 @@ def test_clipping_comes_first(params: Params) -> None:
         updates = flatten(updates_of(config, params, [gradients]))
         largest = max(float(jnp.abs(leaf).max()) for path, leaf in updates.items() if path not in MATRICES)
         assert largest < RATE * 1e-2, "gradients far below Adam's epsilon"
+
+
+# --- Adafactor
+
+
+@pytest.mark.parametrize("factored_from", [1, 128])
+def test_adafactor_updates_each_layer_by_itself(params: Params, factored_from: int) -> None:
+    """As Optax's does a layer's parameters alone, its heads merged; clipping and scales are by layer, too."""
+    config = TrainConfig(optimizer="adafactor", factored_from=factored_from)
+    optimizer = make_optimizer(config, optax.constant_schedule(RATE))
+    state, received = optimizer.init(params), None
+    for seed in range(3):
+        received, state = optimizer.update(gradients_like(params, seed), state, params)
+    alone = optax.adafactor(RATE, min_dim_size_to_factor=factored_from)
+    flat = flatten(params)
+    for path, number, shape in (
+        ("encoder/layers/self_attention/query/kernel", 1, (8, 8)),
+        ("encoder/layers/self_attention/output/kernel", 0, (8, 8)),
+        ("encoder/layers/self_attention/query/bias", 1, (8,)),
+        ("decoder/layers/feed_forward/hidden/kernel", 0, (8, 12)),
+        ("encoder/layers/feed_forward_norm/scale", 0, (8,)),
+    ):
+        leaf = flat[path][number].reshape(shape)
+        expected, single = None, alone.init(leaf)
+        for seed in range(3):
+            gradient = flatten(gradients_like(params, seed))[path][number].reshape(shape)
+            expected, single = alone.update(gradient, single, leaf)
+        np.testing.assert_allclose(flatten(received)[path][number].reshape(shape), expected, rtol=1e-5, err_msg=path)
+    expected, single = None, alone.init(flat["source_embedding/embedding"])
+    for seed in range(3):
+        gradient = flatten(gradients_like(params, seed))["source_embedding/embedding"]
+        expected, single = alone.update(gradient, single, flat["source_embedding/embedding"])
+    np.testing.assert_allclose(flatten(received)["source_embedding/embedding"], expected, rtol=1e-5)
+
+
+def test_adafactor_keeps_sums_instead_of_moments(params: Params) -> None:
+    states = [
+        make_optimizer(TrainConfig(optimizer="adafactor", factored_from=least), optax.constant_schedule(RATE)).init(
+            params
+        )
+        for least in (1, 128)
+    ]
+    few, many = (sum(leaf.size for leaf in jax.tree.leaves(state)) for state in states)
+    assert few < 0.6 * many

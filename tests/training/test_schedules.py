@@ -55,3 +55,11 @@ def test_a_linear_warm_up_precedes_the_named_schedule(schedule: str, warmup: int
 def test_a_run_may_end_before_its_warm_up_does(schedule: str, warmup: int) -> None:
     received = rates(schedule=schedule, warmup_steps=warmup)[:39]
     np.testing.assert_allclose(received, 0.5 * np.arange(1, 40) / warmup, rtol=1e-5)
+
+
+@pytest.mark.parametrize("warmup", [0, 50])
+def test_the_relative_step_is_adafactors(warmup: int) -> None:
+    schedule = make_schedule(TrainConfig(schedule="relative", learning_rate=2.0, warmup_steps=warmup), d_model=8)
+    for step in (1, 7, 50, 9_999, 10_000, 40_000):
+        share = min(step / warmup, 1.0) if warmup else 1.0
+        assert float(schedule(step - 1)) == pytest.approx(2.0 * share * min(0.01, step**-0.5), rel=1e-6)
