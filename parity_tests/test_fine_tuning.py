@@ -7,20 +7,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 import torch
 import transformers
+from fine_tuning import train_in_jax, train_in_torch
 from recipes_in_torch import NO_DROPOUT, trained_leaves
 from text_families import FAMILIES, PAIRS, TextCase, make_case
 
 from jax_transformer.cli import main
 from jax_transformer.config.data import DataConfig
-from jax_transformer.config.model import TransformerConfig
 from jax_transformer.config.presets import get_preset
-from jax_transformer.config.run import RunConfig, TrainConfig
-from jax_transformer.data.batching import Batch
+from jax_transformer.config.run import RunConfig
 from jax_transformer.data.preparation import prepare
 from jax_transformer.parity.backends.families import wide_norms
 from jax_transformer.parity.backends.precision import cast
@@ -34,8 +32,7 @@ from jax_transformer.parity.gates.tolerances import (
 from jax_transformer.porting import import_checkpoint
 from jax_transformer.training.evaluation import Split, batches, mean_loss
 from jax_transformer.training.export import fit_config, make_model
-from jax_transformer.training.state import init_state
-from jax_transformer.training.step import make_evaluation_step, make_train_step
+from jax_transformer.training.step import make_evaluation_step
 from jax_transformer.training.warm_start import follow_initial_model, load_initial_params
 
 pytestmark = [
@@ -137,43 +134,6 @@ def test_targets_that_transformers_encodes_otherwise_start_and_end_alike(name: s
     frame = prepare(run_config(case, folder / name).data).frame
     ids = case.model.config.decoder_start_token_id, case.model.config.eos_token_id
     assert (frame.start_id, frame.before, frame.after) == (ids[0], (), (ids[1],))
-
-
-def train_in_jax(
-    model: TransformerConfig, train: TrainConfig, params: Any, steps: list[Batch]
-) -> tuple[list[float], Any]:
-    """Returns the loss of each step, and the trained parameters."""
-    state, step = init_state(model, train, cast(params, "float64")), make_train_step(model, train)
-    losses = []
-    for batch in steps:
-        state, metrics = step(state, batch)
-        losses.append(float(metrics["loss"]))
-    return losses, jax.device_get(state.params)
-
-
-def train_in_torch(
-    model: Any, steps: list[Batch], optimizer: torch.optim.Optimizer, lower_rate: Any, clip_norm: float
-) -> list[float]:
-    """Returns the loss of each step."""
-    losses, pad_id = [], model.config.pad_token_id
-    for batch in steps:
-        source_ids, decoder_input_ids, labels = (torch.from_numpy(ids).long() for ids in batch[:3])
-        with wide_norms(model):
-            loss = model(
-                input_ids=source_ids,
-                attention_mask=source_ids != pad_id,
-                decoder_input_ids=decoder_input_ids,
-                labels=labels.masked_fill(labels == pad_id, -100),
-                use_cache=False,
-            ).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-        optimizer.step()
-        if lower_rate:
-            lower_rate()
-        losses.append(loss.item())
-    return losses
 
 
 ADAMW = {"learning_rate": 2e-3, "weight_decay": 0.01}
