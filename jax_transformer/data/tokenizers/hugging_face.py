@@ -2,13 +2,21 @@
 
 | class | files | source | target |
 |---|---|---|---|
-| MarianTokenizer | vocab.json, source.spm, target.spm, and target_vocab.json where the vocabularies are two | … </s> |
-… |
-| M2M100Tokenizer | vocab.json, sentencepiece.bpe.model | [tag] … </s> | [tag] … |
-| NllbTokenizer | tokenizer.json | [tag] … </s> | [tag] … |
+| MarianTokenizer | vocab.json, source.spm, target.spm; target_vocab.json if there are two vocabularies | … </s> | … |
 | BartTokenizer, RobertaTokenizer | tokenizer.json, or vocab.json and merges.txt | <s> … </s> | … |
-| T5Tokenizer | tokenizer.json, or spiece.model | … </s> | … |
+| BlenderbotTokenizer | the same | … </s> | … |
+| BlenderbotSmallTokenizer | vocab.json, merges.txt | … | … |
+| MBartTokenizer | tokenizer.json or sentencepiece.bpe.model | … </s> tag | … |
+| PLBartTokenizer | sentencepiece.bpe.model | … </s> tag | … |
+| MBart50Tokenizer | tokenizer.json or sentencepiece.bpe.model | tag … </s> | … |
+| M2M100Tokenizer | vocab.json, sentencepiece.bpe.model | tag … </s> | … |
+| NllbTokenizer | tokenizer.json | tag … </s> | … |
+| FSMTTokenizer | vocab-src.json, vocab-tgt.json, merges.txt | … </s> | … |
+| PegasusTokenizer, T5Tokenizer | tokenizer.json or spiece.model | … </s> | … |
+| ByT5Tokenizer | | … </s> | … |
 | TokenizersBackend, PreTrainedTokenizer | tokenizer.json | what it says | … |
+
+What stands around targets is the business of training (`data.framing`) and decoding.
 
 Of a tokenizer.json these classes read the vocabulary, its merges, its character map and its special tokens, and take
 the rest from their own program; so it is here.
