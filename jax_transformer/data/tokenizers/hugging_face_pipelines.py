@@ -1,0 +1,268 @@
+"""Tokenizers of transformers that are pipelines of the library tokenizers."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from jax_transformer.data.tokenizers.hugging_face_files import (
+    OF_FAIRSEQ,
+    SETTINGS,
+    Files,
+    Json,
+    Pair,
+    both,
+    content_of,
+    ending_in_eos,
+    ending_in_tag,
+    file_in,
+    json_in,
+)
+from jax_transformer.data.tokenizers.load import with_marked_specials
+from jax_transformer.data.tokenizers.pipelines import PipelineBackend, read_pipeline
+from jax_transformer.data.tokenizers.sentencepiece_model import character_map_of, pieces_of, read_sentencepiece
+from jax_transformer.data.tokenizers.special_tokens import BOS, EOS, OF_PRETRAINING, find_specials
+from jax_transformer.data.tokenizers.tokenizer import Tokenizer
+from jax_transformer.runtime.limits import TOKEN_IDS
+
+MBART_LANGUAGES = (
+    "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX "
+    "ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"
+)
+MBART_50_LANGUAGES = (
+    f"{MBART_LANGUAGES} af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF "
+    "pt_XX sv_SE sw_KE ta_IN te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
+)
+"""The languages of mBART and mBART-50, after the pieces of their sentencepiece models."""
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+WORDS = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, METASPACE]}
+ONE_SPACE = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+
+
+def t5(files: Files, settings: Json) -> Pair:
+    if "tokenizer.json" in files:
+        given = json_in(files, "tokenizer.json")
+        vocabulary, added, normalizers = given["model"]["vocab"], given["added_tokens"], _character_maps(given)
+    else:
+        model = file_in(files, "spiece.model", "tokenizer.json or spiece.model")
+        read_sentencepiece(model)
+        pieces = pieces_of(model)
+        extra = settings.get("extra_ids", 100)
+        TOKEN_IDS.check(extra, f"{SETTINGS}: extra_ids")
+        sentinels = [f"<extra_id_{i}>" for i in reversed(range(extra))]
+        vocabulary = [*([piece.text, piece.score] for piece in pieces), *([name, 0.0] for name in sentinels)]
+        added = [
+            _added(i, piece.text, special=piece.kind == 3) for i, piece in enumerate(pieces) if piece.kind in (3, 4)
+        ]
+        normalizers = _map_in(model)
+    content = {
+        "model": _unigram(vocabulary, 2),
+        "normalizer": {"type": "Sequence", "normalizers": normalizers} if normalizers else None,
+        "pre_tokenizer": WORDS,
+        "decoder": METASPACE,
+    }
+    return both(ending_in_eos(_pipeline(content, added, [piece for piece, _ in vocabulary], settings)))
+
+
+def mbart(files: Files, settings: Json) -> Pair:
+    """Its class has no character map."""
+    vocabulary, added, _ = _fairseq_unigram(files, MBART_LANGUAGES.split())
+    content = {"model": _unigram(vocabulary, 3), "normalizer": None, "pre_tokenizer": WORDS, "decoder": METASPACE}
+    return both(ending_in_tag(_pipeline(content, added, [piece for piece, _ in vocabulary], settings)))
+
+
+def mbart_50(files: Files, settings: Json) -> Pair:
+    vocabulary, added, maps = _fairseq_unigram(files, MBART_50_LANGUAGES.split())
+    content = {
+        "model": _unigram(vocabulary, 3),
+        "normalizer": {"type": "Sequence", "normalizers": [*maps, ONE_SPACE]},
+        "pre_tokenizer": METASPACE,
+        "decoder": METASPACE,
+    }
+    return both(ending_in_eos(_pipeline(content, added, [piece for piece, _ in vocabulary], settings)))
+
+
+def _fairseq_unigram(
+    files: Files, languages: Sequence[str]
+) -> tuple[list[Any], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the vocabulary of a tokenizer.json, its added tokens and its character map; or those of a sentencepiece
+    model, with the languages after its pieces."""
+    if "tokenizer.json" in files:
+        given = json_in(files, "tokenizer.json")
+        return given["model"]["vocab"], given["added_tokens"], _character_maps(given)
+    model = file_in(files, "sentencepiece.bpe.model", "tokenizer.json or sentencepiece.bpe.model")
+    read_sentencepiece(model)
+    own = [[piece.text, piece.score] for piece in pieces_of(model)[3:]]
+    vocabulary = [*([name, 0.0] for name in OF_FAIRSEQ), *own, *([name, 0.0] for name in (*languages, "<mask>"))]
+    named = {*OF_FAIRSEQ, *languages, "<mask>"}
+    added = [_added(index, piece) for index, (piece, _) in enumerate(vocabulary) if piece in named]
+    return vocabulary, added, _map_in(model)
+
+
+def pegasus(files: Files, settings: Json) -> Pair:
+    if "tokenizer.json" in files:
+        given = json_in(files, "tokenizer.json")
+        vocabulary, added, maps = given["model"]["vocab"], given["added_tokens"], _character_maps(given)
+    else:
+        model = file_in(files, "spiece.model", "tokenizer.json or spiece.model")
+        read_sentencepiece(model)
+        offset = settings.get("offset", 103)
+        TOKEN_IDS.check(offset, f"{SETTINGS}: offset")
+        own = [[piece.text, piece.score] for piece in pieces_of(model)]
+        of_pretraining = ["<mask_1>", "<mask_2>", *(f"<unk_{i}>" for i in range(2, offset))]
+        vocabulary = [*own[:2], *([name, 0.0] for name in of_pretraining), *own[2:]]
+        named = {"<pad>", "</s>", "<unk>", *of_pretraining}
+        added = [_added(index, piece) for index, (piece, _) in enumerate(vocabulary) if piece in named]
+        maps = _map_in(model)
+    entries = [piece for piece, _ in vocabulary]
+    line_ends = {"type": "Replace", "pattern": {"Regex": "\\n"}, "content": " "}
+    content = {
+        "model": _unigram(vocabulary, entries.index("<unk>")),
+        "normalizer": {"type": "Sequence", "normalizers": [*(maps or [line_ends]), ONE_SPACE]},
+        "pre_tokenizer": METASPACE,
+        "decoder": METASPACE,
+    }
+    return both(ending_in_eos(_pipeline(content, added, entries, settings)))
+
+
+def nllb(files: Files, settings: Json) -> Pair:
+    given = json_in(files, "tokenizer.json")
+    maps = _character_maps(given)
+    content = {
+        "model": _bpe(given["model"]["vocab"], given["model"]["merges"], unk_token="<unk>", fuse_unk=True),
+        "normalizer": {"type": "Sequence", "normalizers": [*maps, ONE_SPACE]} if maps else None,
+        "pre_tokenizer": METASPACE,
+        "decoder": METASPACE,
+    }
+    return both(ending_in_eos(_pipeline(content, given["added_tokens"], given["model"]["vocab"], settings)))
+
+
+def bart(files: Files, settings: Json) -> Pair:
+    return both(Tokenizer(_byte_level(files, settings, prefix=False), add_bos=True, add_eos=True))
+
+
+def blenderbot(files: Files, settings: Json) -> Pair:
+    """A tokenizer.json may do without </s>. (Of the other two files, transformers 5 adds none; its documentation and
+    transformers 4 do.)"""
+    post = json_in(files, "tokenizer.json").get("post_processor") if "tokenizer.json" in files else None
+    backend = _byte_level(files, settings, prefix=True)
+    return both(Tokenizer(backend, add_bos=False, add_eos="tokenizer.json" not in files or "</s>" in json.dumps(post)))
+
+
+def _byte_level(files: Files, settings: Json, *, prefix: bool) -> PipelineBackend:
+    """Returns the pipeline of a BPE of bytes. `prefix` says whether a space precedes sentences if no setting does."""
+    if "tokenizer.json" in files:
+        given = json_in(files, "tokenizer.json")
+        vocabulary, merges, added = given["model"]["vocab"], given["model"]["merges"], given["added_tokens"]
+    else:
+        text = file_in(files, "merges.txt", "tokenizer.json, or vocab.json and merges.txt").decode()
+        merges = [line.removesuffix("\r") for line in text.split("\n") if line and not line.startswith("#version")]
+        vocabulary, added = json_in(files, "vocab.json"), []
+    prefix = bool(settings.get("add_prefix_space", prefix))
+    bytes_level = {"type": "ByteLevel", "add_prefix_space": prefix, "trim_offsets": True, "use_regex": True}
+    content = {
+        "model": _bpe(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix=""),
+        "normalizer": None,
+        "pre_tokenizer": bytes_level,
+        "decoder": bytes_level,
+    }
+    return _pipeline(content, added, vocabulary, settings)
+
+
+def as_it_is(files: Files, settings: Json) -> Pair:
+    from tokenizers import Tokenizer as Pipeline
+
+    given = json_in(files, "tokenizer.json")
+    vocabulary = given["model"]["vocab"]
+    entries = vocabulary if isinstance(vocabulary, dict) else [piece for piece, _ in vocabulary]
+    backend = _pipeline(given, given["added_tokens"], entries, settings)
+    whole = Pipeline.from_str(json.dumps(given | {"padding": None}))
+    around = whole.encode("").ids
+    found = find_specials(backend.specials)
+    tokenizer = Tokenizer(backend, add_bos=found.get(BOS) in around, add_eos=found.get(EOS) in around)
+    if any(tokenizer.encode([text]) != [whole.encode(text).ids] for text in ("", "a")):
+        names = " ".join(str(whole.id_to_token(index)) for index in around)
+        raise ValueError(
+            f"tokenizer.json: expected a post_processor that adds <bos>, <eos> or both; received one that adds {names}"
+        )
+    return both(tokenizer)
+
+
+def _pipeline(content: Json, added: list[dict[str, Any]], vocabulary: Any, settings: Json) -> PipelineBackend:
+    """Returns the pipeline with its special tokens: those that it lists, those of the settings, and those of
+    pretraining.
+
+    It leaves out tokens of pretraining without a row in the embedding, such as <mask> in facebook/bart-large-cnn.
+    """
+    ids = vocabulary if isinstance(vocabulary, dict) else {entry: index for index, entry in enumerate(vocabulary)}
+    more = [
+        _added(int(index), content_of(token), **_flags(token))
+        for index, token in settings.get("added_tokens_decoder", {}).items()
+    ]
+    listed = {token["content"]: token for token in [*added, *more]}
+    of_pretraining = {entry for entry in {*ids, *listed} if OF_PRETRAINING.fullmatch(entry)}
+    extra = [*(settings.get("extra_special_tokens") or []), *(settings.get("additional_special_tokens") or [])]
+    for name in of_pretraining | {*map(content_of, extra)} & {*ids, *listed}:
+        listed[name] = listed.get(name, _added(ids.get(name, -1), name)) | {"special": True}
+    tokens = sorted(listed.values(), key=lambda token: token["id"])
+    model = dict(content["model"])
+    beyond = {token["content"] for token in tokens if token["id"] >= settings["vocab_size"]} & of_pretraining
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {entry: index for entry, index in vocabulary.items() if entry not in beyond}
+    tokens = [token for token in tokens if token["content"] not in beyond]
+    whole = {
+        **content,
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "post_processor": None,
+        "added_tokens": tokens,
+        "model": model,
+    }
+    return read_pipeline(with_marked_specials(whole))[0]
+
+
+def _bpe(vocabulary: Json, merges: list[Any], **options: Any) -> dict[str, Any]:
+    usual: dict[str, Any] = {
+        "type": "BPE",
+        "dropout": None,
+        "unk_token": None,
+        "continuing_subword_prefix": None,
+        "end_of_word_suffix": None,
+        "fuse_unk": False,
+        "byte_fallback": False,
+        "ignore_merges": False,
+    }
+    return usual | options | {"vocab": vocabulary, "merges": merges}
+
+
+def _unigram(vocabulary: list[Any], unk_id: int) -> dict[str, Any]:
+    return {"type": "Unigram", "unk_id": unk_id, "vocab": vocabulary, "byte_fallback": False}
+
+
+def _map_in(model: bytes) -> list[dict[str, Any]]:
+    """Returns the character map of a sentencepiece model, or nothing."""
+    character_map = character_map_of(model)
+    return [_precompiled(base64.b64encode(character_map).decode("ascii"))] if character_map else []
+
+
+def _character_maps(given: Json) -> list[dict[str, Any]]:
+    """Returns the first compiled character map among a tokenizer.json's normalizers, or nothing."""
+    normalizer = given.get("normalizer") or {}
+    steps = normalizer["normalizers"] if normalizer.get("type") == "Sequence" else [normalizer]
+    return [_precompiled(step["precompiled_charsmap"]) for step in steps if step.get("type") == "Precompiled"][:1]
+
+
+def _precompiled(character_map: str) -> dict[str, Any]:
+    return {"type": "Precompiled", "precompiled_charsmap": character_map}
+
+
+def _added(index: int, content: str, **flags: bool) -> dict[str, Any]:
+    usual = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    return {"id": index, "content": content} | usual | flags
+
+
+def _flags(token: Any) -> dict[str, bool]:
+    return {name: value for name, value in token.items() if isinstance(value, bool)}
