@@ -44,6 +44,7 @@ from jax_transformer.data.token_pairs import SIDES, PairsWriter, Sentences, Toke
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, load_tokenizer, train_tokenizer
 from jax_transformer.runtime.digests import changes, write_digests
 from jax_transformer.runtime.files import naming_errors, remove_abandoned
+from jax_transformer.runtime.standard_output import NAME as STANDARD_OUTPUT
 
 __all__ = ["CorpusError", "PreparedCorpus", "Report", "Sentences", "SplitReport", "TokenPairs", "prepare"]
 
@@ -386,6 +387,8 @@ def _room_for(corpora: SplitCorpora, directory: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.filename == STANDARD_OUTPUT:  # a line of the log can't be written
+            raise
         cache = directory.parent
         if error.errno not in NO_ROOM:
             raise CorpusError(

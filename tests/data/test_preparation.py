@@ -358,6 +358,17 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+def test_output_that_cannot_be_written_is_not_taken_for_the_cache(tmp_path: Path) -> None:
+    def log(line: str) -> None:
+        if line.startswith("encoding"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "standard output")
+
+    data = DataConfig(phrasebook_pairs=20, valid_pairs=2, test_pairs=2, cache_dir=str(tmp_path))
+    with pytest.raises(OSError, match="No space left on device: 'standard output'"):
+        prepare(data, log)
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- real text
 
 
