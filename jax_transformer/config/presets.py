@@ -11,8 +11,8 @@ from jax_transformer.config.recipes import RECIPES
 from jax_transformer.config.run import DataConfig, RunConfig, TrainConfig
 from jax_transformer.config.validation import ConfigError
 
-OF_INITIAL_MODEL = 1_000_000
-"""Stands for the positions of a model that isn't known yet."""
+OF_INITIAL_MODEL = TransformerConfig(position_kind="relative_bias", max_length=1)
+"""Stands for the config of a model that isn't known yet: without a table of positions, it fits any sentences."""
 
 # One line per subject, as in a table: sizes, norms, embeddings, dropout; text, batches; schedule, loss, scores.
 
@@ -57,7 +57,7 @@ def finetune() -> RunConfig:
     around targets. Name the text with --data.train and --data.valid, and languages with --data.source-tag and
     --data.target-tag."""
     return RunConfig(
-        model=TransformerConfig(max_length=OF_INITIAL_MODEL),
+        model=OF_INITIAL_MODEL,
         data=DataConfig(max_length=128, batch_tokens=4096, num_shapes=4),
         train=TrainConfig(
             max_steps=1_000, schedule="linear", learning_rate=5e-5, warmup_steps=0, clip_norm=1.0,
