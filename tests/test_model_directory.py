@@ -380,3 +380,9 @@ def test_all_problems_are_reported_together(tmp_path):
         "params.safetensors",
         "source_tokenizer.json",
     ]
+
+
+def test_a_directory_of_transformers_is_to_be_ported_first(tmp_path):
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(ModelError, match=r"it has no manifest\.json\)\. If transformers wrote it, port it first: "):
+        load_model(tmp_path)

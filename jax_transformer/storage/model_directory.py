@@ -317,6 +317,11 @@ def _find(path: Path) -> Path:
     if not path.is_dir():
         raise ModelError(f"{path} is a file; expected a model directory, or a run directory with a model in it")
     missing = [name for name in (MANIFEST, CONFIG) if not (path / name).is_file()]
+    if missing == [MANIFEST]:
+        raise ModelError(
+            f"{path} is no model directory (it has no {MANIFEST}). If transformers wrote it, port it first: "
+            f"jax-transformer port {path} MODEL"
+        )
     raise ModelError(
         f"{path} is no model directory (it has no {' and no '.join(missing)}), and no run directory with a model in it"
     )
