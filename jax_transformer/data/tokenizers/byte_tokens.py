@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jax_transformer.data.tokenizers.special_tokens import UNK, Around, find_specials, shown_name, unused_entries
+from jax_transformer.data.tokenizers.special_tokens import Around, shown_name, unused_entries
 from jax_transformer.runtime.limits import TOKEN_IDS
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ class ByteBackend:
     def __init__(self, specials: Mapping[str, int], first: int) -> None:
         """Stores the special tokens, which must fill the ids below `first`, and those after the bytes without a gap."""
         self._specials, self._first = dict(specials), first
-        self._unk_id = find_specials(self._specials).get(UNK)
         self._names = {index: shown_name(entry) for entry, index in self._specials.items()}
         if self._names.keys() != {*range(first), *range(first + BYTES, BYTES + len(self._names))}:
             raise ValueError(
