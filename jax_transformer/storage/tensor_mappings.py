@@ -207,7 +207,8 @@ def load_torch(path: Path) -> Any:
     check_archive(path)
     try:
         # only the zip format, torch's own since 1.6, can be mapped into memory
-        with warnings.catch_warnings(action="ignore"):  # of the pickle's protocol
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Detected pickle protocol")  # any protocol that loads is right
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
     except Exception as error:  # foreign bytes, unpickled, end in any exception
         wanted = _wanted_code(path, error)
