@@ -27,6 +27,8 @@ os.environ.setdefault("XLA_FLAGS", " ".join(FLAGS))  # read when the first progr
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when NumPy and PyTorch are imported
 os.environ.setdefault("JAX_TRACEBACK_IN_LOCATIONS_LIMIT", "0")
 
+gc.disable()  # until the tests are collected: what is imported until then stays
+
 import jax  # noqa: E402 (after the environment that it reads)
 import pytest  # noqa: E402
 
@@ -76,6 +78,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(200_000, 50, 50)
+    gc.enable()
 
 
 def pytest_runtest_teardown(item: pytest.Item) -> None:
