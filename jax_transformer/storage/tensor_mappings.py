@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import warnings
 import zipfile
@@ -14,7 +15,7 @@ import numpy as np
 
 from jax_transformer.runtime.limits import HEADER_BYTES, TENSORS
 from jax_transformer.storage.tensors import PortingError, Tensors
-from jax_transformer.storage.torch_files import check_archive, check_tensors
+from jax_transformer.storage.torch_files import MOST_PROTOCOL, check_archive, check_tensors, pickle_protocol
 
 SETTINGS = "jax_transformer"
 """Name of this project's entry in a file's metadata."""
@@ -216,6 +217,12 @@ def load_torch(path: Path) -> Any:
             raise PortingError(
                 f"{path}: holds Python objects beside tensors ({', '.join(wanted)}), which are not loaded; save "
                 "model.state_dict() alone"
+            ) from None
+        protocol = pickle_protocol(path)
+        if MOST_PROTOCOL < protocol <= pickle.HIGHEST_PROTOCOL:
+            raise PortingError(
+                f"{path}: expected pickle protocol 2, the default of torch.save; received {protocol}, which torch "
+                "loads only with weights_only=False; save it again without pickle_protocol"
             ) from None
         raise PortingError(
             f"{path}: truncated, or no torch file ({type(error).__name__}: {first_line(error)})"

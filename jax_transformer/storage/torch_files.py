@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 
 from jax_transformer.runtime.limits import PICKLE_BYTES, TENSOR_FREE_BYTES, TENSOR_RATIO, TENSORS
 from jax_transformer.storage.tensors import PortingError
+
+MOST_PROTOCOL = 3
+"""The newest pickle protocol that torch.load reads with weights_only. torch.save writes 2 unless told otherwise."""
 
 
 def check_archive(path: Path) -> None:
@@ -35,6 +39,29 @@ def check_archive(path: Path) -> None:
     for part in parts:
         if part.filename.endswith("data.pkl"):
             PICKLE_BYTES.check(part.file_size, f"{path}: {part.filename}", PortingError)
+
+
+def pickle_protocol(path: Path) -> int:
+    """Returns the protocol in which the names and shapes of a torch file are pickled; 0 where the file doesn't say."""
+    try:
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                name = next((name for name in archive.namelist() if name.endswith("data.pkl")), "")
+                with archive.open(name) as part:
+                    head = part.read(2)
+        else:
+            with path.open("rb") as file:
+                head = file.read(2)
+    except (
+        zipfile.BadZipFile,
+        OSError,
+        ValueError,
+        KeyError,
+        NotImplementedError,
+        RuntimeError,
+    ):  # the last: encrypted
+        return 0
+    return head[1] if len(head) == 2 and head[:1] == pickle.PROTO else 0
 
 
 def check_tensors(path: Path, content: Any) -> None:

@@ -255,6 +255,20 @@ def test_the_old_torch_format(tmp_path):
     np.testing.assert_array_equal(read_tensors(tmp_path / "a.pt")["a"], np.arange(3.0))
 
 
+@pytest.mark.parametrize("zipped", [True, False])
+def test_pickle_protocols(zipped, tmp_path):
+    """torch.load warns of 3, which loads all the same; a warning fails the test."""
+    torch = pytest.importorskip("torch")
+    path, options = tmp_path / "a.pt", {"_use_new_zipfile_serialization": zipped}
+    for protocol in (2, 3):
+        torch.save({"a": torch.arange(3.0)}, path, pickle_protocol=protocol, **options)
+        np.testing.assert_array_equal(read_tensors(path)["a"], np.arange(3.0))
+    for protocol in (4, 5):
+        torch.save({"a": torch.arange(3.0)}, path, pickle_protocol=protocol, **options)
+        told = f"expected pickle protocol 2, the default of torch.save; received {protocol}, which torch loads only"
+        assert told in refusal(path)
+
+
 def test_tensors_become_arrays_without_a_copy():
     torch = pytest.importorskip("torch")
     state = {
