@@ -57,7 +57,7 @@ def follow_initial_model(config: RunConfig) -> RunConfig:
       ModelError: see `load_model`.
     """
     if not config.init_from:
-        if _differs_at_most(config.model, OF_INITIAL_MODEL):
+        if _is_variant_of(config.model, OF_INITIAL_MODEL):
             raise InitialModelError("finetune: expected --init-from MODEL, the model to train further; received none")
         return config
     model = load_model(config.init_from)
@@ -84,13 +84,13 @@ def _followed(ours: TransformerConfig, theirs: TransformerConfig) -> Transformer
     """Returns the initial model's config where the run's is a preset's but for fields that may differ."""
     chosen = {name: getattr(ours, name) for name in MAY_DIFFER}
     for preset in (preset().model for preset in PRESETS.values()):
-        if _differs_at_most(ours, preset):
+        if _is_variant_of(ours, preset):
             kept = {name: value for name, value in chosen.items() if name in OF_RUN or value != getattr(preset, name)}
             return dataclasses.replace(theirs, **kept)
     return ours
 
 
-def _differs_at_most(ours: TransformerConfig, preset: TransformerConfig) -> bool:
+def _is_variant_of(ours: TransformerConfig, preset: TransformerConfig) -> bool:
     """Returns whether a config is a preset's but for fields that may differ."""
     return dataclasses.replace(preset, **{name: getattr(ours, name) for name in MAY_DIFFER}) == ours
 
