@@ -19,7 +19,6 @@ from dataclasses import dataclass
 
 from jax_transformer.config.data import DataConfig
 from jax_transformer.data.tokenizers import Tokenizer
-from jax_transformer.runtime.trees import nearest
 
 
 @dataclass(frozen=True)
@@ -53,16 +52,14 @@ def target_frame(config: DataConfig, target: Tokenizer, corpus: int = 0) -> Targ
       ValueError: the vocabulary doesn't have the corpus's target_tag, or no id to start with or to end with.
     """
     tag = config.corpora[corpus].target_tag if config.corpora else ""
-    if tag and tag not in target.tag_ids:
-        known = f"one of {', '.join(target.tags[:10])}" if target.tags else "none, for the vocabulary has no tags"
-        raise ValueError(f"data.target_tag: expected {known}; received {tag!r}{nearest(tag, target.tag_ids)}")
+    tags = (target.tag_id(tag, "data.target_tag"),) if tag else ()
     start_id = target.bos_id if config.decoder_start_id is None else config.decoder_start_id
-    if tag and target.tag_is_last:
-        start_id = target.tag_ids[tag]
+    if tags and target.tag_is_last:
+        (start_id,) = tags
     for name, value in (("decoder_start_id", start_id), ("eos_id", target.eos_id)):
         if not 0 <= value < target.vocab_size:
             raise ValueError(f"data.{name}: expected an id of the target's vocabulary; received {value}, without <bos>")
-    before = (target.tag_ids[tag],) if tag and not target.tag_is_last else ()
+    before = () if target.tag_is_last else tags
     if config.target_bos and not before:
         before = (target.bos_id,)
     is_tag = target.tag_is_last and start_id in target.tag_ids.values()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from jax_transformer.runtime.trees import nearest
 from jax_transformer.storage.model_directory import Model
 
 
@@ -24,15 +23,8 @@ def with_target_tag(model: Model, tag: str) -> tuple[Model, int | None]:
         raise ValueError(
             "--target-tag: expected a model with tokenizers; this one has none: port it with its vocabularies"
         )
-    known = target.tag_ids
-    if tag not in known:
-        some = (
-            f"one of {', '.join([*known][:10])}{', …' if len(known) > 10 else ''}"
-            if known
-            else "none, for its vocabulary has no tags"
-        )
-        raise ValueError(f"--target-tag: expected {some}; received {tag!r}{nearest(tag, known)}")
+    tag_id = target.tag_id(tag, "--target-tag")
     if not target.tag_is_last:
-        return model, known[tag]
-    generation = dataclasses.replace(model.generation, decoder_start_id=known[tag])
+        return model, tag_id
+    generation = dataclasses.replace(model.generation, decoder_start_id=tag_id)
     return dataclasses.replace(model, generation=generation), None

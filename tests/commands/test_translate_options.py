@@ -260,7 +260,7 @@ def test_a_target_tag_comes_first(plain_model: Path, tmp_path: Path, run: Run, w
     )
     code, _, err = run("translate", str(plain_model), "--input", file, "--target-tag", "deu_Latn")
     assert code == 2
-    assert "--target-tag: expected none, for its vocabulary has no tags; received 'deu_Latn'" in " ".join(err.split())
+    assert "--target-tag: expected none, for the vocabulary has no tags; received 'deu_Latn'" in " ".join(err.split())
 
 
 def test_a_target_tag_may_start_the_decoder(plain_model: Path, tmp_path: Path, run: Run, write: Write) -> None:
@@ -322,7 +322,7 @@ def test_an_unknown_source_tag_is_refused(plain_model: Path, run: Run, write: Wr
     file = write("source", "eins\n")
     code, _, err = run("translate", str(plain_model), "--input", file, "--source-tag", "<2de>")
     assert code == 2
-    assert "source tag: expected none, for this vocabulary has no tags; received '<2de>'" in err
+    assert "source tag: expected none, for the vocabulary has no tags; received '<2de>'" in err
 
 
 def test_translations_that_are_cut_off_are_counted(plain_model: Path, run: Run, write: Write) -> None:

@@ -272,7 +272,7 @@ def test_unknown_tags_are_refused() -> None:
         with pytest.raises(ValueError, match=f"source tag: expected one of <2de>, <2fr>; received '{tag}'"):
             tagged.encode(["a cat"], tag)
         with pytest.raises(
-            ValueError, match=f"source tag: expected none, for this vocabulary has no tags; received '{tag}'"
+            ValueError, match=f"source tag: expected none, for the vocabulary has no tags; received '{tag}'"
         ):
             trained("words").encode(["a cat"], tag)
 

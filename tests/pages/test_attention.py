@@ -209,7 +209,7 @@ def test_characters_that_no_font_has_are_boxes() -> None:
         ),
         (
             ["{model}", "x", "--source-tag", "<2de>"],
-            "source tag: expected none, for this vocabulary has no tags; received '<2de>'",
+            "source tag: expected none, for the vocabulary has no tags; received '<2de>'",
         ),
         (["nowhere", "x"], "nowhere"),
         (

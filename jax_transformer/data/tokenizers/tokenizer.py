@@ -24,6 +24,7 @@ from jax_transformer.data.tokenizers.special_tokens import (
     shown_name,
 )
 from jax_transformer.runtime.json_text import parse_json
+from jax_transformer.runtime.trees import nearest
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers.subword_sampling import Segmenter
@@ -117,6 +118,18 @@ class Tokenizer:
     def tag_ids(self) -> Mapping[str, int]:
         """The id of each of `tags`, such as the first token of a target that tells its language."""
         return MappingProxyType(self._tag_ids)
+
+    def tag_id(self, tag: str, option: str) -> int:
+        """Returns the id of a tag that `option` gave.
+
+        Raises:
+          ValueError: the vocabulary has no such tag; names the option and the nearest tag.
+        """
+        if tag not in self._tag_ids:
+            more = ", …" if len(self.tags) > 10 else ""
+            known = f"one of {', '.join(self.tags[:10])}{more}" if self.tags else "none, for the vocabulary has no tags"
+            raise ValueError(f"{option}: expected {known}; received {tag!r}{nearest(tag, self.tags)}")
+        return self._tag_ids[tag]
 
     @property
     def tag_is_last(self) -> bool:
@@ -241,14 +254,9 @@ class Tokenizer:
 
     def _surrounded(self, sentences: list[list[int]], tag: str) -> list[list[int]]:
         """Returns the sentences with the ids before and after each."""
-        if tag and tag not in self._tag_ids:
-            known = ", ".join(self.tags)
-            raise ValueError(
-                f"source tag: expected {f'one of {known}' if known else 'none, for this vocabulary has no tags'}; "
-                f"received {tag!r}"
-            )
+        tags = [self.tag_id(tag, "source tag")] if tag else []
         before, after = [self.bos_id] * self._around.bos, [self.eos_id] * self._around.eos
-        (after if self._around.tag_last else before).extend([self._tag_ids[tag]] if tag else [])
+        (after if self._around.tag_last else before).extend(tags)
         return [[*before, *ids, *after] for ids in sentences] if before or after else sentences
 
     def _visible(self, sequence: Ids) -> list[int]:
