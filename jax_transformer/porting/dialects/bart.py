@@ -51,26 +51,11 @@ def computed(config: TransformerConfig) -> dict[str, np.ndarray]:
     return {"constants/head_bias": np.zeros(config.target_vocab_size, np.float32)}
 
 
-DEFAULT_JSON = {
-    "vocab_size": 50265,
-    "d_model": 1024,
-    "encoder_layers": 12,
-    "decoder_layers": 12,
-    "encoder_attention_heads": 16,
-    "decoder_attention_heads": 16,
-    "encoder_ffn_dim": 4096,
-    "decoder_ffn_dim": 4096,
-    "max_position_embeddings": 1024,
-    "scale_embedding": False,
-    "activation_function": "gelu",
-    "dropout": 0.1,
-    "attention_dropout": 0.0,
-    "activation_dropout": 0.0,
-    "pad_token_id": 1,
-    "eos_token_id": 2,
-    "decoder_start_token_id": 2,
-    "tie_word_embeddings": True,
-}
+DEFAULT_JSON = (
+    {"vocab_size": 50265}
+    | fairseq.DEFAULT_JSON
+    | {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "tie_word_embeddings": True}
+)
 
 
 def _dialect(

@@ -207,8 +207,22 @@ SAME = {
     "activation_dropout": "feed_forward_dropout_rate",
 }
 """Keys of config.json whose values are those of config fields."""
-
-
+DEFAULT_JSON: dict[str, Any] = {
+    "d_model": 1024,
+    "encoder_layers": 12,
+    "decoder_layers": 12,
+    "encoder_attention_heads": 16,
+    "decoder_attention_heads": 16,
+    "encoder_ffn_dim": 4096,
+    "decoder_ffn_dim": 4096,
+    "max_position_embeddings": 1024,
+    "scale_embedding": False,
+    "activation_function": "gelu",
+    "dropout": 0.1,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+}
+"""Defaults of a config.json that most of these families share. Each adds its vocabulary and special ids."""
 ALIASES = {
     "num_attention_heads": "encoder_attention_heads",
     "hidden_size": "d_model",

@@ -105,27 +105,10 @@ DIALECT = Dialect(
     config_file=ConfigFile(
         model_type="fsmt",
         architectures=("FSMTForConditionalGeneration", "FSMTModel"),
-        defaults={
-            "src_vocab_size": 42024,
-            "tgt_vocab_size": 42024,
-            "d_model": 1024,
-            "encoder_layers": 12,
-            "decoder_layers": 12,
-            "encoder_attention_heads": 16,
-            "decoder_attention_heads": 16,
-            "encoder_ffn_dim": 4096,
-            "decoder_ffn_dim": 4096,
-            "max_position_embeddings": 1024,
-            "scale_embedding": True,
-            "activation_function": "relu",
-            "dropout": 0.1,
-            "attention_dropout": 0.0,
-            "activation_dropout": 0.0,
-            "pad_token_id": 1,
-            "eos_token_id": 2,
-            "decoder_start_token_id": 2,
-            "tie_word_embeddings": False,
-        },
+        defaults={"src_vocab_size": 42024, "tgt_vocab_size": 42024}
+        | fairseq.DEFAULT_JSON
+        | {"scale_embedding": True, "activation_function": "relu"}
+        | {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "tie_word_embeddings": False},
         allowed=fairseq.allowed(FIXED),
         read=read_config,
         aliases=fairseq.ALIASES | {"vocab_size": "tgt_vocab_size"},

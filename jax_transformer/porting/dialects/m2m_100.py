@@ -100,26 +100,10 @@ DIALECT = Dialect(
     config_file=ConfigFile(
         model_type="m2m_100",
         architectures=("M2M100ForConditionalGeneration", "M2M100Model"),
-        defaults={
-            "vocab_size": 128112,
-            "d_model": 1024,
-            "encoder_layers": 12,
-            "decoder_layers": 12,
-            "encoder_attention_heads": 16,
-            "decoder_attention_heads": 16,
-            "encoder_ffn_dim": 4096,
-            "decoder_ffn_dim": 4096,
-            "max_position_embeddings": 1024,
-            "scale_embedding": True,
-            "activation_function": "relu",
-            "dropout": 0.1,
-            "attention_dropout": 0.1,
-            "activation_dropout": 0.0,
-            "pad_token_id": 1,
-            "eos_token_id": 2,
-            "decoder_start_token_id": 2,
-            "tie_word_embeddings": True,
-        },
+        defaults={"vocab_size": 128112}
+        | fairseq.DEFAULT_JSON
+        | {"scale_embedding": True, "activation_function": "relu", "attention_dropout": 0.1}
+        | {"pad_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2, "tie_word_embeddings": True},
         allowed=fairseq.allowed(FIXED),
         read=fairseq.read_config,
         aliases=fairseq.ALIASES,

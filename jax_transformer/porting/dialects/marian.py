@@ -93,22 +93,9 @@ DIALECT = Dialect(
     config_file=ConfigFile(
         model_type="marian",
         architectures=("MarianMTModel", "MarianModel"),
-        defaults={
-            "vocab_size": 58101,
-            "decoder_vocab_size": None,
-            "d_model": 1024,
-            "encoder_layers": 12,
-            "decoder_layers": 12,
-            "encoder_attention_heads": 16,
-            "decoder_attention_heads": 16,
-            "encoder_ffn_dim": 4096,
-            "decoder_ffn_dim": 4096,
-            "max_position_embeddings": 1024,
-            "scale_embedding": False,
-            "activation_function": "gelu",
-            "dropout": 0.1,
-            "attention_dropout": 0.0,
-            "activation_dropout": 0.0,
+        defaults={"vocab_size": 58101, "decoder_vocab_size": None}
+        | fairseq.DEFAULT_JSON
+        | {
             "pad_token_id": 58100,
             "eos_token_id": 0,
             "decoder_start_token_id": 58100,
