@@ -55,7 +55,7 @@ def start(
     length: int,
 ) -> Beams:
     """Returns the state before the first token. A sentence of pads alone pads the batch, and is done."""
-    batch, beams = len(source_ids), program.num_rows
+    batch, beams = source_ids.shape[0], program.num_rows
     nothing = jnp.full((batch, beams, length), config.target_pad_id, jnp.int32)
     return Beams(
         state=cache.start(config, weights, source_ids, length, beams),

@@ -54,11 +54,23 @@ def start(config: TransformerConfig, weights: Weights, source_ids: jax.Array, le
       ValueError: more tokens than the position table allows.
     """
     encoder_output = functional.encode(config, weights.params, source_ids)
+    return start_from(config, weights, encoder_output, source_ids, length, num_rows)
+
+
+def start_from(
+    config: TransformerConfig,
+    weights: Weights,
+    encoder_output: jax.Array,
+    source_ids: jax.Array,
+    length: int,
+    num_rows: int,
+) -> State:
+    """Returns the same state, given the encoder's output [B, S, D] for source_ids [B, S]."""
     if weights.layers is not None:
         return functional.start_decoding(
             config, weights.params, encoder_output, source_ids, length, num_rows, layers=weights.layers
         )
-    ids = jnp.full((len(source_ids), num_rows, length), config.target_pad_id, jnp.int32)
+    ids = jnp.full((source_ids.shape[0], num_rows, length), config.target_pad_id, jnp.int32)
     return Prefixes(encoder_output, source_ids, ids, jnp.zeros((), jnp.int32))
 
 

@@ -20,7 +20,7 @@ def constrained(
       tokens: [B, K, T], the targets so far, without the start token. Rules about sequences count the start token as
         the first of any sequence.
     """
-    batch = len(scores)
+    batch = scores.shape[0]
     count = column - search.prefix_lengths(batch)  # [B]: tokens decoded before this one
     history = jnp.concatenate(
         [jnp.broadcast_to(search.start_id, (*tokens.shape[:2], 1)).astype(tokens.dtype), tokens], axis=2

@@ -122,7 +122,7 @@ def _search(
     max_new = np.minimum(
         min(decoding.max_new_tokens or most, most), most - np.array([len(ids) for ids in prefixes], int)
     )
-    search = _search_params(model, decoding, max_new, prefixes, numbers)
+    search = make_search_params(model, decoding, max_new, prefixes, numbers)
     source = place_rows(source, model.mesh)
     loop: Any = beam if program.uses_beams else sampling_loop
     last = max(len(ids) + int(more) for ids, more in zip(prefixes, max_new, strict=True))
@@ -137,9 +137,18 @@ def _search(
         state = state.grown(config, room)
 
 
-def _search_params(
-    model: Model, decoding: DecodingConfig, max_new: np.ndarray, prefixes: list[list[int]], numbers: list[int]
+def make_search_params(
+    model: Model,
+    decoding: DecodingConfig,
+    max_new: int | np.ndarray,
+    prefixes: Sequence[Sequence[int]] = (),
+    numbers: Sequence[int] = (),
 ) -> SearchParams:
+    """Returns the arrays that a search takes; see `generate` for the arguments, which are checked, and complete.
+
+    Args:
+      max_new: the most tokens to decode, of all sentences or of each, [B].
+    """
     settings: Any = decoding  # every option is set
     start_id, eos_id = starts_and_ends(model)
     counts = np.arange(limit(model, "target") + 1, dtype=np.float64)  # so that the shape depends on the model alone

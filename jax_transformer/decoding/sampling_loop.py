@@ -55,7 +55,7 @@ def start(
     length: int,
 ) -> Samples:
     """Returns the state before the first token. A sentence of pads alone pads the batch, and has ended."""
-    batch, rows = len(source_ids), program.num_rows
+    batch, rows = source_ids.shape[0], program.num_rows
     is_empty = jnp.all(source_ids == config.source_pad_id, axis=1)
     return Samples(
         state=cache.start(config, weights, source_ids, length, rows),
@@ -71,7 +71,7 @@ def advance(
     config: TransformerConfig, program: SearchProgram, weights: Weights, search: SearchParams, samples: Samples
 ) -> Samples:
     """Decodes one more token."""
-    column, batch = samples.state.position, len(samples.tokens)
+    column, batch = samples.state.position, samples.tokens.shape[0]
     logits, state = cache.step(config, weights, samples.state, samples.previous)
     allowed = constrained(program, search, samples.tokens, column, logits)
     choice = argmax(allowed) if search.sampling is None else draw(program, search.sampling, column, allowed)

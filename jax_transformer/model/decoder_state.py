@@ -49,7 +49,7 @@ class DecoderState(NamedTuple):
         if self.num_beams == 1:
             return is_past
         is_own = self.slots[..., None] == jnp.arange(self.num_beams)  # [B, K, T, K]
-        return (is_own & is_past[:, None]).reshape(len(self.slots), 1, self.num_beams, -1)
+        return (is_own & is_past[:, None]).reshape(self.slots.shape[0], 1, self.num_beams, -1)
 
     def written(self, is_real: jax.Array, attendable: jax.Array) -> DecoderState:
         """Returns the state that counts in the tokens at `position`; their keys and values are still missing.
@@ -93,7 +93,7 @@ def empty_state(
 ) -> DecoderState:
     """Returns the state before the first token, given every layer's cross-attention keys [B, G, S, H] and values
     [B, G, S, W]."""
-    batch = len(layers[0][0])
+    batch = layers[0][0].shape[0]
 
     def empty(like: jax.Array) -> jax.Array:
         shape = batch, like.shape[1], length * num_beams, like.shape[3]

@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
@@ -25,11 +26,20 @@ class RelativeBias(nnx.Module):
         self.embedding = nnx.Param(initializers.relative_bias(config, next(keys), stack.num_heads))
 
     def __call__(self, length: int, column: jax.Array | None = None) -> jax.Array:
-        """Returns the bias for `length` keys: of every query [1, N, T, T], or of the one in `column` [1, N, 1, T]."""
-        by_distance = self.embedding[...][relative_buckets(self.config, self.stack.is_causal, length)]  # [2 T - 1, N]
+        """Returns the bias for `length` keys: of every query [1, N, T, T], or of the one in `column` [1, N, 1, T].
+
+        The length of an exported program may be a symbol. From relative_max_distance on, all distances share a bucket.
+        """
+        offsets, reach = _offsets(length, column), length - 1
+        if jax.export.is_symbolic_dim(length):
+            reach = self.config.relative_max_distance
+            offsets = jnp.clip(offsets, -reach, reach)
+        by_distance = self.embedding[...][
+            relative_buckets(self.config, self.stack.is_causal, reach + 1)
+        ]  # [2 R + 1, N]
         factor = self.stack.relative_bias_factor
         by_distance = by_distance if factor == 1.0 else by_distance * factor
-        return jnp.moveaxis(by_distance[_offsets(length, column) + length - 1], 2, 0)[None]
+        return jnp.moveaxis(by_distance[offsets + reach], 2, 0)[None]
 
 
 def relative_buckets(config: TransformerConfig, is_causal: bool, length: int) -> np.ndarray:

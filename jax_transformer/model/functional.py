@@ -354,7 +354,7 @@ def start_decoding(
             f"decoder_causal={config.decoder_causal}, decoder_padding={config.while_decoding().decoder_padding!r}, "
             f"cross_padding={config.while_decoding().cross_padding!r}"
         )
-    check_fits(config, config.decoder, "the decoder's input", (len(source_ids), length))
+    check_fits(config, config.decoder, "the decoder's input", (source_ids.shape[0], length))
     return _model(config, params).start_decoding(encoder_output, source_ids, layers, length=length, num_beams=num_beams)
 
 

@@ -49,7 +49,7 @@ class StepAttention(nnx.Module):
         """
         query = jnp.swapaxes(query, 1, 2)  # [B, N, K, H]
         by_head = query.shape[:-1]  # [B, N, K]
-        query = query.reshape(len(query), keys.shape[1], -1, query.shape[-1])  # [B, G, N / G K, H]
+        query = query.reshape(query.shape[0], keys.shape[1], -1, query.shape[-1])  # [B, G, N / G K, H]
         wide = at_least_float32(query.dtype)
         logits = jax.lax.platform_dependent(
             query, keys, cpu=partial(_logits_of_few, wide=wide), default=partial(_logits, wide=wide)
@@ -103,7 +103,7 @@ class StepSelfAttention(StepAttention):
             jax.lax.dynamic_update_slice_in_dim(cached, jnp.swapaxes(new, 1, 2).astype(cached.dtype), first, axis=2)
             for cached, new in ((cache.self_keys, key), (cache.self_values, value))
         )  # [B, G, T K, H] and [B, G, T K, W]
-        mask = state.key_is_real.reshape(len(x), 1, 1, -1)  # [B, 1, 1, T K]
+        mask = state.key_is_real.reshape(x.shape[0], 1, 1, -1)  # [B, 1, 1, T K]
         terms = self._for_beams(terms, state, key.dtype)._replace(mask=mask, exists=state.exists())
         return self.attend(query, keys, values, terms), cache._replace(self_keys=keys, self_values=values)
 

@@ -158,7 +158,7 @@ class Transformer(nnx.Module):
         state = state.written(is_real, attendable)
         numbers = {
             "column": state.position[None, None],
-            "batch_row": jnp.arange(len(ids))[:, None],
+            "batch_row": jnp.arange(ids.shape[0])[:, None],
             "non_pad_count": state.real_count * is_real,
         }[self.config.position_index] + self.config.position_offset
         vectors = self._target_embedding(ids, self.config.decoder.embedding_factor)
