@@ -1,0 +1,1 @@
+"""Export of models for programs that run without this package."""

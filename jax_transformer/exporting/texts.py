@@ -1,0 +1,49 @@
+"""How text becomes ids and ids become text, told so that the library `tokenizers` alone can do it."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from jax_transformer.data.tokenizers.special_tokens import UNK, UNUSED, shown_name
+from jax_transformer.storage.model_directory import Model
+from jax_transformer.storage.model_files import TOKENIZERS
+
+
+def standard_files(model: Model) -> dict[str, str]:
+    """Returns the texts of the model's tokenizer files by name, source and target; none if the library can't read
+    both, as those of spaCy, sentencepiece and Marian."""
+    tokenizers = {name: getattr(model, side) for side, name in TOKENIZERS.items()}
+    texts = {name: tokenizer.to_json() for name, tokenizer in tokenizers.items() if tokenizer is not None}
+    is_standard = len(texts) == len(TOKENIZERS) and not any(map(_is_own_format, texts.values()))
+    return texts if is_standard else {}
+
+
+def text_rules(model: Model, files: dict[str, str], source_tag: str) -> dict[str, Any]:
+    """Returns what a reader of the files does beside splitting and joining: `text` of signature.json.
+
+    Raises:
+      ValueError: the model doesn't have the source tag.
+    """
+    source, target = model.source_tokenizer, model.target_tokenizer
+    if source is None or target is None:
+        if source_tag:
+            raise ValueError(f"--source-tag: expected a model with tokenizers for {source_tag!r}; received one without")
+        return {"tokenizers": []}
+    (around,) = source.encode([""], source_tag)
+    count = source.adds_bos + (bool(source_tag) and not source.tag_is_last)
+    rules: dict[str, Any] = {"tokenizers": [*files], "before": around[:count], "after": around[count:]}
+    if not files:
+        return rules
+    added = {
+        token["id"]: token["content"] for token in json.loads(files[TOKENIZERS["target_tokenizer"]])["added_tokens"]
+    }
+    unused = [index for index, entry in added.items() if UNUSED.fullmatch(shown_name(entry))]
+    read_as: dict[str, int | None] = dict.fromkeys(map(str, sorted(target.hidden_ids)))
+    read_as |= {str(index): target.unk_id for index in sorted(unused)}
+    return rules | {"read_as": read_as, "unknown": [added.get(target.unk_id, UNK), UNK]}
+
+
+def _is_own_format(text: str) -> bool:
+    return re.match(r'\s*\{\s*"format"', text) is not None
