@@ -34,9 +34,8 @@ class RelativeBias(nnx.Module):
         if jax.export.is_symbolic_dim(length):
             reach = self.config.relative_max_distance
             offsets = jnp.clip(offsets, -reach, reach)
-        by_distance = self.embedding[...][
-            relative_buckets(self.config, self.stack.is_causal, reach + 1)
-        ]  # [2 R + 1, N]
+        buckets = relative_buckets(self.config, self.stack.is_causal, reach + 1)
+        by_distance = self.embedding[...][buckets]  # [2 R + 1, N], of distances from -R to R
         factor = self.stack.relative_bias_factor
         by_distance = by_distance if factor == 1.0 else by_distance * factor
         return jnp.moveaxis(by_distance[offsets + reach], 2, 0)[None]
