@@ -28,11 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jaxlib
 import numpy as np
 from jax import export
 
-import jax_transformer
 from jax_transformer.config.decoding import DecodingConfig
 from jax_transformer.decoding.checks import check_decoding, starts_and_ends
 from jax_transformer.decoding.generation import make_search_params
@@ -41,6 +39,7 @@ from jax_transformer.decoding.target_tags import with_target_tag
 from jax_transformer.exporting.programs import Program, Search, Sizes, make_search, model_programs, named, shapes_of
 from jax_transformer.exporting.texts import standard_files, text_rules
 from jax_transformer.runtime.digests import write_digests
+from jax_transformer.runtime.environment import environment
 from jax_transformer.runtime.files import temporary_directory_beside
 from jax_transformer.runtime.trees import flatten
 from jax_transformer.storage.model_directory import Model
@@ -119,20 +118,7 @@ def export_stablehlo(
     config = dataclasses.replace(model.config, attention_path="reference")
     programs = model_programs(config, shapes_of(model.params), sizes, searches)
     files = standard_files(model)
-    signature = {
-        "format": FORMAT,
-        "versions": {
-            "jax_transformer": jax_transformer.__version__,
-            "jax": jax.__version__,
-            "jaxlib": jaxlib.__version__,
-        },
-        "platforms": [*platforms],
-        "run": [*searches][-1],
-        "ids": _ids(model),
-        "batch": batch_rules(model, sizes),
-        "text": text_rules(model, files, source_tag),
-        "programs": {},
-    }
+    signature = _signature(model, sizes, platforms, [*searches][-1]) | {"text": text_rules(model, files, source_tag)}
     reports = []
     with temporary_directory_beside(path) as temporary:
         for name, program in programs.items():
@@ -208,6 +194,19 @@ def _search(model: Model, options: DecodingConfig) -> Search:
     decoding, most = options.resolved(model.generation), limit(model, "target")
     check_decoding(model, decoding)
     return make_search(decoding, make_search_params(model, decoding, min(decoding.max_new_tokens or most, most)))
+
+
+def _signature(model: Model, sizes: Sizes, platforms: Sequence[str], run: str) -> dict[str, Any]:
+    """Returns the content of signature.json, without text and programs; `run` is the program that translates."""
+    return {
+        "format": FORMAT,
+        "versions": environment(("jax-transformer", "jax", "jaxlib")),
+        "platforms": [*platforms],
+        "run": run,
+        "ids": _ids(model),
+        "batch": batch_rules(model, sizes),
+        "programs": {},
+    }
 
 
 def _ids(model: Model) -> dict[str, int]:
