@@ -15,15 +15,18 @@ import jax
 import numpy as np
 import pytest
 from jax import export
+from tokenizers import Tokenizer as Library
 
 from jax_transformer.cli import main
 from jax_transformer.config.decoding import GenerationConfig
 from jax_transformer.config.model import TransformerConfig
 from jax_transformer.data.tokenizers import SpecialIds, Tokenizer, train_tokenizer
+from jax_transformer.data.tokenizers.byte_tokens import ByteBackend
 from jax_transformer.decoding.checks import DecodingError
 from jax_transformer.decoding.generation import generate
 from jax_transformer.exporting import programs
 from jax_transformer.exporting.stablehlo import ExportError, batch_rules, export_stablehlo
+from jax_transformer.exporting.texts import standard_files, text_rules
 from jax_transformer.integrity import verify
 from jax_transformer.model import functional
 from jax_transformer.storage.model_directory import Model, save_model
@@ -269,10 +272,11 @@ def test_the_signature_tells_every_argument(exported: tuple[Model, Path]) -> Non
 
 def test_a_beam_search_finds_the_same(exported: tuple[Model, Path]) -> None:
     model, folder = exported
-    source_ids = cases()["source0"]
+    source_ids = np.concatenate([cases()["source0"], np.full((1, 7), SPECIALS.pad, np.int32)])
     found = loaded(folder)["beam_search"].call(programs.flatten(model.params), source_ids)
     expected = generate(model, source_ids, beam_size=3)
     np.testing.assert_array_equal(found["tokens"], expected.sequences[:, 0])
+    assert found["lengths"][-1] == 0, "an empty row that fills the batch"
     np.testing.assert_allclose(found["scores"], expected.scores[:, 0], rtol=1e-5)
 
 
@@ -353,6 +357,30 @@ def test_the_script_translates_as_the_command_does(
     (out / "greedy.jax_export").write_bytes(b"another program")
     assert main(["verify", str(out)]) == 1
     assert f"✗ {out} (export): greedy.jax_export: altered" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["words", "whitespace", "characters", "bpe", "unigram"])
+def test_ids_read_as_the_tokenizer_reads_them(kind: Any, make: Callable[..., Model], tmp_path: Path) -> None:
+    text = [WORDS, "Wer geht , wenn es <unk> regnet ? " * 3]
+    target = train_tokenizer(text, kind=kind, specials=SPECIALS, tags=["<2de>"], vocab_size=48)
+    target = target.filled(target.vocab_size + 2)
+    model = dataclasses.replace(make(CONFIGS["untied"]), source_tokenizer=target, target_tokenizer=target)
+    files = standard_files(model)
+    assert [*files] == ["source_tokenizer.json", "target_tokenizer.json"]
+    rules = text_rules(model, files, "<2de>")
+    assert (rules["before"], rules["after"]) == ([target.tag_ids["<2de>"]], [])
+    library = Library.from_str(files["target_tokenizer.json"])
+    for ids in np.random.default_rng(0).integers(0, target.vocab_size, (20, 12)).tolist():
+        visible = [token for token in (rules["read_as"].get(str(i), i) for i in ids) if token is not None]
+        read = library.decode(visible, skip_special_tokens=False).replace(*rules["unknown"])
+        assert read == target.decode([ids])[0]
+
+
+def test_other_tokenizers_are_left_out(worded: Model) -> None:
+    own = ByteBackend({" <pad>": 0, " <unk>": 1, " <eos>": 2}, 3)
+    model = dataclasses.replace(worded, target_tokenizer=Tokenizer(own, add_bos=False, add_eos=True))
+    assert standard_files(model) == {}
+    assert text_rules(model, {}, "<2de>")["tokenizers"] == []
 
 
 def test_the_script_reads_ids_where_there_are_no_tokenizers(exported: tuple[Model, Path]) -> None:
