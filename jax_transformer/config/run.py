@@ -43,6 +43,8 @@ class TrainConfig:
     weight_decay_kind: Literal["l2", "decoupled"] = "l2"
     """l2: add weight_decay times the parameter to its gradient, before the moments. decoupled: add it to the step,
     before the learning rate, as AdamW does."""
+    no_decay: tuple[str, ...] = ()
+    """Parameters that weight_decay leaves alone: patterns of paths, such as */bias and *norm/*."""
     schedule: Literal["paper", "constant", "linear", "cosine", "cosine_restarts", "relative"] = "paper"
     """Learning rate after the linear warm-up. paper: proportional to the inverse square root of the step. linear,
     cosine: falls to 0 at max_steps. cosine_restarts: falls to 0 after restart_steps and restarts at the peak (SGDR).
@@ -54,6 +56,9 @@ class TrainConfig:
     repeats_first_rate: bool = False
     """Delay the schedule by one step, so that steps 1 and 2 share a rate, as torch's LambdaLR does with a schedule that
     counts from 1."""
+    warmup_from_zero: bool = False
+    """Begin the warm-up at a rate of 0 in the first step, as the schedules of transformers and fairseq do, and not at
+    the first of warmup_steps equal rises. The paper schedule then counts its steps from 0 throughout."""
     restart_steps: int = 0
     """Steps in the first cycle of cosine_restarts."""
     restart_factor: int = 1
@@ -70,6 +75,9 @@ class TrainConfig:
     factored_from: int = 128
     """Least rows and columns of a matrix that adafactor keeps by its sums; it keeps all of smaller ones. 1: of every
     matrix, as transformers' Adafactor does."""
+    scale_by_parameter: bool = True
+    """Multiply adafactor's updates by the root mean square of each parameter. transformers' Trainer sets this to
+    false."""
     adam_b1: float = 0.9
     """Decay of Adam's first moment."""
     adam_b2: float = 0.98
@@ -193,6 +201,9 @@ class RunConfig:
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
     init_from: str = ""
     """Model or run directory to start from (fine-tuning). Empty: random weights."""
+    init_optimizer: bool = False
+    """Also continue the training state of the model at init_from: the optimizer's moments and the number of steps, as
+    `port --with-optimizer` keeps them."""
     run_dir: str = ""
     """New directory for the run. Empty: runs/PRESET, or the first free one of runs/PRESET-2, runs/PRESET-3, …"""
 
@@ -208,6 +219,8 @@ class RunConfig:
                     f"model.{name} must be at least data.max_length={longest}, the longest sentence trained on; "
                     f"received {positions}; raise model.{name} or lower data.max_length"
                 )
+        if self.init_optimizer and not self.init_from:
+            problems.append("init_optimizer needs init_from, the model whose training state is continued; received none")
         if self.model.share_embeddings and not self.data.joint_vocabulary:
             problems.append("model.share_embeddings needs data.joint_vocabulary; received false")
         if self.train.accumulate > 1 and not self.model.batch_rows_are_independent:

@@ -7,6 +7,7 @@
     tokenizer/              of a model of Hugging Face's, its tokenizer files as they were
     generation.json         GenerationConfig
     ignored.safetensors     tensors of its checkpoint that the model doesn't compute with; absent where there are none
+    optimizer.safetensors   the optimizer's moments of a training state; absent where there is none
     manifest.json           format version, sha256 of each other file, training step and metrics, origin
 
 Saving replaces a whole directory or nothing; loading checks every file before anything is used.
@@ -40,6 +41,7 @@ from jax_transformer.storage.model_files import (
     GENERATION,
     IGNORED,
     MANIFEST,
+    OPTIMIZER,
     PARAMS,
     TOKENIZER_FOLDER,
     TOKENIZERS,
@@ -56,6 +58,8 @@ from jax_transformer.storage.model_files import (
     tokenizer_files,
 )
 from jax_transformer.storage.tensor_files import write_tensors
+from jax_transformer.storage.tensors import PortingError
+from jax_transformer.storage.training_state import TrainingState, read_training_state
 
 if TYPE_CHECKING:
     from jax_transformer.data.tokenizers import Tokenizer
@@ -90,6 +94,8 @@ class Model:
     ignored_tensors: Mapping[str, np.ndarray] | None = None
     """For a model imported by a map of names: the tensors that the map ignores, by name, which export writes
     unchanged."""
+    training_state: TrainingState | None = None
+    """For a model whose training can go on: the optimizer's state."""
     _prepared: Any = field(default=None, init=False, repr=False, compare=False)
     """Kept by `decoding.prepare`; `dataclasses.replace` doesn't copy it."""
 
@@ -224,6 +230,8 @@ def _write_files(model: Model, directory: Path) -> None:
             (directory / name).write_text(tokenizer.to_json(), encoding="utf-8")
     if model.ignored_tensors:
         write_tensors(directory / IGNORED, model.ignored_tensors)
+    if model.training_state is not None:
+        write_tensors(directory / OPTIMIZER, model.training_state.arrays())
     if model.tokenizer_files:
         (directory / TOKENIZER_FOLDER).mkdir()
         for name, data in model.tokenizer_files.items():
@@ -231,6 +239,8 @@ def _write_files(model: Model, directory: Path) -> None:
     others = [name for name in (*FILES, *tokenizer_files(directory)) if name != PARAMS and (directory / name).exists()]
     sums = {PARAMS: of_params} | {name: sha256(directory / name) for name in others}
     manifest = {"format_version": FORMAT_VERSION, "sha256": sums, "training": model.training, "origin": model.origin}
+    if model.training_state is not None:
+        manifest["training_state"] = model.training_state.described()
     _write_json(directory / MANIFEST, manifest)
     for name in (*sums, MANIFEST):  # on the disk before the directory gets its name
         with (directory / name).open("rb") as handle:
@@ -292,6 +302,12 @@ def _load(directory: Path, mapped: bool) -> Model:
     ignored = None
     if IGNORED in manifest["sha256"] and IGNORED not in altered:
         ignored = read_ignored(directory, mapped, problems)
+    state = None
+    if OPTIMIZER in manifest["sha256"] and OPTIMIZER not in altered:
+        try:
+            state = read_training_state(directory / OPTIMIZER, manifest.get("training_state"))
+        except PortingError as error:
+            problems.append(f"{OPTIMIZER}: {error}")
     if problems or config is None or generation is None or params is None:
         raise ModelError(f"{directory} can't be loaded", problems)
     files = {Path(name).name: read_bytes(directory / name, TOKENIZER_BYTES) for name in tokenizer_files(directory)}
@@ -305,6 +321,7 @@ def _load(directory: Path, mapped: bool) -> Model:
         training=training,
         tokenizer_files=files or None,
         ignored_tensors=ignored,
+        training_state=state,
     )
 
 

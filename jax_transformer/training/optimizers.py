@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 
 import jax
 import jax.numpy as jnp
@@ -40,7 +42,7 @@ def make_optimizer(config: TrainConfig, schedule: optax.Schedule) -> optax.Gradi
       -1.0
     """
     clip = [clip_by_norm(config.clip_norm)] if config.clip_norm else []
-    decay = [optax.add_decayed_weights(config.weight_decay)] if config.weight_decay else []
+    decay = [optax.add_decayed_weights(config.weight_decay, _decayed(config.no_decay))] if config.weight_decay else []
     before, after = (decay, []) if config.weight_decay_kind == "l2" else ([], decay)
     return optax.chain(*clip, *before, _direction(config), *after, optax.scale_by_learning_rate(schedule))
 
@@ -56,12 +58,28 @@ def clip_by_norm(most: float) -> optax.GradientTransformation:
     return optax.stateless(clip)
 
 
+def _decayed(exempt: Sequence[str]) -> Callable[[Params], Params] | None:
+    """Returns a function from parameters to whether each decays; None if all do."""
+
+    def decays(params: Params) -> Params:
+        paths = flatten(params)
+        for pattern in exempt:
+            if not any(fnmatchcase(path, pattern) for path in paths):
+                raise ValueError(
+                    f"train.no_decay: expected patterns of trained parameters' paths, such as {next(iter(paths))}; "
+                    f"received {pattern!r}, which matches none"
+                )
+        return unflatten({path: not any(fnmatchcase(path, pattern) for pattern in exempt) for path in paths})
+
+    return decays if exempt else None
+
+
 def _direction(config: TrainConfig) -> optax.GradientTransformation:
     """Returns the update rule, before the learning rate and its sign."""
     if config.optimizer == "sgd":
         return optax.trace(config.momentum)
     if config.optimizer == "adafactor":
-        return _adafactor(config.factored_from)
+        return _adafactor(config.factored_from, config.scale_by_parameter)
     adam = optax.scale_by_adam(b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_eps)
     if config.optimizer == "adam":
         return adam
@@ -70,9 +88,9 @@ def _direction(config: TrainConfig) -> optax.GradientTransformation:
     return optax.partition({"adam": adam, "muon": muon}, _labels)
 
 
-def _adafactor(factored_from: int) -> optax.GradientTransformation:
-    """Returns Adafactor's rule: the update by factored second moments, clipped to a root mean square of 1, times the
-    parameter's own, but 10^-3 at least."""
+def _adafactor(factored_from: int, scale_by_parameter: bool) -> optax.GradientTransformation:
+    """Returns Adafactor's rule: the update by factored second moments, clipped to a root mean square of 1, and if asked
+    for, times the parameter's own, but 10^-3 at least."""
 
     def decay(step: jax.Array, exponent: float) -> jax.Array:
         """Optax has this in float32, whatever the parameters are in."""
@@ -81,7 +99,7 @@ def _adafactor(factored_from: int) -> optax.GradientTransformation:
     rule = optax.chain(
         optax.scale_by_factored_rms(min_dim_size_to_factor=factored_from, decay_rate_fn=decay),
         optax.clip_by_block_rms(1.0),
-        optax.scale_by_param_block_rms(1e-3),
+        optax.scale_by_param_block_rms(1e-3) if scale_by_parameter else optax.identity(),
     )
 
     def labels(params: Params) -> Params:

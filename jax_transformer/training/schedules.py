@@ -30,7 +30,8 @@ def make_schedule(config: TrainConfig, d_model: int) -> optax.Schedule:
     """
     peak, warmup = config.learning_rate, config.warmup_steps
     if config.schedule == "paper":
-        rates = inverse_square_root(peak, d_model, warmup)
+        whole = inverse_square_root(peak, d_model, warmup)
+        rates = (lambda t: whole(t - 1.0)) if config.warmup_from_zero else whole
     elif config.schedule == "relative":
         rates = relative_step(peak, warmup)
     else:
@@ -38,7 +39,8 @@ def make_schedule(config: TrainConfig, d_model: int) -> optax.Schedule:
 
         def rates(t: jax.Array) -> jax.Array:
             """Returns the rate of step t, counted from 1; step `warmup` is the first at the peak."""
-            return jnp.where(t <= warmup, peak * t / max(warmup, 1), peak * after(t - 1.0 - warmup))
+            risen = t - 1.0 if config.warmup_from_zero else t
+            return jnp.where(t <= warmup, peak * risen / max(warmup, 1), peak * after(t - 1.0 - warmup))
 
     def schedule(step: jax.Array) -> jax.Array:
         count = jnp.asarray(step, float)
